@@ -218,7 +218,7 @@ def _entry(record: JournalRecord) -> dict[str, Any]:
             fields |= {"records": read_header(payload).records}
         case EntryType.CONF_CHANGE | EntryType.CONF_CHANGE_V2 | EntryType.STAGED_PIECE:
             check_entry_payload(record.raft_group, record.index, record.entry_type, payload)
-            fields |= _plain(_MESSAGES[record.entry_type].FromString(payload))
+            fields[fields["type"]] = _plain(_MESSAGES[record.entry_type].FromString(payload))
     return fields
 
 

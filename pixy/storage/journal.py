@@ -34,12 +34,14 @@ every client during each sync.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pixy.errors import Unavailable
-from pixy.storage.disk import Buffer, Disk, File, is_disk_full
+from pixy.records import crc32c
+from pixy.storage.disk import Disk, File, is_disk_full
+from pixy.storage.gathered_units import GatheredUnits
 from pixy.storage.journal_files import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
 from pixy.storage.journal_format import (
     ENTRY_KINDS,
@@ -50,7 +52,9 @@ from pixy.storage.journal_format import (
     UnitRecord,
     file_header,
     flush_frame,
-    record_head,
+    pack_identified,
+    pack_start,
+    pack_unidentified,
 )
 from pixy.storage.worker import Worker
 
@@ -58,47 +62,10 @@ __all__ = ["Journal", "JournalOptions"]
 
 _FULL_DISK_RETRY_S = 0.5
 _FLUSH_BYTES_MAX = 4 << 20
-"""A larger flush gains no throughput and delays all its callers."""
+"""A flush of this size takes no further unit: it would gain no throughput and delay its callers."""
 _AHEAD_BYTES = 256 << 10
 """Stretch that its first flush fills up with zeros. See the module."""
 _ZEROS = memoryview(bytes(_AHEAD_BYTES))
-_TOLD_UNITS_MAX = 64
-_TOLD_BYTES_MAX = 64 << 10
-"""Limits of the units reported per loop iteration, at least one. Their callbacks take 1 or 2 ms."""
-
-
-@dataclass(slots=True)
-class _Gathered:
-    """Units of one flush.
-
-    Invariants: `buffers` has a head and a payload per record, in the order of the units; `bytes` is
-    their size; `counts` has the number of records of each unit that does not have exactly one, by
-    the unit's place in `tokens`; `lowest` and `highest` have the indexes of the entries by raft
-    group; the first `told` units, with the first `told_buffers` buffers, are reported.
-    """
-
-    buffers: list[Buffer] = field(default_factory=list)
-    tokens: list[Any] = field(default_factory=list)
-    bytes: int = 0
-    counts: dict[int, int] = field(default_factory=dict)
-    lowest: dict[int, int] = field(default_factory=dict)
-    highest: dict[int, int] = field(default_factory=dict)
-    since: float = 0.0
-    """Loop time of its first unit."""
-    told: int = 0
-    told_buffers: int = 0
-
-    def next_tokens(self) -> list[Any]:
-        """Tokens of the next units, those to report in one iteration."""
-        first, end, size, at = self.told, self.told, 0, self.told_buffers
-        end_max = min(first + _TOLD_UNITS_MAX, len(self.tokens))
-        while end < end_max and size < _TOLD_BYTES_MAX:
-            for _ in range(self.counts.get(end, 1) if self.counts else 1):
-                size += len(self.buffers[at + 1])
-                at += 2
-            end += 1
-        self.told, self.told_buffers = end, at
-        return self.tokens[first:end]
 
 
 class _Written(NamedTuple):
@@ -176,16 +143,15 @@ class Journal:
         # The newest file was found by recovery, and can be continued.
         self._continues = not options.files or options.files[-1].version == FORMAT_VERSION
         self._at = options.at
-        # Units of the next flushes, and of the last one. Invariant: `_full` is empty if the last
-        # one is.
-        self._full: deque[_Gathered] = deque()
-        self._gathered = _Gathered()
-        self._flushing: _Gathered | None = None
+        # Units of the next flushes, and of the one behind them.
+        self._full: deque[GatheredUnits] = deque()
+        self._gathered = GatheredUnits()
+        self._flushing: GatheredUnits | None = None
         self._scheduled = False
         # The flush being reported; the flush written meanwhile, None as its result if it had no
         # record. Invariant: `files` ends with the file of the first of them.
-        self._telling: _Gathered | None = None
-        self._finished: tuple[_Written | None, _Gathered] | None = None
+        self._telling: GatheredUnits | None = None
+        self._finished: tuple[_Written | None, GatheredUnits] | None = None
         self._paused = False
         self._broken = False
         self._retry: asyncio.TimerHandle | None = None
@@ -222,36 +188,37 @@ class Journal:
         gathered = self._gathered
         if not gathered.tokens:
             gathered.since = self._loop.time()
-        elif gathered.bytes + size > _FLUSH_BYTES_MAX:
+        elif gathered.bytes >= _FLUSH_BYTES_MAX:
             self._full.append(gathered)
-            gathered = self._gathered = _Gathered(since=self._loop.time())
-        buffers, lowest, highest = gathered.buffers, gathered.lowest, gathered.highest
-        before = len(buffers)
-        try:
-            for record in records:
-                kind, _, raft_group, index, _, _, _, payload = record
-                buffers.append(record_head(record))
-                buffers.append(payload)
-                if kind in ENTRY_KINDS:
-                    known = highest.get(raft_group)
-                    if known is None:
-                        lowest[raft_group] = highest[raft_group] = index
-                    elif index > known:
-                        highest[raft_group] = index
-                    elif index < lowest[raft_group]:
-                        lowest[raft_group] = index
-        except BaseException:  # a bug of the caller: nothing of the unit may be written
-            del buffers[before:]
-            raise
-        if len(records) != 1:
-            gathered.counts[len(gathered.tokens)] = len(records)
-        gathered.bytes += size
-        gathered.tokens.append(token)
-        if not self._scheduled and self._flushing is None and self._finished is None:
-            if self._paused:
-                self._idle.clear()
+            gathered = self._gathered = GatheredUnits(since=self._loop.time())
+        if len(records) == 1:
+            # As `GatheredUnits.add` does it; each call and loop would take a twentieth of the time.
+            kind, entry_type, raft_group, index, term, commit, proposal, payload = records[0]
+            if proposal is None:
+                rest = pack_unidentified(kind, entry_type, 0, raft_group, index, term, commit)
             else:
-                self._schedule()
+                node, start, number = proposal
+                rest = pack_identified(
+                    kind, entry_type, 0, raft_group, index, term, commit, node, start, number
+                )
+            size = len(payload)
+            gathered.buffers.append(pack_start(size, crc32c(payload, crc32c(rest))) + rest)
+            gathered.buffers.append(payload)
+            gathered.bytes += RECORD_HEAD_BYTES + size
+            if kind in ENTRY_KINDS:
+                highest = gathered.highest
+                known = highest.get(raft_group)
+                if known is None:
+                    gathered.lowest[raft_group] = highest[raft_group] = index
+                elif index > known:
+                    highest[raft_group] = index
+                else:
+                    gathered.note(raft_group, index)
+        else:
+            gathered.add(records)
+        gathered.tokens.append(token)
+        if self._flushing is None and not self._scheduled and self._finished is None:
+            self._schedule()
 
     def pause(self) -> None:
         """Start no further flush until `resume`."""
@@ -261,7 +228,7 @@ class Journal:
         """Start flushes again after `pause`."""
         self._paused = False
         busy = self._scheduled or self._flushing is not None or self._finished is not None
-        if self._gathered.tokens and not busy:
+        if self._has_units() and not busy:
             self._schedule()
 
     async def drained(self) -> None:
@@ -306,10 +273,14 @@ class Journal:
 
     # --- on the event loop ------------------------------------------------------------------------
 
+    def _has_units(self) -> bool:
+        return bool(self._full or self._gathered.tokens)
+
     def _schedule(self) -> None:
-        self._scheduled = True
         self._idle.clear()
-        self._loop.call_soon(self._begin_flush)
+        if not self._paused:
+            self._scheduled = True
+            self._loop.call_soon(self._begin_flush)
 
     def _begin_flush(self) -> None:
         self._scheduled = False
@@ -318,7 +289,7 @@ class Journal:
         if self._full:
             gathered = self._full.popleft()
         else:
-            gathered, self._gathered = self._gathered, _Gathered()
+            gathered, self._gathered = self._gathered, GatheredUnits()
         self._flushing = gathered
         self._idle.clear()
         if gathered.buffers:
@@ -326,7 +297,7 @@ class Journal:
         else:
             self._flushed(None, gathered)
 
-    def _submit(self, gathered: _Gathered) -> None:
+    def _submit(self, gathered: GatheredUnits) -> None:
         def done(written: _Written | None, error: BaseException | None) -> None:
             if error is None:
                 self._flushed(written, gathered)
@@ -342,7 +313,7 @@ class Journal:
         self._retry = None
         self._worker.submit(lambda: self._write(gathered), done)
 
-    def _flushed(self, written: _Written | None, gathered: _Gathered) -> None:
+    def _flushed(self, written: _Written | None, gathered: GatheredUnits) -> None:
         if self._broken:
             return
         self._flushing = None
@@ -356,13 +327,13 @@ class Journal:
         else:
             self._finished = (written, gathered)
 
-    def _begin_telling(self, written: _Written | None, gathered: _Gathered) -> None:
+    def _begin_telling(self, written: _Written | None, gathered: GatheredUnits) -> None:
         if written is not None:
             self.files.extend(JournalFile(number) for number in written.files)
             self.files[-1].add(gathered.lowest, gathered.highest, written.position)
             self.files[-1].end = written.end
         self._telling = gathered
-        if self._gathered.tokens and not self._paused and not self._scheduled:
+        if self._has_units() and not self._paused and not self._scheduled:
             self._begin_flush()
 
     def _tell(self) -> None:
@@ -387,7 +358,7 @@ class Journal:
             self._begin_telling(*finished)
             self._loop.call_soon(self._tell)
         elif self._retry is not None or (
-            self._flushing is None and not self._scheduled and not self._gathered.tokens
+            self._flushing is None and not self._scheduled and not self._has_units()
         ):
             self._idle.set()
 
@@ -399,7 +370,7 @@ class Journal:
 
     # --- on the worker ----------------------------------------------------------------------------
 
-    def _write(self, gathered: _Gathered) -> _Written:
+    def _write(self, gathered: GatheredUnits) -> _Written:
         number, position, flush_number = self._at
         needed = FLUSH_FRAME_BYTES + gathered.bytes
         new_files: list[int] = []

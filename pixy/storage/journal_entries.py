@@ -79,7 +79,7 @@ That determines the meaning of each record, in the order of the journal:
                             are requested
     terms that go back      the same                an entry of a lower     refused
                                                     term than the one
-                                                    before
+                                                    before, or the reset
     reset without its       the same                a reset above the       refused: the state that
     state                                           applied position        it stands for is not
                                                                             there
@@ -156,13 +156,14 @@ class GroupEntries(Generic[T]):
         # Indexes of the first original in the list and of the next one; 0 before the first.
         self._first = 0
         self._next = 0
-        # Terms of all originals, applied ones included, and that of the last one, 0 without one.
+        # Terms of all originals, applied ones included, and that of the last one, -1 without one.
         # Invariant: the last run goes on to _next.
         self._runs: list[TermRun] = []
-        self._term = 0
-        # Copies by index, and terms of all copies, applied ones included.
-        # Invariant: all are below the first original once there was one.
+        self._term = -1
+        # Copies by index. Invariant: all are below the first original once there was one.
         self._relocated: dict[int, T] = {}
+        # Terms of all copies, applied and replaced ones included; those from the first original on
+        # mean nothing.
         self._copies = TermRuns()
         self._applied = 0
         # Invariant: nothing that exists is at or below it.
@@ -247,7 +248,7 @@ class GroupEntries(Generic[T]):
         self._runs.clear()
         self._copies = TermRuns()
         self._first = self._next = position.index + 1
-        self._term = 0
+        self._term = -1
 
     def carried_over(self, position: LogPosition) -> bool:
         """Add a carried-over reset; False if it is ignored, because there is a later one.
@@ -330,8 +331,8 @@ def entries_after(
         reset: position of its newest reset, None if there is none.
 
     Raises:
-        CorruptData: there is a hole, a term is lower than the one before, or the reset is above
-            `applied`; the message names raft group and indexes.
+        CorruptData: there is a hole, a term is lower than the one before or the reset's, or the
+            reset is above `applied`; the message names raft group and indexes.
     """
     if reset is not None and applied < reset.index:
         raise CorruptData(
@@ -343,6 +344,10 @@ def entries_after(
         raise CorruptData(
             f"raft group {raft_group} is applied up to entry {applied}, "
             f"but the journal goes on with entry {after[0].index}"
+        )
+    if reset is not None and after and after[0].term < reset.term:
+        raise CorruptData(
+            f"raft group {raft_group}, entry {after[0].index}: term {after[0].term} after {reset.term}"
         )
     for before, entry in pairwise(after):
         if entry.index != before.index + 1:

@@ -1,7 +1,7 @@
 """Bookkeeping of journal files: names, ends, and the entries of each raft group in them.
 
-A span says where entries of a raft group are in a file. It has no entry of its own for each record:
-a reader looks for entries from the span's position on (`journal_reader`).
+A span covers all entries of a raft group in a file. There is no position for each of them: a reader
+looks for them from the span's position on (`journal_reader`).
 """
 
 from collections.abc import Iterable, Mapping

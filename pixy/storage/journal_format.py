@@ -87,6 +87,9 @@ __all__ = [
     "head_bytes",
     "is_zero",
     "journal_record",
+    "pack_identified",
+    "pack_start",
+    "pack_unidentified",
     "read_file_header",
     "read_flush",
     "read_flush_frame",
@@ -109,9 +112,12 @@ _FILE_REST = struct.Struct("<Q16sI20x")
 _CLUSTER_ID = slice(24, 40)
 _FLUSH_START = struct.Struct("<4sI")
 _FLUSH_REST = struct.Struct("<QQQII")
-_RECORD_START = struct.Struct("<II")
-_RECORD_REST = struct.Struct("<BBHQQQQIIQ")
-_UNIDENTIFIED_REST = struct.Struct("<BBHQQQQ16x")
+pack_start = struct.Struct("<II").pack
+"""Encodes the first bytes of a record's head, up to its checksum."""
+pack_identified = struct.Struct("<BBHQQQQIIQ").pack
+"""Encodes the rest of it, with a proposal."""
+pack_unidentified = struct.Struct("<BBHQQQQ16x").pack
+"""Encodes the rest of it, without a proposal."""
 _PROPOSAL = struct.Struct("<IIQ")
 _PROPOSAL_AT = 44
 
@@ -301,10 +307,11 @@ def record_head(record: UnitRecord) -> bytes:
     """Encode the head of a record."""
     kind, entry_type, raft_group, index, term, commit, proposal, payload = record
     if proposal is None:
-        rest = _UNIDENTIFIED_REST.pack(kind, entry_type, 0, raft_group, index, term, commit)
+        rest = pack_unidentified(kind, entry_type, 0, raft_group, index, term, commit)
     else:
-        rest = _RECORD_REST.pack(kind, entry_type, 0, raft_group, index, term, commit, *proposal)
-    return _RECORD_START.pack(len(payload), crc32c(payload, crc32c(rest))) + rest
+        node, start, number = proposal
+        rest = pack_identified(kind, entry_type, 0, raft_group, index, term, commit, node, start, number)
+    return pack_start(len(payload), crc32c(payload, crc32c(rest))) + rest
 
 
 class FlushScan:
@@ -414,8 +421,8 @@ def read_records(view: memoryview, at: int, end: int, version: int) -> list[Reco
         CorruptData: a record is whole, but of a kind unknown to this release, or to the version.
     """
     places: list[RecordPlace] = []
-    layout = _LAYOUTS[version]
-    unpack, size_of_head = layout.head.unpack_from, layout.head.size
+    head, kinds, entry_types = _LAYOUTS[version]
+    unpack, size_of_head = head.unpack_from, head.size
     while at < end:
         if at + size_of_head > end:
             return "a record's head is cut off"
@@ -427,7 +434,7 @@ def read_records(view: memoryview, at: int, end: int, version: int) -> list[Reco
         behind = at + size_of_head + size
         if behind > end or crc32c(view[at + 8 : behind]) != crc:
             return "a record's checksum is wrong"
-        if kind not in layout.kinds or entry_type not in layout.entry_types:
+        if kind not in kinds or entry_type not in entry_types:
             raise CorruptData(_unknown(kind, entry_type, version))
         places.append((at, behind, kind, entry_type, raft_group, index, term, commit))
         at = behind

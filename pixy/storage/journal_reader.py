@@ -2,17 +2,17 @@
 
 Nothing is kept between reads. A span (`journal_files`) leads to the first flush of a file that has
 an entry of the raft group; from there the flushes are read to the end of the file's durable part,
-or until everything that is wanted is found. They are read in pieces of 1 MiB, or of one record if
-that is larger: neither a file nor a flush is ever in memory as a whole. Each frame and each record
-on the way is verified, those of other raft groups too, because only they lead to the next one.
+or until all wanted entries are found. They are read in pieces of 1 MiB, or of one record if that is
+larger: neither a file nor a flush is ever in memory as a whole. Each frame and each record on the
+way is verified, those of other raft groups too, because only they lead to the next one.
 
 The journal also has originals that were replaced, entries that a reset voided, and copies. In Raft
 index and term identify an entry, and the caller knows the terms of the log: an entry counts if its
 term is the log's at its index. Original or copy makes no difference; the first one found is taken.
 
-The roads not taken. A position for each entry costs a hundred bytes for each, however few are ever
-read. Without the positions of flushes in between, a read in the middle of a file passes over what
-is before; so the result of a read says where the next one may begin.
+The road not taken: a position for each entry costs a hundred bytes for each, however few are ever
+read. The price is that a read passes over the flushes between the span's position and its first
+entry. So a result says where the next read may begin, and a sequence of reads costs one pass.
 """
 
 from bisect import bisect_right, insort
@@ -63,8 +63,8 @@ class EntriesRead(NamedTuple):
     Attributes:
         entries: consecutive entries from the first wanted one on; payloads are copies. Empty if
             that one is not in the files any more.
-        rest: where to look for the entries behind them: the parts from the flush of the last one
-            on. They need not be there: copies are behind younger originals.
+        rest: the parts from the flush of the last entry on, for a read of those behind it. If that
+            finds nothing, all parts have to be read: copies are behind younger originals.
     """
 
     entries: list[JournalRecord]
@@ -76,12 +76,16 @@ class JournalReader:
 
     Args:
         disk, directory, owner: as of the journal.
+        piece_bytes: size of a read, unless a record is larger.
     """
 
-    def __init__(self, disk: Disk, directory: Path, owner: tuple[bytes, int]) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, owner: tuple[bytes, int], piece_bytes: int = _PIECE_BYTES
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._owner = owner
+        self._piece_bytes = piece_bytes
 
     def entries(self, parts: Sequence[FilePart], wanted: EntryRange, max_bytes: int) -> EntriesRead:
         """Read entries of a raft group, up to `max_bytes` of payload, but at least one.
@@ -120,7 +124,7 @@ class JournalReader:
         return [record for _, each in sorted(found.items()) for record in each.records()]
 
     def _read(self, part: FilePart, wanted: "dict[int, _Found]", number: int) -> None:
-        """Add what is wanted of a part, the one with that number."""
+        """Find the wanted entries of a part; `number` is its place in the list of parts."""
         path = journal_path(self._directory, part.number)
         file = self._disk.open(path, background=True)
         try:
@@ -129,7 +133,7 @@ class JournalReader:
                 raise header.error
             if isinstance(header, str):
                 raise CorruptData(f"{path}: {header}")
-            for flush, view, places in _Flushes(file, path, header, part):
+            for flush, view, places in _Flushes(file, path, header, part, self._piece_bytes):
                 if _take(wanted, view, places, header.version, (number, flush)):
                     return
         finally:
@@ -143,7 +147,7 @@ def _take(
     version: int,
     where: tuple[int, int],
 ) -> bool:
-    """Add the wanted ones of some records; True if nothing else is wanted."""
+    """Add the wanted entries among some records; True if nothing else is wanted."""
     taken = False
     for place in places:
         found = wanted.get(place[4])
@@ -220,12 +224,13 @@ class _Flushes:
     it.
     """
 
-    def __init__(self, file: File, path: Path, header: FileHeader, part: FilePart) -> None:
+    def __init__(self, file: File, path: Path, header: FileHeader, part: FilePart, piece_bytes: int) -> None:
         self._file = file
         self._path = path
         self._header = header
         self._head_bytes = head_bytes(header.version)
         self._part = part
+        self._piece_bytes = piece_bytes
         # Piece of the file in memory, and its position.
         self._view = memoryview(b"")
         self._base = 0
@@ -259,7 +264,7 @@ class _Flushes:
         expected = (before + 1 if before else number, self._header.file_number, at)
         if (number, in_file, position) != expected:
             found = f"flush {number} of file {in_file} at byte {position}"
-            raise self._corrupt(at, f"{found}, expected flush {expected[0]} of file {expected[1]}")
+            raise self._corrupt(at, f"{found}, expected flush {expected[0]} of file {expected[1]} there")
         return number, size, count
 
     def _records(self, at: int, end: int) -> tuple[int, list[RecordPlace]]:
@@ -296,7 +301,7 @@ class _Flushes:
         if at < self._base or at + size > self._base + len(self._view):
             if at + size > self._part.end:
                 raise self._corrupt(at, "the flushes end before")
-            wanted = min(max(size, _PIECE_BYTES), self._part.end - at)
+            wanted = min(max(size, self._piece_bytes), self._part.end - at)
             data = self._file.read_at(wanted, at)
             if len(data) < size:
                 raise self._corrupt(at, f"the file ends at byte {at + len(data)}")

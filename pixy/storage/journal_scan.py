@@ -256,8 +256,10 @@ class JournalScan(Generic[T]):
             return
         self._owner = self._owner or (header.cluster_id, header.node_id)
         if header.version < self._version:
+            # Which flush comes next is certain nevertheless.
+            self.records.trusted = False
             found = f"has format version {header.version} behind a file of version {self._version}"
-            yield self._refuse(_refused_start(path, found))
+            yield _refused_start(path, found)
         self._version = header.version
         begin = self._next_flush
         if begin is None:

@@ -39,14 +39,6 @@ class TermRuns:
         if not at or runs[at - 1][1] < index:
             runs.insert(at, (index, index, term))
 
-    def cut(self, index: int) -> None:
-        """Remove the entries from `index` on."""
-        runs = self._runs
-        while runs and runs[-1][0] >= index:
-            runs.pop()
-        if runs and runs[-1][1] >= index:
-            runs[-1] = (runs[-1][0], index - 1, runs[-1][2])
-
     def drop(self, index: int) -> None:
         """Remove the entries up to `index`."""
         self._runs = [(max(first, index + 1), last, term) for first, last, term in self._runs if last > index]

@@ -16,9 +16,11 @@ from tests.storage.journals import (
     entry,
     flush,
     header,
+    incarnation,
     journal_file,
     record,
     relocated,
+    reset,
     write_files,
 )
 
@@ -54,7 +56,7 @@ def test_a_whole_journal_is_ok_and_tells_what_every_group_has(tmp_path: Path) ->
     journal, report = checked(tmp_path)
     assert wrong(report) == []
     assert [finding.found for finding in report.findings] == [
-        "flushes 1 to 2, 3 records, 507 of 700 bytes",
+        f"flushes 1 to 2, 3 records, {FIRST.rindex(BATCH) + len(BATCH)} of 700 bytes",
         f"flushes 3 to 4, 3 records, {SECOND.rindex(BATCH) + len(BATCH)} of 700 bytes",
     ]
     assert (journal.whole, journal.files, report.bytes) == (True, 2, 1400)
@@ -174,7 +176,8 @@ def test_a_file_that_a_crash_left_unfinished_is_a_warning(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (header(2, version=2) + bytes(100), "format version 2 is newer than 1"),
+        (header(2, version=3) + bytes(100), "format version 3 is newer than 2"),
+        (header(2, version=1) + bytes(100), "has format version 1 behind a file of version 2"),
         (header(2, cluster=b"f" * 16) + bytes(100), "belongs to node 1 of cluster 66666666"),
         (header(2, node=2) + bytes(100), "belongs to node 2 of cluster 30313233"),
         (header(3) + bytes(100), "says that it is journal file 3"),
@@ -207,6 +210,26 @@ def test_a_file_that_a_crash_left_unfinished_is_a_warning(tmp_path: Path) -> Non
         (
             journal_file([[relocated(7, b"x", 1002)]], file=2, first_flush=3),
             "raft group 1002, entry 7: record batch of 1 bytes",
+        ),
+        (
+            journal_file([[reset(8), entry(8, BATCH)]], file=2, first_flush=3),
+            "raft group 1000 has entry 8, but its log begins behind entry 8",
+        ),
+        (
+            journal_file([[incarnation(3), incarnation(2)]], file=2, first_flush=3),
+            "incarnation 2 of the node behind 3",
+        ),
+        (
+            journal_file([[record(1, 4, payload=b"\xff")]], file=2, first_flush=3),
+            "raft group 1000, entry 1: conf_change_v2 cannot be decoded",
+        ),
+        (
+            journal_file([[record(1, 5, payload=b"\xff")]], file=2, first_flush=3),
+            "raft group 1000, entry 1: staged_piece cannot be decoded",
+        ),
+        (
+            journal_file([[record(2, 0, payload=b"\xff")]], file=2, first_flush=3),
+            "raft group 1000: hard state cannot be decoded",
         ),
     ],
 )
@@ -260,6 +283,27 @@ def test_relocated_entries_are_those_of_their_group(tmp_path: Path) -> None:
     assert wrong(report) == []
     assert [each.index for each in journal.group(1000).entries] == [3, 4, 5]
     assert [each.index for each in journal.group(1001).entries] == [1, 2]
+
+
+def test_a_file_of_an_older_version_is_said_to_be_one(tmp_path: Path) -> None:
+    old = journal_file([[entry(1, BATCH, version=1)], [entry(2, BATCH, version=1)]], version=1)
+    write_files(tmp_path, old, SECOND)
+    journal, report = checked(tmp_path)
+    assert wrong(report) == []
+    found = f"format version 1, flushes 1 to 2, 2 records, {len(old)} of {len(old)} bytes"
+    assert report.findings[0].found == found
+    assert [each.index for each in journal.group(1000).entries] == [3, 4]
+
+
+def test_a_reset_is_judged_by_who_knows_whether_its_state_is_there(tmp_path: Path) -> None:
+    write_files(tmp_path, journal_file([[entry(1, BATCH), reset(7), entry(8, BATCH)], [reset(5, 1, 1001)]]))
+    journal, report = checked(tmp_path)
+    assert wrong(report) == []
+    group = journal.group(1000)
+    assert [each.index for each in group.entries_after(1000, 7)] == [8]
+    with pytest.raises(CorruptData, match="applied up to entry 6, but its log begins behind entry 7"):
+        group.entries_after(1000, 6)
+    assert (group.end, journal.group(1001).end) == (8, 5)
 
 
 def test_holes_and_terms_are_judged_by_who_knows_what_is_needed(tmp_path: Path) -> None:

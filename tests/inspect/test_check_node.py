@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster.recovery import recover_node
-from pixy.errors import DataDirectoryError
+from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump, node_directories
+from pixy.proto.state_pb2 import HardState
 from pixy.records import NewRecord, build_batch
 from pixy.storage import (
     EntryType,
     RealDisk,
     RecordKind,
+    UnitRecord,
     read_identity,
     read_partition_identity,
     recover_journal,
@@ -223,29 +225,63 @@ def test_segments_are_checked_without_an_identity_and_not_in_another_partitions_
     assert judged() == ["belongs to r"]
 
 
+def append_flush(node: Path, records: list[UnitRecord]) -> Path:
+    """Write a flush to the end of a stopped node's journal; returns its newest file."""
+    journal = newest(node, "journal/*")
+    owner = read_identity(RealDisk(), node / "identity")
+    end = recover_journal(RealDisk(), journal.parent, (owner.cluster_id, owner.node_id)).at
+    body = b"".join(record_head(record) + record[-1] for record in records)
+    frame = flush_frame(
+        owner.cluster_id, end.flush_number, end.file_number, end.position, len(body), len(records)
+    )
+    journal.write_bytes(journal.read_bytes()[: end.position] + frame + body)
+    return journal
+
+
 @pytest.mark.parametrize("missing", [0, 1])
 async def test_relocated_entries_are_counted_and_shown_and_a_gap_in_them_is_damage(
     tmp_path: Path, missing: int
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic(partitions=2)
-    journal = newest(tmp_path / "data", "journal/*")
-    owner = read_identity(RealDisk(), tmp_path / "data" / "identity")
-    end = recover_journal(RealDisk(), journal.parent, (owner.cluster_id, owner.node_id)).at
     batch = bytes(build_batch([NewRecord(None, b"c", (), 1)]))
     indexes = [1, 2 + missing]
-    body = b"".join(
-        record_head(RecordKind.RELOCATED_ENTRY, EntryType.RECORD_BATCH, 1001, index, 1, batch) + batch
-        for index in indexes
+    journal = append_flush(
+        tmp_path / "data",
+        [
+            (RecordKind.RELOCATED_ENTRY, EntryType.RECORD_BATCH, 1001, index, 1, 0, None, batch)
+            for index in indexes
+        ],
     )
-    frame = flush_frame(owner.cluster_id, end.flush_number, end.file_number, end.position, len(body), 2)
-    journal.write_bytes(journal.read_bytes()[: end.position] + frame + body)
     hole = "raft group 1001 has entries 1 and 3, but not those in between"
     assert wrong(tmp_path / "data") == [("damaged", "topic-1", hole)] * missing
     assert check_node(ReadOnlyDisk(), tmp_path / "data").records == 2 * (1 - missing)
     shown = [line for line in dump(ReadOnlyDisk(), journal) if line.what == "relocated_entry"]
     assert [line.fields["index"] for line in shown] == indexes
     assert {(line.fields["raft_group"], line.fields["records"]) for line in shown} == {(1001, 1)}
+
+
+@pytest.mark.parametrize(
+    ("raft_group", "name", "applied"), [(1001, "topic-1", 0), (2, "groups-0", 0), (1, "metadata", 0)]
+)
+async def test_a_reset_without_the_state_that_it_stands_for_is_damage_and_refused(
+    tmp_path: Path, raft_group: int, name: str, applied: int
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic(partitions=2)
+    state = HardState(term=1, commit=9, voters=[1]).SerializeToString()
+    append_flush(
+        tmp_path / "data",
+        [
+            (RecordKind.LOG_RESET, 0, raft_group, 9, 1, 0, None, state),
+            (RecordKind.HARD_STATE, 0, raft_group, 0, 1, 0, None, state),
+        ],
+    )
+    reason = f"raft group {raft_group} is applied up to entry {applied}, but its log begins behind entry 9"
+    found = [(verdict, where) for verdict, where, what in wrong(tmp_path / "data") if reason in what]
+    assert found == [("damaged", name)]
+    with pytest.raises(CorruptData, match=reason):
+        await Cluster(tmp_path / "data").node.start()
 
 
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_is_used(node: Path) -> None:

@@ -8,9 +8,21 @@ import pytest
 
 from pixy.errors import DataDirectoryError
 from pixy.inspect import DumpLine, ReadOnlyDisk, dump
+from pixy.proto.state_pb2 import StagedPiece
+from pixy.raft.messages import ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2
+from pixy.raft.wire import encode_conf_change
 from pixy.records import patch_batch
 from tests.cluster.stopped import contents, make_stopped
 from tests.fakes.batches import batch_of, bomb
+from tests.storage.journals import (
+    carried_over,
+    entry,
+    incarnation,
+    journal_file,
+    record,
+    reset,
+    write_files,
+)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +107,54 @@ def test_a_decompression_bomb_is_reported_and_later_batches_are_shown(tmp_path: 
 def test_a_journal_shows_records_too(node: Path) -> None:
     values = [record["value"] for record in of_kind(dumped(node / "journal", records=True), "record")]
     assert values[-2:] == [b"last", b"unsynced"]
+
+
+def test_every_kind_of_record_of_a_journal_is_shown(tmp_path: Path) -> None:
+    piece = StagedPiece(sink_id="sink", stage_id="stage", number=2, length=9, crc=7).SerializeToString()
+    change = encode_conf_change(ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_NODE, 3),)))
+    single = encode_conf_change(ConfChange(ConfChangeType.REMOVE_NODE, 2, change_id=4))
+    write_files(
+        tmp_path,
+        journal_file([[entry(1, batch_of(b"old"), version=1)]], version=1),
+        journal_file(
+            [
+                [incarnation(3), reset(5, 2), record(1, 0, index=6, term=2, commit=5)],
+                [record(1, 4, index=7, term=3, payload=change, commit=6, proposal=(1, 3, 9))],
+                [record(4, 3, 1001, 8, 3, single), record(1, 5, 1001, 9, 3, piece), carried_over(5, 2)],
+            ],
+            file=2,
+            first_flush=2,
+        ),
+    )
+    lines = dumped(tmp_path)
+    assert [fields["version"] for fields in of_kind(lines, "journal")] == [1, 2]
+    assert of_kind(lines, "incarnation") == [{"number": 3}]
+    [of_reset], [of_copy] = of_kind(lines, "log_reset"), of_kind(lines, "relocated_log_reset")
+    assert of_reset == of_copy
+    assert (of_reset["raft_group"], of_reset["index"], of_reset["term"]) == (1000, 5, 2)
+    assert (of_reset["configuration"]["voters"], of_reset["configuration"]["learners"]) == ([1, 2], [3])
+    old, empty, changed, staged = of_kind(lines, "entry")
+    assert ("commit" in old, old["type"], old["records"]) == (False, "record_batch", 1)
+    assert (empty["type"], empty["commit"], "proposal" in empty) == ("empty", 5, False)
+    assert (changed["type"], changed["commit"]) == ("conf_change_v2", 6)
+    assert changed["proposal"] == {"node_id": 1, "incarnation": 3, "sequence": 9}
+    assert changed["conf_change_v2"]["changes"] == [{"type": 0, "node_id": 3}]
+    fields = {"sink_id": "sink", "stage_id": "stage", "number": 2, "length": 9, "crc": 7}
+    assert (staged["type"], staged["staged_piece"]) == ("staged_piece", fields)
+    [copied] = of_kind(lines, "relocated_entry")
+    assert (copied["raft_group"], copied["type"], copied["conf_change"]["node_id"]) == (
+        1001,
+        "conf_change",
+        2,
+    )
+
+
+@pytest.mark.parametrize("entry_type", [3, 4, 5])
+def test_a_payload_that_cannot_be_decoded_ends_the_output(tmp_path: Path, entry_type: int) -> None:
+    write_files(tmp_path, journal_file([[record(1, entry_type, index=6, payload=b"\xff")]]))
+    lines = dumped(tmp_path)
+    assert [line.what for line in lines] == ["file", "journal", "flush", "damage"]
+    assert "raft group 1000, entry 6: " in lines[-1].fields["reason"]
 
 
 def test_checkpoints_are_shown_with_their_records(node: Path) -> None:

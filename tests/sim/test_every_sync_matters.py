@@ -33,10 +33,12 @@ from pixy.storage import (
     Journal,
     JournalFile,
     PartitionLog,
+    RecordKind,
     identity,
     log_segments,
     partition_directory,
 )
+from pixy.storage.gathered_units import GatheredUnits
 from pixy.storage.log_segments import LogSegments
 from pixy.storage.partition_log import SyncedPosition
 from tests.sim.disk import SimulatedDisk
@@ -58,6 +60,8 @@ ONE_CHECKPOINT_SEED = 3
 """The newest checkpoint is damaged. Only a hint, too."""
 
 WRITE = "storage/journal.py:Journal._write write_durably"
+_KIND_AT = 8
+"""Byte of a record's head."""
 
 ALONE = {
     "cluster/recovery.py:_sync_ancestors sync_directory": 2,
@@ -258,21 +262,21 @@ def test_a_journal_file_is_synced_before_its_successor_is_created(
     """
     write = Journal._write
 
-    def write_over_two_files(journal: Journal, gathered: Any) -> Any:
-        if (
-            len(gathered.tokens) < 2 or gathered.bytes < 2000
-        ):  # including compaction's writes, which would never end
+    def write_over_two_files(journal: Journal, gathered: GatheredUnits) -> Any:
+        first, rest = _halves(gathered)
+        # Compaction's writes are smaller: they would never end.
+        if not first.tokens or not rest.tokens or gathered.bytes < 2000:
             return write(journal, gathered)
-        first, rest = gathered.split(gathered.bytes // 2)
         disk = journal._disk
         assert isinstance(disk, SimulatedDisk)
         disk.ignored = frozenset() if ordered else frozenset({WRITE})
         try:
-            files = write(journal, first).files
+            half = write(journal, first)
         finally:
             disk.ignored = frozenset()
-        journal.files.extend(map(JournalFile, files))
-        journal.files[-1].last_index.update(gathered.last_index)
+        journal.files.extend(map(JournalFile, half.files))
+        journal.files[-1].add(gathered.lowest, gathered.highest, half.position)
+        journal.files[-1].end = half.end
         before, journal._size = journal._file, 0  # no space left in it
         assert before is not None
         written = write(journal, rest)
@@ -281,6 +285,25 @@ def test_a_journal_file_is_synced_before_its_successor_is_created(
 
     monkeypatch.setattr(Journal, "_write", write_over_two_files)
     assert any(fails(seed) for seed in range(1, ORDER_SEEDS)) is not ordered
+
+
+def _halves(gathered: GatheredUnits) -> tuple[GatheredUnits, GatheredUnits]:
+    """The units of a flush as two flushes. The first one has about half of the bytes, and only
+    entries: the writers of other records rely on the file in which they are told.
+    """
+    first, rest, at = GatheredUnits(), GatheredUnits(), 0
+    for unit, token in enumerate(gathered.tokens):
+        is_entry = memoryview(gathered.buffers[at])[_KIND_AT] == RecordKind.ENTRY
+        is_first = is_entry and not rest.tokens and first.bytes < gathered.bytes // 2
+        half = first if is_first else rest
+        behind = at + 2 * gathered.counts.get(unit, 1)
+        half.buffers += gathered.buffers[at:behind]
+        half.bytes += sum(map(len, gathered.buffers[at:behind]))
+        half.counts[len(half.tokens)] = (behind - at) // 2
+        half.tokens.append(token)
+        half.lowest, half.highest = gathered.lowest, gathered.highest
+        at = behind
+    return first, rest
 
 
 def test_an_applied_position_is_written_only_after_the_segment_is_synced(

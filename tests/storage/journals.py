@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_journal
-from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
+from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState
 from pixy.records.crc import crc32c as _crc32c
 from pixy.storage import EntryType, RecordKind, RecoveredJournal, recover_journal
 from pixy.storage.journal_format import JournalRecord
@@ -21,13 +21,18 @@ __all__ = [
     "StartOutcome",
     "applied",
     "assert_check_and_start_agree",
+    "carried_over",
+    "configuration",
     "content",
     "entry",
     "flush",
+    "hard_state",
     "header",
+    "incarnation",
     "journal_file",
     "record",
     "relocated",
+    "reset",
     "write_files",
 ]
 
@@ -43,36 +48,68 @@ def crc32c(data: bytes) -> int:
     return checksum
 
 
-def header(number: int = 1, version: int = 1, cluster: bytes = CLUSTER, node: int = 1) -> bytes:
+def header(number: int = 1, version: int = 2, cluster: bytes = CLUSTER, node: int = 1) -> bytes:
     start = b"PIXYJRNL" + version.to_bytes(4, "little")
     rest = number.to_bytes(8, "little") + cluster + node.to_bytes(4, "little") + bytes(20)
     return start + crc32c(start + rest).to_bytes(4, "little") + rest
 
 
-def record(
+def record(  # noqa: PLR0913  # the fields of the byte table
     kind: int = 1,
     entry_type: int = 1,
     raft_group: int = 1000,
     index: int = 1,
     term: int = 1,
     payload: bytes = b"",
+    *,
+    commit: int = 0,
+    proposal: tuple[int, int, int] = (0, 0, 0),
+    version: int = 2,
 ) -> bytes:
     rest = bytes([kind, entry_type, 0, 0])
-    rest += b"".join(number.to_bytes(8, "little") for number in (raft_group, index, term)) + payload
+    rest += b"".join(number.to_bytes(8, "little") for number in (raft_group, index, term))
+    if version > 1:
+        node_id, started, sequence = proposal
+        rest += commit.to_bytes(8, "little") + node_id.to_bytes(4, "little")
+        rest += started.to_bytes(4, "little") + sequence.to_bytes(8, "little")
+    rest += payload
     return len(payload).to_bytes(4, "little") + crc32c(rest).to_bytes(4, "little") + rest
 
 
-def entry(index: int, payload: bytes = b"payload", raft_group: int = 1000, term: int = 1) -> bytes:
-    return record(RecordKind.ENTRY, EntryType.RECORD_BATCH, raft_group, index, term, payload)
+def entry(
+    index: int, payload: bytes = b"payload", raft_group: int = 1000, term: int = 1, *, version: int = 2
+) -> bytes:
+    return record(RecordKind.ENTRY, EntryType.RECORD_BATCH, raft_group, index, term, payload, version=version)
 
 
 def relocated(index: int, payload: bytes = b"payload", raft_group: int = 1000, term: int = 1) -> bytes:
     return record(RecordKind.RELOCATED_ENTRY, EntryType.RECORD_BATCH, raft_group, index, term, payload)
 
 
-def applied(raft_group: int, index: int) -> bytes:
+def applied(raft_group: int, index: int, *, version: int = 2) -> bytes:
     positions = AppliedPositions(positions=[AppliedPosition(raft_group=raft_group, index=index)])
-    return record(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, positions.SerializeToString())
+    return record(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, positions.SerializeToString(), version=version)
+
+
+def hard_state(raft_group: int = 1000, *, commit: int = 0, term: int = 1, version: int = 2) -> bytes:
+    state = HardState(term=term, vote=1, commit=commit, voters=[1])
+    return record(RecordKind.HARD_STATE, 0, raft_group, 0, term, state.SerializeToString(), version=version)
+
+
+def reset(index: int, term: int = 1, raft_group: int = 1000) -> bytes:
+    return record(RecordKind.LOG_RESET, 0, raft_group, index, term, configuration())
+
+
+def carried_over(index: int, term: int = 1, raft_group: int = 1000) -> bytes:
+    return record(RecordKind.RELOCATED_LOG_RESET, 0, raft_group, index, term, configuration())
+
+
+def configuration() -> bytes:
+    return HardState(voters=[1, 2], learners=[3], conf_index=7).SerializeToString()
+
+
+def incarnation(number: int) -> bytes:
+    return record(RecordKind.INCARNATION, 0, 0, number, 0)
 
 
 def flush(
@@ -86,10 +123,15 @@ def flush(
 
 
 def journal_file(
-    flushes: Sequence[Sequence[bytes]], *, file: int = 1, first_flush: int = 1, size: int = 0
+    flushes: Sequence[Sequence[bytes]],
+    *,
+    file: int = 1,
+    first_flush: int = 1,
+    size: int = 0,
+    version: int = 2,
 ) -> bytes:
     """A whole file of `size` bytes at least, with these records in its flushes."""
-    data = header(file)
+    data = header(file, version)
     for number, records in enumerate(flushes, first_flush):
         data += flush(number, len(data), records, file)
     return data + bytes(max(0, size - len(data)))
@@ -103,7 +145,7 @@ def content(journal: RecoveredJournal | Sequence[JournalRecord]) -> Content:
     return [(each.raft_group, each.index, bytes(each.payload)) for each in records]
 
 
-def write_files(directory: Path, *files: bytes) -> None:
+def write_files(directory: Path, *files: bytes | bytearray) -> None:
     """Make these the journal's files, numbered from 1."""
     for number, data in enumerate(files, 1):
         (directory / f"{number:020d}.journal").write_bytes(data)

@@ -2,83 +2,23 @@
 
 import asyncio
 import errno
-import itertools
-from collections.abc import Iterable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from pixy.storage import (
-    Journal,
     JournalFile,
-    JournalOptions,
-    JournalPosition,
     RecordKind,
     RecoveredJournal,
+    journal_path,
     recover_journal,
 )
 from pixy.storage import journal as journal_module
-from pixy.storage.journal import journal_path
 from tests.fakes.disk import RecordingDisk, full
-from tests.fakes.worker import StepWorker
+from tests.storage.journal_bench import ENTRY, FLUSH_OF_ONE, HEAD, Bench, original, written
 from tests.storage.journals import OWNER, content, entry, journal_file, write_files
-
-FLUSH_OF_ONE = 40 + 36
-EMPTY = JournalPosition(0, 0, 1)
-
-
-class Bench:
-    """A journal on a recording disk, with a manual worker."""
-
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        file_bytes: int = 4096,
-        at: JournalPosition = EMPTY,
-        files: Iterable[JournalFile] = (),
-    ) -> None:
-        self.directory = directory
-        self.disk = RecordingDisk()
-        self.worker = StepWorker()
-        self.durable: list[list[Any]] = []
-        self.faults: list[BaseException] = []
-        self.journal = Journal(
-            self.disk,
-            self.worker,
-            JournalOptions(directory, OWNER, file_bytes, at, list(files)),
-            on_durable=lambda tokens: self.durable.append(list(tokens)),
-            on_fault=self.faults.append,
-        )
-        self._tokens = itertools.count(1)
-        self._last: dict[int, int] = {}
-
-    def append(self, payload: bytes = b"payload", raft_group: int = 1000) -> None:
-        """Append an entry; its token counts the entries of all groups."""
-        index = self._last[raft_group] = self._last.get(raft_group, 0) + 1
-        self.journal.append(RecordKind.ENTRY, 1, raft_group, index, 1, payload, next(self._tokens))
-
-    async def flush(self) -> None:
-        """Run one iteration of the loop, then the worker's jobs."""
-        await asyncio.sleep(0)
-        while self.worker:
-            self.worker.step()
-            await asyncio.sleep(0)
-
-    async def drain(self) -> None:
-        """Run the worker until everything is written and acknowledged."""
-        drained = asyncio.create_task(self.journal.drained())
-        while not drained.done():
-            if self.worker:
-                self.worker.step()
-            await asyncio.sleep(0)
-
-    def what(self, *kinds: str) -> list[str]:
-        return [call.what for call in self.disk.calls if call.what in kinds]
-
-    def recover(self) -> RecoveredJournal:
-        return recover_journal(RecordingDisk(), self.directory, OWNER)
 
 
 @pytest.fixture
@@ -129,16 +69,6 @@ async def test_one_sync_serves_all_waiting_groups(tmp_path: Path) -> None:
 # --- telling --------------------------------------------------------------------------------------
 
 
-async def written(bench: Bench, count: int, payload: bytes = b"payload") -> None:
-    """Append entries of as many groups and write them in one flush, whose first piece is then
-    acknowledged.
-    """
-    for group in range(count):
-        bench.append(payload, raft_group=1000 + group)
-    await bench.worker.wait()
-    bench.worker.step()
-
-
 async def test_a_flush_of_many_records_is_acknowledged_in_order_a_piece_per_iteration(bench: Bench) -> None:
     await written(bench, 150)
     assert list(map(len, bench.durable)) == [64]
@@ -181,7 +111,7 @@ async def test_the_next_flush_is_written_while_one_is_acknowledged_and_acknowled
 async def test_the_callback_sees_the_file_of_its_record_even_if_the_next_flush_is_in_another(
     tmp_path: Path,
 ) -> None:
-    bench = Bench(tmp_path, file_bytes=64 + 40 + 150 * (36 + len(b"payload")))
+    bench = Bench(tmp_path, file_bytes=64 + 40 + 150 * (HEAD + len(b"payload")))
     newest: list[int] = []
     bench.journal._on_durable = lambda tokens: newest.extend(bench.journal.files[-1].number for _ in tokens)
     for _ in range(150):
@@ -206,7 +136,7 @@ async def test_a_full_disk_does_not_delay_acknowledging_the_previous_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "_FULL_DISK_RETRY_S", 1000.0)
-    bench = Bench(tmp_path, file_bytes=64 + 40 + 150 * (36 + len(b"payload")))
+    bench = Bench(tmp_path, file_bytes=64 + 40 + 150 * (HEAD + len(b"payload")))
     for _ in range(150):
         bench.append()
     await bench.worker.wait()
@@ -239,7 +169,11 @@ async def test_the_file_has_the_bytes_of_the_format_and_is_recovered(bench: Benc
     assert journal_path(bench.directory, 1).read_bytes() == expected
     recovered = bench.recover()
     assert content(recovered) == [(1000, 1, b"one"), (1000, 2, b"two"), (1000, 3, b"three")]
-    assert recovered.files == bench.journal.files == [JournalFile(1, {1000: 3})]
+    assert (
+        recovered.files
+        == bench.journal.files
+        == [JournalFile(1, 2, recovered.at.position, {1000: (1, 3, 64)})]
+    )
 
 
 async def test_a_journal_continues_where_recovery_found_the_end(bench: Bench) -> None:
@@ -248,7 +182,7 @@ async def test_a_journal_continues_where_recovery_found_the_end(bench: Bench) ->
     await bench.journal.stop()
     found = bench.recover()
     again = Bench(bench.directory, at=found.at, files=found.files)
-    again.journal.append(RecordKind.ENTRY, 1, 1000, 2, 1, b"two", 2)
+    again.journal.append([original(2, b"two")], 2)
     await again.flush()
     await again.journal.stop()
     assert content(again.recover()) == [(1000, 1, b"one"), (1000, 2, b"two")]
@@ -299,7 +233,8 @@ async def test_a_file_is_synced_before_its_successor_is_created(tmp_path: Path) 
     assert [call.name for call in bench.disk.did("create")] == [
         journal_path(tmp_path, n).name for n in (1, 2, 3)
     ]
-    assert [each.last_index for each in bench.journal.files] == [{1000: 2}, {1000: 4}, {1000: 5}]
+    spans = [{1000: (1, 2, 64)}, {1000: (3, 4, 64)}, {1000: (5, 5, 64)}]
+    assert [each.spans for each in bench.journal.files] == spans
     assert bench.recover().files == bench.journal.files
 
 
@@ -332,18 +267,38 @@ async def test_only_the_oldest_files_may_be_removed_and_never_the_newest(tmp_pat
 
 
 async def test_a_file_is_kept_for_relocated_and_for_replaced_entries(bench: Bench) -> None:
-    original, copy = RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY
-    flushes = [[(original, 1000, 1), (original, 1000, 2), (original, 1000, 3)]]
-    flushes += [[(original, 1000, 2)], [(copy, 1000, 1), (copy, 1001, 7), (RecordKind.HARD_STATE, 1002, 9)]]
+    copy = RecordKind.RELOCATED_ENTRY
+    flushes = [[(ENTRY, 1000, 1), (ENTRY, 1000, 2), (ENTRY, 1000, 3)]]
+    flushes += [[(ENTRY, 1000, 2)], [(copy, 1000, 1), (copy, 1001, 7), (RecordKind.HARD_STATE, 1002, 9)]]
     for records in flushes:
         for kind, group, index in records:
-            bench.journal.append(kind, 0, group, index, 1, b"", None)
+            bench.append_unit(original(index, b"", group, kind))
         await bench.flush()
     await bench.journal.stop()
-    assert bench.journal.files == bench.recover().files == [JournalFile(1, {1000: 3, 1001: 7})]
+    third = 64 + 2 * 40 + 4 * HEAD
+    expected = JournalFile(1, 2, third + 40 + 3 * HEAD, {1000: (1, 3, 64), 1001: (7, 7, third)})
+    assert bench.journal.files == bench.recover().files == [expected]
 
 
-# --- rotation and splitting -----------------------------------------------------------------------
+async def test_the_spans_of_the_writer_are_those_of_the_next_start(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, file_bytes=2000)
+    rng = Random(1)
+    for _ in range(40):
+        for _ in range(rng.randint(1, 4)):
+            first, group = rng.randint(1, 20), 1000 + rng.randint(0, 2)
+            copies = [
+                original(first + at, bytes(rng.randint(0, 90)), group, RecordKind.RELOCATED_ENTRY)
+                for at in range(rng.randint(0, 3))
+            ]
+            rng.shuffle(copies)
+            bench.append_unit(*copies)
+        await bench.flush()
+    await bench.journal.stop()
+    assert len(bench.journal.files) > 5
+    assert bench.journal.files == bench.recover().files
+
+
+# --- rotation -------------------------------------------------------------------------------------
 
 
 async def test_entries_larger_than_a_file_get_files_of_their_own(tmp_path: Path) -> None:
@@ -356,10 +311,10 @@ async def test_entries_larger_than_a_file_get_files_of_their_own(tmp_path: Path)
     assert [each[2] for each in content(bench.recover())] == payloads
     assert [journal_path(tmp_path, number).stat().st_size for number in range(1, 6)] == [
         1000,
-        5140,
+        5164,
         1000,
-        3140,
-        1076,
+        3164,
+        1100,
     ]
 
 
@@ -384,38 +339,6 @@ async def test_a_file_is_full_when_the_bytes_allocated_for_it_are_used(tmp_path:
     await bench.flush()
     await bench.journal.stop()
     assert [journal_path(tmp_path, number).stat().st_size for number in (1, 2)] == [300, 10_000]
-
-
-@pytest.mark.parametrize("sizes", [[100] * 10, [1000], [1000, 1000], [10, 1000, 10], [300, 10, 10, 364, 500]])
-async def test_a_large_flush_is_split_in_order_and_within_the_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
-) -> None:
-    monkeypatch.setattr(journal_module, "_FLUSH_BYTES_MAX", 400)
-    bench = Bench(tmp_path, file_bytes=100_000)
-    for size in sizes:
-        bench.append(b"x" * size)
-    await bench.flush()
-    await bench.journal.stop()
-    assert [token for tokens in bench.durable for token in tokens] == list(range(1, len(sizes) + 1))
-    for tokens in bench.durable:
-        assert len(tokens) == 1 or sum(36 + sizes[token - 1] for token in tokens) <= 400
-    for before, after in itertools.pairwise(bench.durable):
-        assert sum(36 + sizes[token - 1] for token in [*before, after[0]]) > 400
-    assert [len(each[2]) for each in content(bench.recover())] == sizes
-
-
-async def test_a_split_over_two_files_remembers_the_index_of_each_group_in_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal_module, "_FLUSH_BYTES_MAX", 100)
-    bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 64)
-    for group in (1, 2, 1):
-        bench.append(b"x" * 64, group)
-    await bench.flush()
-    await bench.journal.stop()
-    for remembered, real in zip(bench.journal.files, bench.recover().files, strict=True):
-        for group, index in real.last_index.items():
-            assert remembered.last_index[group] >= index
 
 
 # --- pause and resume -----------------------------------------------------------------------------
@@ -627,10 +550,10 @@ def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_stretches")
 async def test_the_first_small_flush_of_a_stretch_writes_zeros_to_its_end(tmp_path: Path) -> None:
     bench = Bench(tmp_path, file_bytes=2500)
-    size, begin, filled = FLUSH_OF_ONE + 60, 64, 0
+    size, begin, filled = FLUSH_OF_ONE + 36, 64, 0
     expected = []
     for _ in range(16):
-        bench.append(bytes(60))
+        bench.append(bytes(36))
         await bench.flush()
         end = begin + size
         if end > filled:

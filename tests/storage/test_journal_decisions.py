@@ -13,18 +13,31 @@ import pytest
 from pixy.cluster.recovery import recover_node
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_journal
-from pixy.proto.state_pb2 import NodeIdentity
+from pixy.proto.state_pb2 import NodeIdentity, StagedPiece
+from pixy.raft.messages import ConfChangeV2
+from pixy.raft.wire import encode_conf_change
 from pixy.records import NewRecord, build_batch
-from pixy.storage import JournalPosition, RealDisk, RecoveredJournal, load_identity, recover_journal
+from pixy.storage import (
+    EntryType,
+    JournalPosition,
+    RealDisk,
+    RecordKind,
+    RecoveredJournal,
+    load_identity,
+    recover_journal,
+)
 from tests.fakes.disk import RecordingDisk
 from tests.storage.journals import (
     CLUSTER,
     OWNER,
+    applied,
     assert_check_and_start_agree,
     content,
     entry,
     flush,
+    hard_state,
     header,
+    incarnation,
     journal_file,
     record,
     write_files,
@@ -140,13 +153,48 @@ def test_missing_file(tmp_path: Path) -> None:
     "newer",
     [
         header(2, version=9),
-        header(2, version=2)[:16] + b"another layout",
-        header(2, version=2)[:12] + bytes(500),
+        header(2, version=3)[:16] + b"another layout",
+        header(2, version=3)[:12] + bytes(500),
     ],
 )
 def test_newer_version(tmp_path: Path, newer: bytes) -> None:
     write_files(tmp_path, FIRST, newer)
-    refused(tmp_path, r"0002\.journal: format version \d is newer than 1", DataDirectoryError)
+    refused(tmp_path, r"0002\.journal: format version \d is newer than 2", DataDirectoryError)
+
+
+def old_file(*, file: int = 1, first_flush: int = 1, size: int = 0) -> bytes:
+    """A file of version 1 with entries 1 to 3."""
+    flushes = [
+        [entry(1, BATCH, version=1), hard_state(version=1)],
+        [entry(2, BATCH, version=1)],
+        [entry(3, BATCH, version=1)],
+    ]
+    return journal_file(flushes, file=file, first_flush=first_flush, size=size, version=1)
+
+
+def test_older_version(tmp_path: Path) -> None:
+    whole = old_file(size=900)
+    write_files(tmp_path, whole)
+    journal = taken(tmp_path)
+    assert (indexes(journal), contents(tmp_path)) == ([1, 2, 3], {name(1): whole})
+    assert {each.version for each in journal.groups[1000].entries} == {1}
+    write_files(tmp_path, whole, SECOND)
+    assert indexes(taken(tmp_path)) == [1, 2, 3, 4, 5]
+    # It has the same verdicts.
+    at = whole.rindex(b"FLSH") + 50
+    write_files(tmp_path, whole[:at] + b"?" + whole[at + 1 :], SECOND)
+    refused(tmp_path, r"0001\.journal is corrupt at byte \d+: .*; a later journal file follows")
+    write_files(tmp_path, whole[:at] + b"?" + whole[at + 1 :])
+    (tmp_path / name(2)).unlink()
+    refused(tmp_path, "no crash tears it so")
+
+
+def test_version_goes_back(tmp_path: Path) -> None:
+    records = [[entry(4, BATCH, version=1)]]
+    write_files(tmp_path, FIRST, journal_file(records, file=2, first_flush=4, version=1))
+    refused(tmp_path, r"0002\.journal: has format version 1 behind a file of version 2")
+    write_files(tmp_path, FIRST, journal_file([], file=2, size=500, version=1))
+    refused(tmp_path, r"0002\.journal: has format version 1 behind a file of version 2")
 
 
 def test_version_0(tmp_path: Path) -> None:
@@ -306,6 +354,70 @@ def test_newer_file(tmp_path: Path) -> None:
 def test_unknown_kind(tmp_path: Path) -> None:
     write_files(tmp_path, journal_file([[entry(1, BATCH)], [record(77)]]))
     refused(tmp_path, r"0001\.journal: a valid record has kind 77 .* a newer one wrote it")
+
+
+@pytest.mark.parametrize(("kind", "entry_type"), [(5, 0), (7, 0), (1, 3), (4, 5)])
+def test_later_kind(tmp_path: Path, kind: int, entry_type: int) -> None:
+    records = [[entry(1, BATCH, version=1)], [record(kind, entry_type, version=1)]]
+    write_files(tmp_path, journal_file(records, version=1))
+    found = f"kind {kind} and entry type {entry_type}, which format version 1 does not have"
+    refused(tmp_path, rf"0001\.journal: a valid record has {found}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (RecordKind.HARD_STATE, "raft group 1000: hard state"),
+        (RecordKind.APPLIED_POSITIONS, "applied positions"),
+        (RecordKind.LOG_RESET, "raft group 1000: log reset"),
+        (RecordKind.RELOCATED_LOG_RESET, "raft group 1000: log reset"),
+    ],
+)
+def test_undecodable(tmp_path: Path, kind: RecordKind, what: str) -> None:
+    for payload in (b"\xff", b"\x0a\x05x"):
+        write_files(
+            tmp_path, FIRST, journal_file([[record(kind, 0, payload=payload)]], file=2, first_flush=4)
+        )
+        refused(tmp_path, rf"0002\.journal: {what} cannot be decoded")
+
+
+@pytest.mark.parametrize("kind", [RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY])
+@pytest.mark.parametrize(
+    ("entry_type", "good", "bad"),
+    [
+        (EntryType.CONF_CHANGE, b"\x10\x01\x18\x02", [b"\xff", b"\x10\x09"]),
+        (EntryType.CONF_CHANGE_V2, encode_conf_change(ConfChangeV2()), [b"\xff", b"\x08\x09"]),
+        (EntryType.STAGED_PIECE, StagedPiece(sink_id="a", length=9).SerializeToString(), [b"\xff", b"\x0a"]),
+    ],
+)
+def test_undecodable_entry(
+    tmp_path: Path, kind: RecordKind, entry_type: EntryType, good: bytes, bad: list[bytes]
+) -> None:
+    def write(payload: bytes) -> None:
+        records = [record(kind, entry_type, 1001, 7, payload=payload), applied(1001, 7)]
+        write_files(tmp_path, FIRST, journal_file([records], file=2, first_flush=4))
+
+    write(good)
+    assert indexes(taken(tmp_path)) == [1, 2, 3]
+    found = rf"0002\.journal: raft group 1001, entry 7: {entry_type.name.lower()} cannot be decoded"
+    for payload in bad:
+        write(payload)
+        refused(tmp_path, found)
+
+
+def test_incarnation_goes_back(tmp_path: Path) -> None:
+    def write(*numbers: int) -> None:
+        flushes = [[incarnation(number)] for number in numbers]
+        write_files(tmp_path, FIRST, journal_file(flushes, file=2, first_flush=4))
+
+    for numbers in ((1, 2, 3), (1, 1), (4, 7, 7, 8)):
+        write(*numbers)
+        journal = taken(tmp_path)
+        assert (journal.incarnation, journal.incarnation_file) == (numbers[-1], 2)
+    for numbers in ((2, 1), (1, 2, 3, 2), (3, 3, 1)):
+        write(*numbers)
+        before = max(numbers[:-1])
+        refused(tmp_path, rf"0002\.journal: incarnation {numbers[-1]} of the node behind {before}")
 
 
 def test_wrong_count(tmp_path: Path) -> None:

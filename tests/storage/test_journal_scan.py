@@ -17,12 +17,16 @@ from tests.storage.journals import (
     StartOutcome,
     applied,
     assert_check_and_start_agree,
+    carried_over,
     entry,
     flush,
+    hard_state,
     header,
+    incarnation,
     journal_file,
     record,
     relocated,
+    reset,
     write_files,
 )
 
@@ -35,6 +39,25 @@ LAST_BATCH = bytes(build_batch([NewRecord(None, bytes(range(1, 251)) * 8, (), 1)
 # The last flush spans several sectors.
 THIRD = journal_file([[relocated(1, BATCH, 1001)], [entry(5, LAST_BATCH)]], file=3, first_flush=5, size=4096)
 FILES = (FIRST, SECOND, THIRD)
+OLD_FIRST = journal_file(
+    [
+        [entry(1, BATCH, version=1), entry(1, BATCH, 1001, version=1)],
+        [hard_state(version=1), entry(2, BATCH, version=1)],
+    ],
+    size=700,
+    version=1,
+)
+# Behind a file of version 1, and with each kind of record.
+NEW_SECOND = journal_file(
+    [
+        [incarnation(2), reset(7), hard_state(commit=7), applied(1000, 7)],
+        [entry(8, BATCH), carried_over(7), record(1, 3, index=9, payload=b"\x10\x01", proposal=(1, 2, 3))],
+    ],
+    file=2,
+    first_flush=3,
+    size=900,
+)
+SETS = (FILES, (OLD_FIRST, NEW_SECOND), (OLD_FIRST,))
 ACCEPTED = StartOutcome("", [], [])
 
 
@@ -53,23 +76,30 @@ def outcome(directory: Path, *files: bytes) -> StartOutcome:
 def test_they_agree_on_a_whole_journal_and_on_none(tmp_path: Path) -> None:
     assert assert_check_and_start_agree(tmp_path) == ACCEPTED
     assert outcome(tmp_path, *FILES) == ACCEPTED
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert outcome(tmp_path, OLD_FIRST) == ACCEPTED
+    assert outcome(tmp_path, OLD_FIRST, NEW_SECOND) == ACCEPTED
 
 
-@pytest.mark.parametrize("damaged", range(3))
-def test_they_agree_on_every_flipped_byte(tmp_path: Path, damaged: int) -> None:
-    files = list(FILES)
+DAMAGED = [(whole, damaged) for whole in SETS for damaged in range(len(whole))]
+
+
+@pytest.mark.parametrize(("whole", "damaged"), DAMAGED)
+def test_they_agree_on_every_flipped_byte(tmp_path: Path, whole: tuple[bytes, ...], damaged: int) -> None:
+    files = list(whole)
     for at in range(0, len(files[damaged].rstrip(b"\0")), 3):
-        flipped = bytearray(FILES[damaged])
+        flipped = bytearray(whole[damaged])
         flipped[at] ^= 0x55
         files[damaged] = bytes(flipped)
         assert outcome(tmp_path, *files).refused
 
 
-@pytest.mark.parametrize("damaged", range(3))
-def test_they_agree_on_every_length(tmp_path: Path, damaged: int) -> None:
-    files = list(FILES)
-    for size in range(0, len(FILES[damaged]), 5):
-        files[damaged] = FILES[damaged][:size]
+@pytest.mark.parametrize(("whole", "damaged"), DAMAGED)
+def test_they_agree_on_every_length(tmp_path: Path, whole: tuple[bytes, ...], damaged: int) -> None:
+    files = list(whole)
+    for size in range(0, len(whole[damaged]), 5):
+        files[damaged] = whole[damaged][:size]
         outcome(tmp_path, *files)
 
 
@@ -93,8 +123,9 @@ def test_they_agree_on_an_unfinished_file(tmp_path: Path, leftover: bytes) -> No
 @pytest.mark.parametrize(
     "third",
     [
-        header(3, version=2) + bytes(100),
+        header(3, version=3) + bytes(100),
         header(3, version=0) + bytes(100),
+        header(3, version=1) + bytes(100),
         header(3, cluster=b"f" * 16) + bytes(100),
         header(3, node=2) + bytes(100),
         header(4) + bytes(100),
@@ -106,6 +137,15 @@ def test_they_agree_on_an_unfinished_file(tmp_path: Path, leftover: bytes) -> No
         journal_file([[entry(9, BATCH)]], file=3, first_flush=5),
         journal_file([[relocated(7, BATCH, 9), relocated(7, BATCH, 9, term=2)]], file=3, first_flush=5),
         journal_file([[record(RecordKind.APPLIED_POSITIONS, 0, payload=b"\xff")]], file=3, first_flush=5),
+        journal_file([[record(RecordKind.HARD_STATE, 0, payload=b"\xff")]], file=3, first_flush=5),
+        journal_file([[reset(8), entry(8, BATCH)]], file=3, first_flush=5),
+        journal_file([[reset(8), entry(10, BATCH)]], file=3, first_flush=5),
+        journal_file([[reset(8), reset(7)]], file=3, first_flush=5),
+        journal_file([[reset(8), carried_over(9)]], file=3, first_flush=5),
+        journal_file([[incarnation(8), incarnation(7)]], file=3, first_flush=5),
+        journal_file([[record(1, 4, payload=b"\xff")]], file=3, first_flush=5),
+        journal_file([[record(4, 5, payload=b"\xff")]], file=3, first_flush=5),
+        header(3, 1) + flush(5, 64, [record(5, 0, index=8, version=1)], 3),
     ],
 )
 def test_they_agree_on_files_that_no_crash_leaves(tmp_path: Path, third: bytes) -> None:

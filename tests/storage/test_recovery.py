@@ -1,38 +1,41 @@
-"""Reading the journal at a start: what every group has then, and what is read for relocation.
+"""Reading the journal at a start: the records of every group.
 
 What is taken, cut and refused is in `test_journal_decisions`.
 """
 
 import tracemalloc
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.log_position import LogPosition
+from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState
 from pixy.storage import (
-    EntryType,
     JournalFile,
     JournalPosition,
-    JournalRecord,
     RealDisk,
     RecordKind,
+    RecoveredGroup,
     RecoveredJournal,
-    read_entries,
     recover_journal,
 )
 from tests.fakes.disk import Call, RecordingDisk
 from tests.storage.journals import (
     OWNER,
-    Content,
     applied,
+    carried_over,
+    configuration,
     content,
     entry,
+    hard_state,
     header,
+    incarnation,
     journal_file,
     record,
     relocated,
+    reset,
     write_files,
 )
 
@@ -68,8 +71,12 @@ def test_files_are_read_in_order_and_every_group_gets_its_entries(tmp_path: Path
     write_files(tmp_path, FIRST, SECOND)
     journal = recover(tmp_path)
     assert of_1000(journal) == EVERYTHING
-    assert journal.files == [JournalFile(1, {1000: 3, 1001: 1}), JournalFile(2, {1000: 5})]
-    assert journal.at == JournalPosition(2, len(SECOND.rstrip(b"\0")), 6)
+    ends = [len(data.rstrip(b"\0")) for data in (FIRST, SECOND)]
+    assert journal.files == [
+        JournalFile(1, 2, ends[0], {1000: (1, 3, 64), 1001: (1, 1, 64)}),
+        JournalFile(2, 2, ends[1], {1000: (4, 5, 64)}),
+    ]
+    assert journal.at == JournalPosition(2, ends[1], 6)
 
 
 def test_the_oldest_files_may_be_gone(tmp_path: Path) -> None:
@@ -135,7 +142,11 @@ def test_entries_up_to_the_applied_position_are_left_out_wherever_it_is(tmp_path
     journal = recover(tmp_path)
     assert content(journal) == [(1000, 2, b"two"), (1000, 3, b"three")]
     assert sorted(journal.groups) == [1000, 1001, 1002]
-    assert [file.last_index for file in journal.files] == [{1000: 2, 1001: 1}, {1000: 3, 1001: 2}, {1002: 1}]
+    assert [file.spans for file in journal.files] == [
+        {1000: (1, 2, 64), 1001: (1, 1, 64)},
+        {1000: (3, 3, 64), 1001: (2, 2, 64)},
+        {1002: (1, 1, 64)},
+    ]
 
 
 def test_relocated_entries_come_in_front_of_younger_ones_and_hold_their_file(tmp_path: Path) -> None:
@@ -150,13 +161,121 @@ def test_relocated_entries_come_in_front_of_younger_ones_and_hold_their_file(tmp
         RecordKind.RELOCATED_ENTRY,
         RecordKind.ENTRY,
     ]
-    assert journal.files == [JournalFile(2, {1000: 3})]
+    assert journal.files == [JournalFile(2, 2, len(second), {1000: (1, 3, 64)})]
 
 
 def test_a_crash_before_the_old_file_went_leaves_originals_and_copies(tmp_path: Path) -> None:
     copies = journal_file([[relocated(1, b"one"), relocated(2, b"two")]], file=2, first_flush=4)
     write_files(tmp_path, FIRST, copies)
     assert of_1000(recover(tmp_path)) == EVERYTHING[:3]
+
+
+# --- heads, resets, incarnations ------------------------------------------------------------------
+
+
+def test_entries_have_the_identity_of_their_proposal_and_the_version_of_their_file(tmp_path: Path) -> None:
+    proposed = record(1, 2, index=3, payload=b"c", commit=2, proposal=(4, 5, 6))
+    write_files(
+        tmp_path,
+        journal_file([[entry(1, b"a", version=1)]], version=1),
+        journal_file([[entry(2, b"b"), proposed]], file=2, first_flush=2),
+    )
+    entries = recover(tmp_path).groups[1000].entries
+    assert [(each.version, each.commit, each.proposal) for each in entries] == [
+        (1, 0, None),
+        (2, 0, None),
+        (2, 2, ProposalId(4, 5, 6)),
+    ]
+
+
+def test_the_commit_index_is_the_highest_in_heads_of_entries_and_in_the_newest_hard_state(
+    tmp_path: Path,
+) -> None:
+    def commit(*records: bytes) -> int:
+        write_files(tmp_path, journal_file([records]))
+        return recover(tmp_path).groups[1000].commit
+
+    def at(index: int, commit: int, kind: int = 1) -> bytes:
+        return record(kind, 2, index=index, commit=commit)
+
+    assert commit(entry(1)) == commit(hard_state()) == 0
+    assert commit(at(1, 0), at(2, 1), at(3, 2), applied(1000, 3)) == 2
+    assert commit(at(5, 4), at(4, 3, kind=4)) == commit(at(4, 3, kind=4), at(5, 4)) == 4
+    assert commit(at(1, 0), hard_state(commit=9)) == 9
+    assert commit(at(9, 8), hard_state(commit=7), at(10, 8)) == 8
+    assert commit(hard_state(commit=9), hard_state(commit=3)) == 3
+    # What a reset voids does not count; its unit has a hard state.
+    assert commit(at(9, 8), reset(9)) == 0
+    assert commit(at(9, 8), hard_state(commit=9), reset(9), at(10, 6)) == 9
+    assert commit(at(9, 8), reset(20), hard_state(commit=20), applied(1000, 20)) == 20
+
+
+def test_the_terms_of_the_log_are_known_applied_entries_included(tmp_path: Path) -> None:
+    write_files(
+        tmp_path,
+        journal_file([[entry(4), entry(5), entry(6, term=2), entry(6, term=3), applied(1000, 6)]]),
+        journal_file(
+            [[entry(7, term=3), entry(8, term=4), entry(1, raft_group=1001)]], file=2, first_flush=2
+        ),
+        journal_file([[relocated(3), applied(1002, 8), hard_state(1003)]], file=3, first_flush=3),
+    )
+    groups = recover(tmp_path).groups
+    group = groups[1000]
+    assert [each.index for each in group.entries] == [7, 8]
+    assert (group.first, group.last, group.terms) == (3, 8, [(3, 1), (6, 3), (8, 4)])
+    assert (groups[1001].first, groups[1001].last, groups[1001].terms) == (1, 1, [(1, 1)])
+    for raft_group in (1002, 1003):
+        group = groups[raft_group]
+        assert (group.first, group.last, group.terms, group.end) == (0, 0, [], 0)
+
+
+def test_the_newest_reset_of_a_group_is_known_and_the_newest_file_that_has_it(tmp_path: Path) -> None:
+    first = [[reset(5, 2), applied(1000, 5), entry(6, b"six", term=2)], [reset(7, 1, 1001)]]
+    write_files(tmp_path, journal_file(first, size=900))
+    group = recover(tmp_path).groups[1000]
+    assert group.reset is not None
+    assert group.reset.position == LogPosition(2, 5)
+    assert group.reset.configuration == HardState.FromString(configuration())
+    assert (group.reset_file, group.first, group.end) == (1, 6, 6)
+    assert content(group.entries_after(5)) == [(1000, 6, b"six")]
+    other = recover(tmp_path).groups[1001]
+    assert (other.reset_file, other.first, other.last, other.end) == (1, 0, 0, 7)
+    with pytest.raises(
+        CorruptData, match="raft group 1001 is applied up to entry 6, but its log begins behind"
+    ):
+        other.entries_after(6)
+    second = [[carried_over(5, 2), entry(7, b"seven", term=2), carried_over(3, 1)]]
+    write_files(tmp_path, journal_file(first), journal_file(second, file=2, first_flush=3))
+    for _ in range(2):
+        group = recover(tmp_path).groups[1000]
+        assert group.reset is not None
+        assert (group.reset.position, group.reset_file, group.end) == (LogPosition(2, 5), 2, 7)
+        (tmp_path / name(1)).unlink(missing_ok=True)
+    assert RecoveredGroup(1000).reset is None
+
+
+def test_the_newest_incarnation_is_known_and_its_file(tmp_path: Path) -> None:
+    assert (recover(tmp_path).incarnation, recover(tmp_path).incarnation_file) == (0, 0)
+    write_files(
+        tmp_path,
+        journal_file([[incarnation(1)], [entry(1), incarnation(4)]]),
+        journal_file([[incarnation(4)], [entry(2)]], file=2, first_flush=3),
+    )
+    journal = recover(tmp_path)
+    assert (journal.incarnation, journal.incarnation_file) == (4, 2)
+
+
+def test_an_older_file_with_nothing_but_a_torn_flush_becomes_one_of_the_newest_version(
+    tmp_path: Path,
+) -> None:
+    large = [[entry(1, bytes(range(1, 251)) * 8, version=1)]]
+    torn = journal_file(large, size=4096, version=1)
+    write_files(tmp_path, torn[:512] + bytes(512) + torn[1024:])
+    for _ in range(2):
+        journal = recover(tmp_path)
+        assert (content(journal), journal.at) == ([], JournalPosition(1, 64, 1))
+        assert journal.files == [JournalFile(1, 2, 64)]
+        assert (tmp_path / name(1)).read_bytes() == journal_file([], size=4096)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -195,60 +314,44 @@ def test_one_file_at_a_time_is_in_memory_and_of_what_is_applied_nothing_stays(tm
     assert kept < size / 10
 
 
-# --- entries to relocate --------------------------------------------------------------------------
-
-
-def entries_of(directory: Path, number: int, above: Mapping[int, int]) -> Content:
-    return content(read_entries(RealDisk(), directory, OWNER, number, above))
-
-
-def test_the_entries_of_the_groups_that_are_asked_for_are_read_from_a_file(tmp_path: Path) -> None:
-    write_files(tmp_path, FIRST, SECOND)
-    assert entries_of(tmp_path, 1, {1001: 0, 1000: 1}) == [*EVERYTHING[1:3], (1001, 1, b"other")]
-    assert entries_of(tmp_path, 1, {1000: 3, 1001: 1, 1002: 0}) == []
-    assert entries_of(tmp_path, 1, {}) == []
-    found = read_entries(RealDisk(), tmp_path, OWNER, 1, {1000: 2})
-    assert found == [JournalRecord(RecordKind.ENTRY, EntryType.RECORD_BATCH, 1000, 3, 1, b"three")]
-
-
-def test_relocated_entries_are_read_too_and_what_was_replaced_in_the_file_is_not(tmp_path: Path) -> None:
-    records = [
-        entry(8, b"old"),
-        entry(9, b"old"),
-        relocated(5, b"copy"),
-        relocated(9, b"copy"),
-        entry(8, b"new", term=2),
-    ]
-    write_files(
-        tmp_path,
-        journal_file([records, [applied(1000, 7)]]),
-        journal_file([[entry(9)]], file=2, first_flush=3),
-    )
-    assert entries_of(tmp_path, 1, {1000: 0}) == [(1000, 5, b"copy"), (1000, 8, b"new")]
-
-
-def test_every_flipped_byte_of_a_file_that_is_read_for_relocation_is_noticed(tmp_path: Path) -> None:
-    write_files(tmp_path, FIRST, SECOND)
-    for at in range(len(FIRST)):
-        (tmp_path / name(1)).write_bytes(FIRST[:at] + bytes([FIRST[at] ^ 0x55]) + FIRST[at + 1 :])
-        with pytest.raises((CorruptData, DataDirectoryError), match=r"0001\.journal"):
-            entries_of(tmp_path, 1, {1000: 0})
-
-
-def test_a_file_that_is_read_for_relocation_ends_where_the_next_one_begins(tmp_path: Path) -> None:
-    last = FIRST.rindex(b"FLSH")
-    for lost in (FIRST[:last], FIRST[:last] + bytes(300), header(1) + bytes(700)):
-        write_files(tmp_path, lost, SECOND)
-        with pytest.raises(
-            CorruptData,
-            match=r"0001\.journal is corrupt at byte \d+: it ends there, but .*0002.journal begins",
-        ):
-            entries_of(tmp_path, 1, {1000: 0})
-    write_files(tmp_path, FIRST, header(2) + bytes(100))  # nothing was written there yet
-    assert entries_of(tmp_path, 1, {1000: 0}) == EVERYTHING[:3]
-
-
 # --- every damage ---------------------------------------------------------------------------------
+
+
+EACH_KIND = journal_file(
+    [
+        [hard_state(), reset(5), applied(1000, 5), incarnation(2), entry(6, b"six")],
+        [carried_over(5), relocated(3, b"three", 1001), record(1, 4, index=7, commit=6, proposal=(1, 2, 3))],
+        [record(1, 5, index=8, payload=b"\x0a\x01a")],
+    ],
+    size=900,
+)
+
+
+def test_every_flipped_byte_of_each_kind_of_record_is_refused(tmp_path: Path) -> None:
+    for at in range(0, len(EACH_KIND.rstrip(b"\0")), 2):
+        flipped = bytearray(EACH_KIND)
+        flipped[at] ^= 0x55
+        write_files(tmp_path, flipped)
+        with pytest.raises((CorruptData, DataDirectoryError)):
+            recover(tmp_path)
+
+
+def test_every_truncation_behind_each_kind_of_record_gives_a_prefix_or_a_refusal(tmp_path: Path) -> None:
+    ends = [at for at in range(len(EACH_KIND)) if EACH_KIND[at : at + 4] == b"FLSH"]
+    ends.append(len(EACH_KIND.rstrip(b"\0")))
+    prefixes = {end: [6, 7, 8][:count] for count, end in enumerate(ends)}
+    for size in {*range(64, ends[-1], 7), *ends}:
+        write_files(tmp_path, EACH_KIND[:size])
+        try:
+            journal = recover(tmp_path)
+        except CorruptData:
+            assert size not in ends
+        else:
+            # Only the first flush may extend the file, so only that may be torn.
+            expected = prefixes.get(size, [])
+            entries = journal.groups[1000].entries if 1000 in journal.groups else []
+            assert [each.index for each in entries] == expected
+            assert size in ends or size < ends[1]
 
 
 def test_every_truncation_of_the_last_file_gives_a_prefix_or_a_refusal(tmp_path: Path) -> None:

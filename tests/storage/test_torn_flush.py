@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
+from pixy.storage.journal_format import FileHeader, head_bytes
 from pixy.storage.torn_flush import SECTOR_BYTES, why_not_torn
-from tests.storage.journals import entry, flush, header, journal_file
+from tests.storage.journals import CLUSTER, entry, flush, header, journal_file
 
 FILE_BYTES = 8192
 RANDOM = Random(1).randbytes(3000)
@@ -19,22 +20,26 @@ PAYLOADS = {
     "many": [b"%d" % number for number in range(50)],
 }
 # The beginning of a flush in its sector decides which of its parts share a sector.
-BEGINS = (64, 511, 512, 513, 640, 985, 1000, 1023)
+BEGINS = (64, 511, 512, 513, 640, 961, 985, 1000, 1023)
+VERSIONS = (1, 2)
 
 
-def write(payloads: Sequence[bytes], begin: int) -> tuple[bytes, int, int]:
+def write(payloads: Sequence[bytes], begin: int, version: int = 2) -> tuple[bytes, int, int]:
     """A file with a second flush from byte `begin` on; returns the file and that flush's bounds."""
-    number, data = 1, header()
+    number, data = 1, header(version=version)
     if begin > len(data):
-        data += flush(1, 64, [entry(1, b"f" * (begin - 64 - 40 - 36))])
+        first = b"f" * (begin - 64 - 40 - head_bytes(version))
+        data += flush(1, 64, [entry(1, first, version=version)])
         number = 2
     assert len(data) == begin
-    data += flush(number, begin, [entry(at, payload) for at, payload in enumerate(payloads, 2)])
+    records = [entry(at, payload, version=version) for at, payload in enumerate(payloads, 2)]
+    data += flush(number, begin, records)
     return data.ljust(FILE_BYTES, b"\0"), begin, len(data)
 
 
 def why_not(data: bytes | bytearray, begin: int) -> str:
-    return why_not_torn(memoryview(data), begin, 1, 1 if begin == 64 else 2)
+    file_header = FileHeader(data[8], 1, CLUSTER, 1)
+    return why_not_torn(memoryview(data), begin, file_header, 1 if begin == 64 else 2)
 
 
 def flipped(data: bytes, at: int, change: int) -> bytearray:
@@ -54,8 +59,9 @@ def torn(data: bytes, begin: int, sectors: Iterable[int]) -> bytearray:
 
 @pytest.mark.parametrize("payloads", PAYLOADS)
 @pytest.mark.parametrize("begin", BEGINS)
-def test_a_flush_without_any_of_its_sectors_is_torn(payloads: str, begin: int) -> None:
-    data, begin, end = write(PAYLOADS[payloads], begin)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_flush_without_any_of_its_sectors_is_torn(payloads: str, begin: int, version: int) -> None:
+    data, begin, end = write(PAYLOADS[payloads], begin, version)
     sectors = range(begin // SECTOR_BYTES, -(-end // SECTOR_BYTES))
     for kept in product((False, True), repeat=len(sectors)):
         left = torn(data, begin, [sector for sector, keep in zip(sectors, kept, strict=True) if not keep])
@@ -70,8 +76,9 @@ def test_wherever_a_flush_ends_it_is_torn_without_its_last_sector() -> None:
 
 @pytest.mark.parametrize("payloads", PAYLOADS)
 @pytest.mark.parametrize("begin", BEGINS)
-def test_a_flush_with_one_wrong_byte_is_damaged(payloads: str, begin: int) -> None:
-    data, begin, end = write(PAYLOADS[payloads], begin)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_flush_with_one_wrong_byte_is_damaged(payloads: str, begin: int, version: int) -> None:
+    data, begin, end = write(PAYLOADS[payloads], begin, version)
     every = range(begin, end) if end - begin < 400 else sorted(Random(begin).sample(range(begin, end), 60))
     for at in every:
         for change in (1 << at % 8, 0xFF, data[at]):
