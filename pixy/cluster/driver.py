@@ -30,7 +30,7 @@ from pixy.cluster.group_states import hard_state_record, reset_record
 from pixy.cluster.linearizable_reads import LinearizableReads
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.outbox import Outbox, Send
-from pixy.cluster.proposals import NEVER, Done, Proposal, Proposals, Proposer, judge
+from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, judge
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import Application, Apply, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage, WantedEntries
@@ -66,6 +66,9 @@ _ENTRY_TYPES = {
     RaftEntryType.CONF_CHANGE: EntryType.CONF_CHANGE,
     RaftEntryType.CONF_CHANGE_V2: EntryType.CONF_CHANGE_V2,
 }
+
+_ROOM_BYTES = 64 << 10
+"""Bytes that are proposed, by all groups, for one question whether there is room."""
 
 RAFT_CONFIG = RaftConfig(
     election_tick=10,
@@ -169,6 +172,8 @@ class Driver:
         self._stopped = False
         self.groups: dict[int, RaftGroup] = {}
         self.unapplied_bytes = 0
+        # Bytes that may be proposed before the node is asked for room again.
+        self._room = 0
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -188,7 +193,7 @@ class Driver:
 
     def bind(self, group: RaftGroup, application: Application, apply: Apply) -> None:
         """Tell whose entries they are: from here on they are applied."""
-        group.application, group.apply = application, apply
+        group.application, group.apply, group.stamp = application, apply, application.stamp
         held, group.held = group.held, None
         if held:
             self._apply(group, held)
@@ -248,11 +253,11 @@ class Driver:
             return
         if group.proposals is None:
             group.proposals = Proposals(group, self._proposer)
-        group.proposals.submit(Proposal(kind, payload, done, deadline))
-        if group.leads:
-            self._drive(group)
-        else:
+        group.proposals.submit(kind, payload, done, deadline)
+        if not group.leads:
             self.seek_leader(group)
+        elif group.has_work:
+            self._drive(group)
 
     def propose_for(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
@@ -262,12 +267,12 @@ class Driver:
         Returns:
             False if this node cannot; the other one tries again.
         """
-        if not group.leads or (kind is EntryType.RECORD_BATCH and not self._has_room(group)):
+        if not group.leads or (kind is EntryType.RECORD_BATCH and not self._has_room(group, len(payload))):
             return False
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.NEW:
             group.tail_ids = {*group.tail_ids, proposal}
-            self._append(group, kind, group.stamp(kind, bytearray(payload)), proposal)
+            self._append(group, kind, group.stamp(kind, bytearray(payload), group.term), proposal)
             self._drive(group)
         return True
 
@@ -290,8 +295,12 @@ class Driver:
                 group.proposals.pump()
                 self._drive(group)
 
-    def _has_room(self, group: RaftGroup) -> bool:
+    def _has_room(self, group: RaftGroup, size: int) -> bool:
+        self._room -= size
+        if self._room >= 0:
+            return True
         if self._hooks.has_room():
+            self._room = _ROOM_BYTES
             return True
         self._stalled[group] = None
         return False
@@ -299,9 +308,24 @@ class Driver:
     def _append(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
     ) -> None:
-        assert group.node is not None
-        group.node.append_payload(payload, kind, proposal)
-        group.has_work = True
+        node = group.node
+        assert node is not None
+        entry = node.append_payload(payload, kind, proposal)
+        self.unapplied_bytes += len(payload)
+        group.writing += 1
+        record = (
+            _ENTRY,
+            kind,
+            group.raft_group,
+            entry.index,
+            entry.term,
+            node.raft.log.committed,
+            proposal,
+            payload,
+        )
+        self._journal.append((record,), (group, entry))
+        if group.has_peers:
+            group.has_work = True
 
     # --- reads ------------------------------------------------------------------------------------
 
@@ -404,6 +428,7 @@ class Driver:
         storage, records = group.storage, []
         if append.snapshot is not None:
             storage.conf_state, storage.conf_index = append.snapshot.conf_state, append.snapshot.index
+            group.look_at_members()
             records.append(reset_record(group.raft_group, append.snapshot))
         if append.hard_state is not None:
             storage.hard_state = append.hard_state
@@ -414,12 +439,16 @@ class Driver:
         """Writes of the journal are durable, in their order: those of groups, and callbacks."""
         for token in tokens:
             if type(token) is tuple:
-                self._stored(*token)
+                group, append = token
+                group.writing -= 1
+                if type(append) is Entry:
+                    self._own_stored(group, append)
+                else:
+                    self._stored(group, append)
             else:
                 token()
 
     def _stored(self, group: RaftGroup, append: StorageAppend) -> None:
-        group.writing -= 1
         node, entries = group.node, append.entries
         if node is None:
             self.unapplied_bytes -= payload_size(entries)
@@ -434,6 +463,19 @@ class Driver:
         if messages:
             self._outbox.post(group.raft_group, messages)
         self._drive(group)
+
+    def _own_stored(self, group: RaftGroup, entry: Entry) -> None:
+        """An entry that this node has appended as the leader is durable."""
+        node = group.node
+        if node is None:
+            self.unapplied_bytes -= len(entry.data)
+            return
+        group.storage.append_next(entry)
+        committed = node.own_stored(entry)
+        if committed:
+            self._apply(group, committed)
+        if group.has_work or group.has_peers:
+            self._drive(group)
 
     def _apply(self, group: RaftGroup, entries: list[Entry]) -> None:
         application = group.application
@@ -460,8 +502,9 @@ class Driver:
         if node is None:
             return  # an entry has removed the group
         node.applied(entries)
-        if group.has_peers:
+        if group.has_peers or group.reads:
             group.has_work = True
+        if group.has_peers:
             self._cache.add(group, size)
         else:
             group.storage.release(group.applied_index)
@@ -475,6 +518,7 @@ class Driver:
         storage = group.storage
         storage.conf_state = group.node.apply_conf_change(decode_conf_change(entry), entry.index)
         storage.conf_index = group.node.raft.conf_index
+        group.look_at_members()
         self.write_hard_state(group)
 
     def write_hard_state(self, group: RaftGroup) -> None:

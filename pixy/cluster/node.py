@@ -218,7 +218,8 @@ class Node:
         Args:
             done: gets the offset of its first record once it is durable, or an error.
         """
-        self._propose(self._partitions.group_of(replica), EntryType.RECORD_BATCH, batch, done)
+        group = replica.group or self._partitions.group_of(replica)
+        self._log.driver.propose(group, EntryType.RECORD_BATCH, batch, done)
 
     async def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
         """Create a topic.

@@ -38,6 +38,7 @@ Done = Callable[[Any], None]
 
 _RECORD_BATCH = EntryType.RECORD_BATCH
 NEVER = float("inf")
+_new = tuple.__new__
 
 
 class Repeated(NamedTuple):
@@ -48,28 +49,21 @@ class Repeated(NamedTuple):
     value: int
 
 
-class Proposal:
+class Proposal(NamedTuple):
     """One proposal.
 
     Attributes:
         kind, payload: content of its entry.
         done: see `Done`.
         deadline: loop time after which its caller waits no longer.
-        sequence: its number, 0 while it waits.
         term: term in which this node has appended it last, 0 if never.
     """
 
-    __slots__ = ("deadline", "done", "kind", "payload", "sequence", "term")
-
-    def __init__(
-        self, kind: EntryType, payload: bytes | bytearray, done: Done, deadline: float = NEVER
-    ) -> None:
-        self.kind = kind
-        self.payload = payload
-        self.done = done
-        self.deadline = deadline
-        self.sequence = 0
-        self.term = 0
+    kind: EntryType
+    payload: bytes | bytearray
+    done: Done
+    deadline: float
+    term: int
 
 
 class Proposer(NamedTuple):
@@ -77,14 +71,15 @@ class Proposer(NamedTuple):
 
     Attributes:
         node_id, incarnation: the first parts of its proposals' identities.
-        has_room: True if record batches may be proposed; else the group is to be asked again.
+        has_room: True if a record batch of a size may be proposed; else the group is to be asked
+            again.
         append: appends an entry to the log of a group that this node leads.
         forward: sends a proposal to the leader of a group; None if nodes cannot.
     """
 
     node_id: int
     incarnation: int
-    has_room: Callable[["RaftGroup"], bool]
+    has_room: Callable[["RaftGroup", int], bool]
     append: Callable[["RaftGroup", EntryType, bytes | bytearray, ProposalId], None]
     forward: Callable[["RaftGroup", EntryType, bytes | bytearray, ProposalId], None] | None = None
 
@@ -97,11 +92,23 @@ class Proposals:
         proposer: this node.
     """
 
-    __slots__ = ("_group", "_in_flight", "_next", "_proposer", "_pumping", "_waiting")
+    __slots__ = (
+        "_append",
+        "_group",
+        "_has_room",
+        "_in_flight",
+        "_incarnation",
+        "_next",
+        "_node_id",
+        "_proposer",
+        "_pumping",
+        "_waiting",
+    )
 
     def __init__(self, group: "RaftGroup", proposer: Proposer) -> None:
         self._group = group
         self._proposer = proposer
+        self._node_id, self._incarnation, self._has_room, self._append, _ = proposer
         self._next = 1
         # By sequence, ascending.
         self._in_flight: dict[int, Proposal] = {}
@@ -112,21 +119,43 @@ class Proposals:
         """Number of proposals without a result."""
         return len(self._in_flight) + len(self._waiting)
 
-    def submit(self, proposal: Proposal) -> None:
+    def submit(
+        self, kind: EntryType, payload: bytes | bytearray, done: Done, deadline: float = NEVER
+    ) -> None:
         """Propose as soon as possible."""
-        if self._waiting or not self._may_go(proposal.kind):
-            self._waiting.append(proposal)
+        if self._waiting or not self._may_go(kind, len(payload)):
+            self._waiting.append(Proposal(kind, payload, done, deadline, 0))
+            return
+        sequence = self._next
+        self._next = sequence + 1
+        group = self._group
+        if group.leads:
+            term = group.term
+            payload = group.stamp(kind, payload, term)
+            # A constructor in Python takes as long as all the rest.
+            self._in_flight[sequence] = _new(Proposal, (kind, payload, done, deadline, term))
+            self._append(
+                group, kind, payload, _new(ProposalId, (self._node_id, self._incarnation, sequence))
+            )
         else:
-            self._go(proposal)
+            proposal = self._in_flight[sequence] = Proposal(kind, payload, done, deadline, 0)
+            self._forward(sequence, proposal)
 
     def pump(self) -> None:
         """Propose what waits and may go."""
-        if self._pumping:
+        waiting = self._waiting
+        if not waiting or self._pumping:
             return
         self._pumping = True
         try:
-            while self._waiting and self._may_go(self._waiting[0].kind):
-                self._go(self._waiting.popleft())
+            while waiting and self._may_go(waiting[0].kind, len(waiting[0].payload)):
+                proposal, sequence = waiting.popleft(), self._next
+                self._next = sequence + 1
+                self._in_flight[sequence] = proposal
+                if self._group.leads:
+                    self._append_again(sequence, proposal)
+                else:
+                    self._forward(sequence, proposal)
         finally:
             self._pumping = False
 
@@ -134,34 +163,37 @@ class Proposals:
         """Propose everything in flight again, because there is another leader or a message may be
         lost, and then what waits.
         """
-        for proposal in list(self._in_flight.values()):
-            if proposal.sequence not in self._in_flight:
+        for sequence, proposal in list(self._in_flight.items()):
+            if sequence not in self._in_flight:
                 continue  # answered meanwhile
             if not self._group.leads:
-                self._forward(proposal)
+                self._forward(sequence, proposal)
             elif proposal.term != self._group.term:
-                self._retry(proposal)
+                self._retry(sequence, proposal)
         self.pump()
 
     def applied(self, sequence: int, result: Any) -> None:
         """The entry of a proposal was applied, or its result is known."""
         proposal = self._in_flight.pop(sequence, None)
         if proposal is not None:
-            proposal.done(result)
+            proposal[2](result)
         if self._waiting:
             self.pump()
 
     def expire(self, now: float) -> None:
         """Answer proposals that have not come through by their deadline: they still may."""
-        late = [proposal for proposal in self._in_flight.values() if proposal.deadline <= now]
-        for proposal in late:
-            del self._in_flight[proposal.sequence]
-        if any(proposal.deadline <= now for proposal in self._waiting):
-            late += [proposal for proposal in self._waiting if proposal.deadline <= now]
-            self._waiting = deque([proposal for proposal in self._waiting if proposal.deadline > now])
-        for proposal in late:
-            proposal.done(DeadlineExceeded("not known to be written by the deadline; it may be written"))
-        if late:
+        late = {sequence: each for sequence, each in self._in_flight.items() if each.deadline <= now}
+        dones = [each.done for each in late.values()]
+        for sequence in late:
+            del self._in_flight[sequence]
+        if any(each.deadline <= now for each in self._waiting):
+            dones += [each.done for each in self._waiting if each.deadline <= now]
+            kept = [each for each in self._waiting if each.deadline > now]
+            self._waiting.clear()
+            self._waiting.extend(kept)
+        for done in dones:
+            done(DeadlineExceeded("not known to be written by the deadline; it may be written"))
+        if dones:
             self.pump()
 
     def fail(self, error: PixyError) -> None:
@@ -172,54 +204,46 @@ class Proposals:
         for proposal in proposals:
             proposal.done(error)
 
-    def _may_go(self, kind: EntryType) -> bool:
-        leads = self._group.leads
-        if not leads and not self._leader_elsewhere():
+    def _may_go(self, kind: EntryType, size: int) -> bool:
+        in_flight = self._in_flight
+        if in_flight and self._next - next(iter(in_flight)) >= WINDOW:
             return False
-        if len(self._in_flight) > 0 and self._next - next(iter(self._in_flight)) >= WINDOW:
-            return False
-        return kind is not _RECORD_BATCH or not leads or self._proposer.has_room(self._group)
+        if not self._group.leads:
+            return self._leader_elsewhere()
+        return kind is not _RECORD_BATCH or self._has_room(self._group, size)
 
-    def _go(self, proposal: Proposal) -> None:
-        proposal.sequence = sequence = self._next
-        self._next = sequence + 1
-        self._in_flight[sequence] = proposal
-        if self._group.leads:
-            self._append(proposal)
-        else:
-            self._forward(proposal)
-
-    def _append(self, proposal: Proposal) -> None:
-        group, payload, kind = self._group, proposal.payload, proposal.kind
-        if proposal.term:
+    def _append_again(self, sequence: int, proposal: Proposal) -> None:
+        """Append a proposal that waited, or was appended before."""
+        kind, payload, done, deadline, before = proposal
+        group = self._group
+        if before:
             # Others may have the bytes of the earlier attempt.
             payload = bytearray(payload)
-        proposal.term = group.term
-        proposal.payload = payload = group.stamp(kind, payload)
-        node_id, incarnation, _, append, _ = self._proposer
-        append(group, kind, payload, ProposalId(node_id, incarnation, proposal.sequence))
+        payload = group.stamp(kind, payload, group.term)
+        self._in_flight[sequence] = Proposal(kind, payload, done, deadline, group.term)
+        self._append(group, kind, payload, self._id(sequence))
 
     def _leader_elsewhere(self) -> bool:
         """True if another node leads, to which proposals can be forwarded."""
         leader = self._group.leader
-        return self._proposer.forward is not None and leader not in (NONE, self._proposer.node_id)
+        return self._proposer.forward is not None and leader not in (NONE, self._node_id)
 
-    def _forward(self, proposal: Proposal) -> None:
+    def _forward(self, sequence: int, proposal: Proposal) -> None:
         """Send a proposal to the leader. This node learns of the result by applying its entry."""
         if self._proposer.forward is not None and self._leader_elsewhere():
-            self._proposer.forward(self._group, proposal.kind, proposal.payload, self._id(proposal))
+            self._proposer.forward(self._group, proposal.kind, proposal.payload, self._id(sequence))
 
-    def _id(self, proposal: Proposal) -> ProposalId:
-        return ProposalId(self._proposer.node_id, self._proposer.incarnation, proposal.sequence)
+    def _id(self, sequence: int) -> ProposalId:
+        return ProposalId(self._node_id, self._incarnation, sequence)
 
-    def _retry(self, proposal: Proposal) -> None:
-        known = judge(self._group.rows, self._group.tail_ids, self._id(proposal))
+    def _retry(self, sequence: int, proposal: Proposal) -> None:
+        known = judge(self._group.rows, self._group.tail_ids, self._id(sequence))
         if known is Novelty.NEW:
-            self._append(proposal)
+            self._append_again(sequence, proposal)
         elif known is Novelty.OUTDATED:
-            raise AssertionError(f"{self._id(proposal)} waits for a result that nobody kept")
+            raise AssertionError(f"{self._id(sequence)} waits for a result that nobody kept")
         elif known is not None:
-            self.applied(proposal.sequence, known if isinstance(known, PixyError) else Repeated(known))
+            self.applied(sequence, known if isinstance(known, PixyError) else Repeated(known))
 
 
 def judge(

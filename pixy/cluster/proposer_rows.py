@@ -138,6 +138,13 @@ class ProposerRows:
         node_id, incarnation, sequence = proposal
         for row in self._rows:
             if row.node_id == node_id:
+                if type(result) is int and row.incarnation == incarnation and sequence > row.last:
+                    if row.errors:
+                        break
+                    # What nearly all proposals are: the next one, a batch.
+                    slot = sequence % WINDOW
+                    row.sequences[slot], row.values[slot], row.last = sequence, result, sequence
+                    return
                 break
         else:
             row = _Row(node_id, incarnation)

@@ -41,6 +41,9 @@ class Application(Protocol):
         """Make the payload of the next entry final; changes it in place where it can."""
 
 
+Stamp = Callable[[EntryType, bytes | bytearray, int], bytes | bytearray]
+"""`Application.stamp` of one application."""
+
 Apply = Callable[[Any, Entry], Any]
 """Applies a committed entry to the application of its group; returns its result for the proposer."""
 
@@ -54,9 +57,11 @@ class RaftGroup:
 
     Attributes:
         node: the Raft core; None before the first use.
-        application, apply: the state that its entries change, and how; None while it is not known.
+        application, apply, stamp: the state that its entries change, and its functions; None while
+            it is not known.
         held: committed entries that wait for the application, None if there are none.
         applied_index, applied_term: the last applied entry.
+        has_peers: True if other nodes are members.
         proposals: proposals of this node; None before the first one.
         leads: True while this node leads it, and proposals are taken.
         term: term of its leadership.
@@ -83,6 +88,7 @@ class RaftGroup:
         "driving",
         "durable_index",
         "hard_state_file",
+        "has_peers",
         "has_work",
         "held",
         "leads",
@@ -94,6 +100,7 @@ class RaftGroup:
         "raft_group",
         "reads",
         "removed",
+        "stamp",
         "reset_file",
         "storage",
         "tail_ids",
@@ -108,7 +115,10 @@ class RaftGroup:
         self.application: Application | None = None
         self.held: list[Entry] | None = None
         self.apply: Apply
+        self.stamp: Stamp
         self.applied_term, self.applied_index = storage.start
+        self.has_peers = False
+        self.look_at_members()
         self.proposals: Proposals | None = None
         self.leads = False
         self.term = 0
@@ -125,6 +135,11 @@ class RaftGroup:
         self.has_work = False
         self.loading = False
 
+    def look_at_members(self) -> None:
+        """The configuration in `storage` is a new one."""
+        state = self.storage.conf_state
+        self.has_peers = len({*state.voters, *state.learners, *state.voters_outgoing}) > 1
+
     @property
     def applied(self) -> LogPosition:
         """The last applied entry."""
@@ -134,12 +149,6 @@ class RaftGroup:
     def has_tail(self) -> bool:
         """True if there are entries that are not applied."""
         return self.applied_index < self.storage.last_index()
-
-    @property
-    def has_peers(self) -> bool:
-        """True if other nodes are members."""
-        state = self.storage.conf_state
-        return len(state.voters) + len(state.learners) + len(state.voters_outgoing) > 1
 
     @property
     def leader(self) -> int:
@@ -166,10 +175,6 @@ class RaftGroup:
         assert self.application is not None
         return self.application.rows
 
-    def stamp(self, kind: EntryType, payload: bytes | bytearray) -> bytes | bytearray:
-        """See `Application`."""
-        assert self.application is not None
-        return self.application.stamp(kind, payload, self.term)
 
 
 class GroupRead:

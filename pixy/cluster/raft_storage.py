@@ -157,6 +157,14 @@ class RaftStorage:
         self._last = entries[-1].index
         return replaced
 
+    def append_next(self, entry: Entry) -> None:
+        """Add the entry that follows the last one."""
+        assert entry.index == self._last + 1, f"entry {entry.index} behind entry {self._last}"
+        if entry.term != self._runs[-1][1]:
+            self._runs.append((entry.index, entry.term))
+        self._entries.append(entry)
+        self._last = entry.index
+
     def _truncate(self, first: int) -> int:
         assert first > self.start.index, f"entry {first} replaces entries up to {self.start.index}"
         assert first >= self._in_memory_from, f"entry {first} replaces an applied entry"
@@ -175,7 +183,7 @@ class RaftStorage:
         if count <= 0:
             return
         if count == len(self._entries):
-            self._entries = []
+            self._entries.clear()
         else:
             del self._entries[:count]
         self._in_memory_from += count

@@ -17,7 +17,7 @@ from pixy.futures import resolve
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import HardState, PartitionCommand
 from pixy.raft import Entry
-from pixy.records import TopicPartition, next_offset, patch_batch
+from pixy.records import TopicPartition, offsets_of, patch_batch
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
 
 __all__ = ["Mark", "PartitionReplica", "Replica", "StateMachine", "StateReplica"]
@@ -118,7 +118,7 @@ class PartitionReplica:
     def follow(self, entry: Entry) -> None:
         """Count the records of an entry that is proposed and not applied."""
         if entry.kind == _RECORD_BATCH:
-            self.proposed_end = next_offset(entry.data)
+            _, self.proposed_end = offsets_of(entry.data)
         else:
             self._count_command(entry.kind, entry.data)
 

@@ -76,6 +76,7 @@ _RESPONSES = (
     MessageType.STORAGE_APPEND_RESP,
     MessageType.STORAGE_APPLY_RESP,
 )
+_NORMAL = RaftEntryType.NORMAL
 _IS_LOCAL = tuple([kind in _LOCAL for kind in MessageType])
 _IS_RESPONSE = tuple([kind in _RESPONSES for kind in MessageType])
 
@@ -443,21 +444,52 @@ class RaftNode:
             raft.own_entries_stored(last.index)
         return others
 
-    def append_payload(self, payload: bytes | bytearray, kind: int, proposal: ProposalId | None) -> int:
-        """Append a payload as the leader that takes proposals; returns its index.
+    def append_payload(self, payload: bytes | bytearray, kind: int, proposal: ProposalId | None) -> Entry:
+        """Append a payload as the leader that takes proposals, and hand the entry out to be stored.
 
-        As `propose` with one payload, with fewer questions: the driver knows that this node leads,
-        is a member, and transfers its leadership to nobody.
+        The short way of a proposal: as `propose` with one payload and `work`, for a driver that
+        knows that this node leads, is a member, and transfers its leadership to nobody. The entry
+        is to be stored behind everything handed out before, and acknowledged by `own_stored`.
+        Messages to other nodes are in the next `work`.
         """
         raft = self._raft
-        assert raft.state is StateType.LEADER, "only a leader appends"
-        assert raft.lead_transferee == NONE, "the leadership is being transferred"
         unstable = raft.log.unstable
         index = unstable.offset + len(unstable.entries)
-        unstable.entries.append(Entry(raft.term, index, RaftEntryType.NORMAL, payload, kind, proposal))
+        assert raft.first_own_index, "only a leader appends"
+        assert raft.lead_transferee == NONE, "the leadership is being transferred"
+        assert unstable.offset_in_progress == index, "an earlier entry was not handed out"
+        entry = Entry(raft.term, index, _NORMAL, payload, kind, proposal)
+        unstable.entries.append(entry)
+        unstable.offset_in_progress = index + 1
         if len(raft.tracker.progress) > 1:
             broadcast_append(raft)
-        return index
+        return entry
+
+    def own_stored(self, entry: Entry) -> list[Entry]:
+        """Acknowledge that an entry of `append_payload` is durable, after all earlier writes.
+
+        Returns:
+            Entries to apply, acknowledged by `applied`; none if the leadership was lost meanwhile.
+        """
+        raft = self._raft
+        log, index = raft.log, entry.index
+        if entry.term != raft.term or not raft.first_own_index:
+            return []
+        unstable = log.unstable
+        entries = unstable.entries
+        if entries[-1] is entry:
+            unstable.entries = []
+        else:
+            del entries[: index + 1 - unstable.offset]
+        unstable.offset = index + 1
+        raft.own_entries_stored(index)
+        if log.committed <= log.applying:
+            return []
+        if log.committed == index == log.applying + 1 and not log.applying_paused:
+            # What was stored last is what comes next, as with a single voter.
+            log.applying = index
+            return [entry]
+        return log.take_stable_committed()
 
     def applied(self, entries: Sequence[Entry]) -> None:
         """Acknowledge that committed entries of `work` are applied."""
@@ -533,8 +565,8 @@ class RaftNode:
         lead, state = self._previous_soft_state
         if self._raft.state is state and self._raft.lead == lead:
             return None
-        self._previous_soft_state = state = self._raft.soft_state()
-        return state
+        self._previous_soft_state = changed = self._raft.soft_state()
+        return changed
 
     def _take_awaited_snapshot(self) -> Message | None:
         awaited = self._raft.awaited_snapshot

@@ -406,11 +406,18 @@ class Raft:
         own.match = index
         if own.next <= index:
             own.next = index + 1
-        if index > self.log.committed and self.maybe_commit():
-            if self.pending_reads:
-                reads.release_pending_reads(self)
-            if len(self.tracker.progress) > 1:
-                replication.broadcast_append(self)
+        log, tracker = self.log, self.tracker
+        if index <= log.committed:
+            return
+        committed = tracker.committed()
+        if committed <= log.committed or committed < self.first_own_index:
+            return
+        # Raft §5.4.2; at most the last entry, which is stored.
+        log.committed = committed
+        if self.pending_reads:
+            reads.release_pending_reads(self)
+        if len(tracker.progress) > 1:
+            replication.broadcast_append(self)
 
     def _increase_uncommitted_size(self, size: int) -> bool:
         limit = self.config.max_uncommitted_size

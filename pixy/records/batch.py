@@ -43,7 +43,7 @@ __all__ = [
     "batch_crc",
     "check_batch",
     "mark_control",
-    "next_offset",
+    "offsets_of",
     "patch_batch",
     "patch_producer",
     "read_header",
@@ -70,6 +70,7 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 _LAST_OFFSET_DELTA = struct.Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
+_OFFSETS = struct.Struct(">q15xi")
 
 Buffer = bytes | bytearray | memoryview
 
@@ -141,11 +142,12 @@ def patch_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: i
     return base_offset + last_offset_delta + 1
 
 
-def next_offset(batch: Buffer) -> int:
-    """Offset after the last record of a batch, of which at least 27 bytes are available."""
-    base: int = _BASE_OFFSET.unpack_from(batch)[0]
-    last_offset_delta: int = _LAST_OFFSET_DELTA.unpack_from(batch, _LAST_OFFSET_DELTA_AT)[0]
-    return base + last_offset_delta + 1
+def offsets_of(batch: Buffer) -> tuple[int, int]:
+    """Base offset of a batch, and the offset after its last record. At least 27 bytes are
+    available.
+    """
+    base, last_offset_delta = _OFFSETS.unpack_from(batch)
+    return base, base + last_offset_delta + 1
 
 
 def patch_producer(

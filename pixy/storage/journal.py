@@ -182,9 +182,6 @@ class Journal:
         RELOCATED_ENTRY. Once that is durable, the group no longer needs the entry's old file. Only
         entries currently in the group's Raft log may be relocated.
         """
-        size = 0
-        for record in records:
-            size += RECORD_HEAD_BYTES + len(record[7])
         gathered = self._gathered
         if not gathered.tokens:
             gathered.since = self._loop.time()

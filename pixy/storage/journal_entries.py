@@ -208,7 +208,6 @@ class GroupEntries(Generic[T]):
         while self._runs and self._runs[-1][0] >= index:
             self._runs.pop()
         self._relocated = {at: entry for at, entry in self._relocated.items() if at < index}
-        self._copies.cut(index)
 
     def relocated(self, index: int, entry: T) -> None:
         """Add a relocated entry, or ignore it.

@@ -190,6 +190,8 @@ class LogWriter:
         self._pace = options.pace
         self._tail_cache_bytes = options.tail_cache_bytes
         self._sync_bytes = options.sync_bytes
+        # With a low limit of unwritten bytes, appends pause before `gather_bytes` have gathered.
+        self._gather_bytes = min(self._pace.gather_bytes, self._sync_bytes)
         self._sync_logs = options.sync_logs
         self._on_synced = on_synced
         self._on_progress = on_progress
@@ -233,8 +235,11 @@ class LogWriter:
         """
         self._tail.append(partition_log)
         self._tail_bytes += size
-        self.unwritten_bytes += size
-        self.mark_changed(partition_log, mark)
+        unwritten = self.unwritten_bytes = self.unwritten_bytes + size
+        if self._running or (self._write_timer is not None and unwritten < self._gather_bytes):
+            self._dirty[partition_log] = mark
+        else:
+            self.mark_changed(partition_log, mark)
 
     def mark_changed(self, partition_log: PartitionLog, mark: Callable[[], object]) -> None:
         """Record any other change, to be reported after the next sync."""
@@ -314,8 +319,7 @@ class LogWriter:
         self._submit(_Job(to_write, to_sync))
 
     def _enough_has_gathered(self) -> bool:
-        # With a low limit of unwritten bytes, appends pause before `gather_bytes` have gathered.
-        return self.unwritten_bytes >= min(self._pace.gather_bytes, self._sync_bytes)
+        return self.unwritten_bytes >= self._gather_bytes
 
     def _maybe_begin_round(self) -> None:
         """If a sync is due, begin one of all unsynced or dirty logs; it may take several jobs."""

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
-from pixy.records import base_offset, next_offset
+from pixy.records import offsets_of
 from pixy.storage.disk import Disk
 from pixy.storage.log_segments import LogSegments, RebuiltIndexes, TopicLogs
 from pixy.storage.log_tail import Appended, LogTail, Unwritten
@@ -116,9 +116,9 @@ class PartitionLog:
         Returns:
             The offset of its first record.
         """
-        base = self.end_offset
-        assert base_offset(batch) == base, f"batch at {base_offset(batch)} behind a log that ends at {base}"
-        self.end_offset = next_offset(batch)
+        base, end = offsets_of(batch)
+        assert base == self.end_offset, f"batch at {base} behind a log that ends at {self.end_offset}"
+        self.end_offset = end
         if not self._given_up:
             self._tail.append(batch, base)
         return base

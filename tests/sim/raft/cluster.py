@@ -106,7 +106,8 @@ class Cluster:
         cold = self._loads if self._loads.random() < 0.5 else None
         takes_work = config.async_storage_writes and Random(f"{self.seed} work form").random() < 0.5
         config = replace(config, takes_work=takes_work)
-        options = ReplicaOptions(config, random.choice([15, 40, 100]), stores_conf_state, cold)
+        short_way = takes_work and Random(f"{self.seed} short way").random() < 0.5
+        options = ReplicaOptions(config, short_way, random.choice([15, 40, 100]), stores_conf_state, cold)
         replicas = {
             node_id: Replica(
                 node_id,
@@ -365,9 +366,9 @@ class Cluster:
             mixed = self.profile is Profile.MIXED
             kind = self._payloads % 3 if mixed else 0
             proposal = ProposalId(replica.id, replica.life, self._payloads) if mixed else None
-            if len(payloads) == 1 and self._may_append(replica.node):
-                index = replica.node.append_payload(payloads[0], kind, proposal)
-                outcome: LogPosition | NotAppended = LogPosition(replica.node.raft.term, index)
+            if len(payloads) == 1 and self._may_append(replica):
+                entry = replica.append_payload(payloads[0], kind, proposal)
+                outcome: LogPosition | NotAppended = LogPosition(entry.term, entry.index)
             else:
                 outcome = replica.node.propose(*payloads, kind=kind, proposal=proposal)
             self._checks.proposed(replica.id, payloads, kind, proposal, outcome)
@@ -377,11 +378,13 @@ class Cluster:
                 self.counts[f"not appended: {outcome.value}"] += 1
             self._stepped(replica, replica.node)
 
-    def _may_append(self, node: RaftNode) -> bool:
+    def _may_append(self, replica: Replica) -> bool:
         """True if a driver may append payloads at this node without asking."""
-        raft = node.raft
+        assert replica.node is not None
+        raft = replica.node.raft
         return (
-            raft.config.takes_work
+            replica.takes_short_way
+            and raft.log.unstable.offset_in_progress == raft.log.last_index() + 1
             and raft.state is StateType.LEADER
             and raft.lead_transferee == NONE
             and raft.id in raft.tracker.progress

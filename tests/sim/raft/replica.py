@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
+from pixy.proposal_id import ProposalId
 from pixy.raft import (
     ConfState,
     Entry,
@@ -55,6 +56,7 @@ class ReplicaOptions:
     Args:
         config: options of its Raft node; with asynchronous storage writes its work waits in
             `appends` and `applies`.
+        short_way: append single payloads by `RaftNode.append_payload`.
         compact_after: number of applied entries after which a snapshot is created.
         stores_conf_state: store each configuration when it is applied, so that a restart applies
             changes again.
@@ -62,6 +64,7 @@ class ReplicaOptions:
     """
 
     config: RaftConfig
+    short_way: bool
     compact_after: int
     stores_conf_state: bool
     cold: Random | None
@@ -92,7 +95,8 @@ class Replica:
         self.config = options.config
         self.node: RaftNode | None = None
         self.life = 0
-        self.appends: deque[Message | StorageAppend] = deque()
+        self.takes_short_way = options.short_way
+        self.appends: deque[Message | StorageAppend | Entry] = deque()
         self.applies: deque[Message | list[Entry]] = deque()
         self.storage = SimulatedStorage(self._current, options.cold)
         self.machine = _Machine()
@@ -175,6 +179,14 @@ class Replica:
             self._work_synchronously(node, ready, crash_before_sending)
         return True
 
+    def append_payload(self, payload: bytes, kind: int, proposal: ProposalId | None) -> Entry:
+        """Append a payload as the leader."""
+        assert self.node is not None
+        entry = self.node.append_payload(payload, kind, proposal)
+        self._checks.appended(self.node, [entry])
+        self.appends.append(entry)
+        return entry
+
     def _queue(self, node: RaftNode, work: Work) -> None:
         if work.append is not None:
             self._checks.appended(node, work.append.entries)
@@ -219,6 +231,14 @@ class Replica:
     def _finish_append(self) -> None:
         node, append = self.node, self.appends.popleft()
         assert node is not None
+        if isinstance(append, Entry):
+            self._store(None, None, [append])
+            self.storage.sync()
+            entries = node.own_stored(append)
+            if entries:
+                self.applies.append(entries)
+            self._checks.stepped(node)
+            return
         if isinstance(append, StorageAppend):
             self._store(append.hard_state, append.snapshot, append.entries)
             self.storage.sync()
