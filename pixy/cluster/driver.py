@@ -11,7 +11,7 @@ A node with the only vote of a group campaigns when something is asked of the gr
 finds entries that are not applied; nobody can depose it, so its groups need no ticks.
 
 What stalls is a group, before it proposes: while the entries that are not applied or not in
-segments are too many bytes (`DriverHooks.has_room`), and while it has no leader. Nothing that was
+segments are too many bytes (`DriverHooks.room`), and while it has no leader. Nothing that was
 proposed stalls: votes and hard states must pass.
 
 An error of the journal, or an exception in an application, is a fault of the node: its disk and its
@@ -94,8 +94,8 @@ class DriverHooks:
     """What a driver asks of its node.
 
     Attributes:
-        has_room: tells whether record batches may be proposed. If not, `Driver.resume` is called
-            when they may.
+        room: bytes of record batches that may be proposed; below 0 not even one batch. Then
+            `Driver.resume` is called when they may.
         send: see `Send`.
         load: loads entries from the journal; the callback is `Driver.loaded`.
         fetch: fetches the data of a snapshot, followed by `Driver.snapshot_arrived` or
@@ -106,7 +106,7 @@ class DriverHooks:
         fault: called with an error after which disk and answers may differ.
     """
 
-    has_room: Callable[[], bool]
+    room: Callable[[], int]
     fault: Callable[[BaseException], None]
     load: Callable[[RaftGroup, WantedEntries, Callable[[RaftGroup, list[Entry] | None], None]], None]
     send: Send
@@ -210,6 +210,7 @@ class Driver:
         group.node = group.application = None
         if group.proposals is not None:
             group.proposals.fail(error)
+        self._maybe_resume()
 
     def open(self, group: RaftGroup) -> RaftNode:
         """The Raft core of a group."""
@@ -267,7 +268,11 @@ class Driver:
         Returns:
             False if this node cannot; the other one tries again.
         """
-        if not group.leads or (kind is EntryType.RECORD_BATCH and not self._has_room(group, len(payload))):
+        if not group.leads:
+            return False
+        if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES) and not self._has_room(
+            group, len(payload)
+        ):
             return False
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.NEW:
@@ -287,6 +292,10 @@ class Driver:
             group.node.campaign()
             self._drive(group)
 
+    def _maybe_resume(self) -> None:
+        if self._stalled and self._hooks.room() >= 0:
+            self.resume()
+
     def resume(self) -> None:
         """There is room again: propose what waits for it."""
         stalled, self._stalled = self._stalled, {}
@@ -299,11 +308,12 @@ class Driver:
         self._room -= size
         if self._room >= 0:
             return True
-        if self._hooks.has_room():
-            self._room = _ROOM_BYTES
-            return True
-        self._stalled[group] = None
-        return False
+        room = self._hooks.room()
+        if room < 0:
+            self._stalled[group] = None
+            return False
+        self._room = min(room, _ROOM_BYTES) - size
+        return True
 
     def _append(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
@@ -447,6 +457,7 @@ class Driver:
                     self._stored(group, append)
             else:
                 token()
+        self._maybe_resume()
 
     def _stored(self, group: RaftGroup, append: StorageAppend) -> None:
         node, entries = group.node, append.entries
@@ -701,4 +712,4 @@ class Driver:
         self._drive(group)
 
     def _takes_appends(self, group: RaftGroup) -> bool:
-        return group.raft_group < FIRST_PARTITION_GROUP or self._hooks.has_room()
+        return group.raft_group < FIRST_PARTITION_GROUP or self._hooks.room() >= 0

@@ -43,6 +43,8 @@ from pixy.storage import (
 
 __all__ = ["LogHooks", "LogPeers", "NodeLog"]
 
+_NO_LIMIT = 1 << 62
+
 
 def _no_peer(*_: object) -> None:
     """A group with this node alone sends nothing, and is sent nothing."""
@@ -152,7 +154,7 @@ class NodeLog:
         return Driver(
             self.journal,
             DriverHooks(
-                has_room=self.has_room,
+                room=self.room,
                 fault=self._hooks.on_fault,
                 load=loading.load,
                 send=peers.send,
@@ -211,10 +213,12 @@ class NodeLog:
         """Reason why nothing can be made durable at the moment, None if it can."""
         return self.journal.blocked
 
-    def has_room(self) -> bool:
-        """True if record batches may be proposed, see the module."""
+    def room(self) -> int:
+        """Bytes of record batches that may be proposed, see the module; below 0 none."""
+        if self._stopping:
+            return _NO_LIMIT
         waiting = self.driver.unapplied_bytes + self.writer.unwritten_bytes
-        return self._stopping or waiting <= self._options.journal.max_unapplied_bytes
+        return self._options.journal.max_unapplied_bytes - waiting
 
     async def stop(self) -> None:
         """Make everything durable that was accepted. No proposal may follow.
@@ -261,5 +265,5 @@ class NodeLog:
         self.retention.retry_later()
 
     def _on_progress(self) -> None:
-        if self.has_room():
+        if self.room() >= 0:
             self.driver.resume()

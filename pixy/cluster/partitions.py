@@ -19,7 +19,7 @@ directories are renamed later (`dropped_topic`).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,7 @@ from pixy.errors import CorruptData, DataDirectoryError, UnknownPartition
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import HardState, PartitionCommand, PartitionIdentity, PublishParts
 from pixy.raft import ConfState, Entry
-from pixy.records import TopicPartition
+from pixy.records import TopicPartition, split_batches
 from pixy.staging import StageName
 from pixy.storage import (
     DamagedLog,
@@ -217,11 +217,27 @@ class Partitions:
                 self._writer.mark_dirty(replica.log, replica.mark, len(batch))
             replica.wake()
             return base_offset
+        if entry.kind == EntryType.RECORD_BATCHES:
+            return self._append_all(replica, split_batches(memoryview(batch)))
         if entry.kind == EntryType.COMMAND:
             self._run_command(replica, entry.term, PartitionCommand.FromString(bytes(batch)))
         if replica.condition is not _UNWRITABLE:
             self._writer.mark_changed(replica.log, replica.mark)
         return None
+
+    def _append_all(self, replica: PartitionReplica, batches: Sequence[memoryview]) -> int:
+        """Append several batches; returns the base offset of the first one."""
+        first = replica.log.end_offset
+        for batch in batches:
+            replica.log.append(batch)
+        # Not before all of them are there: the mark is that of the whole entry.
+        size = sum(map(len, batches))
+        if replica.condition is _UNWRITABLE:
+            replica.stuck_bytes += size
+        else:
+            self._writer.mark_dirty(replica.log, replica.mark, size, len(batches))
+        replica.wake()
+        return first
 
     def log_damaged(self, damaged: DamagedLog) -> None:
         """The writer gave up a partition's log: its entries behind the applied position stay in the

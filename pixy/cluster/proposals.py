@@ -19,13 +19,15 @@ oldest. Invariant: what waits was proposed by nobody.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pixy.cluster.proposer_rows import WINDOW, Novelty, ProposerRows
 from pixy.errors import DeadlineExceeded, PixyError
 from pixy.proposal_id import ProposalId
 from pixy.raft import NONE
+from pixy.records import offsets_of
 from pixy.storage import EntryType
 
 if TYPE_CHECKING:
@@ -37,13 +39,16 @@ Done = Callable[[Any], None]
 """Gets the result of a proposal: that of the applied entry, `Repeated`, or a `PixyError`."""
 
 _RECORD_BATCH = EntryType.RECORD_BATCH
+_RECORD_BATCHES = EntryType.RECORD_BATCHES
+_ENTRY_BYTES_MAX = 1 << 20
+"""Size up to which batches that wait share an entry."""
 NEVER = float("inf")
 _new = tuple.__new__
 
 
 class Repeated(NamedTuple):
-    """Result of a proposal that an earlier attempt had brought through: the number that was kept of
-    it.
+    """Result of a command that an earlier attempt had brought through: the number that was kept of
+    it. A record batch gets its offset, whichever attempt it was.
     """
 
     value: int
@@ -134,9 +139,7 @@ class Proposals:
             payload = group.stamp(kind, payload, term)
             # A constructor in Python takes as long as all the rest.
             self._in_flight[sequence] = _new(Proposal, (kind, payload, done, deadline, term))
-            self._append(
-                group, kind, payload, _new(ProposalId, (self._node_id, self._incarnation, sequence))
-            )
+            self._append(group, kind, payload, _new(ProposalId, (self._node_id, self._incarnation, sequence)))
         else:
             proposal = self._in_flight[sequence] = Proposal(kind, payload, done, deadline, 0)
             self._forward(sequence, proposal)
@@ -149,7 +152,7 @@ class Proposals:
         self._pumping = True
         try:
             while waiting and self._may_go(waiting[0].kind, len(waiting[0].payload)):
-                proposal, sequence = waiting.popleft(), self._next
+                proposal, sequence = self._take(), self._next
                 self._next = sequence + 1
                 self._in_flight[sequence] = proposal
                 if self._group.leads:
@@ -158,6 +161,30 @@ class Proposals:
                     self._forward(sequence, proposal)
         finally:
             self._pumping = False
+
+    def _take(self) -> Proposal:
+        """Take the next waiting proposal, together with the record batches behind it if it is one.
+
+        They become one entry: the window counts entries, and whoever appends batch by batch would
+        have to wait for a sync once in a window.
+        """
+        waiting = self._waiting
+        first = waiting.popleft()
+        if first.kind is not _RECORD_BATCH or not waiting:
+            return first
+        taken, size = [first], len(first.payload)
+        while waiting and waiting[0].kind is _RECORD_BATCH:
+            size += len(waiting[0].payload)
+            if size > _ENTRY_BYTES_MAX:
+                break
+            taken.append(waiting.popleft())
+        if len(taken) == 1:
+            return first
+        payload = bytearray().join([each.payload for each in taken])
+        if self._group.leads:
+            self._has_room(self._group, len(payload) - len(first.payload))
+        deadline = max(each.deadline for each in taken)
+        return Proposal(_RECORD_BATCHES, payload, partial(_share, taken), deadline, 0)
 
     def propose_again(self) -> None:
         """Propose everything in flight again, because there is another leader or a message may be
@@ -243,7 +270,17 @@ class Proposals:
         elif known is Novelty.OUTDATED:
             raise AssertionError(f"{self._id(sequence)} waits for a result that nobody kept")
         elif known is not None:
-            self.applied(sequence, known if isinstance(known, PixyError) else Repeated(known))
+            is_command = proposal.kind not in (_RECORD_BATCH, _RECORD_BATCHES)
+            self.applied(sequence, Repeated(known) if is_command and isinstance(known, int) else known)
+
+
+def _share(proposals: Sequence[Proposal], result: Any) -> None:
+    """Answer the proposals of one entry: each batch has the offset behind the one before."""
+    for proposal in proposals:
+        proposal.done(result)
+        if isinstance(result, int):
+            begin, end = offsets_of(proposal.payload)
+            result += end - begin
 
 
 def judge(

@@ -100,8 +100,8 @@ class RaftGroup:
         "raft_group",
         "reads",
         "removed",
-        "stamp",
         "reset_file",
+        "stamp",
         "storage",
         "tail_ids",
         "term",
@@ -174,7 +174,6 @@ class RaftGroup:
         """Results of the last proposals."""
         assert self.application is not None
         return self.application.rows
-
 
 
 class GroupRead:

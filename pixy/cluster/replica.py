@@ -17,12 +17,13 @@ from pixy.futures import resolve
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import HardState, PartitionCommand
 from pixy.raft import Entry
-from pixy.records import TopicPartition, offsets_of, patch_batch
+from pixy.records import TopicPartition, offsets_of, patch_batch, split_batches
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
 
 __all__ = ["Mark", "PartitionReplica", "Replica", "StateMachine", "StateReplica"]
 
 _RECORD_BATCH = EntryType.RECORD_BATCH
+_RECORD_BATCHES = EntryType.RECORD_BATCHES
 
 
 class StateMachine(Protocol):
@@ -119,6 +120,8 @@ class PartitionReplica:
         """Count the records of an entry that is proposed and not applied."""
         if entry.kind == _RECORD_BATCH:
             _, self.proposed_end = offsets_of(entry.data)
+        elif entry.kind == _RECORD_BATCHES:
+            _, self.proposed_end = offsets_of(split_batches(memoryview(entry.data))[-1])
         else:
             self._count_command(entry.kind, entry.data)
 
@@ -127,6 +130,9 @@ class PartitionReplica:
         if kind is _RECORD_BATCH:
             assert isinstance(payload, bytearray)
             self.proposed_end = patch_batch(payload, self.proposed_end, term)
+        elif kind is _RECORD_BATCHES:
+            for batch in split_batches(memoryview(payload)):
+                self.proposed_end = patch_batch(batch, self.proposed_end, term)
         else:
             self._count_command(kind, payload)
         return payload

@@ -35,6 +35,7 @@ from pixy.storage import (
     ScannedFile,
     TornTail,
     UnfinishedFile,
+    batches_of,
     entries_after,
     journal_record,
 )
@@ -147,13 +148,13 @@ def _checked_entry(file: JournalFile, view: memoryview, place: RecordPlace) -> C
     """Summary of an entry; raises CorruptData if it is no valid record batch, but should be."""
     record = journal_record(view, place, file.version)
     offsets, command = 0, b""
-    if record.entry_type is EntryType.RECORD_BATCH:
-        try:
-            check_batch(record.payload)
-            offsets = read_header(record.payload).last_offset_delta + 1
-        except CorruptData as error:
-            raise CorruptData(f"raft group {record.raft_group}, entry {record.index}: {error}") from error
-    elif record.entry_type is EntryType.COMMAND:
+    try:
+        for batch in batches_of(record):
+            check_batch(batch)
+            offsets += read_header(batch).last_offset_delta + 1
+    except CorruptData as error:
+        raise CorruptData(f"raft group {record.raft_group}, entry {record.index}: {error}") from error
+    if record.entry_type is EntryType.COMMAND:
         command = bytes(record.payload)
     return CheckedEntry(record.term, record.index, record.entry_type, command, offsets)
 

@@ -291,17 +291,11 @@ class _NodeCheck:
                 self.report.warn("file", self._directory / "state" / name, "does not belong here")
 
     def _raft_groups(self, metadata: MetadataState, groups_count: int) -> None:
-        """Check that each raft group in the journal was created, and has a hard state if it was."""
+        """Check that each raft group in the journal was created."""
         for raft_group in self._journal.groups:
             if raft_group >= metadata.next_raft_group:
                 found = f"records of raft group {raft_group}, but the entry that created it is missing"
                 self.report.damaged("journal", self._directory / "journal", found)
-        created = [METADATA_GROUP, SINKS_GROUP, *range(FIRST_GROUPS_GROUP, FIRST_GROUPS_GROUP + groups_count)]
-        created += [raft_group for topic in metadata.topics.values() for raft_group in topic.raft_groups]
-        missing = [str(each) for each in created if not self._journal.group(each).hard_state]
-        if missing and self._journal.files and self._journal.whole:
-            found = f"no hard state of raft groups {', '.join(missing)}: written by the next start"
-            self.report.warn("journal", self._directory / "journal", found)
 
     # --- partitions -------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from pixy.storage import (
     EntryType,
     JournalRecord,
     RecordKind,
+    batches_of,
     check_entry_payload,
     find_later_flush,
     first_flush_number,
@@ -193,8 +194,8 @@ def _dump_record(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
             yield DumpLine("incarnation", {"number": record.index})
         case _:
             yield DumpLine(record.kind.name.lower(), place | _entry(record))
-            if records and record.entry_type is EntryType.RECORD_BATCH:
-                yield from _dump_records(record.payload)
+            for batch in batches_of(record) if records else ():
+                yield from _dump_records(batch)
 
 
 def _plain_state(record: JournalRecord) -> dict[str, Any]:
@@ -213,9 +214,13 @@ def _entry(record: JournalRecord) -> dict[str, Any]:
     match record.entry_type:
         case EntryType.COMMAND:
             fields |= _command(record)
-        case EntryType.RECORD_BATCH:
-            check_batch(payload)
-            fields |= {"records": read_header(payload).records}
+        case EntryType.RECORD_BATCH | EntryType.RECORD_BATCHES:
+            batches = batches_of(record)
+            for batch in batches:
+                check_batch(batch)
+            fields |= {"records": sum(read_header(batch).records for batch in batches)}
+            if record.entry_type is EntryType.RECORD_BATCHES:
+                fields |= {"batches": len(batches)}
         case EntryType.CONF_CHANGE | EntryType.CONF_CHANGE_V2 | EntryType.STAGED_PIECE:
             check_entry_payload(record.raft_group, record.index, record.entry_type, payload)
             fields[fields["type"]] = _plain(_MESSAGES[record.entry_type].FromString(payload))

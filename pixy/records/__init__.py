@@ -19,6 +19,7 @@ from pixy.records.batch import (
     patch_batch,
     patch_producer,
     read_header,
+    split_batches,
 )
 from pixy.records.crc import crc32c
 from pixy.records.new_batches import NewBatch, check_new_batches
@@ -77,6 +78,7 @@ __all__ = [
     "read_control_record",
     "read_header",
     "read_records",
+    "split_batches",
     "unpack_records",
 ]
 

@@ -47,6 +47,7 @@ __all__ = [
     "patch_batch",
     "patch_producer",
     "read_header",
+    "split_batches",
 ]
 
 HEADER_BYTES = 61
@@ -119,6 +120,24 @@ def batch_bytes(buffer: Buffer, at: int = 0) -> int:
     """Size in bytes of the batch at `at`, of which at least 12 bytes are available."""
     length: int = _LENGTH.unpack_from(buffer, at + 8)[0]
     return LENGTH_PREFIX_BYTES + length
+
+
+def split_batches(batches: memoryview) -> list[memoryview]:
+    """Batches that are back to back in a buffer, by their lengths.
+
+    Raises:
+        CorruptData: they do not end with the buffer.
+    """
+    found, at, size = [], 0, len(batches)
+    while at + HEADER_BYTES <= size:
+        end = at + batch_bytes(batches, at)
+        if end < at + HEADER_BYTES:
+            break
+        found.append(batches[at:end])
+        at = end
+    if at != size:
+        raise CorruptData(f"record batches of {size} bytes end at byte {at}")
+    return found
 
 
 def base_offset(batch: Buffer) -> int:

@@ -28,7 +28,7 @@ from pixy.storage.journal_format import (
     read_file_header,
     read_flush,
 )
-from pixy.storage.journal_groups import LogReset, check_entry_payload
+from pixy.storage.journal_groups import LogReset, batches_of, check_entry_payload
 from pixy.storage.journal_reader import EntriesRead, EntryRange, JournalReader
 from pixy.storage.journal_scan import JournalScan, RefusedStart, ScannedFile, TornTail, UnfinishedFile
 from pixy.storage.log_segments import RebuiltIndexes, TopicLogs
@@ -106,6 +106,7 @@ __all__ = [
     "Upkeep",
     "Worker",
     "WriterPace",
+    "batches_of",
     "check_entry_payload",
     "entries_after",
     "find_later_flush",

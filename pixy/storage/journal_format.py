@@ -150,6 +150,8 @@ class EntryType(IntEnum):
     CONF_CHANGE_V2 = 4
     STAGED_PIECE = 5
     """Its bytes are in a file of `staging`; the payload says which."""
+    RECORD_BATCHES = 6
+    """Several record batches, back to back."""
 
 
 ENTRY_KINDS = (RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY)

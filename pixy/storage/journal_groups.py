@@ -14,11 +14,19 @@ from google.protobuf.message import DecodeError
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, StagedPiece
+from pixy.records import split_batches
 from pixy.storage.journal_entries import GroupEntries
 from pixy.storage.journal_files import JournalFile
-from pixy.storage.journal_format import ENTRY_KINDS, EntryType, RecordKind, RecordPlace, head_bytes
+from pixy.storage.journal_format import (
+    ENTRY_KINDS,
+    EntryType,
+    JournalRecord,
+    RecordKind,
+    RecordPlace,
+    head_bytes,
+)
 
-__all__ = ["JournalGroups", "LogReset", "MakeEntry", "ScannedGroup", "check_entry_payload"]
+__all__ = ["JournalGroups", "LogReset", "MakeEntry", "ScannedGroup", "batches_of", "check_entry_payload"]
 
 _ENTRY = int(RecordKind.ENTRY)
 _ENTRIES = frozenset(map(int, ENTRY_KINDS))
@@ -194,6 +202,18 @@ def _decoded(message: type[M], payload: bytes, what: str) -> M:
         return message.FromString(payload)
     except DecodeError as error:
         raise CorruptData(f"{what} cannot be decoded: {error}") from error
+
+
+def batches_of(record: JournalRecord) -> list[memoryview]:
+    """The record batches of an entry; none if it has another type.
+
+    Raises:
+        CorruptData: their lengths do not add up.
+    """
+    payload = memoryview(record.payload)
+    if record.entry_type is EntryType.RECORD_BATCH:
+        return [payload]
+    return split_batches(payload) if record.entry_type is EntryType.RECORD_BATCHES else []
 
 
 def check_entry_payload(raft_group: int, index: int, entry_type: EntryType, payload: bytes) -> None:

@@ -172,7 +172,7 @@ class LogSegments:
                 ended.
         """
         self._log_begin_offset = log_begin_offset
-        batches: list[bytes | bytearray] = []
+        batches: list[bytes | bytearray | memoryview] = []
         for each in () if self._topic.deleted else appended:
             if isinstance(each, StagedPart):
                 self._write_batches(batches)
@@ -295,7 +295,7 @@ class LogSegments:
         self.end_offset = segment.end_offset
         return True
 
-    def _write_batches(self, batches: Sequence[bytes | bytearray]) -> None:
+    def _write_batches(self, batches: Sequence[bytes | bytearray | memoryview]) -> None:
         at = 0
         while at < len(batches) and read_header(batches[at]).base_offset < self.end_offset:
             at += 1  # a call that failed half-way has written these
@@ -308,7 +308,7 @@ class LogSegments:
             self.end_offset = segment.end_offset
             at = end
 
-    def _fitting(self, segment: Segment, batches: Sequence[bytes | bytearray], at: int) -> int:
+    def _fitting(self, segment: Segment, batches: Sequence[bytes | bytearray | memoryview], at: int) -> int:
         """End of the batches from `at` on that fit into a segment, where the first one does fit."""
         room = self._topic.options.segment_bytes - segment.size - len(batches[at])
         # Age can fill a segment before size does.

@@ -16,7 +16,7 @@ __all__ = ["Appended", "LogTail", "Unwritten"]
 _TRIM = 64
 """Number of evicted batches at which the lists are trimmed."""
 
-Batch = bytes | bytearray
+Batch = bytes | bytearray | memoryview
 Appended = Batch | StagedPart
 
 
@@ -97,7 +97,7 @@ class LogTail:
     @property
     def memory_bytes(self) -> int:
         """Bytes of all batches in memory, written to a segment or not."""
-        return sum(len(batch) for batch in self._batches if isinstance(batch, (bytes, bytearray)))
+        return sum(len(batch) for batch in self._batches if isinstance(batch, (bytes, bytearray, memoryview)))
 
     def unwritten(self, end_offset: int) -> Unwritten:
         """Batches and parts that are in no segment; the log ends at `end_offset`."""
@@ -127,7 +127,7 @@ class LogTail:
         if self._evicted >= self._unwritten_at:
             return 0
         batch = self._batches[self._evicted]
-        assert isinstance(batch, (bytes, bytearray))
+        assert isinstance(batch, (bytes, bytearray, memoryview))
         self._drop()
         return len(batch)
 

@@ -226,14 +226,19 @@ class LogWriter:
         self.blocked: Unavailable | None = None
         self.unwritten_bytes = 0
 
-    def mark_dirty(self, partition_log: PartitionLog, mark: Callable[[], object], size: int) -> None:
-        """Record an appended batch of `size` bytes.
+    def mark_dirty(
+        self, partition_log: PartitionLog, mark: Callable[[], object], size: int, batches: int = 1
+    ) -> None:
+        """Record an appended batch of `size` bytes, or several of that many together.
 
         Args:
             mark: returns the caller's label of the log's state. Called when batches are taken out
                 of memory, on the event loop, so that both are of the same state.
         """
-        self._tail.append(partition_log)
+        if batches == 1:
+            self._tail.append(partition_log)
+        else:
+            self._tail.extend([partition_log] * batches)
         self._tail_bytes += size
         unwritten = self.unwritten_bytes = self.unwritten_bytes + size
         if self._running or (self._write_timer is not None and unwritten < self._gather_bytes):

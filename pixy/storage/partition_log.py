@@ -110,7 +110,7 @@ class PartitionLog:
 
     # --- on the event loop ------------------------------------------------------------------------
 
-    def append(self, batch: bytes | bytearray) -> int:
+    def append(self, batch: bytes | bytearray | memoryview) -> int:
         """Append a committed batch, whose header has the next offset.
 
         Returns:

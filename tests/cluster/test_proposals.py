@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.proposals import Proposal, Proposals, Proposer, Repeated
+from pixy.cluster.proposals import Proposals, Proposer, Repeated
 from pixy.cluster.proposer_rows import WINDOW, ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.errors import DeadlineExceeded, TopicExists, UnknownPartition
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry
+from pixy.records import NewRecord, build_batch
 from pixy.storage import EntryType
 
 BATCH = EntryType.RECORD_BATCH
@@ -47,7 +48,8 @@ class Bench:
     def __post_init__(self) -> None:
         self.application = Stamping()
         self.group.application = self.application
-        proposer = Proposer(1, 4, lambda _: self.room, self._append, self._forward)
+        self.group.stamp = self.application.stamp
+        proposer = Proposer(1, 4, lambda _, __: self.room, self._append, self._forward)
         self.proposals = Proposals(self.group, proposer)
 
     def _append(self, _: RaftGroup, __: EntryType, payload: bytes | bytearray, proposal: ProposalId) -> None:
@@ -60,11 +62,12 @@ class Bench:
         self.group.leads, self.group.term, self.group.tail_ids = True, term, set(tail)
         self.proposals.propose_again()
 
-    def submit(self, name: bytes, kind: EntryType = COMMAND, deadline: float = float("inf")) -> Proposal:
+    def submit(
+        self, name: bytes, kind: EntryType = COMMAND, deadline: float = float("inf")
+    ) -> bytes | bytearray:
         payload = bytearray(b"_" + name) if kind is BATCH else name
-        proposal = Proposal(kind, payload, lambda result: self.results.update({name: result}), deadline)
-        self.proposals.submit(proposal)
-        return proposal
+        self.proposals.submit(kind, payload, lambda result: self.results.update({name: result}), deadline)
+        return payload
 
 
 def id_of(sequence: int) -> ProposalId:
@@ -119,8 +122,7 @@ def test_the_result_is_that_of_the_applied_entry() -> None:
 def test_a_new_leadership_proposes_again_under_the_same_identity() -> None:
     bench = Bench()
     bench.lead(3)
-    first = bench.submit(b"batch", BATCH)
-    sent = first.payload
+    sent = bench.submit(b"batch", BATCH)
     bench.group.leads = False
     bench.submit(b"later")
     bench.lead(5)
@@ -180,7 +182,7 @@ def test_a_proposal_that_another_result_has_answered_is_not_proposed_again() -> 
     bench.results.clear()
 
     class Answering(dict[bytes, Any]):
-        def update(self, other: Any) -> None:  # type: ignore[override]  # only ever called with a dict
+        def update(self, other: Any) -> None:
             super().update(other)
             if b"a" in other:
                 bench.proposals.applied(2, 6)
@@ -189,6 +191,41 @@ def test_a_proposal_that_another_result_has_answered_is_not_proposed_again() -> 
     bench.lead(5)
     assert bench.results == {b"a": Repeated(5), b"b": 6}
     assert len(bench.appended) == 2
+
+
+def test_batches_that_wait_share_an_entry_and_each_gets_its_offset() -> None:
+    bench = Bench()
+    batches = [build_batch([NewRecord(None, b"x" * 20, (), 1)] * count) for count in (1, 3, 2)]
+    offsets: list[Any] = []
+    bench.submit(b"before")
+    for batch in batches:
+        bench.proposals.submit(BATCH, batch, offsets.append)
+    bench.submit(b"behind")
+    bench.group.stamp = lambda _, payload, __: payload
+    bench.lead(3)
+    assert [payload for payload, _ in bench.appended] == [b"before", b"".join(batches), b"behind"]
+    bench.proposals.applied(2, 70)
+    assert offsets == [70, 71, 74]
+
+
+def test_batches_share_an_entry_of_limited_size() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.proposals.submit(BATCH, build_batch([NewRecord(None, bytes(600_000), (), 1)]), lambda _: None)
+    bench.group.stamp = lambda _, payload, __: payload
+    bench.lead(3)
+    assert len(bench.appended) == 3
+
+
+def test_the_batches_of_an_entry_share_its_error() -> None:
+    bench = Bench()
+    results: list[Any] = []
+    for _ in range(2):
+        bench.proposals.submit(BATCH, build_batch([NewRecord(None, b"x", (), 1)]), results.append)
+    bench.group.stamp = lambda _, payload, __: payload
+    bench.lead(3)
+    bench.proposals.applied(1, UnknownPartition("deleted"))
+    assert [type(result) for result in results] == [UnknownPartition] * 2
 
 
 def test_the_deadline_says_that_the_outcome_is_unknown() -> None:

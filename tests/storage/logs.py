@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
-from pixy.records import crc32c
+from pixy.records import crc32c, patch_batch
 from pixy.storage import (
     Disk,
     KnownPartitions,
@@ -22,6 +22,7 @@ from tests.storage.batches import batch
 __all__ = [
     "CLUSTER_ID",
     "LONG_MS",
+    "append",
     "applied_position",
     "exhaust",
     "fill",
@@ -76,10 +77,16 @@ def unstamped(new: bytearray) -> bytearray:
     return new
 
 
+def append(log: PartitionLog, new: bytearray, leader_epoch: int = 1) -> int:
+    """Append a batch at the log's end; returns its offset."""
+    patch_batch(new, log.end_offset, leader_epoch)
+    return log.append(new)
+
+
 def fill(log: PartitionLog, count: int, size: int = 10) -> None:
     """Append and write `count` batches of one record with ascending timestamps."""
     for _ in range(count):
-        log.append(batch(1, size, 1000 + log.end_offset), 1)
+        append(log, batch(1, size, 1000 + log.end_offset))
     unwritten = log.unwritten()
     log.write(unwritten.batches)
     log.wrote(unwritten)

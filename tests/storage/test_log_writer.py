@@ -5,6 +5,7 @@ import errno
 import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,18 @@ from pixy.storage import DamagedLog, LogWriter, LogWriterOptions, StagedPart, Sy
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
-from tests.storage.logs import partition_log
+from tests.storage.logs import append, partition_log
 
 ONE = len(batch())
 FOREVER = 1000.0
 
 
 PROMPT = WriterPace(gather_s=0, sync_after_s=FOREVER, full_disk_retry_s=0)
+
+
+def _end(log: PartitionLog) -> int:
+    """The state of a log that marks stand for."""
+    return log.end_offset
 
 
 class Bench:
@@ -55,8 +61,8 @@ class Bench:
     def append(self, number: int = 0, count: int = 1, size: int = 10) -> None:
         for _ in range(count):
             new = batch(1, size)
-            base = self.logs[number].append(new, 1)
-            self.writer.mark_dirty(self.logs[number], base + 1, len(new))
+            append(self.logs[number], new)
+            self.writer.mark_dirty(self.logs[number], partial(_end, self.logs[number]), len(new))
 
     async def write(self) -> None:
         """Let what was gathered be written."""
@@ -77,7 +83,7 @@ class Bench:
         """Append what a stage holds, which is not there or whatever is at the path."""
         size = path.stat().st_size if path.exists() else 100
         self.logs[number].append_part(StagedPart(path, size, 1), 1)
-        self.writer.mark_changed(self.logs[number], self.logs[number].end_offset)
+        self.writer.mark_changed(self.logs[number], partial(_end, self.logs[number]))
 
     def ends(self) -> list[list[tuple[object, int, int]]]:
         return [
@@ -434,7 +440,7 @@ async def test_what_is_appended_to_a_log_that_was_given_up_gets_offsets_and_is_n
     [damaged] = bench.damaged
     assert str(damaged.error) == f"{tmp_path / 'missing'} is missing, it was sealed"
     log = bench.logs[0]
-    assert [log.append(batch(), 1), log.append(batch(), 1)] == [1, 2]
+    assert [append(log, batch()), append(log, batch())] == [1, 2]
     log.append_part(StagedPart(tmp_path / "missing", 100, 4), 1)
     assert log.end_offset == 7
     assert log._tail.memory_bytes == 0

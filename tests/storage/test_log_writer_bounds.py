@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from functools import partial
 from pathlib import Path
 
 from pixy.errors import StorageFault
@@ -17,9 +18,14 @@ from pixy.storage import (
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
-from tests.storage.logs import LONG_MS, identity, remove_log
+from tests.storage.logs import LONG_MS, append, identity, remove_log
 
 JOB = 5
+
+
+def _end(log: PartitionLog) -> int:
+    """The state of a log that marks stand for."""
+    return log.end_offset
 
 
 class Bench:
@@ -66,8 +72,8 @@ class Bench:
     def append(self, *numbers: int) -> None:
         for number in numbers:
             new = batch()
-            base = self.logs[number].append(new, 1)
-            self.writer.mark_dirty(self.logs[number], base + 1, len(new))
+            append(self.logs[number], new)
+            self.writer.mark_dirty(self.logs[number], partial(_end, self.logs[number]), len(new))
 
     async def step(self) -> int:
         """Run one job; returns how many segments it has made or appended to."""
@@ -154,8 +160,8 @@ async def test_what_changed_without_a_batch_is_told_with_the_next_sync(tmp_path:
     bench.append(0, 0, 0)
     await bench.flush()
     bench.logs[0].move_begin(2)
-    bench.writer.mark_changed(bench.logs[0], "moved")
-    bench.writer.mark_changed(bench.logs[1], "empty")
+    bench.writer.mark_changed(bench.logs[0], lambda: "moved")
+    bench.writer.mark_changed(bench.logs[1], lambda: "empty")
     await bench.flush()
     told = {entry.log: entry for entry in bench.synced[1:]}
     moved, empty = told[bench.logs[0]], told[bench.logs[1]]

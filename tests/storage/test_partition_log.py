@@ -12,7 +12,7 @@ from pixy.records import read_header, read_records
 from pixy.storage import PartitionLog, RealDisk, SyncedPosition
 from tests.fakes.disk import RecordingDisk, full
 from tests.storage.batches import batch
-from tests.storage.logs import partition_log
+from tests.storage.logs import append, partition_log
 
 ONE = len(batch())
 
@@ -35,7 +35,7 @@ class Model:
         return partition_log(self.disk, self.directory, self.segment_bytes)
 
     def append(self, new: bytearray) -> int:
-        base = self.log.append(new, 1)
+        base = append(self.log, new)
         self.batches.append(bytes(new))
         self.bases.append(base)
         return base

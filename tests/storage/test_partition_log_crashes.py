@@ -20,6 +20,7 @@ from tests.storage.batches import batch
 from tests.storage.logs import (
     CLUSTER_ID,
     LONG_MS,
+    append,
     applied_position,
     exhaust,
     identity,
@@ -70,7 +71,7 @@ class Life:
         if isinstance(entry, int):
             self.log.move_begin(entry)
         else:
-            self.log.append(bytearray(entry), 1)
+            append(self.log, bytearray(entry))
         self.applied += 1
 
     def propose(self, entry: bytes | int) -> None:

@@ -14,7 +14,7 @@ from pixy.storage import log_segments as module
 from tests.fakes.disk import Call, RecordingDisk, full
 from tests.staging.stages import batches_of
 from tests.storage.batches import batch
-from tests.storage.logs import applied_position, partition_log, remove_log
+from tests.storage.logs import append, applied_position, partition_log, remove_log
 
 WAYS = ["copied", "linked"]
 
@@ -50,9 +50,9 @@ def read(log: PartitionLog, max_bytes: int = 100) -> list[bytes | None]:
 
 def fill(log: PartitionLog, part: StagedPart) -> list[bytes | None]:
     """Append a batch, the part, and a batch; returns the content of the log."""
-    log.append(batch(1, 3), 4)
+    append(log, batch(1, 3), 4)
     log.append_part(part, 4)
-    log.append(batch(1, 5), 4)
+    append(log, batch(1, 5), 4)
     return [b"vvv", b"a", b"b", b"c", b"vvvvv"]
 
 
@@ -102,19 +102,19 @@ def test_a_read_during_the_removal_of_the_stage_finds_the_segment(tmp_path: Path
 def test_a_crash_before_the_position_finds_the_part_again(tmp_path: Path, way: str) -> None:
     disk = RecordingDisk()
     log = partition_log(disk, tmp_path / "log")
-    log.append(batch(1, 3), 4)
+    append(log, batch(1, 3), 4)
     write(log)
     position: AppliedPosition = applied_position(log)
     part = staged(tmp_path, b"a", b"b", b"c")
     log.append_part(part, 4)
-    log.append(batch(1, 5), 4)
+    append(log, batch(1, 5), 4)
     write(log)
     log.close()
     again = partition_log(disk, tmp_path / "log")
     again.open(position, exists=True)
     assert part.path.exists()
     again.append_part(part, 4)
-    again.append(batch(1, 5), 4)
+    append(again, batch(1, 5), 4)
     write(again)
     assert read(again) == [b"vvv", b"a", b"b", b"c", b"vvvvv"]
 
@@ -129,7 +129,7 @@ def test_with_a_position_behind_the_part_its_stage_is_not_needed(tmp_path: Path,
     part.path.unlink()
     again = partition_log(disk, tmp_path / "log")
     again.open(position, exists=True)
-    again.append(batch(1, 5), 4)
+    append(again, batch(1, 5), 4)
     write(again)
     assert read(again) == [b"a", b"b", b"c", b"vvvvv"]
 

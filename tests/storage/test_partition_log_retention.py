@@ -17,6 +17,7 @@ from tests.sim.disk import SimulatedDisk
 from tests.storage.batches import batch
 from tests.storage.logs import (
     LONG_MS,
+    append,
     applied_position,
     exhaust,
     fill,
@@ -99,7 +100,7 @@ def bases(directory: Path) -> list[int]:
 
 def append(log: PartitionLog, *timestamps: int) -> None:
     for timestamp in timestamps:
-        log.append(unstamped(batch()) if timestamp < 0 else batch(timestamp_ms=timestamp), 1)
+        append(log, unstamped(batch()) if timestamp < 0 else batch(timestamp_ms=timestamp))
     unwritten = log.unwritten()
     log.write(unwritten.batches)
     log.wrote(unwritten)
@@ -142,11 +143,11 @@ def test_retention_never_exceeds_the_written_offset(directory: Path) -> None:
     log = partition_log(RecordingDisk(), directory)
     log.topic.options = LogOptions(1 << 20, LONG_MS, 0, 0)
     assert log.retained_from(NOW) == 0
-    log.append(batch(), 1)
+    append(log, batch())
     assert log.retained_from(NOW) == 0
     unwritten = log.unwritten()
     log.write(unwritten.batches)
-    log.append(batch(), 1)
+    append(log, batch())
     assert log.retained_from(NOW) == 0  # the write is not noted yet
     log.wrote(unwritten)
     assert log.retained_from(NOW) == 1
@@ -214,7 +215,7 @@ def test_the_log_begin_offset_of_a_position_never_exceeds_the_written_offset(
 ) -> None:
     log = partition_log(disk, directory)
     fill(log, 3)
-    log.append(batch(), 1)
+    append(log, batch())
     log.move_begin(4)
     assert log.sync() == SyncedPosition(3, 3, 0)
     assert log.begin_offset == 4
