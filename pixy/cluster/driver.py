@@ -21,19 +21,20 @@ answers may then differ.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pixy.cluster.driver_options import DriverHooks, DriverOptions
 from pixy.cluster.entry_cache import EntryCache
+from pixy.cluster.group_clock import GroupClock
 from pixy.cluster.group_states import hard_state_record, reset_record
 from pixy.cluster.linearizable_reads import LinearizableReads
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
-from pixy.cluster.outbox import Outbox, Send
+from pixy.cluster.outbox import Outbox
 from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, judge
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import Application, Apply, RaftGroup
-from pixy.cluster.raft_storage import RaftStorage, WantedEntries
+from pixy.cluster.raft_storage import RaftStorage
 from pixy.errors import PixyError
 from pixy.futures import reject, resolve
 from pixy.proposal_id import ProposalId
@@ -44,10 +45,8 @@ from pixy.raft import (
     Entry,
     Message,
     MessageType,
-    RaftConfig,
     RaftEntryType,
     RaftNode,
-    RandomSource,
     Snapshot,
     SoftState,
     StateType,
@@ -59,7 +58,7 @@ from pixy.raft.sizes import payload_size
 from pixy.raft.wire import decode_conf_change
 from pixy.storage import EntryType, Journal, RecordKind, UnitRecord
 
-__all__ = ["RAFT_CONFIG", "Driver", "DriverHooks", "DriverOptions"]
+__all__ = ["Driver"]
 
 _ENTRY = RecordKind.ENTRY
 _ENTRY_TYPES = {
@@ -69,71 +68,6 @@ _ENTRY_TYPES = {
 
 _ROOM_BYTES = 64 << 10
 """Bytes that are proposed, by all groups, for one question whether there is room."""
-
-RAFT_CONFIG = RaftConfig(
-    election_tick=10,
-    heartbeat_tick=1,
-    max_inflight_messages=64,
-    max_size_per_message=1 << 20,
-    max_inflight_bytes=8 << 20,
-    max_committed_size_per_ready=NO_LIMIT,
-    pre_vote=True,
-    check_quorum=True,
-    async_storage_writes=True,
-    takes_work=True,
-    defer_commit_index=True,
-    defer_snapshots=True,
-    disable_proposal_forwarding=True,
-    step_down_on_removal=True,
-)
-"""Proposals are not forwarded by the core: a batch is final when the leader proposes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class DriverHooks:
-    """What a driver asks of its node.
-
-    Attributes:
-        room: bytes of record batches that may be proposed; below 0 not even one batch. Then
-            `Driver.resume` is called when they may.
-        send: see `Send`.
-        load: loads entries from the journal; the callback is `Driver.loaded`.
-        fetch: fetches the data of a snapshot, followed by `Driver.snapshot_arrived` or
-            `Driver.snapshot_failed`.
-        restore: replaces the application by that of a snapshot whose data is in its place.
-        forward: sends a proposal to the leader of a group, for `Driver.propose_for` there. It may
-            be lost. None if the node has no way to.
-        fault: called with an error after which disk and answers may differ.
-    """
-
-    room: Callable[[], int]
-    fault: Callable[[BaseException], None]
-    load: Callable[[RaftGroup, WantedEntries, Callable[[RaftGroup, list[Entry] | None], None]], None]
-    send: Send
-    fetch: Callable[[RaftGroup, Message], None]
-    restore: Callable[[RaftGroup, Snapshot], None]
-    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DriverOptions:
-    """Options of a `Driver`.
-
-    Attributes:
-        node_id: this node.
-        incarnation: number of this start of it.
-        random: source of randomness for election timeouts.
-        cache_bytes: limit of the applied entries in memory, for followers that are close behind.
-        tick_s: seconds between calls of `tick`.
-        config: options of the Raft core.
-    """
-
-    node_id: int
-    incarnation: int
-    random: RandomSource
-    cache_bytes: int = 64 << 20
-    tick_s: float = 0.1
-    config: RaftConfig = RAFT_CONFIG
 
 
 class Driver:
@@ -157,7 +91,6 @@ class Driver:
         self._incarnation = options.incarnation
         self._config = options.config
         self._random = options.random
-        self._tick_s = options.tick_s
         self._proposer = Proposer(
             options.node_id, options.incarnation, self._has_room, self._append, hooks.forward
         )
@@ -168,7 +101,7 @@ class Driver:
         self._outbox = Outbox(hooks.send)
         # Groups whose proposals wait for room, oldest first.
         self._stalled: dict[RaftGroup, None] = {}
-        self._ticks = 0
+        self._clock = GroupClock(self, journal, options)
         self._stopped = False
         self.groups: dict[int, RaftGroup] = {}
         self.unapplied_bytes = 0
@@ -662,43 +595,18 @@ class Driver:
 
     def tick(self) -> None:
         """Advance the clock of every group with peers by one tick."""
-        now = self._loop.time()
-        self._ticks += 1
-        slow = self._disk_is_slow(now)
-        for group in list(self.groups.values()):
-            if group.has_peers and group.node is not None:
-                group.node.tick()
-                self._drive(group)
-                self._look_at_role(group)
-                if self._ticks % self._config.election_tick == 0:
-                    self._once_per_election_timeout(group, slow)
-            if group.proposals is not None:
-                group.proposals.expire(now)
+        self._clock.tick(list(self.groups.values()))
 
-    def _once_per_election_timeout(self, group: RaftGroup, slow: bool) -> None:
-        self._reads.request_again(group)
-        if group.proposals is not None and not group.leads:
-            group.proposals.propose_again()
+    def ticked(self, group: RaftGroup, *, timed_out: bool) -> None:
+        """The clock of a group was advanced; `timed_out` once in an election timeout."""
         self._drive(group)
-        if slow and group.leads:
-            self._hand_over(group)
-
-    def _disk_is_slow(self, now: float) -> bool:
-        """True if the oldest write has taken longer than followers wait for a leader."""
-        since = self._journal.oldest_unsynced_at
-        return since is not None and now - since > self._tick_s * self._config.election_tick
-
-    def _hand_over(self, group: RaftGroup) -> None:
-        """Transfer the leadership to the follower that is closest behind."""
-        assert group.node is not None
-        raft = group.node.raft
-        others = [
-            (progress.match, node_id)
-            for node_id, progress in raft.tracker.progress.items()
-            if node_id != self.node_id and node_id in raft.tracker.voters and progress.recently_active
-        ]
-        if others:
-            self.transfer(group, max(others)[1])
+        self._look_at_role(group)
+        if timed_out:
+            # Requests and answers may be lost.
+            self._reads.request_again(group)
+            if group.proposals is not None and not group.leads:
+                group.proposals.propose_again()
+            self._drive(group)
 
     def step(self, raft_group: int, message: Message) -> None:
         """Process a message from a peer."""

@@ -28,7 +28,7 @@ class LinearizableReads:
         self._request(group, read)
 
     def request_again(self, group: RaftGroup) -> None:
-        """Ask again for every read without an index: there is another leader, or time has passed."""
+        """Ask again for every read without an index."""
         for read in group.reads or ():
             if not read.index:
                 self._request(group, read)

@@ -1,10 +1,9 @@
 """A node of the embedded cluster: its raft groups, and the path of an entry from proposal to state.
 
-    propose -> Raft -> journal (one write and sync for all groups) -> committed -> applied -> answered
+    propose -> Raft -> journal (one sync for all groups) -> committed -> applied -> answered
 
-`node_log` owns that way. This module says what entries mean: `_apply` dispatches them to partitions
-and state machines, and acts on the results: topics that come and go, publications, forgotten
-offsets. It wires everything together.
+`node_log` owns that path. This module gives entries their meaning: it acts on what the state groups
+apply (topics that come and go, publications, forgotten offsets), and wires everything together.
 """
 
 import asyncio

@@ -17,7 +17,8 @@ from typing import Any
 from pixy.clock import Clock
 from pixy.cluster.applied_positions import AppliedPositionWriter
 from pixy.cluster.checkpoints import Checkpoints
-from pixy.cluster.driver import RAFT_CONFIG, Driver, DriverHooks, DriverOptions
+from pixy.cluster.driver import Driver
+from pixy.cluster.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.cluster.entry_loading import EntryLoading
 from pixy.cluster.incarnation import Incarnation
 from pixy.cluster.journal_retention import JournalRetention, RetentionParts

@@ -160,7 +160,7 @@ class Partitions:
         return replica
 
     def group_of(self, replica: PartitionReplica) -> RaftGroup:
-        """The raft group of a partition, opened at its first use; a deleted topic has no more uses."""
+        """The raft group of a partition, opened at its first use."""
         group = replica.group
         if group is None:
             group = replica.group = self._driver.group(replica.raft_group, self._voters)

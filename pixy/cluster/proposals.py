@@ -5,10 +5,10 @@
     (gone)     the caller has the result
 
 The result of a proposal is that of the applied entry with its identity, whichever node has appended
-it. So a proposal survives the fall of its leader: everything in flight is proposed again to the next
-one, in order and under the same identity, whether that is this node or another one. The leader finds
-repetitions among the applied entries (`proposer_rows`) and in its unapplied tail; what is found there
-waits for its original.
+it. So a proposal survives the fall of its leader: everything in flight is proposed again to the
+next one, in order and under the same identity, be that this node or another one. The leader finds
+repetitions among the applied entries (`proposer_rows`) and in its unapplied tail; what is found
+there waits for its original.
 
 A batch is final when it is proposed: it gets its offset and epoch there, and its bytes never change
 afterwards, because journal and network may have taken checksums of them. Proposing it again takes a

@@ -45,7 +45,7 @@ Stamp = Callable[[EntryType, bytes | bytearray, int], bytes | bytearray]
 """`Application.stamp` of one application."""
 
 Apply = Callable[[Any, Entry], Any]
-"""Applies a committed entry to the application of its group; returns its result for the proposer."""
+"""Applies a committed entry to the application of its group; returns the proposer's result."""
 
 
 class RaftGroup:

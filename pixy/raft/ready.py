@@ -11,10 +11,11 @@ The order is part of the contract (thesis §10.2.1; as in etcd's raft):
                     `responses` of a message when its work is done, and durable in the case of the
                     append thread.
 
-A driver that has both threads in its own hands takes `Work` instead of a `Ready` (`takes_work`): the
-same asynchronous work as a `StorageAppend` and a list of entries, acknowledged by `RaftNode.stored`
-and `RaftNode.applied`. No message is made for it, not even for a leader's acknowledgement of its own
-entries, which follows from `StorageAppend.last`. That is a third of the cost of a proposal.
+A driver that has both threads in its own hands takes `Work` instead of a `Ready` (`takes_work`):
+the same asynchronous work as a `StorageAppend` and a list of entries, acknowledged by
+`RaftNode.stored` and `RaftNode.applied`. No message is made for it, not even for a leader's
+acknowledgement of its own entries, which follows from `StorageAppend.last`. What a leader appends
+by `RaftNode.append_payload` is handed out by itself, and acknowledged by `RaftNode.own_stored`.
 
 The responses of a `StorageAppend` are promises to other nodes, and acknowledgements of this node to
 itself. It also names the log's last entry and the term in which it was handed out. While entries

@@ -1,4 +1,4 @@
-"""A group's log as the Raft core sees it: terms of everything, entries as far as they are in memory."""
+"""A group's log as the Raft core sees it: terms of everything, entries that are in memory."""
 
 import pytest
 from hypothesis import given

@@ -1,0 +1,78 @@
+"""What a driver needs of its node: options, and the functions that it calls."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pixy.cluster.outbox import Send
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.raft_storage import WantedEntries
+from pixy.proposal_id import ProposalId
+from pixy.raft import NO_LIMIT, Entry, Message, RaftConfig, RandomSource, Snapshot
+from pixy.storage import EntryType
+
+__all__ = ["RAFT_CONFIG", "DriverHooks", "DriverOptions"]
+
+RAFT_CONFIG = RaftConfig(
+    election_tick=10,
+    heartbeat_tick=1,
+    max_inflight_messages=64,
+    max_size_per_message=1 << 20,
+    max_inflight_bytes=8 << 20,
+    max_committed_size_per_ready=NO_LIMIT,
+    pre_vote=True,
+    check_quorum=True,
+    async_storage_writes=True,
+    takes_work=True,
+    defer_commit_index=True,
+    defer_snapshots=True,
+    disable_proposal_forwarding=True,
+    step_down_on_removal=True,
+)
+"""Proposals are not forwarded by the core: a batch is final when the leader proposes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverHooks:
+    """What a driver asks of its node.
+
+    Attributes:
+        room: bytes of record batches that may be proposed; below 0 not even one batch. Then
+            `Driver.resume` is called when they may.
+        send: see `Send`.
+        load: loads entries from the journal; the callback is `Driver.loaded`.
+        fetch: fetches the data of a snapshot, followed by `Driver.snapshot_arrived` or
+            `Driver.snapshot_failed`.
+        restore: replaces the application by that of a snapshot whose data is in its place.
+        forward: sends a proposal to the leader of a group, for `Driver.propose_for` there. It may
+            be lost. None if the node has no way to.
+        fault: called with an error after which disk and answers may differ.
+    """
+
+    room: Callable[[], int]
+    fault: Callable[[BaseException], None]
+    load: Callable[[RaftGroup, WantedEntries, Callable[[RaftGroup, list[Entry] | None], None]], None]
+    send: Send
+    fetch: Callable[[RaftGroup, Message], None]
+    restore: Callable[[RaftGroup, Snapshot], None]
+    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DriverOptions:
+    """Options of a `Driver`.
+
+    Attributes:
+        node_id: this node.
+        incarnation: number of this start of it.
+        random: source of randomness for election timeouts.
+        cache_bytes: limit of the applied entries in memory, for followers that are close behind.
+        tick_s: seconds between calls of `tick`.
+        config: options of the Raft core.
+    """
+
+    node_id: int
+    incarnation: int
+    random: RandomSource
+    cache_bytes: int = 64 << 20
+    tick_s: float = 0.1
+    config: RaftConfig = RAFT_CONFIG

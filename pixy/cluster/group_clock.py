@@ -1,0 +1,69 @@
+"""Clock of the raft groups of one node that have members elsewhere.
+
+Beside the ticks of the core: proposals that have waited until their deadline, requests that are
+repeated because they or their answers may be lost, and the leadership that a node with a slow disk
+gives away. Its followers still hear from it, so nobody else would notice.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pixy.cluster.driver_options import DriverOptions
+from pixy.cluster.raft_group import RaftGroup
+from pixy.storage import Journal
+
+if TYPE_CHECKING:
+    from pixy.cluster.driver import Driver
+
+__all__ = ["GroupClock"]
+
+
+class GroupClock:
+    """Ticks of the groups of one driver.
+
+    Args:
+        driver: see `Driver.ticked`.
+        journal: the node's journal.
+        options: duration of a tick, ticks of an election timeout.
+    """
+
+    def __init__(self, driver: "Driver", journal: Journal, options: DriverOptions) -> None:
+        self._driver = driver
+        self._journal = journal
+        self._election_tick = options.config.election_tick
+        self._timeout_s = options.tick_s * self._election_tick
+        self._loop = asyncio.get_running_loop()
+        self._ticks = 0
+
+    def tick(self, groups: Iterable[RaftGroup]) -> None:
+        """Advance the clock of every group with peers by one tick."""
+        now = self._loop.time()
+        self._ticks += 1
+        timed_out = self._ticks % self._election_tick == 0
+        slow = timed_out and self._disk_is_slow(now)
+        for group in groups:
+            if group.has_peers and group.node is not None:
+                group.node.tick()
+                self._driver.ticked(group, timed_out=timed_out)
+                if slow and group.leads:
+                    self._hand_over(group)
+            if group.proposals is not None:
+                group.proposals.expire(now)
+
+    def _disk_is_slow(self, now: float) -> bool:
+        """True if the oldest write takes longer than followers wait for a leader."""
+        since = self._journal.oldest_unsynced_at
+        return since is not None and now - since > self._timeout_s
+
+    def _hand_over(self, group: RaftGroup) -> None:
+        """Transfer the leadership to the follower that is closest behind."""
+        assert group.node is not None
+        raft = group.node.raft
+        others = [
+            (progress.match, node_id)
+            for node_id, progress in raft.tracker.progress.items()
+            if node_id != raft.id and node_id in raft.tracker.voters and progress.recently_active
+        ]
+        if others:
+            self._driver.transfer(group, max(others)[1])
