@@ -8,7 +8,7 @@ from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_m
 from pixy.cluster.publisher import Publisher
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
-from pixy.cluster.state_groups import check_journal_reaches
+from pixy.cluster.state_group_recovery import check_journal_reaches
 
 __all__ = [
     "FIRST_GROUPS_GROUP",

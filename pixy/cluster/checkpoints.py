@@ -1,7 +1,17 @@
 """Checkpoints of a node's state groups: when one is due, and its way to the disk.
 
-A checkpoint is written after a number of entries or bytes, and when the journal waits for it. The
-state is captured on the event loop and written by the thread for files.
+A checkpoint is written after a number of entries or bytes, and when the journal or a follower waits
+for it. The state is captured on the event loop and written by the thread for files.
+
+A follower that the leader's journal cannot serve any more gets the newest checkpoint:
+
+    leader      `snapshot`: position and configuration, in a message of the Raft core
+    follower    `install`: the checkpoint, however it came, is written durably
+                the journal records that the log begins behind it (`Driver.snapshot_arrived`)
+                `restored`: it replaces the state
+
+A crash before the record leaves a checkpoint ahead of the journal: the next start writes the record
+(`Driver.finish_install`).
 """
 
 from collections.abc import Callable
@@ -10,9 +20,11 @@ from functools import partial
 import structlog
 
 from pixy.clock import Clock
+from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import StateReplica
 from pixy.config import StorageConfig
-from pixy.storage import CheckpointId, Worker, is_disk_full
+from pixy.raft import Snapshot
+from pixy.storage import Checkpoint, CheckpointId, Worker, is_disk_full
 
 __all__ = ["Checkpoints"]
 
@@ -28,7 +40,7 @@ class Checkpoints:
         files: the thread that writes them.
         propose_empty: proposes an empty entry to a state group, and calls back when it is applied,
             or will not be.
-        on_written: called when a checkpoint is durable.
+        on_written: called when a checkpoint of a state group is durable.
         on_full: called when the disk has no room for one.
         on_fault: called with any other error of one.
     """
@@ -39,7 +51,7 @@ class Checkpoints:
         clock: Clock,
         files: Worker,
         propose_empty: Callable[[StateReplica, Callable[[bool], None]], None],
-        on_written: Callable[[], None],
+        on_written: Callable[[StateReplica], None],
         on_full: Callable[[], None],
         on_fault: Callable[[BaseException], None],
     ) -> None:
@@ -50,6 +62,8 @@ class Checkpoints:
         self._on_written = on_written
         self._on_full = on_full
         self._on_fault = on_fault
+        # Checkpoints of leaders on their way to the state.
+        self._installing: dict[RaftGroup, Checkpoint] = {}
         self._stopped = False
 
     def stop(self) -> None:
@@ -86,29 +100,85 @@ class Checkpoints:
             replica.checkpointing = False
 
     def _begin(self, replica: StateReplica) -> None:
-        applied = replica.group.applied
+        (term, index), conf_state = replica.group.applied, replica.group.storage.conf_state
         replica.entries_since = replica.bytes_since = 0
         self._files.submit(
             partial(
                 replica.store.write,
-                CheckpointId(applied.term, applied.index),
+                CheckpointId(term, index),
                 replica.checkpoint_records(),
                 self._clock.wall_ms(),
             ),
-            partial(self._written, replica),
+            partial(self._written, replica, Snapshot(index, term, conf_state)),
         )
 
     def _written(
-        self, replica: StateReplica, ids: list[CheckpointId] | None, error: BaseException | None
+        self,
+        replica: StateReplica,
+        snapshot: Snapshot,
+        ids: list[CheckpointId] | None,
+        error: BaseException | None,
     ) -> None:
         replica.checkpointing = False
         if error is not None or ids is None:
-            log.error("a checkpoint could not be written", state_group=replica.name, error=str(error))
-            if is_disk_full(error):
-                self._on_full()
-            elif error is not None and not self._stopped:
-                # What a failed sync left behind looks durable to the next checkpoint, and is not.
-                self._on_fault(error)
+            self._failed(replica, error)
             return
-        replica.set_checkpoints(ids)
-        self._on_written()
+        replica.set_checkpoints(ids, snapshot)
+        self._on_written(replica)
+
+    def _failed(self, replica: StateReplica, error: BaseException | None) -> None:
+        log.error("a checkpoint could not be written", state_group=replica.name, error=str(error))
+        if is_disk_full(error):
+            self._on_full()
+        elif error is not None and not self._stopped:
+            # What a failed sync left behind looks durable to the next checkpoint, and is not.
+            self._on_fault(error)
+
+    # --- for followers ----------------------------------------------------------------------------
+
+    def snapshot(self, replica: StateReplica) -> Snapshot | None:
+        """The newest checkpoint, for a follower; None if the journal does not go on from there, and
+        a newer one is to come.
+        """
+        snapshot, storage = replica.snapshot, replica.group.storage
+        if snapshot is not None and snapshot.index >= storage.start.index:
+            return snapshot
+        self.write(replica)
+        return None
+
+    def install(self, replica: StateReplica, checkpoint: Checkpoint, done: Callable[[bool], None]) -> None:
+        """Write a checkpoint that was fetched from the leader.
+
+        Args:
+            done: called when it is durable, with False if it cannot be written.
+        """
+        self._files.submit(
+            partial(replica.store.write, checkpoint.id, checkpoint.records, self._clock.wall_ms()),
+            partial(self._installed, replica, checkpoint, done),
+        )
+
+    def _installed(
+        self,
+        replica: StateReplica,
+        checkpoint: Checkpoint,
+        done: Callable[[bool], None],
+        ids: list[CheckpointId] | None,
+        error: BaseException | None,
+    ) -> None:
+        if ids is None:
+            self._failed(replica, error)
+        else:
+            self._installing[replica.group] = checkpoint
+        done(ids is not None)
+
+    def restored(self, replica: StateReplica, snapshot: Snapshot) -> None:
+        """The log begins behind the checkpoint that was installed last: it replaces the state."""
+        checkpoint = self._installing.pop(replica.group)
+        assert checkpoint.id == (snapshot.term, snapshot.index)
+        replica.restore(checkpoint.records)
+        replica.entries_since = replica.bytes_since = 0
+        replica.set_checkpoints([checkpoint.id], snapshot)
+
+    def not_needed(self, replica: StateReplica) -> None:
+        """The log goes on without the checkpoint that was installed last."""
+        del self._installing[replica.group]

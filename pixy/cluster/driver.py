@@ -579,6 +579,8 @@ class Driver:
         group.durable_index = max(group.durable_index, snapshot.index)
         group.held = None
         self._hooks.restore(group, snapshot)
+        if group.proposals is not None:
+            group.proposals.overtaken()
 
     def finish_install(self, group: RaftGroup) -> None:
         """A start has found the data of a snapshot, ahead of the journal: write the log reset."""

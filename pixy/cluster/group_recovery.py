@@ -10,7 +10,7 @@ from pixy.proto import state_pb2
 from pixy.raft import Entry, HardState, RaftEntryType
 from pixy.storage import EntryType, JournalRecord, RecoveredGroup
 
-__all__ = ["entry_of", "recovered_group"]
+__all__ = ["continues", "entry_of", "recovered_group"]
 
 _RAFT_TYPES = {
     EntryType.CONF_CHANGE: RaftEntryType.CONF_CHANGE,
@@ -24,6 +24,13 @@ def entry_of(record: JournalRecord) -> Entry:
     kind = 0 if raft_type else int(record.entry_type)
     payload = record.payload if isinstance(record.payload, (bytes, bytearray)) else bytes(record.payload)
     return Entry(record.term, record.index, raft_type, payload, kind, record.proposal)
+
+
+def continues(found: RecoveredGroup, applied: LogPosition) -> bool:
+    """True if the journal has the log up to `applied`, or from behind it on."""
+    runs = [run for run in found.terms if run[0] <= applied.index]
+    term = runs[-1][1] if runs and applied.index <= found.last else applied.term
+    return applied.index <= found.end and term == applied.term
 
 
 def recovered_group(

@@ -106,7 +106,7 @@ class Node:
         self._abandon: list[Callable[[], None]] = []
         self._stages: Stages
         self.publisher: Publisher
-        self.state_groups = StateGroups(disk, options.directory)
+        self.state_groups = StateGroups()
         # Entries are applied again by the start: others must not hear of their effects.
         self._starting = True
         self.metadata = self.state_groups.metadata
@@ -385,7 +385,7 @@ class Node:
         )
 
     async def _restore(self, recovered: RecoveredNode) -> None:
-        await self.state_groups.restore(recovered, self._files, self._log.driver, self._apply)
+        await self.state_groups.restore(recovered, self._log, self._apply)
         topics = list(self.metadata.topics.values())
         for topic in topics:
             self._partitions.put_topic(topic)

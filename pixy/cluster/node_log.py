@@ -11,6 +11,7 @@ offsets and retention must pass.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -20,10 +21,11 @@ from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.driver import Driver
 from pixy.cluster.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.cluster.entry_loading import EntryLoading
+from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.incarnation import Incarnation
 from pixy.cluster.journal_retention import JournalRetention, RetentionParts
 from pixy.cluster.node_options import NodeOptions, unsynced_logs_max
-from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.raft_group import Apply, RaftGroup
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.relocation import Relocation
 from pixy.cluster.replica import PartitionReplica, StateReplica
@@ -31,6 +33,7 @@ from pixy.errors import PixyError, Unavailable
 from pixy.proposal_id import ProposalId
 from pixy.raft import Message, RaftConfig, RandomSource, Snapshot
 from pixy.storage import (
+    Checkpoint,
     DamagedLog,
     Disk,
     EntryType,
@@ -74,7 +77,6 @@ class LogHooks:
     """What the log asks of its node.
 
     Attributes:
-        restore: see `DriverHooks`.
         drop_segments: removes the segments of a partition below an offset.
         on_positions: called when applied positions have become durable.
         on_damaged: called with a partition whose segments cannot be written any more.
@@ -87,7 +89,6 @@ class LogHooks:
     on_damaged: Callable[[DamagedLog], None]
     on_full: Callable[[], None]
     on_fault: Callable[[BaseException], None]
-    restore: Callable[[RaftGroup, Snapshot], None] = _no_peer
 
 
 class NodeLog:
@@ -103,6 +104,7 @@ class NodeLog:
 
     Attributes:
         journal, driver, writer, checkpoints, retention: its parts.
+        disk, directory, files: as given.
     """
 
     def __init__(
@@ -115,10 +117,11 @@ class NodeLog:
         hooks: LogHooks,
         peers: LogPeers = LogPeers(),
     ) -> None:
-        self._disk = disk
+        self.disk = disk
+        self.directory = options.directory
+        self.files = files
         self._clock = clock
         self._options = options
-        self._files = files
         self._hooks = hooks
         self._stopping = False
         directory = options.directory / "journal"
@@ -151,7 +154,7 @@ class NodeLog:
         self.driver.durable(tokens)
 
     def _make_driver(self, node_id: int, peers: LogPeers) -> Driver:
-        loading = EntryLoading(self.journal, self._reader, self._files)
+        loading = EntryLoading(self.journal, self._reader, self.files)
         return Driver(
             self.journal,
             DriverHooks(
@@ -160,7 +163,7 @@ class NodeLog:
                 load=loading.load,
                 send=peers.send,
                 fetch=peers.fetch,
-                restore=self._hooks.restore,
+                restore=self._restore,
                 forward=peers.forward,
             ),
             DriverOptions(node_id, self.incarnation.number, peers.random, config=peers.config),
@@ -173,7 +176,7 @@ class NodeLog:
             LogWriterOptions(
                 tail_cache_bytes=options.storage.tail_cache_bytes,
                 sync_bytes=options.journal.max_unapplied_bytes // 2,
-                sync_logs=unsynced_logs_max(self._disk.open_file_limit()),
+                sync_logs=unsynced_logs_max(self.disk.open_file_limit()),
                 pace=options.writer_pace,
             ),
             on_synced=self._positions.synced,
@@ -187,7 +190,7 @@ class NodeLog:
         return Checkpoints(
             self._options.storage,
             self._clock,
-            self._files,
+            self.files,
             self._propose_empty,
             on_written=self._on_checkpoint,
             on_full=self._on_full_checkpoint,
@@ -197,7 +200,7 @@ class NodeLog:
     def _make_retention(self) -> JournalRetention:
         groups, config = self.driver.groups, self._options.journal
         relocation = Relocation(
-            self.journal, groups, config.file_bytes, self._files, self._reader, self._hooks.on_fault
+            self.journal, groups, config.file_bytes, self.files, self._reader, self._hooks.on_fault
         )
         parts = RetentionParts(self._positions, self.checkpoints, relocation, self.incarnation)
         return JournalRetention(self.journal, groups, parts, config)
@@ -246,6 +249,27 @@ class NodeLog:
         self.writer.abandon()
         self.journal.abandon()
 
+    def bind(self, replica: StateReplica, apply: Apply) -> None:
+        """Tell whose entries those of a state group are, see `Driver.bind`."""
+        replica.group.storage.make_snapshot = partial(self.checkpoints.snapshot, replica)
+        self.driver.bind(replica.group, replica, apply)
+
+    def install(self, replica: StateReplica, checkpoint: Checkpoint) -> None:
+        """Continue a state group from a checkpoint of its leader, the one that was asked for with
+        `LogPeers.fetch`.
+        """
+        term, index = checkpoint.id
+        configuration = split_checkpoint(checkpoint.records)[0].configuration
+        snapshot = Snapshot(index, term, conf_state_of(configuration))
+
+        def written(durable: bool) -> None:
+            if not durable:
+                self.driver.snapshot_failed(replica.group, snapshot)
+            elif not self.driver.snapshot_arrived(replica.group, snapshot):
+                self.checkpoints.not_needed(replica)
+
+        self.checkpoints.install(replica, checkpoint, written)
+
     # --- between the parts ------------------------------------------------------------------------
 
     def _propose_empty(self, replica: StateReplica, done: Callable[[bool], None]) -> None:
@@ -258,8 +282,13 @@ class NodeLog:
         self.retention.maybe_remove()
         self._hooks.on_positions()
 
-    def _on_checkpoint(self) -> None:
+    def _on_checkpoint(self, replica: StateReplica) -> None:
+        self.driver.snapshot_ready(replica.group)
         self.retention.maybe_remove()
+
+    def _restore(self, group: RaftGroup, snapshot: Snapshot) -> None:
+        assert isinstance(group.application, StateReplica)
+        self.checkpoints.restored(group.application, snapshot)
 
     def _on_full_checkpoint(self) -> None:
         self._hooks.on_full()

@@ -199,6 +199,13 @@ class Proposals:
                 self._retry(sequence, proposal)
         self.pump()
 
+    def overtaken(self) -> None:
+        """A snapshot has replaced entries that were never applied here: answer what it includes."""
+        for sequence, proposal in list(self._in_flight.items()):
+            known = self._group.rows.judge(self._id(sequence))
+            if known is not Novelty.NEW and sequence in self._in_flight:
+                self._repeated(sequence, proposal, known)
+
     def applied(self, sequence: int, result: Any) -> None:
         """The entry of a proposal was applied, or its result is known."""
         proposal = self._in_flight.pop(sequence, None)
@@ -267,11 +274,14 @@ class Proposals:
         known = judge(self._group.rows, self._group.tail_ids, self._id(sequence))
         if known is Novelty.NEW:
             self._append_again(sequence, proposal)
-        elif known is Novelty.OUTDATED:
-            raise AssertionError(f"{self._id(sequence)} waits for a result that nobody kept")
         elif known is not None:
-            is_command = proposal.kind not in (_RECORD_BATCH, _RECORD_BATCHES)
-            self.applied(sequence, Repeated(known) if is_command and isinstance(known, int) else known)
+            self._repeated(sequence, proposal, known)
+
+    def _repeated(self, sequence: int, proposal: Proposal, known: int | PixyError | Novelty) -> None:
+        """Answer a proposal that was applied before, with the kept result."""
+        assert not isinstance(known, Novelty), f"{self._id(sequence)} waits for a result that nobody kept"
+        is_command = proposal.kind not in (_RECORD_BATCH, _RECORD_BATCHES)
+        self.applied(sequence, Repeated(known) if is_command and isinstance(known, int) else known)
 
 
 def _share(proposals: Sequence[Proposal], result: Any) -> None:

@@ -16,7 +16,7 @@ from pixy.errors import CorruptData
 from pixy.futures import resolve
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import HardState, PartitionCommand
-from pixy.raft import Entry
+from pixy.raft import Entry, Snapshot
 from pixy.records import TopicPartition, offsets_of, patch_batch, split_batches
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
 
@@ -170,6 +170,7 @@ class StateReplica:
     Attributes:
         rows: results of the last proposals.
         checkpoints: the valid ones, oldest first.
+        snapshot: the newest checkpoint as followers are told of it, None if there is none.
         entries_since, bytes_since: applied since the newest checkpoint.
         checkpointing: True while a checkpoint is being written.
     """
@@ -183,6 +184,7 @@ class StateReplica:
         "machine",
         "name",
         "rows",
+        "snapshot",
         "store",
     )
 
@@ -193,6 +195,7 @@ class StateReplica:
         self.store = store
         self.rows = ProposerRows()
         self.checkpoints: list[CheckpointId] = []
+        self.snapshot: Snapshot | None = None
         self.entries_since = 0
         self.bytes_since = 0
         self.checkpointing = False
@@ -219,19 +222,27 @@ class StateReplica:
         return chain([state], self.machine.snapshot())
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> HardState:
-        """Replace the state by that of a checkpoint; returns the configuration in it, without
-        voters if it has none.
+        """Replace the state by that of a checkpoint.
+
+        Returns:
+            The configuration in it; without voters in a checkpoint of the first release.
         """
         group_state, others = split_checkpoint(records)
         self.rows = ProposerRows(group_state.rows)
         self.machine.restore(others)
         return group_state.configuration
 
-    def set_checkpoints(self, checkpoints: list[CheckpointId]) -> None:
-        """Set the checkpoints on disk; the journal is needed from the second newest on."""
+    def set_checkpoints(self, checkpoints: list[CheckpointId], written: Snapshot | None) -> None:
+        """Set the checkpoints on disk; the journal is needed from the second newest on.
+
+        Args:
+            written: position and configuration of the one that was written, or read, last.
+        """
         self.checkpoints = checkpoints
+        if written is not None and checkpoints[-1] == (written.term, written.index):
+            self.snapshot = written
         if len(checkpoints) > 1:
-            self.group.durable_index = checkpoints[-2].end_offset
+            self.group.durable_index = max(self.group.durable_index, checkpoints[-2].end_offset)
 
 
 Replica = PartitionReplica | StateReplica

@@ -7,64 +7,26 @@ newest valid checkpoint and the journal's entries after it.
 
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
-from pixy.cluster.driver import Driver
-from pixy.cluster.group_recovery import entry_of, recovered_group
-from pixy.cluster.group_states import split_checkpoint
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
-from pixy.cluster.proposer_rows import ProposerRows
+from pixy.cluster.node_log import NodeLog
 from pixy.cluster.raft_group import Apply
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import StateMachine, StateReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
+from pixy.cluster.state_group_recovery import recover_state_group
 from pixy.errors import CorruptData
-from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, GroupStateRecord, HardState
-from pixy.storage import CheckpointStore, Disk, RecoveredGroup, Worker, run_on
+from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, HardState
 
-__all__ = ["GROUPS_COUNT", "StateGroups", "check_journal_reaches"]
+__all__ = ["GROUPS_COUNT", "StateGroups"]
 
 GROUPS_COUNT = 1
 """Number of groups `groups-n` of a new cluster."""
 
 
-def check_journal_reaches(name: str, checkpoint: int, last: int) -> None:
-    """Check that the journal reaches the end of a checkpoint, at entry `checkpoint`.
-
-    It does not if it was lost or replaced by an older one. An entry is in the journal before it can
-    be in a checkpoint, and is removed from there only below the older of two. A node that continued
-    from such a checkpoint would leave a gap, which its next start refuses.
-
-    Raises:
-        CorruptData: the journal ends with entry `last`, before the checkpoint does.
-    """
-    if checkpoint > last:
-        raise CorruptData(
-            f"the newest checkpoint of {name} goes up to entry {checkpoint}, but the journal ends at entry {last}: its files "
-            "are missing, or are those of an older state"
-        )
-
-
-def check_reset(name: str, applied: LogPosition, found: RecoveredGroup) -> None:
-    """Check that a state group has the data of its newest log reset.
-
-    Raises:
-        CorruptData: no checkpoint reaches the reset.
-    """
-    if found.reset is not None and found.reset.position.index > applied.index:
-        raise CorruptData(
-            f"the log of {name} begins behind entry {found.reset.position.index}, but its newest checkpoint goes up to entry "
-            f"{applied.index}: checkpoints are missing"
-        )
-
-
 class StateGroups:
     """The state groups of one node.
-
-    Args:
-        disk, directory: the node's data directory.
 
     Attributes:
         metadata, sinks: state machines; empty before `restore`.
@@ -75,13 +37,7 @@ class StateGroups:
     metadata_replica: StateReplica
     sinks_replica: StateReplica
 
-    def __init__(self, disk: Disk, directory: Path) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._driver: Driver
-        self._apply: Apply
-        # Configuration of a group that was never written.
-        self._alone: HardState
+    def __init__(self) -> None:
         self.metadata = MetadataState()
         self.sinks = SinksState()
         self.groups: list[StateReplica] = []
@@ -122,7 +78,7 @@ class StateGroups:
             known |= state.topic_ids()
         return sorted(known - live)
 
-    async def restore(self, recovered: RecoveredNode, files: Worker, driver: Driver, apply: Apply) -> None:
+    async def restore(self, recovered: RecoveredNode, node_log: NodeLog, apply: Apply) -> None:
         """Restore every state group. Their entries are applied by `apply`.
 
         Metadata comes first, with everything that was committed: what the others, and partitions,
@@ -132,53 +88,23 @@ class StateGroups:
             DataDirectoryError, CorruptData: a file cannot be used, or entries are missing from the
                 journal.
         """
-        self._driver, self._apply = driver, apply
-        self._alone = HardState(voters=[driver.node_id])
-        self.metadata_replica = await self._restore(
-            recovered, files, METADATA_GROUP, "metadata", self.metadata
-        )
+
+        async def restored(raft_group: int, name: str, machine: StateMachine) -> StateReplica:
+            alone = HardState(voters=[node_log.driver.node_id])
+            replica = await recover_state_group(node_log, recovered, raft_group, name, machine, alone, apply)
+            if replica.group.has_tail:
+                await node_log.driver.catch_up([replica.group])
+            return replica
+
+        self.metadata_replica = await restored(METADATA_GROUP, "metadata", self.metadata)
         for number in range(self.metadata.groups_count or GROUPS_COUNT):
-            raft_group, name = FIRST_GROUPS_GROUP + number, f"groups-{number}"
             state = GroupsState()
-            self.groups.append(await self._restore(recovered, files, raft_group, name, state))
+            self.groups.append(await restored(FIRST_GROUPS_GROUP + number, f"groups-{number}", state))
             deque(state.sweep(), maxlen=0)
         for raft_group in recovered.journal.groups:
             if raft_group >= self.metadata.next_raft_group:
                 raise CorruptData(
                     f"the journal has records of raft group {raft_group}, but the entry that created it is missing"
                 )
-        self.sinks_replica = await self._restore(recovered, files, SINKS_GROUP, "sinks", self.sinks)
+        self.sinks_replica = await restored(SINKS_GROUP, "sinks", self.sinks)
         self._deleted_topic_ids = self.deleted_topic_ids()
-
-    async def _restore(
-        self, recovered: RecoveredNode, files: Worker, raft_group: int, name: str, machine: StateMachine
-    ) -> StateReplica:
-        """Restore one state group, with everything that was committed applied."""
-        store = CheckpointStore(self._disk, self._directory / "state" / name)
-        checkpoint, ids = await run_on(files, store.load)
-        applied = LogPosition(0, 0)
-        rows = GroupStateRecord()
-        records: list[tuple[bytes, bytes]] = []
-        if checkpoint is not None:
-            applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
-            rows, records = split_checkpoint(checkpoint.records)
-        configuration = rows.configuration if rows.configuration.voters else self._alone
-        found = recovered.group(raft_group)
-        check_reset(name, applied, found)
-        tail = [entry_of(record) for record in found.entries_after(applied.index)]
-        group = recovered_group(raft_group, found, applied, tail, configuration)
-        replica = StateReplica(group, name, machine, store)
-        replica.rows = ProposerRows(rows.rows)
-        if checkpoint is not None:
-            machine.restore(records)
-        replica.set_checkpoints(ids)
-        installing = checkpoint is not None and group.has_peers and applied.index > found.end
-        if not installing:
-            check_journal_reaches(name, applied.index, found.end)
-        self._driver.add(group)
-        if installing:
-            self._driver.finish_install(group)
-        self._driver.bind(group, replica, self._apply)
-        if group.has_tail:
-            await self._driver.catch_up([group])
-        return replica

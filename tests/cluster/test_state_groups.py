@@ -52,8 +52,8 @@ async def restored(directory: Path, also: int = 0) -> tuple[StateGroups, NodeLog
     options = NodeOptions(directory, JournalConfig(), StorageConfig(), bytes, InlineWorker)
     hooks = LogHooks(_unused, lambda: None, _unused, lambda: None, _unused)
     log = NodeLog(disk, FakeClock(), options, recovered, InlineWorker(), hooks)
-    state = StateGroups(disk, directory)
-    await state.restore(recovered, InlineWorker(), log.driver, StateReplica.apply)
+    state = StateGroups()
+    await state.restore(recovered, log, StateReplica.apply)
     return state, log
 
 

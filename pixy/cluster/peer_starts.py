@@ -1,0 +1,46 @@
+"""What a node remembers of its peers' starts, to recognize an older self.
+
+A directory that was put back from a backup, or copied, has forgotten votes and acknowledgements:
+its node must not take part in anything. Each start of a node raises its incarnation, durably and
+before its first message, and the number of its newest durable flush never goes back. So it is an
+older self if either is below what a peer has seen.
+"""
+
+from typing import NamedTuple
+
+__all__ = ["PeerStart", "PeerStarts"]
+
+
+class PeerStart(NamedTuple):
+    """A start of a node, and how far its journal was.
+
+    Attributes:
+        incarnation: number of the start.
+        flush_number: its newest durable flush.
+    """
+
+    incarnation: int
+    flush_number: int
+
+
+class PeerStarts:
+    """The newest known start of each peer."""
+
+    def __init__(self) -> None:
+        self._newest: dict[int, PeerStart] = {}
+
+    def admit(self, node_id: int, start: PeerStart) -> str | None:
+        """Note what a peer says of itself.
+
+        Returns:
+            None, or the reason why the peer is an older self and has to be refused.
+        """
+        newest = self._newest.get(node_id, start)
+        if start.incarnation < newest.incarnation or start.flush_number < newest.flush_number:
+            return (
+                f"node {node_id} comes with start {start.incarnation} and flush {start.flush_number}, but has been here with "
+                f"start {newest.incarnation} and flush {newest.flush_number}: its data directory is an older copy; forget "
+                "the node and let it join as a new one"
+            )
+        self._newest[node_id] = start
+        return None

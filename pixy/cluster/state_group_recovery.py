@@ -1,0 +1,99 @@
+"""State groups at a start: each from its newest checkpoint and the journal's entries behind it."""
+
+from pixy.cluster.group_recovery import continues, entry_of, recovered_group
+from pixy.cluster.group_states import conf_state_of, split_checkpoint
+from pixy.cluster.node_log import NodeLog
+from pixy.cluster.proposer_rows import ProposerRows
+from pixy.cluster.raft_group import Apply
+from pixy.cluster.recovery import RecoveredNode
+from pixy.cluster.replica import StateMachine, StateReplica
+from pixy.errors import CorruptData
+from pixy.log_position import LogPosition
+from pixy.proto.state_pb2 import GroupStateRecord, HardState
+from pixy.raft import Snapshot
+from pixy.storage import CheckpointStore, RecoveredGroup, run_on
+
+__all__ = ["check_journal_reaches", "check_reset", "recover_state_group"]
+
+
+def check_journal_reaches(name: str, checkpoint: int, last: int) -> None:
+    """Check that the journal reaches the end of a checkpoint, at entry `checkpoint`.
+
+    It does not if it was lost or replaced by an older one. An entry is in the journal before it can
+    be in a checkpoint, and is removed from there only below the older of two. A node that continued
+    from such a checkpoint would leave a gap, which its next start refuses.
+
+    Raises:
+        CorruptData: the journal ends with entry `last`, before the checkpoint does.
+    """
+    if checkpoint > last:
+        raise CorruptData(
+            f"the newest checkpoint of {name} goes up to entry {checkpoint}, but the journal ends at entry {last}: its files "
+            "are missing, or are those of an older state"
+        )
+
+
+def check_reset(name: str, applied: LogPosition, found: RecoveredGroup) -> None:
+    """Check that a state group has the data of its newest log reset.
+
+    Raises:
+        CorruptData: no checkpoint reaches the reset.
+    """
+    if found.reset is not None and found.reset.position.index > applied.index:
+        raise CorruptData(
+            f"the log of {name} begins behind entry {found.reset.position.index}, but its newest checkpoint goes up to entry "
+            f"{applied.index}: checkpoints are missing"
+        )
+
+
+async def recover_state_group(
+    log: NodeLog,
+    recovered: RecoveredNode,
+    raft_group: int,
+    name: str,
+    machine: StateMachine,
+    configuration: HardState,
+    apply: Apply,
+) -> StateReplica:
+    """Recover a state group up to its newest checkpoint, and open its raft group: entries behind
+    are applied as they are known to be committed.
+
+    Args:
+        log: the node's log, which is told of the group.
+        recovered: contents of the data directory.
+        machine: its state machine, empty.
+        configuration: of a group that was never written.
+        apply: applies its entries.
+
+    Raises:
+        DataDirectoryError, CorruptData: a file cannot be used, or entries are missing from the
+            journal.
+    """
+    store = CheckpointStore(log.disk, log.directory / "state" / name)
+    checkpoint, ids = await run_on(log.files, store.load)
+    applied, state, newest = LogPosition(0, 0), GroupStateRecord(), None
+    if checkpoint is not None:
+        applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
+        state, records = split_checkpoint(checkpoint.records)
+        machine.restore(records)
+        configuration = state.configuration if state.configuration.voters else configuration
+        newest = Snapshot(applied.index, applied.term, conf_state_of(configuration))
+    found = recovered.group(raft_group)
+    check_reset(name, applied, found)
+    is_behind = not continues(found, applied)
+    tail = [] if is_behind else [entry_of(record) for record in found.entries_after(applied.index)]
+    group = recovered_group(raft_group, found, applied, tail, configuration)
+    replica = StateReplica(group, name, machine, store)
+    replica.rows = ProposerRows(state.rows)
+    replica.set_checkpoints(ids, newest)
+    if is_behind and not group.has_peers:
+        check_journal_reaches(name, applied.index, found.end)
+        raise CorruptData(
+            f"the newest checkpoint of {name} ends with entry {applied.index} of term {applied.term}, but the journal has "
+            "that entry with another term: one of them is of another node"
+        )
+    log.driver.add(group)
+    if is_behind:
+        log.driver.finish_install(group)
+    log.bind(replica, apply)
+    return replica
