@@ -7,11 +7,11 @@ A follower that the leader's journal cannot serve any more gets the newest check
 
     leader      `snapshot`: position and configuration, in a message of the Raft core
     follower    `install`: the checkpoint, however it came, is written durably
-                the journal records that the log begins behind it (`Driver.snapshot_arrived`)
+                the journal records that the log begins behind it (`Snapshots.arrived`)
                 `restored`: it replaces the state
 
 A crash before the record leaves a checkpoint ahead of the journal: the next start writes the record
-(`Driver.finish_install`).
+(`Snapshots.finish_install`).
 """
 
 from collections.abc import Callable

@@ -18,16 +18,14 @@ An error of the journal, or an exception in an application, is a fault of the no
 answers may then differ.
 """
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from pixy.cluster.driver_options import DriverHooks, DriverOptions
 from pixy.cluster.entry_cache import EntryCache
 from pixy.cluster.group_clock import GroupClock
-from pixy.cluster.group_states import hard_state_record, reset_record
+from pixy.cluster.hard_states import state_records, write_hard_state
 from pixy.cluster.linearizable_reads import LinearizableReads
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.outbox import Outbox
@@ -35,11 +33,10 @@ from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, judge
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import Application, Apply, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.snapshots import Snapshots
 from pixy.errors import PixyError
-from pixy.futures import reject, resolve
 from pixy.proposal_id import ProposalId
 from pixy.raft import (
-    NO_LIMIT,
     NONE,
     ConfState,
     Entry,
@@ -47,7 +44,6 @@ from pixy.raft import (
     MessageType,
     RaftEntryType,
     RaftNode,
-    Snapshot,
     SoftState,
     StateType,
     StepPeerNotFound,
@@ -81,6 +77,8 @@ class Driver:
     Attributes:
         node_id: this node.
         groups: the raft groups by id.
+        reads: linearizable reads of the groups.
+        snapshots: snapshots of the groups.
         unapplied_bytes: payload of the entries that are not applied.
     """
 
@@ -95,13 +93,12 @@ class Driver:
             options.node_id, options.incarnation, self._has_room, self._append, hooks.forward
         )
         self._cache = EntryCache(options.cache_bytes)
-        self._loop = asyncio.get_running_loop()
-        self._reads = LinearizableReads()
-        self._caught_up: asyncio.Future[None] | None = None
+        self.reads = LinearizableReads(self)
         self._outbox = Outbox(hooks.send)
         # Groups whose proposals wait for room, oldest first.
         self._stalled: dict[RaftGroup, None] = {}
         self._clock = GroupClock(self, journal, options)
+        self.snapshots = Snapshots(self, journal, hooks.restore)
         self._stopped = False
         self.groups: dict[int, RaftGroup] = {}
         self.unapplied_bytes = 0
@@ -131,8 +128,8 @@ class Driver:
         if held:
             self._apply(group, held)
         if group.node is not None:
-            self._look_at_role(group)
-            self._drive(group)
+            group.look_at_role()
+            self.drive(group)
 
     def remove(self, group: RaftGroup, error: PixyError) -> None:
         """Remove a group for good; its proposals are answered with an error."""
@@ -162,8 +159,8 @@ class Driver:
         """
         self._stopped = True
         self._outbox.stop()
-        if fault is not None and self._caught_up is not None:
-            reject(self._caught_up, fault)
+        if fault is not None:
+            self.reads.fail(fault)
 
     # --- proposals --------------------------------------------------------------------------------
 
@@ -191,7 +188,7 @@ class Driver:
         if not group.leads:
             self.seek_leader(group)
         elif group.has_work:
-            self._drive(group)
+            self.drive(group)
 
     def propose_for(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
@@ -211,7 +208,7 @@ class Driver:
         if known is Novelty.NEW:
             group.tail_ids = {*group.tail_ids, proposal}
             self._append(group, kind, group.stamp(kind, bytearray(payload), group.term), proposal)
-            self._drive(group)
+            self.drive(group)
         return True
 
     def seek_leader(self, group: RaftGroup) -> None:
@@ -223,7 +220,7 @@ class Driver:
             and group.node is not None
         ):
             group.node.campaign()
-            self._drive(group)
+            self.drive(group)
 
     def _maybe_resume(self) -> None:
         if self._stalled and self._hooks.room() >= 0:
@@ -235,7 +232,7 @@ class Driver:
         for group in stalled:
             if group.proposals is not None:
                 group.proposals.pump()
-                self._drive(group)
+                self.drive(group)
 
     def _has_room(self, group: RaftGroup, size: int) -> bool:
         self._room -= size
@@ -270,41 +267,9 @@ class Driver:
         if group.has_peers:
             group.has_work = True
 
-    # --- reads ------------------------------------------------------------------------------------
-
-    def read(self, group: RaftGroup, done: Callable[[], None]) -> None:
-        """Call back once everything that was committed before is applied here.
-
-        Only when the leader has proven that: without a leader, when there is one.
-        """
-        if not group.leads:
-            self.seek_leader(group)
-        self._reads.add(group, done)
-        self._drive(group)
-
-    async def catch_up(self, groups: Iterable[RaftGroup]) -> None:
-        """Wait until groups have applied everything that was committed before.
-
-        Raises:
-            BaseException: the fault that `stop` was given.
-        """
-        behind = dict.fromkeys(groups)
-        if not behind:
-            return
-        caught_up = self._caught_up = self._loop.create_future()
-
-        def applied(group: RaftGroup) -> None:
-            behind.pop(group, None)
-            if not behind:
-                resolve(caught_up, None)
-
-        for group in list(behind):
-            self.read(group, partial(applied, group))
-        await caught_up
-
     # --- the core's work --------------------------------------------------------------------------
 
-    def _drive(self, group: RaftGroup) -> None:
+    def drive(self, group: RaftGroup) -> None:
         """Work off what the core has to do.
 
         Also called by what that work calls back: then the outer call goes on with it.
@@ -339,11 +304,11 @@ class Driver:
         if work.committed_entries:
             self._apply(group, work.committed_entries)
         if work.read_states:
-            self._reads.confirmed(group, work.read_states)
+            self.reads.confirmed(group, work.read_states)
         if work.awaited_snapshot is not None:
             self._hooks.fetch(group, work.awaited_snapshot)
         if group.reads:
-            self._reads.end(group)
+            self.reads.end(group)
 
     def _store(self, group: RaftGroup, node: RaftNode, append: StorageAppend) -> None:
         """Give a write to the journal, in one unit."""
@@ -355,7 +320,7 @@ class Driver:
         raft_group, commit = group.raft_group, node.raft.log.committed
         records: list[UnitRecord] = []
         if append.hard_state is not None or append.snapshot is not None:
-            records = self._state_records(group, append)
+            records = state_records(group, append)
         for entry in append.entries:
             entry_type = _ENTRY_TYPES[entry.type] if entry.type else entry.kind
             payload = entry.data
@@ -365,18 +330,6 @@ class Driver:
             )
         group.writing += 1
         self._journal.append(records, (group, append))
-
-    def _state_records(self, group: RaftGroup, append: StorageAppend) -> list[UnitRecord]:
-        """Records of the state beside the entries."""
-        storage, records = group.storage, []
-        if append.snapshot is not None:
-            storage.conf_state, storage.conf_index = append.snapshot.conf_state, append.snapshot.index
-            group.look_at_members()
-            records.append(reset_record(group.raft_group, append.snapshot))
-        if append.hard_state is not None:
-            storage.hard_state = append.hard_state
-        records.append(hard_state_record(group.raft_group, storage))
-        return records
 
     def durable(self, tokens: Sequence[Any]) -> None:
         """Writes of the journal are durable, in their order: those of groups, and callbacks."""
@@ -400,13 +353,14 @@ class Driver:
         if append.hard_state is not None or append.snapshot is not None:
             group.hard_state_file = self._journal.files[-1].number
             if append.snapshot is not None:
-                self._restored(group, append.snapshot)
+                self.unapplied_bytes -= group.storage.memory_bytes(group.applied_index)
+                self.snapshots.restored(group, append.snapshot)
         if entries:
             self.unapplied_bytes -= group.storage.append(entries)
         messages = node.stored(append)
         if messages:
             self._outbox.post(group.raft_group, messages)
-        self._drive(group)
+        self.drive(group)
 
     def _own_stored(self, group: RaftGroup, entry: Entry) -> None:
         """An entry that this node has appended as the leader is durable."""
@@ -419,7 +373,7 @@ class Driver:
         if committed:
             self._apply(group, committed)
         if group.has_work or group.has_peers:
-            self._drive(group)
+            self.drive(group)
 
     def _apply(self, group: RaftGroup, entries: list[Entry]) -> None:
         application = group.application
@@ -463,68 +417,26 @@ class Driver:
         storage.conf_state = group.node.apply_conf_change(decode_conf_change(entry), entry.index)
         storage.conf_index = group.node.raft.conf_index
         group.look_at_members()
-        self.write_hard_state(group)
-
-    def write_hard_state(self, group: RaftGroup) -> None:
-        """Write the hard state of a group to the journal, with its configuration."""
-
-        def durable() -> None:
-            group.hard_state_file = self._journal.files[-1].number
-
-        self._journal.append((hard_state_record(group.raft_group, group.storage),), durable)
+        write_hard_state(self._journal, group)
 
     # --- roles ------------------------------------------------------------------------------------
 
     def _role_changed(self, group: RaftGroup, state: SoftState) -> None:
         if state.state is not StateType.LEADER:
             group.leads = False
-        self._look_at_role(group)
-        self._reads.request_again(group)
+        group.look_at_role()
+        self.reads.request_again(group)
         if group.proposals is not None and not group.leads and state.lead != NONE:
-            group.proposals.propose_again()
-
-    def _look_at_role(self, group: RaftGroup) -> None:
-        """Begin or end to take proposals."""
-        if group.node is None:
-            return
-        raft = group.node.raft
-        can_propose = (
-            raft.state is StateType.LEADER
-            and raft.lead_transferee == NONE
-            and raft.id in raft.tracker.progress
-            and group.application is not None
-        )
-        if can_propose and not (group.leads and group.term == raft.term):
-            self._lead(group)
-        elif not can_propose:
-            group.leads = False
-
-    def _lead(self, group: RaftGroup) -> None:
-        """Propose from here on. The state of what is proposed is that of the applied entries and of
-        those behind them, which may yet be committed.
-        """
-        assert group.node is not None
-        assert group.application is not None
-        raft = group.node.raft
-        first, last = group.applied_index + 1, raft.log.last_index()
-        tail = raft.log.slice(first, last + 1, NO_LIMIT)
-        assert len(tail) == last + 1 - first, (
-            f"raft group {group.raft_group}: unapplied entries not in memory"
-        )
-        group.leads, group.term = True, raft.term
-        group.tail_ids = {entry.proposal for entry in tail if entry.proposal is not None}
-        group.application.lead(tail)
-        if group.proposals is not None:
             group.proposals.propose_again()
 
     def transfer(self, group: RaftGroup, node_id: int) -> None:
         """Hand the leadership over to another node; proposals wait meanwhile."""
         if group.node is not None and group.leads:
             group.node.transfer_leader(node_id)
-            self._look_at_role(group)
-            self._drive(group)
+            group.look_at_role()
+            self.drive(group)
 
-    # --- entries and snapshots for followers ------------------------------------------------------
+    # --- entries for followers --------------------------------------------------------------------
 
     def loaded(self, group: RaftGroup, entries: list[Entry] | None) -> None:
         """The entries that were asked for; None if they cannot be read any more, so that followers
@@ -539,59 +451,8 @@ class Driver:
             storage.compact(min(wanted[1] - 1, group.applied_index))
         storage.load(entries)
         node.entries_loaded()
-        self._drive(group)
+        self.drive(group)
         storage.load(None)
-
-    def snapshot_ready(self, group: RaftGroup) -> None:
-        """There is a snapshot of a group for the followers that wait for one."""
-        if group.node is not None:
-            group.node.snapshot_ready()
-            self._drive(group)
-
-    def report_snapshot(self, group: RaftGroup, peer: int, *, failed: bool) -> None:
-        """A follower has fetched the data of a snapshot, or could not."""
-        if group.node is not None:
-            group.node.report_snapshot(peer, failed=failed)
-            self._drive(group)
-
-    def snapshot_arrived(self, group: RaftGroup, snapshot: Snapshot) -> bool:
-        """The data of an awaited snapshot is in its place: the log begins anew behind it; False if
-        it is not needed any more.
-        """
-        if group.node is None:
-            return False
-        needed = group.node.snapshot_arrived(snapshot)
-        self._drive(group)
-        return needed
-
-    def snapshot_failed(self, group: RaftGroup, snapshot: Snapshot) -> None:
-        """The data of an awaited snapshot cannot be fetched."""
-        if group.node is not None:
-            group.node.snapshot_failed(snapshot)
-            self._drive(group)
-
-    def _restored(self, group: RaftGroup, snapshot: Snapshot) -> None:
-        """A log reset is durable: continue from the snapshot, whose data is in its place."""
-        self.unapplied_bytes -= group.storage.memory_bytes(group.applied_index)
-        group.applied_index, group.applied_term = snapshot.index, snapshot.term
-        group.storage.reset(group.applied)
-        group.reset_file = self._journal.files[-1].number
-        group.durable_index = max(group.durable_index, snapshot.index)
-        group.held = None
-        self._hooks.restore(group, snapshot)
-        if group.proposals is not None:
-            group.proposals.overtaken()
-
-    def finish_install(self, group: RaftGroup) -> None:
-        """A start has found the data of a snapshot, ahead of the journal: write the log reset."""
-        storage = group.storage
-        snapshot = Snapshot(group.applied_index, group.applied_term, storage.conf_state)
-
-        def durable() -> None:
-            group.hard_state_file = group.reset_file = self._journal.files[-1].number
-
-        records = (reset_record(group.raft_group, snapshot), hard_state_record(group.raft_group, storage))
-        self._journal.append(records, durable)
 
     # --- peers ------------------------------------------------------------------------------------
 
@@ -601,14 +462,14 @@ class Driver:
 
     def ticked(self, group: RaftGroup, *, timed_out: bool) -> None:
         """The clock of a group was advanced; `timed_out` once in an election timeout."""
-        self._drive(group)
-        self._look_at_role(group)
+        self.drive(group)
+        group.look_at_role()
         if timed_out:
             # Requests and answers may be lost.
-            self._reads.request_again(group)
+            self.reads.request_again(group)
             if group.proposals is not None and not group.leads:
                 group.proposals.propose_again()
-            self._drive(group)
+            self.drive(group)
 
     def step(self, raft_group: int, message: Message) -> None:
         """Process a message from a peer."""
@@ -619,7 +480,7 @@ class Driver:
             return
         with suppress(StepPeerNotFound):
             self.open(group).step(message)
-        self._drive(group)
+        self.drive(group)
 
     def _takes_appends(self, group: RaftGroup) -> bool:
         return group.raft_group < FIRST_PARTITION_GROUP or self._hooks.room() >= 0

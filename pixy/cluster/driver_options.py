@@ -40,8 +40,8 @@ class DriverHooks:
             `Driver.resume` is called when they may.
         send: see `Send`.
         load: loads entries from the journal; the callback is `Driver.loaded`.
-        fetch: fetches the data of a snapshot, followed by `Driver.snapshot_arrived` or
-            `Driver.snapshot_failed`.
+        fetch: fetches the data of a snapshot, followed by `Snapshots.arrived` or
+            `Snapshots.failed`.
         restore: replaces the application by that of a snapshot whose data is in its place.
         forward: sends a proposal to the leader of a group, for `Driver.propose_for` there. It may
             be lost. None if the node has no way to.

@@ -1,15 +1,39 @@
-"""Hard states and log resets that are written again before their journal file is removed."""
+"""Hard states and log resets of the raft groups of a node, in its journal."""
 
-from pixy.cluster.group_states import carried_reset_record, hard_state_record
+from pixy.cluster.group_states import carried_reset_record, hard_state_record, reset_record
 from pixy.cluster.raft_group import RaftGroup
-from pixy.storage import Journal
+from pixy.raft import StorageAppend
+from pixy.storage import Journal, UnitRecord
 
-__all__ = ["carry_over"]
+__all__ = ["carry_over", "state_records", "write_hard_state"]
+
+
+def state_records(group: RaftGroup, append: StorageAppend) -> list[UnitRecord]:
+    """Take over hard state and snapshot of a write of the Raft core; returns their records."""
+    storage = group.storage
+    records: list[UnitRecord] = []
+    if append.snapshot is not None:
+        storage.conf_state, storage.conf_index = append.snapshot.conf_state, append.snapshot.index
+        group.look_at_members()
+        records.append(reset_record(group.raft_group, append.snapshot))
+    if append.hard_state is not None:
+        storage.hard_state = append.hard_state
+    records.append(hard_state_record(group.raft_group, storage))
+    return records
+
+
+def write_hard_state(journal: Journal, group: RaftGroup) -> None:
+    """Write the hard state of a group, with its configuration."""
+
+    def durable() -> None:
+        group.hard_state_file = journal.files[-1].number
+
+    journal.append((hard_state_record(group.raft_group, group.storage),), durable)
 
 
 def carry_over(journal: Journal, group: RaftGroup, file_number: int) -> None:
-    """Write again the hard state and the log reset of a group, as far as a file has the newest
-    ones.
+    """Write the newest hard state and log reset of a group again, as far as a file has them that is
+    about to be removed.
     """
     records = []
     if group.hard_state_file == file_number:

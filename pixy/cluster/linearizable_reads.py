@@ -6,26 +6,70 @@ come, and then waits until the entry at that index is applied. Each attempt has 
 own: a late answer to an earlier one would prove nothing.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
+from typing import TYPE_CHECKING
 
 from pixy.cluster.raft_group import GroupRead, RaftGroup
+from pixy.futures import reject, resolve
 from pixy.raft import NONE, ReadState
+
+if TYPE_CHECKING:
+    from pixy.cluster.driver import Driver
 
 __all__ = ["LinearizableReads"]
 
 
 class LinearizableReads:
-    """Reads of the raft groups of one node; each group has its own (`RaftGroup.reads`)."""
+    """Reads of the raft groups of one node; each group has its own (`RaftGroup.reads`).
 
-    def __init__(self) -> None:
+    Args:
+        driver: goes on with a group.
+    """
+
+    def __init__(self, driver: "Driver") -> None:
+        self._driver = driver
         self._contexts = count(1)
+        self._caught_up: asyncio.Future[None] | None = None
 
-    def add(self, group: RaftGroup, done: Callable[[], None]) -> None:
-        """Begin a read."""
+    def begin(self, group: RaftGroup, done: Callable[[], None]) -> None:
+        """Call back once everything that was committed before is applied here.
+
+        Only when the leader has proven that: without a leader, when there is one.
+        """
+        if not group.leads:
+            self._driver.seek_leader(group)
         read = GroupRead(done)
         group.reads = [*(group.reads or ()), read]
         self._request(group, read)
+        self._driver.drive(group)
+
+    async def catch_up(self, groups: Iterable[RaftGroup]) -> None:
+        """Wait until groups have applied everything that was committed before.
+
+        Raises:
+            BaseException: the fault that `fail` was given.
+        """
+        behind = dict.fromkeys(groups)
+        if not behind:
+            return
+        caught_up = self._caught_up = asyncio.get_running_loop().create_future()
+
+        def applied(group: RaftGroup) -> None:
+            behind.pop(group, None)
+            if not behind:
+                resolve(caught_up, None)
+
+        for group in list(behind):
+            self.begin(group, partial(applied, group))
+        await caught_up
+
+    def fail(self, fault: BaseException) -> None:
+        """Nothing becomes durable any more: who waits for groups to catch up waits in vain."""
+        if self._caught_up is not None:
+            reject(self._caught_up, fault)
 
     def request_again(self, group: RaftGroup) -> None:
         """Ask again for every read without an index."""

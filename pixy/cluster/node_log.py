@@ -264,8 +264,8 @@ class NodeLog:
 
         def written(durable: bool) -> None:
             if not durable:
-                self.driver.snapshot_failed(replica.group, snapshot)
-            elif not self.driver.snapshot_arrived(replica.group, snapshot):
+                self.driver.snapshots.failed(replica.group, snapshot)
+            elif not self.driver.snapshots.arrived(replica.group, snapshot):
                 self.checkpoints.not_needed(replica)
 
         self.checkpoints.install(replica, checkpoint, written)
@@ -283,7 +283,7 @@ class NodeLog:
         self._hooks.on_positions()
 
     def _on_checkpoint(self, replica: StateReplica) -> None:
-        self.driver.snapshot_ready(replica.group)
+        self.driver.snapshots.ready(replica.group)
         self.retention.maybe_remove()
 
     def _restore(self, group: RaftGroup, snapshot: Snapshot) -> None:

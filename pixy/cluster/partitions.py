@@ -333,7 +333,7 @@ class Partitions:
 
         retired, left = await run_on(files, open_logs)
         restored = [self._restore(each, recovered) for each in restoring]
-        await self._driver.catch_up([group for group in restored if group is not None])
+        await self._driver.reads.catch_up([group for group in restored if group is not None])
         self._removal.remove_directories(retired)
         self._removal.remove_files(left)
         self._repair_indexes(iter([each.replica.log for each in restoring if each.replica.log.has_indexes()]))

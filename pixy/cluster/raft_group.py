@@ -16,7 +16,8 @@ from pixy.errors import PixyError
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.raft import NONE, Entry, RaftNode
+from pixy.raft import NO_LIMIT, NONE, Entry, RaftNode, StateType
+from pixy.raft.raft import Raft
 from pixy.storage import EntryType
 
 __all__ = ["Application", "Apply", "GroupRead", "RaftGroup"]
@@ -139,6 +140,36 @@ class RaftGroup:
         """The configuration in `storage` is a new one."""
         state = self.storage.conf_state
         self.has_peers = len({*state.voters, *state.learners, *state.voters_outgoing}) > 1
+
+    def look_at_role(self) -> None:
+        """The role in the core may have changed: begin or end to take proposals."""
+        if self.node is None:
+            return
+        raft = self.node.raft
+        can_propose = (
+            raft.state is StateType.LEADER
+            and raft.lead_transferee == NONE
+            and raft.id in raft.tracker.progress
+            and self.application is not None
+        )
+        if not can_propose:
+            self.leads = False
+        elif not (self.leads and self.term == raft.term):
+            self._lead(raft)
+
+    def _lead(self, raft: Raft) -> None:
+        """Propose from here on. The state of what is proposed is that of the applied entries and of
+        those behind them, which may yet be committed.
+        """
+        assert self.application is not None
+        first, last = self.applied_index + 1, raft.log.last_index()
+        tail = raft.log.slice(first, last + 1, NO_LIMIT)
+        assert len(tail) == last + 1 - first, f"raft group {self.raft_group}: unapplied entries not in memory"
+        self.leads, self.term = True, raft.term
+        self.tail_ids = {entry.proposal for entry in tail if entry.proposal is not None}
+        self.application.lead(tail)
+        if self.proposals is not None:
+            self.proposals.propose_again()
 
     @property
     def applied(self) -> LogPosition:

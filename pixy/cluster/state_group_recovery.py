@@ -94,6 +94,6 @@ async def recover_state_group(
         )
     log.driver.add(group)
     if is_behind:
-        log.driver.finish_install(group)
+        log.driver.snapshots.finish_install(group)
     log.bind(replica, apply)
     return replica

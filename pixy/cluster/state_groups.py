@@ -93,7 +93,7 @@ class StateGroups:
             alone = HardState(voters=[node_log.driver.node_id])
             replica = await recover_state_group(node_log, recovered, raft_group, name, machine, alone, apply)
             if replica.group.has_tail:
-                await node_log.driver.catch_up([replica.group])
+                await node_log.driver.reads.catch_up([replica.group])
             return replica
 
         self.metadata_replica = await restored(METADATA_GROUP, "metadata", self.metadata)

@@ -1,0 +1,92 @@
+"""Snapshots of the raft groups of one node, between the Raft core and whoever moves their data.
+
+At a follower, a message with the position of a snapshot comes first. The core waits for the data;
+once that is in its place, the log is reset behind it, by a record of the journal. When that is
+durable, the snapshot replaces the application's state.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pixy.cluster.group_states import hard_state_record, reset_record
+from pixy.cluster.raft_group import RaftGroup
+from pixy.raft import Snapshot
+from pixy.storage import Journal
+
+if TYPE_CHECKING:
+    from pixy.cluster.driver import Driver
+
+__all__ = ["Snapshots"]
+
+
+class Snapshots:
+    """Snapshots of the groups of one driver.
+
+    Args:
+        driver: goes on with a group.
+        journal: the node's journal.
+        restore: see `DriverHooks`.
+    """
+
+    def __init__(
+        self, driver: "Driver", journal: Journal, restore: Callable[[RaftGroup, Snapshot], None]
+    ) -> None:
+        self._driver = driver
+        self._journal = journal
+        self._restore = restore
+
+    # --- leader -----------------------------------------------------------------------------------
+
+    def ready(self, group: RaftGroup) -> None:
+        """There is a snapshot for the followers that wait for one."""
+        if group.node is not None:
+            group.node.snapshot_ready()
+            self._driver.drive(group)
+
+    def report(self, group: RaftGroup, peer: int, *, failed: bool) -> None:
+        """A follower has fetched the data of a snapshot, or could not."""
+        if group.node is not None:
+            group.node.report_snapshot(peer, failed=failed)
+            self._driver.drive(group)
+
+    # --- follower ---------------------------------------------------------------------------------
+
+    def arrived(self, group: RaftGroup, snapshot: Snapshot) -> bool:
+        """The data of an awaited snapshot is in its place: the log begins anew behind it.
+
+        Returns:
+            False if it is not needed any more.
+        """
+        if group.node is None:
+            return False
+        needed = group.node.snapshot_arrived(snapshot)
+        self._driver.drive(group)
+        return needed
+
+    def failed(self, group: RaftGroup, snapshot: Snapshot) -> None:
+        """The data of an awaited snapshot cannot be fetched."""
+        if group.node is not None:
+            group.node.snapshot_failed(snapshot)
+            self._driver.drive(group)
+
+    def restored(self, group: RaftGroup, snapshot: Snapshot) -> None:
+        """A log reset is durable: continue from the snapshot, whose data is in its place."""
+        group.applied_index, group.applied_term = snapshot.index, snapshot.term
+        group.storage.reset(group.applied)
+        group.reset_file = self._journal.files[-1].number
+        group.durable_index = max(group.durable_index, snapshot.index)
+        group.held = None
+        self._restore(group, snapshot)
+        if group.proposals is not None:
+            group.proposals.overtaken()
+
+    def finish_install(self, group: RaftGroup) -> None:
+        """A start has found the data of a snapshot, ahead of the journal: write the log reset."""
+        storage = group.storage
+        snapshot = Snapshot(group.applied_index, group.applied_term, storage.conf_state)
+
+        def durable() -> None:
+            group.hard_state_file = group.reset_file = self._journal.files[-1].number
+
+        records = (reset_record(group.raft_group, snapshot), hard_state_record(group.raft_group, storage))
+        self._journal.append(records, durable)
