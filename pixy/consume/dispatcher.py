@@ -45,10 +45,13 @@ class PendingRequest(Protocol):
 class Source(Protocol):
     """A partition as the dispatcher sees it. The dispatcher owns `queued`."""
 
-    offers: PartitionOffers
     queued: bool
 
-    def take(self) -> Offer | None: ...
+    @property
+    def offers(self) -> PartitionOffers: ...
+
+    def look(self) -> None:
+        """The offers have become `notable`."""
 
 
 class Waiter:
@@ -194,8 +197,11 @@ class Dispatcher:
         ready = self._ready
         while ready:
             source = ready[0]
-            offer = source.take()
-            if source.offers.ready:
+            offers = source.offers
+            offer = offers.take()
+            if offers.notable:
+                source.look()
+            if offers.ready:
                 assert offer is not None
                 ready.rotate(-1)
                 return offer

@@ -1,7 +1,6 @@
 """An offer: one record handed to a client, with its limits and its owner."""
 
 from dataclasses import dataclass
-from math import inf
 from typing import Protocol
 
 from pixy.records import Record
@@ -44,16 +43,15 @@ class Offer:
     Its recipient calls exactly one of `delivered` and `undelivered`.
     """
 
-    __slots__ = ("_owner", "auto_ack", "deadline", "generation", "partition", "record", "retries", "size")
+    __slots__ = ("_owner", "auto_ack", "deadline", "partition", "record", "retries", "size")
 
-    def __init__(self, owner: OfferOwner, record: Record, size: int, generation: int, retries: int) -> None:
+    def __init__(self, owner: OfferOwner, record: Record, size: int, retries: int) -> None:
         self._owner = owner
         self.partition = owner.partition
         self.record = record
         self.size = size
-        # Time of its expiry. Invariant: infinite until it is delivered.
-        self.deadline = inf
-        self.generation = generation
+        # Time of its expiry, once it is delivered.
+        self.deadline: float
         self.retries = retries
         self.auto_ack = False
 

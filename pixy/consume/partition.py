@@ -112,14 +112,6 @@ class LivePartition:
         tracker = self.offers.tracker
         return OffsetCommit(tracker.base, tracker.metadata())
 
-    def take(self) -> Offer | None:
-        """The next record, for the dispatcher."""
-        offers = self.offers
-        offer = offers.take()
-        if offers.notable:
-            self._look()
-        return offer
-
     def ack(self, offset: int, only_if_offered: bool = False) -> None:
         """Ack one record.
 
@@ -129,7 +121,11 @@ class LivePartition:
         """
         if offset < 0:
             raise InvalidAck(f"invalid ack: bad offset: {offset}")
-        if self.offers.ack(offset, only_if_offered):
+        offers = self.offers
+        if offers.ack(offset, only_if_offered) and (
+            # Fast path: usually `_acked` would do nothing.
+            not (self.dirty and self.queued) or offers.notable or self._host.watching
+        ):
             self._acked()
 
     def delivered(self, offer: Offer) -> None:
@@ -138,11 +134,8 @@ class LivePartition:
             offers.delivered(offer, self._monotonic())
             if not self._expiry_set:
                 self._set_expiry()
-        elif (
-            offer.generation == offers.generation
-            and offers.ack(offer.record.offset)
-            # Fast path: usually `_acked` would do nothing.
-            and (not (self.dirty and self.queued) or offers.notable or self._host.watching)
+        elif offers.ack_delivered(offer) and (
+            not (self.dirty and self.queued) or offers.notable or self._host.watching
         ):
             self._acked()
 
@@ -191,12 +184,12 @@ class LivePartition:
         if not self.queued and self.offers.ready:
             self._wake()
         if self.offers.notable:
-            self._look()
+            self.look()
         if self._host.watching:
             self._host.check_quiet()
 
     def _fed(self) -> None:
-        self._look()
+        self.look()
         self._wake()
 
     def _failing(self, error: PixyError | None) -> None:
@@ -210,7 +203,7 @@ class LivePartition:
         if self.offers.ready:
             self._host.dispatcher.wake(self)
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """React to the state of the offers: commit, fetch, decompress."""
         offers = self.offers
         offers.notable = False
@@ -240,7 +233,7 @@ class LivePartition:
                 first=dropped[0],
             )
         self._set_expiry()
-        self._look()
+        self.look()
         self._wake()
         if self._host.watching:
             self._host.check_quiet()

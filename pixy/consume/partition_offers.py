@@ -25,7 +25,7 @@ A record is in exactly one of these places; from `sending` and `out` an ack move
 - A compressed batch of more than `_UNPACKED_AT_ONCE_BYTES` becomes `packed`, and decoding stops
   there until the shell, which has threads, passes its records to `unpacked`. So the order stays,
   and one batch of a partition is decompressed at a time.
-- An offer belongs to a generation. `reset` and `close` begin a new one; older offers are void.
+- An offer that is in none of these places is void: `reset` and `close` begin a new generation.
 - A reset voids the offers that are with clients, because their acks concern the position before it.
   Their offsets are `voided` until their records are offered again, beyond the life of this object:
   it takes them over and leaves them behind. Deleting a topic voids all its offsets, for another
@@ -126,8 +126,7 @@ class PartitionOffers:
     ) -> None:
         self._owner = owner
         self._limits = limits
-        # Offers of other generations are void. Invariant: increases with every reset and with
-        # close.
+        # Invariant: increases with every reset and with close.
         self.generation = 0
         self.offered = self.acked = self.expired = self.dropped = 0
         # Offsets whose acks do not count until they are offered. Invariant: changes only between
@@ -367,7 +366,7 @@ class PartitionOffers:
         limits = self._limits
         sending = self._sending
         size = self._head_bytes
-        offer = Offer(self._owner, record, size, self.generation, 0)
+        offer = Offer(self._owner, record, size, 0)
         sending[self._head_offset] = offer
         pending_bytes = self._pending_bytes = self._pending_bytes + size
         self.offered += 1
@@ -387,7 +386,7 @@ class PartitionOffers:
                 break
         if not self._again:
             self._again_order.clear()
-        offer = Offer(self._owner, back.record, back.size, self.generation, back.retries)
+        offer = Offer(self._owner, back.record, back.size, back.retries)
         self._sending[offset] = offer
         self.offered += 1
         self._refresh()
@@ -456,9 +455,22 @@ class PartitionOffers:
             AckBeyondEnd: the offset is beyond the known end. Ask the cluster for its end before
                 refusing the ack.
         """
-        offer = self._sending.pop(offset, None) or self._out.pop(offset, None)
+        offer = self._out.pop(offset, None) or self._sending.pop(offset, None)
         if offer is None:
             return self._ack_not_out(offset, only_if_offered)
+        self._pending_bytes -= offer.size
+        self.tracker.ack(offset)
+        self.acked += 1
+        if not self.ready:
+            self._refresh()
+        return True
+
+    def ack_delivered(self, offer: Offer) -> bool:
+        """Ack a record at its delivery; False if that had no effect."""
+        offset = offer.record.offset
+        if self._sending.get(offset) is not offer:
+            return self._out.get(offset) is offer and self.ack(offset)
+        del self._sending[offset]
         self._pending_bytes -= offer.size
         self.tracker.ack(offset)
         self.acked += 1

@@ -73,7 +73,8 @@ class Host:
 
     async def take(self, live: LivePartition, count: int = 1, *, deliver: bool = True) -> list[Offer]:
         await settle()
-        taken = [offer for _ in range(count) if (offer := live.take()) is not None]
+        taken = [offer for _ in range(count) if (offer := live.offers.take()) is not None]
+        live.look()
         if deliver:
             for offer in taken:
                 offer.delivered()

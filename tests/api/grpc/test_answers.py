@@ -76,7 +76,7 @@ def test_answers_of_consume_are_those_of_protobuf(
     headers: list[tuple[str, bytes | None]],
 ) -> None:
     (record,) = read_records(build_batch([(key, value, headers, 0)]))
-    offer = Offer(Owner(partition), Record(offset, record), 0, 0, 0)
+    offer = Offer(Owner(partition), Record(offset, record), 0, 0)
     expected = pb.ConsRs(
         partition=partition,
         offset=offset,
