@@ -183,7 +183,7 @@ def message() -> str:
         ("api/grpc/kafkapixy", "parses ProdRq"),
         ("proxy/proxy", "checks name and sizes"),
         ("proxy/accumulator", "gathers one record batch"),
-        ("backend/embedded", "proposes it to the raft group"),
+        ("cluster/driver", "appends it to its raft group"),
         ("storage/journal", "one write and sync for all groups"),
         ("storage/log_writer", "segments, behind the answer"),
     ]
