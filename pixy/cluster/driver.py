@@ -393,8 +393,12 @@ class Driver:
                 rows.record(proposal, result)
                 if group.tail_ids:
                     group.tail_ids.discard(proposal)
-                if proposal[0] == self.node_id and proposal[1] == self._incarnation:
-                    self._answer(group, proposal[2], result)
+                if (
+                    proposal[0] == self.node_id
+                    and proposal[1] == self._incarnation
+                    and group.proposals is not None
+                ):
+                    group.proposals.applied(proposal[2], result)
         self.unapplied_bytes -= size
         node = group.node
         if node is None:
@@ -406,10 +410,6 @@ class Driver:
             self._cache.add(group, size)
         else:
             group.storage.release(group.applied_index)
-
-    def _answer(self, group: RaftGroup, sequence: int, result: Any) -> None:
-        if group.proposals is not None:
-            group.proposals.applied(sequence, result)
 
     def _apply_conf_change(self, group: RaftGroup, entry: Entry) -> None:
         assert group.node is not None

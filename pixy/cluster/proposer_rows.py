@@ -53,29 +53,30 @@ class RowsSnapshot(NamedTuple):
 class _Row:
     """The last results of one node.
 
-    Invariant: slot `sequence % WINDOW` has the result of the highest applied sequence of that
-    remainder, or 0; `errors` has the sequences whose result is an error.
+    `kept` has pairs of sequence and value, for a small object that is used for every proposal.
+    Invariant: pair `sequence % WINDOW` is that of the highest applied sequence of that remainder,
+    or (0, 0); `errors` has the sequences whose result is an error.
     """
 
-    __slots__ = ("errors", "incarnation", "last", "node_id", "sequences", "values")
+    __slots__ = ("errors", "incarnation", "kept", "last", "node_id")
 
     def __init__(self, node_id: int, incarnation: int) -> None:
         self.node_id = node_id
         self.incarnation = incarnation
         self.last = 0
-        self.sequences = array("q", bytes(8 * WINDOW))
-        self.values = array("q", bytes(8 * WINDOW))
+        self.kept = array("q", bytes(2 * 8 * WINDOW))
         self.errors: dict[int, PixyError] | None = None
 
     def record(self, sequence: int, result: object) -> None:
-        slot = sequence % WINDOW
-        if sequence < self.sequences[slot]:
+        at = sequence % WINDOW * 2
+        before = self.kept[at]
+        if sequence < before:
             return  # outdated: its proposer waits for it no longer
-        if self.errors and self.sequences[slot] in self.errors:
+        if self.errors and before in self.errors:
             # Replaced, not changed: a copy may have it.
-            self.errors = {at: error for at, error in self.errors.items() if at != self.sequences[slot]}
-        self.sequences[slot] = sequence
-        self.values[slot] = result if isinstance(result, int) else 0
+            self.errors = {failed: error for failed, error in self.errors.items() if failed != before}
+        self.kept[at] = sequence
+        self.kept[at + 1] = result if isinstance(result, int) else 0
         self.last = max(self.last, sequence)
         if isinstance(result, PixyError):
             self.errors = {**(self.errors or {}), sequence: result}
@@ -83,12 +84,12 @@ class _Row:
     def copy(self) -> "_Row":
         other = _Row.__new__(_Row)
         other.node_id, other.incarnation, other.last = self.node_id, self.incarnation, self.last
-        other.sequences, other.values, other.errors = self.sequences[:], self.values[:], self.errors
+        other.kept, other.errors = self.kept[:], self.errors
         return other
 
     def encoded(self) -> ProposerRow:
         oldest = self.last - WINDOW
-        kept = sorted([sequence for sequence in self.sequences if sequence and sequence > oldest])
+        kept = sorted([sequence for sequence in self.kept[::2] if sequence and sequence > oldest])
         failed = self.errors or {}
         texts = [_text(failed.get(sequence)) for sequence in kept]
         while texts and not texts[-1]:
@@ -97,7 +98,7 @@ class _Row:
             node_id=self.node_id,
             incarnation=self.incarnation,
             sequences=kept,
-            values=[self.values[sequence % WINDOW] for sequence in kept],
+            values=[self.kept[sequence % WINDOW * 2 + 1] for sequence in kept],
             errors=texts,
         )
 
@@ -127,11 +128,11 @@ class ProposerRows:
             return Novelty.NEW
         if incarnation < row.incarnation or sequence <= row.last - WINDOW:
             return Novelty.OUTDATED
-        slot = sequence % WINDOW
-        if row.sequences[slot] != sequence:
+        at = sequence % WINDOW * 2
+        if row.kept[at] != sequence:
             return Novelty.NEW
         error = None if row.errors is None else row.errors.get(sequence)
-        return row.values[slot] if error is None else error
+        return row.kept[at + 1] if error is None else error
 
     def record(self, proposal: ProposalId, result: object) -> None:
         """Record the result of an applied proposal: an offset or number, an error, or nothing."""
@@ -142,8 +143,8 @@ class ProposerRows:
                     if row.errors:
                         break
                     # What nearly all proposals are: the next one, a batch.
-                    slot = sequence % WINDOW
-                    row.sequences[slot], row.values[slot], row.last = sequence, result, sequence
+                    at, kept = sequence % WINDOW * 2, row.kept
+                    kept[at], kept[at + 1], row.last = sequence, result, sequence
                     return
                 break
         else:

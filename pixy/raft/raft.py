@@ -400,23 +400,25 @@ class Raft:
 
     def own_entries_stored(self, index: int) -> None:
         """This leader's own log is stored up to `index`, in its present term."""
-        own = self.tracker.progress.get(self.id)
+        log, tracker = self.log, self.tracker
+        progress = tracker.progress
+        own = progress.get(self.id)
         if own is None or index <= own.match:
             return
         own.match = index
         if own.next <= index:
             own.next = index + 1
-        log, tracker = self.log, self.tracker
         if index <= log.committed:
             return
-        committed = tracker.committed()
+        has_peers = len(progress) > 1
+        committed = tracker.committed() if has_peers else index
         if committed <= log.committed or committed < self.first_own_index:
             return
         # Raft §5.4.2; at most the last entry, which is stored.
         log.committed = committed
         if self.pending_reads:
             reads.release_pending_reads(self)
-        if len(tracker.progress) > 1:
+        if has_peers:
             replication.broadcast_append(self)
 
     def _increase_uncommitted_size(self, size: int) -> bool:
