@@ -82,6 +82,9 @@ class Partitions:
         upkeep: removes files and looks after indexes in the background.
         find_part: see `FindPart`.
         on_readiness: called with the name of a topic when one of its partitions becomes unready.
+
+    Attributes:
+        voters: configuration of partitions that the journal knows nothing of.
     """
 
     def __init__(
@@ -100,8 +103,7 @@ class Partitions:
         self._cluster_id = directory.cluster_id
         self._storage = storage
         self._driver = driver
-        # Partitions begin with this node as their only voter.
-        self._voters = ConfState((driver.node_id,))
+        self.voters = ConfState((driver.node_id,))
         self._writer = writer
         self._upkeep = upkeep
         self._removal = Removal(self._disk, self._topics, upkeep)
@@ -163,7 +165,7 @@ class Partitions:
         """The raft group of a partition, opened at its first use."""
         group = replica.group
         if group is None:
-            group = replica.group = self._driver.group(replica.raft_group, self._voters)
+            group = replica.group = self._driver.group(replica.raft_group, self.voters)
             self._driver.bind(group, replica, self.apply)
         return group
 
@@ -304,8 +306,11 @@ class Partitions:
 
     async def restore(
         self, recovered: RecoveredNode, topics: list[Topic], next_raft_group: int, files: Worker
-    ) -> None:
-        """Restore segments up to the applied positions, and the journal's entries behind them.
+    ) -> list[RaftGroup]:
+        """Restore segments up to the applied positions, and open the raft groups.
+
+        Returns:
+            Groups with entries behind their applied positions.
 
         Raises:
             DataDirectoryError, CorruptData: a foreign or unreadable file, or entries that are
@@ -333,10 +338,10 @@ class Partitions:
 
         retired, left = await run_on(files, open_logs)
         restored = [self._restore(each, recovered) for each in restoring]
-        await self._driver.reads.catch_up([group for group in restored if group is not None])
         self._removal.remove_directories(retired)
         self._removal.remove_files(left)
         self._repair_indexes(iter([each.replica.log for each in restoring if each.replica.log.has_indexes()]))
+        return [group for group in restored if group is not None]
 
     def _repair_indexes(self, logs: Iterator[PartitionLog]) -> None:
         """Find and replace indexes torn by a loss of power, in one log after the other, in the
@@ -370,7 +375,7 @@ class Partitions:
             recovered.group(replica.raft_group),
             applied,
             restoring.tail,
-            HardState(voters=self._voters.voters),
+            HardState(voters=self.voters.voters),
         )
         self._driver.add(group)
         if restoring.damage is not None:
