@@ -10,7 +10,7 @@ from pixy.proposal_id import ProposalId
 from pixy.raft import NO_LIMIT, Entry, Message, RaftConfig, RandomSource, Snapshot
 from pixy.storage import EntryType
 
-__all__ = ["RAFT_CONFIG", "DriverHooks", "DriverOptions"]
+__all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions"]
 
 RAFT_CONFIG = RaftConfig(
     election_tick=10,
@@ -29,6 +29,9 @@ RAFT_CONFIG = RaftConfig(
     step_down_on_removal=True,
 )
 """Proposals are not forwarded by the core: a batch is final when the leader proposes it."""
+
+CACHE_BYTES = 64 << 20
+"""Applied entries in memory, of all groups of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,6 @@ class DriverOptions:
     node_id: int
     incarnation: int
     random: RandomSource
-    cache_bytes: int = 64 << 20
+    cache_bytes: int = CACHE_BYTES
     tick_s: float = 0.1
     config: RaftConfig = RAFT_CONFIG

@@ -19,7 +19,7 @@ from pixy.clock import Clock
 from pixy.cluster.applied_positions import AppliedPositionWriter
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.driver import Driver
-from pixy.cluster.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
+from pixy.cluster.driver_options import CACHE_BYTES, RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.cluster.entry_loading import EntryLoading
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.incarnation import Incarnation
@@ -63,6 +63,7 @@ class LogPeers:
         send, fetch, forward: see `DriverHooks`.
         random: source of randomness for election timeouts.
         config: options of the Raft core.
+        cache_bytes: limit of the applied entries in memory, for nodes that are close behind.
     """
 
     send: Callable[[int, Sequence[tuple[int, Message]]], None] = _no_peer
@@ -70,6 +71,7 @@ class LogPeers:
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
     random: RandomSource = field(default_factory=Random)
     config: RaftConfig = RAFT_CONFIG
+    cache_bytes: int = CACHE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,9 @@ class NodeLog:
                 restore=self._restore,
                 forward=peers.forward,
             ),
-            DriverOptions(node_id, self.incarnation.number, peers.random, config=peers.config),
+            DriverOptions(
+                node_id, self.incarnation.number, peers.random, peers.cache_bytes, config=peers.config
+            ),
         )
 
     def _make_writer(self) -> LogWriter:
