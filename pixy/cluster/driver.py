@@ -482,4 +482,4 @@ class Driver:
         self.drive(group)
 
     def _takes_appends(self, group: RaftGroup) -> bool:
-        return group.raft_group < FIRST_PARTITION_GROUP or self._hooks.room() >= 0
+        return group.raft_group < FIRST_PARTITION_GROUP or self._hooks.keeps_up()

@@ -41,6 +41,9 @@ class DriverHooks:
     Attributes:
         room: bytes of record batches that may be proposed; below 0 not even one batch. Then
             `Driver.resume` is called when they may.
+        keeps_up: False while too much is applied that is in no segment, so that a follower takes no
+            further record batches. Entries that are not committed do not count: an append of the
+            leader may be what commits or replaces them.
         send: see `Send`.
         load: loads entries from the journal; the callback is `Driver.loaded`.
         fetch: fetches the data of a snapshot, followed by `Snapshots.arrived` or
@@ -52,6 +55,7 @@ class DriverHooks:
     """
 
     room: Callable[[], int]
+    keeps_up: Callable[[], bool]
     fault: Callable[[BaseException], None]
     load: Callable[[RaftGroup, WantedEntries, Callable[[RaftGroup, list[Entry] | None], None]], None]
     send: Send

@@ -6,7 +6,8 @@ and tells it what entries mean (`LogHooks.apply`).
 Back-pressure is in front: record batches are proposed while the entries that are not applied, and
 the applied batches that are in no segment, are at most `journal.max_unapplied_bytes`. Beyond that
 they wait, each raft group by itself. Commands never wait for it, and the journal never does: votes,
-offsets and retention must pass.
+offsets and retention must pass. A follower takes what a leader has proposed, up to the same limit
+of applied batches that are in no segment.
 """
 
 from collections.abc import Callable, Sequence
@@ -161,6 +162,7 @@ class NodeLog:
             self.journal,
             DriverHooks(
                 room=self.room,
+                keeps_up=self._keeps_up,
                 fault=self._hooks.on_fault,
                 load=loading.load,
                 send=peers.send,
@@ -275,6 +277,9 @@ class NodeLog:
         self.checkpoints.install(replica, checkpoint, written)
 
     # --- between the parts ------------------------------------------------------------------------
+
+    def _keeps_up(self) -> bool:
+        return self.writer.unwritten_bytes <= self._options.journal.max_unapplied_bytes
 
     def _propose_empty(self, replica: StateReplica, done: Callable[[bool], None]) -> None:
         def applied(result: object) -> None:

@@ -117,9 +117,7 @@ def test_batches_that_share_an_entry_keep_their_deadlines() -> None:
 def test_an_entry_whose_callers_are_all_answered_leaves_the_window() -> None:
     bench = Bench()
     for deadline in (1.0, 2.0):
-        bench.proposals.submit(
-            BATCH, build_batch([NewRecord(None, b"", (), 0)]), lambda _: None, deadline
-        )
+        bench.proposals.submit(BATCH, build_batch([NewRecord(None, b"", (), 0)]), lambda _: None, deadline)
     bench.lead(3)
     bench.proposals.expire(1.0)
     assert len(bench.proposals) == 1
