@@ -13,7 +13,9 @@ from tests.sim.cluster.simulation import Simulation
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.sim.cluster", description="simulate three nodes under faults")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim.cluster", description="simulate three nodes under faults"
+    )
     parser.add_argument("first", type=int, help="the seed, or the first one")
     parser.add_argument("last", type=int, nargs="?", help="the last seed")
     options = parser.parse_args()

@@ -8,6 +8,7 @@ from functools import partial
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import CorruptData
 from pixy.raft import Message, StateType
+from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.storage import Checkpoint, CheckpointId, read_checkpoint
 from tests.sim.cluster.checks import Checks
 from tests.sim.cluster.lives import Life, LivesLoop
@@ -109,24 +110,84 @@ class Cluster:
 
     def unsettled(self) -> Iterator[str]:
         """What is not as it should be in a cluster at rest."""
-        for request in self.requests.open:
-            yield f"no answer to: {request}"
         for raft_group in self.swarm.layout.all:
             leader = self.leader(raft_group)
             if leader is None:
-                yield f"raft group {raft_group} has no leader"
+                yield f"raft group {raft_group} has no leader: {self.describe(raft_group)}"
                 continue
             assert leader.member is not None
             state = leader.member.groups[raft_group].storage.conf_state
-            if state.voters_outgoing:
-                yield f"raft group {raft_group} is in a joint configuration"
+            if state.voters_outgoing and not self._is_excused(leader, raft_group):
+                yield f"raft group {raft_group} is in a joint configuration: {self.describe(raft_group)}"
             for node_id in (*state.voters, *state.learners):
                 machine = self.machines[node_id]
                 assert machine.member is not None
                 applied = machine.member.groups[raft_group].applied_index
                 last = self.checks.histories[raft_group].last
-                if applied < last:
-                    yield f"node {node_id}, raft group {raft_group}: applied {applied} of {last}"
+                if applied < last and not self._is_excused(machine, raft_group):
+                    yield f"node {node_id}, raft group {raft_group}: applied {applied} of {last}: {self.describe(raft_group)}"
+        for request in self.requests.open:
+            if not self._is_excused(request.machine, request.raft_group):
+                yield f"no answer to: {request}: {self.describe(request.raft_group)}"
+
+    def _is_excused(self, machine: Machine, raft_group: int) -> bool:
+        """True if a node cannot know of the last entries: it is no member, or it is a replica of a
+        partition that needs older entries than the journal of the leader has.
+        """
+        leader = self.leader(raft_group)
+        if leader is None or leader.member is None or machine.member is None:
+            return False
+        state = leader.member.groups[raft_group].storage.conf_state
+        if machine.id not in (*state.voters, *state.learners, *state.voters_outgoing):
+            self.scene.counts["waits of no member"] += 1
+            return True
+        partitions = self.swarm.layout.partitions
+        if not self._can_follow(machine, leader, raft_group) or (
+            raft_group in partitions and any(map(self._is_stuck, partitions))
+        ):
+            self.scene.counts["waits behind the journal"] += 1
+            return True
+        return False
+
+    def _is_stuck(self, raft_group: int) -> bool:
+        """True if a group cannot commit, because it lacks followers that its leader can serve.
+
+        What fills the leader's room then, others wait for too.
+        """
+        leader = self.leader(raft_group)
+        if leader is None or leader.member is None:
+            return False
+        state = leader.member.groups[raft_group].storage.conf_state
+        followers = {each.id: self._can_follow(each, leader, raft_group) for each in self.running()}
+        return joint_vote_result(state.voters, state.voters_outgoing, followers) is not VoteResult.WON
+
+    def _can_follow(self, machine: Machine, leader: Machine, raft_group: int) -> bool:
+        """True if a leader's journal has every entry that another node lacks."""
+        if raft_group in self.swarm.layout.state_groups:
+            return True
+        assert machine.member is not None
+        assert leader.member is not None
+        last = machine.member.groups[raft_group].storage.last_index()
+        return last >= leader.member.groups[raft_group].storage.start.index
+
+    def describe(self, raft_group: int) -> str:
+        """A raft group on all nodes."""
+        lines = []
+        for machine in self.machines.values():
+            if machine.member is None or raft_group not in machine.member.groups:
+                lines.append(f"  node {machine.id} is down")
+                continue
+            group = machine.member.groups[raft_group]
+            line = f"  node {machine.id}: start {group.storage.start}, applied {group.applied}, last {group.storage.last_index()}"
+            if group.node is not None:
+                raft = group.node.raft
+                line += f", {raft.state.name} of {raft.lead} in term {raft.term}, {raft.log}, {raft.tracker.config}"
+                if raft.state is StateType.LEADER:
+                    line += "".join(
+                        f", {peer}: {progress}" for peer, progress in raft.tracker.progress.items()
+                    )
+            lines.append(line)
+        return "\n".join(["", *lines])
 
     # --- snapshots --------------------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ from tests.sim.cluster.history import require
 
 __all__ = ["DurableGroup", "DurableJournal", "StoredEntry"]
 
+_BEGIN = LogPosition(0, 0)
+
 
 class StoredEntry(NamedTuple):
     """An entry in a journal."""
@@ -45,7 +47,7 @@ class DurableGroup:
     """
 
     log: dict[int, StoredEntry] = field(default_factory=dict)
-    start: LogPosition = LogPosition(0, 0)
+    start: LogPosition = _BEGIN
     votes: dict[int, int] = field(default_factory=dict)
     term: int = 0
     hard_state: bytes = b""
@@ -152,8 +154,8 @@ class DurableJournal:
                 self.group(record.raft_group).reset(position)
                 self.on_reset(record.raft_group, position)
             case RecordKind.APPLIED_POSITIONS:
-                for position in AppliedPositions.FromString(bytes(record.payload)).positions:
-                    self.group(position.raft_group).applied = position.index, position.end_offset
+                for applied in AppliedPositions.FromString(bytes(record.payload)).positions:
+                    self.group(applied.raft_group).applied = applied.index, applied.end_offset
             case RecordKind.INCARNATION:
                 self.incarnation = record.index
 
@@ -186,6 +188,12 @@ class DurableJournal:
             require(
                 (recovered.hard_state or b"") == group.hard_state,
                 f"{where}: hard state {recovered.hard_state!r}, expected {group.hard_state!r}",
+            )
+            position = recovered.applied
+            found_applied = (0, 0) if position is None else (position.index, position.end_offset)
+            require(
+                found_applied == group.applied,
+                f"{where}: applied position {found_applied}, expected {group.applied}",
             )
             self._check_entries(group, recovered, applied[raft_group], where)
 

@@ -7,11 +7,14 @@ them runs. What reaches a process from outside, such as a packet, runs in it by 
 from asyncio import Handle, TimerHandle
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any
+from functools import partial
+from typing import Any, TypeVarTuple, Unpack
 
 from tests.sim.loop import VirtualLoop
 
 __all__ = ["Life", "LivesLoop"]
+
+_Ts = TypeVarTuple("_Ts")
 
 
 class Life:
@@ -68,17 +71,21 @@ class LivesLoop(VirtualLoop):
             self.current = before
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: Context | None = None
     ) -> Handle:
         life = self.current
         if life is None:
             return super().call_soon(callback, *args, context=context)
-        return super().call_soon(life.run, callback, *args, context=context)
+        return super().call_soon(partial(life.run, callback, *args), context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self,
+        when: float,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
+        context: Context | None = None,
     ) -> TimerHandle:
         life = self.current
         if life is None:
             return super().call_at(when, callback, *args, context=context)
-        return super().call_at(when, life.run, callback, *args, context=context)
+        return super().call_at(when, partial(life.run, callback, *args), context=context)

@@ -221,5 +221,3 @@ class Machine:
         self.disk, self.durable = disk, durable
         self._loses_power = False
         self._watch_disk()
-
-

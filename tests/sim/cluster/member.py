@@ -6,11 +6,11 @@ counters, and partitions of one topic.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import Any, Protocol
 
 from pixy.clock import Clock
+from pixy.cluster.metadata import Topic
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeOptions
 from pixy.cluster.partitions import Partitions
@@ -20,7 +20,6 @@ from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import DataDirectory, RecoveredNode, recover_node
 from pixy.cluster.replica import PartitionReplica, StateReplica
 from pixy.cluster.state_group_recovery import recover_state_group
-from pixy.cluster.metadata import Topic
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import ConfChangeV2, Entry, Message, Snapshot, StateType
@@ -164,7 +163,7 @@ class LogMember:
         )
         self._outside.recovered(recovered)
         hooks = LogHooks(
-            drop_segments=lambda replica, offset: self._partitions.drop_segments(replica, offset),
+            drop_segments=self._drop_segments,
             on_positions=lambda: None,
             on_damaged=self._damaged,
             on_full=lambda: None,
@@ -182,6 +181,7 @@ class LogMember:
         self._groups = self._log.driver.groups
         await self._recover_states(recovered)
         await self._recover_partitions(recovered)
+        self._log.retention.start()
         self._started = True
 
     async def _recover_states(self, recovered: RecoveredNode) -> None:
@@ -214,7 +214,7 @@ class LogMember:
         self._partitions.voters = self._layout.conf_state
         topic = Topic(TOPIC, _TOPIC_ID, 1, {}, groups)
         self._partitions.put_topic(topic)
-        self._partitions.apply = self._checked(self._partitions.apply)  # type: ignore[method-assign]  # to see each entry
+        self._partitions.apply = self._checked(self._partitions.apply)  # type: ignore[method-assign, assignment]  # to see each entry
         await self._partitions.restore(recovered, [topic], max(groups) + 1, self._files)
         for number in range(len(groups)):
             replica = self._partitions.get(TopicPartition(TOPIC, number))
@@ -230,6 +230,9 @@ class LogMember:
     def _fault(self, error: BaseException) -> None:
         self._log.give_up(error)
         self._outside.fault(error)
+
+    def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
+        self._partitions.drop_segments(replica, log_begin_offset)
 
     def _damaged(self, damaged: DamagedLog) -> None:
         self._fault(damaged.error)

@@ -134,9 +134,7 @@ class Network:
             if rng.random() < weather.late:
                 delay += rng.random() * weather.late_s
             lives = sender.lives, receiver.lives
-            self._scene.loop.outside(
-                delay, partial(self._deliver, sender, receiver, lives, start, packet)
-            )
+            self._scene.loop.outside(delay, partial(self._deliver, sender, receiver, lives, start, packet))
 
     def _connect(self, one: Machine, other: Machine) -> bool:
         """True if there is a connection, which may be made here."""
@@ -149,7 +147,10 @@ class Network:
             return False
         assert one.member is not None
         assert other.member is not None
-        reasons = one.peers.admit(other.id, other.member.start_of()), other.peers.admit(one.id, one.member.start_of())
+        reasons = (
+            one.peers.admit(other.id, other.member.start_of()),
+            other.peers.admit(one.id, one.member.start_of()),
+        )
         for older, reason in zip((other, one), reasons, strict=True):
             if reason is not None:
                 self._scene.counts["older selves refused"] += 1

@@ -52,7 +52,9 @@ class Request:
         self.seen = 0
 
     def __str__(self) -> str:
-        return f"{self.what} {[id.decode() for id in self.ids]} at node {self.machine.id} for {self.raft_group}"
+        return (
+            f"{self.what} {[id.decode() for id in self.ids]} at node {self.machine.id} for {self.raft_group}"
+        )
 
 
 class Requests:
@@ -206,7 +208,8 @@ class Requests:
         applied = request.machine.member.groups[request.raft_group].applied_index
         self._end(request, f"as of {applied}")
         require(
-            applied >= request.seen, f"{request}: answered as of entry {applied}, {request.seen} was known before"
+            applied >= request.seen,
+            f"{request}: answered as of entry {applied}, {request.seen} was known before",
         )
         self._told[request.raft_group] = max(self._told[request.raft_group], applied)
 

@@ -199,10 +199,7 @@ class Trouble:
         if leader is None or leader.member is None or leader.life is None:
             return
         state = self._conf_state(leader, raft_group)
-        if state.voters_outgoing:
-            change = ConfChangeV2()
-        else:
-            change = _change(state, leader.id, rng)
+        change = ConfChangeV2() if state.voters_outgoing else _change(state, leader.id, rng)
         self._scene.note(f"{leader.id}   proposes for {raft_group}: {change}")
         leader.life.run(leader.member.change_members, raft_group, change)
 
@@ -213,7 +210,9 @@ class Trouble:
             if leader is None or leader.member is None or leader.life is None:
                 continue
             state = self._conf_state(leader, raft_group)
-            if state.voters_outgoing and not state.auto_leave:
+            node = leader.member.groups[raft_group].node
+            decided = node is not None and node.raft.pending_conf_index <= node.raft.log.applied
+            if state.voters_outgoing and not state.auto_leave and decided:
                 leader.life.run(leader.member.change_members, raft_group, ConfChangeV2())
 
     def _older_self(self, rng: Random) -> None:
