@@ -272,7 +272,7 @@ class NodeLog:
             if not durable:
                 self.driver.snapshots.failed(replica.group, snapshot)
             elif not self.driver.snapshots.arrived(replica.group, snapshot):
-                self.checkpoints.not_needed(replica)
+                self.checkpoints.not_needed(replica, checkpoint.id)
 
         self.checkpoints.install(replica, checkpoint, written)
 
