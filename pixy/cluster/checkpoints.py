@@ -62,8 +62,9 @@ class Checkpoints:
         self._on_written = on_written
         self._on_full = on_full
         self._on_fault = on_fault
-        # Checkpoints of leaders on their way to the state.
-        self._installing: dict[RaftGroup, Checkpoint] = {}
+        # Checkpoints of leaders on their way to the state. There may be several of a group: the next
+        # one may come before the log reset of the one before is durable.
+        self._installing: dict[tuple[RaftGroup, CheckpointId], Checkpoint] = {}
         self._stopped = False
 
     def stop(self) -> None:
@@ -137,11 +138,12 @@ class Checkpoints:
     # --- for followers ----------------------------------------------------------------------------
 
     def snapshot(self, replica: StateReplica) -> Snapshot | None:
-        """The newest checkpoint, for a follower; None if the journal does not go on from there, and
-        a newer one is to come.
+        """The newest checkpoint, for a follower; None if a newer one is to come: the journal does
+        not go on from there, or the configuration has changed since. A member that was added has no
+        use for a state without it.
         """
         snapshot, storage = replica.snapshot, replica.group.storage
-        if snapshot is not None and snapshot.index >= storage.start.index:
+        if snapshot is not None and snapshot.index >= max(storage.start.index, storage.conf_index):
             return snapshot
         self.write(replica)
         return None
@@ -168,17 +170,16 @@ class Checkpoints:
         if ids is None:
             self._failed(replica, error)
         else:
-            self._installing[replica.group] = checkpoint
+            self._installing[replica.group, checkpoint.id] = checkpoint
         done(ids is not None)
 
     def restored(self, replica: StateReplica, snapshot: Snapshot) -> None:
-        """The log begins behind the checkpoint that was installed last: it replaces the state."""
-        checkpoint = self._installing.pop(replica.group)
-        assert checkpoint.id == (snapshot.term, snapshot.index)
+        """The log begins behind a checkpoint that was installed: it replaces the state."""
+        checkpoint = self._installing.pop((replica.group, CheckpointId(snapshot.term, snapshot.index)))
         replica.restore(checkpoint.records)
         replica.entries_since = replica.bytes_since = 0
         replica.set_checkpoints([checkpoint.id], snapshot)
 
-    def not_needed(self, replica: StateReplica) -> None:
-        """The log goes on without the checkpoint that was installed last."""
-        del self._installing[replica.group]
+    def not_needed(self, replica: StateReplica, id: CheckpointId) -> None:
+        """The log goes on without a checkpoint that was installed."""
+        del self._installing[replica.group, id]

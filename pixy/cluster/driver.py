@@ -380,7 +380,7 @@ class Driver:
         if application is None:
             group.held = [*(group.held or ()), *entries]
             return
-        apply, rows = group.apply, application.rows
+        apply = group.apply
         size = 0
         for entry in entries:
             payload, proposal = entry.data, entry.proposal
@@ -390,7 +390,6 @@ class Driver:
             group.applied_index, group.applied_term = entry.index, entry.term
             result = apply(application, entry)
             if proposal is not None:
-                rows.record(proposal, result)
                 if group.tail_ids:
                     group.tail_ids.discard(proposal)
                 if (
@@ -483,4 +482,4 @@ class Driver:
         self.drive(group)
 
     def _takes_appends(self, group: RaftGroup) -> bool:
-        return group.raft_group < FIRST_PARTITION_GROUP or self._hooks.room() >= 0
+        return group.raft_group < FIRST_PARTITION_GROUP or self._hooks.keeps_up()

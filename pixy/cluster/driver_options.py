@@ -10,7 +10,7 @@ from pixy.proposal_id import ProposalId
 from pixy.raft import NO_LIMIT, Entry, Message, RaftConfig, RandomSource, Snapshot
 from pixy.storage import EntryType
 
-__all__ = ["RAFT_CONFIG", "DriverHooks", "DriverOptions"]
+__all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions"]
 
 RAFT_CONFIG = RaftConfig(
     election_tick=10,
@@ -30,6 +30,9 @@ RAFT_CONFIG = RaftConfig(
 )
 """Proposals are not forwarded by the core: a batch is final when the leader proposes it."""
 
+CACHE_BYTES = 64 << 20
+"""Applied entries in memory, of all groups of a node."""
+
 
 @dataclass(frozen=True, slots=True)
 class DriverHooks:
@@ -38,6 +41,9 @@ class DriverHooks:
     Attributes:
         room: bytes of record batches that may be proposed; below 0 not even one batch. Then
             `Driver.resume` is called when they may.
+        keeps_up: False while too much is applied that is in no segment, so that a follower takes no
+            further record batches. Entries that are not committed do not count: an append of the
+            leader may be what commits or replaces them.
         send: see `Send`.
         load: loads entries from the journal; the callback is `Driver.loaded`.
         fetch: fetches the data of a snapshot, followed by `Snapshots.arrived` or
@@ -49,6 +55,7 @@ class DriverHooks:
     """
 
     room: Callable[[], int]
+    keeps_up: Callable[[], bool]
     fault: Callable[[BaseException], None]
     load: Callable[[RaftGroup, WantedEntries, Callable[[RaftGroup, list[Entry] | None], None]], None]
     send: Send
@@ -73,6 +80,6 @@ class DriverOptions:
     node_id: int
     incarnation: int
     random: RandomSource
-    cache_bytes: int = 64 << 20
+    cache_bytes: int = CACHE_BYTES
     tick_s: float = 0.1
     config: RaftConfig = RAFT_CONFIG

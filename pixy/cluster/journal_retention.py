@@ -82,7 +82,16 @@ class JournalRetention:
         # The oldest file is about to be removed: its records are being written again.
         self._removing = False
         self._retry: asyncio.TimerHandle | None = None
+        # Invariant: while False, the journal may have records of groups that are not in `_groups`.
+        self._started = False
         self._stopped = False
+
+    def start(self) -> None:
+        """Begin to remove files: from here on a raft group of the journal that is not among the
+        groups is gone for good.
+        """
+        self._started = True
+        self.maybe_remove()
 
     def stop(self) -> None:
         """Remove no further file, and write nothing for it."""
@@ -109,7 +118,7 @@ class JournalRetention:
         Called when a checkpoint or applied positions have become durable, and when raft groups are
         gone.
         """
-        if self._removing or self._stopped:
+        if self._removing or self._stopped or not self._started:
             return
         files = self._journal.files
         if len(files) < 2:

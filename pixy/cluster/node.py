@@ -129,6 +129,7 @@ class Node:
             self.node_id = recovered.identity.node_id
             self._open(recovered)
             await self._restore(recovered)
+            self._log.retention.start()
             self._starting = False
             await self._write_first_entry()
             self._forget_offsets()
@@ -390,7 +391,8 @@ class Node:
         for topic in topics:
             self._partitions.put_topic(topic)
         await self._stages.recover(recovered.identity.cluster_id)
-        await self._partitions.restore(recovered, topics, self.metadata.next_raft_group, self._files)
+        behind = await self._partitions.restore(recovered, topics, self.metadata.next_raft_group, self._files)
+        await self._log.driver.reads.catch_up(behind)
         self.publisher = Publisher(
             SinksGroup(self.state_groups.sinks, self.state_groups.sinks_replica),
             self._stages,

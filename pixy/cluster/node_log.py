@@ -6,7 +6,8 @@ and tells it what entries mean (`LogHooks.apply`).
 Back-pressure is in front: record batches are proposed while the entries that are not applied, and
 the applied batches that are in no segment, are at most `journal.max_unapplied_bytes`. Beyond that
 they wait, each raft group by itself. Commands never wait for it, and the journal never does: votes,
-offsets and retention must pass.
+offsets and retention must pass. A follower takes what a leader has proposed, up to the same limit
+of applied batches that are in no segment.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from pixy.clock import Clock
 from pixy.cluster.applied_positions import AppliedPositionWriter
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.driver import Driver
-from pixy.cluster.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
+from pixy.cluster.driver_options import CACHE_BYTES, RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.cluster.entry_loading import EntryLoading
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.incarnation import Incarnation
@@ -63,6 +64,7 @@ class LogPeers:
         send, fetch, forward: see `DriverHooks`.
         random: source of randomness for election timeouts.
         config: options of the Raft core.
+        cache_bytes: limit of the applied entries in memory, for nodes that are close behind.
     """
 
     send: Callable[[int, Sequence[tuple[int, Message]]], None] = _no_peer
@@ -70,6 +72,7 @@ class LogPeers:
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
     random: RandomSource = field(default_factory=Random)
     config: RaftConfig = RAFT_CONFIG
+    cache_bytes: int = CACHE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,7 @@ class NodeLog:
             self.journal,
             DriverHooks(
                 room=self.room,
+                keeps_up=self._keeps_up,
                 fault=self._hooks.on_fault,
                 load=loading.load,
                 send=peers.send,
@@ -166,7 +170,9 @@ class NodeLog:
                 restore=self._restore,
                 forward=peers.forward,
             ),
-            DriverOptions(node_id, self.incarnation.number, peers.random, config=peers.config),
+            DriverOptions(
+                node_id, self.incarnation.number, peers.random, peers.cache_bytes, config=peers.config
+            ),
         )
 
     def _make_writer(self) -> LogWriter:
@@ -266,11 +272,14 @@ class NodeLog:
             if not durable:
                 self.driver.snapshots.failed(replica.group, snapshot)
             elif not self.driver.snapshots.arrived(replica.group, snapshot):
-                self.checkpoints.not_needed(replica)
+                self.checkpoints.not_needed(replica, checkpoint.id)
 
         self.checkpoints.install(replica, checkpoint, written)
 
     # --- between the parts ------------------------------------------------------------------------
+
+    def _keeps_up(self) -> bool:
+        return self.writer.unwritten_bytes <= self._options.journal.max_unapplied_bytes
 
     def _propose_empty(self, replica: StateReplica, done: Callable[[bool], None]) -> None:
         def applied(result: object) -> None:

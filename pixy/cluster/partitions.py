@@ -39,6 +39,7 @@ from pixy.cluster.topic_config import log_options
 from pixy.config import StorageConfig
 from pixy.errors import CorruptData, DataDirectoryError, UnknownPartition
 from pixy.log_position import LogPosition
+from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState, PartitionCommand, PartitionIdentity, PublishParts
 from pixy.raft import ConfState, Entry
 from pixy.records import TopicPartition, split_batches
@@ -82,6 +83,9 @@ class Partitions:
         upkeep: removes files and looks after indexes in the background.
         find_part: see `FindPart`.
         on_readiness: called with the name of a topic when one of its partitions becomes unready.
+
+    Attributes:
+        voters: configuration of partitions that the journal knows nothing of.
     """
 
     def __init__(
@@ -100,8 +104,7 @@ class Partitions:
         self._cluster_id = directory.cluster_id
         self._storage = storage
         self._driver = driver
-        # Partitions begin with this node as their only voter.
-        self._voters = ConfState((driver.node_id,))
+        self.voters = ConfState((driver.node_id,))
         self._writer = writer
         self._upkeep = upkeep
         self._removal = Removal(self._disk, self._topics, upkeep)
@@ -163,7 +166,7 @@ class Partitions:
         """The raft group of a partition, opened at its first use."""
         group = replica.group
         if group is None:
-            group = replica.group = self._driver.group(replica.raft_group, self._voters)
+            group = replica.group = self._driver.group(replica.raft_group, self.voters)
             self._driver.bind(group, replica, self.apply)
         return group
 
@@ -208,28 +211,36 @@ class Partitions:
         """
         if replica.log.topic.deleted:
             return UnknownPartition(f"topic {replica.partition.topic} was deleted")
-        batch = entry.data
-        if entry.kind == _RECORD_BATCH:
+        batch, kind, proposal = entry.data, entry.kind, entry.proposal
+        if kind == _RECORD_BATCH:
             base_offset = replica.log.append(batch)
+            if proposal is not None:
+                replica.rows.record(proposal, base_offset)
             if replica.condition is _UNWRITABLE:
                 replica.stuck_bytes += len(batch)
             else:
                 self._writer.mark_dirty(replica.log, replica.mark, len(batch))
             replica.wake()
             return base_offset
-        if entry.kind == EntryType.RECORD_BATCHES:
-            return self._append_all(replica, split_batches(memoryview(batch)))
-        if entry.kind == EntryType.COMMAND:
+        if kind == EntryType.RECORD_BATCHES:
+            return self._append_all(replica, split_batches(memoryview(batch)), proposal)
+        if kind == EntryType.COMMAND:
             self._run_command(replica, entry.term, PartitionCommand.FromString(bytes(batch)))
+        if proposal is not None:
+            replica.rows.record(proposal, None)
         if replica.condition is not _UNWRITABLE:
             self._writer.mark_changed(replica.log, replica.mark)
         return None
 
-    def _append_all(self, replica: PartitionReplica, batches: Sequence[memoryview]) -> int:
+    def _append_all(
+        self, replica: PartitionReplica, batches: Sequence[memoryview], proposal: ProposalId | None
+    ) -> int:
         """Append several batches; returns the base offset of the first one."""
         first = replica.log.end_offset
         for batch in batches:
             replica.log.append(batch)
+        if proposal is not None:
+            replica.rows.record(proposal, first)
         # Not before all of them are there: the mark is that of the whole entry.
         size = sum(map(len, batches))
         if replica.condition is _UNWRITABLE:
@@ -304,8 +315,11 @@ class Partitions:
 
     async def restore(
         self, recovered: RecoveredNode, topics: list[Topic], next_raft_group: int, files: Worker
-    ) -> None:
-        """Restore segments up to the applied positions, and the journal's entries behind them.
+    ) -> list[RaftGroup]:
+        """Restore segments up to the applied positions, and open the raft groups.
+
+        Returns:
+            Groups with entries behind their applied positions.
 
         Raises:
             DataDirectoryError, CorruptData: a foreign or unreadable file, or entries that are
@@ -333,10 +347,10 @@ class Partitions:
 
         retired, left = await run_on(files, open_logs)
         restored = [self._restore(each, recovered) for each in restoring]
-        await self._driver.reads.catch_up([group for group in restored if group is not None])
         self._removal.remove_directories(retired)
         self._removal.remove_files(left)
         self._repair_indexes(iter([each.replica.log for each in restoring if each.replica.log.has_indexes()]))
+        return [group for group in restored if group is not None]
 
     def _repair_indexes(self, logs: Iterator[PartitionLog]) -> None:
         """Find and replace indexes torn by a loss of power, in one log after the other, in the
@@ -370,7 +384,7 @@ class Partitions:
             recovered.group(replica.raft_group),
             applied,
             restoring.tail,
-            HardState(voters=self._voters.voters),
+            HardState(voters=self.voters.voters),
         )
         self._driver.add(group)
         if restoring.damage is not None:

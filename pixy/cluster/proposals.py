@@ -19,8 +19,7 @@ oldest. Invariant: what waits was proposed by nobody.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pixy.cluster.proposer_rows import WINDOW, Novelty, ProposerRows
@@ -183,8 +182,8 @@ class Proposals:
         payload = bytearray().join([each.payload for each in taken])
         if self._group.leads:
             self._has_room(self._group, len(payload) - len(first.payload))
-        deadline = max(each.deadline for each in taken)
-        return Proposal(_RECORD_BATCHES, payload, partial(_share, taken), deadline, 0)
+        shared = _Shared(taken)
+        return Proposal(_RECORD_BATCHES, payload, shared, shared.deadline, 0)
 
     def propose_again(self) -> None:
         """Propose everything in flight again, because there is another leader or a message may be
@@ -216,9 +215,17 @@ class Proposals:
 
     def expire(self, now: float) -> None:
         """Answer proposals that have not come through by their deadline: they still may."""
-        late = {sequence: each for sequence, each in self._in_flight.items() if each.deadline <= now}
-        dones = [each.done for each in late.values()]
-        for sequence in late:
+        dones: list[Done] = []
+        for sequence, each in list(self._in_flight.items()):
+            if each.deadline > now:
+                continue
+            if isinstance(each.done, _Shared):
+                dones += each.done.expire(now)
+                if each.done.is_awaited:
+                    self._in_flight[sequence] = each._replace(deadline=each.done.deadline)
+                    continue
+            else:
+                dones.append(each.done)
             del self._in_flight[sequence]
         if any(each.deadline <= now for each in self._waiting):
             dones += [each.done for each in self._waiting if each.deadline <= now]
@@ -284,13 +291,45 @@ class Proposals:
         self.applied(sequence, Repeated(known) if is_command and isinstance(known, int) else known)
 
 
-def _share(proposals: Sequence[Proposal], result: Any) -> None:
-    """Answer the proposals of one entry: each batch has the offset behind the one before."""
-    for proposal in proposals:
-        proposal.done(result)
-        if isinstance(result, int):
-            begin, end = offsets_of(proposal.payload)
-            result += end - begin
+class _Shared:
+    """Callers of the batches that share an entry."""
+
+    __slots__ = ("_proposals",)
+
+    def __init__(self, proposals: list[Proposal]) -> None:
+        # Invariant: those that were answered have no deadline.
+        self._proposals = proposals
+
+    def __call__(self, result: Any) -> None:
+        """Answer them: each batch has the offset behind the one before."""
+        for proposal in self._proposals:
+            proposal.done(result)
+            if isinstance(result, int):
+                begin, end = offsets_of(proposal.payload)
+                result += end - begin
+
+    @property
+    def deadline(self) -> float:
+        """The next deadline."""
+        return min(proposal.deadline for proposal in self._proposals)
+
+    @property
+    def is_awaited(self) -> bool:
+        """True unless all of them are answered."""
+        return any(proposal.done is not _nobody for proposal in self._proposals)
+
+    def expire(self, now: float) -> list[Done]:
+        """Give up those whose deadline is over; returns their callbacks."""
+        late = [each.done for each in self._proposals if each.deadline <= now]
+        self._proposals = [
+            each._replace(done=_nobody, deadline=NEVER) if each.deadline <= now else each
+            for each in self._proposals
+        ]
+        return late
+
+
+def _nobody(_: object) -> None:
+    """Callback of a caller who has an answer."""
 
 
 def judge(

@@ -67,6 +67,10 @@ class Interruptible(Protocol):
         """End it, if it is stopped."""
 
 
+Written = Callable[[Path, int, bytes], object]
+"""Gets the file, the position and the data of a write."""
+
+
 class Operation(NamedTuple):
     """A call that changes something: `create`, `make_directory`, `write`, `allocate`, `truncate`,
     `sync`, `rename`, `link`, `unlink`, `remove_directory`, `sync_directory`.
@@ -104,6 +108,8 @@ class SimulatedDisk:
         ignored: sites whose syncs are ignored.
         sites: number of syncs by site.
         before: called before every operation.
+        on_writing, on_durable: called with file, position and data of each `write_durably`: before
+            it, and once it is durable.
         jobs: jobs that may be stopped at each call. Stopped ones end with the process.
     """
 
@@ -131,6 +137,8 @@ class SimulatedDisk:
         self.ignored: frozenset[str] = frozenset()
         self.sites: Counter[str] = Counter()
         self.before: Callable[[Operation], None] = lambda _: None
+        self.on_writing: Written = lambda *_: None
+        self.on_durable: Written = lambda *_: None
         self.jobs: list[Interruptible] = []
 
     @property
@@ -183,6 +191,13 @@ class SimulatedDisk:
         other._root = self._root.copy()
         return other
 
+    def crashed(self, rng: Random) -> "SimulatedDisk":
+        """A copy of the disk as a power failure at this moment might leave it."""
+        other = SimulatedDisk(rng)
+        other._root = self._root.copy(durable=False)
+        other._root.lose_power(rng)
+        return other
+
     def files(self) -> dict[Path, int]:
         """All files with their sizes."""
         return {path: len(inode.data) for path, inode in self._root.walk(Path("/"))}
@@ -214,6 +229,17 @@ class SimulatedDisk:
         """True if a power failure may change a file's content."""
         inode = self.inode(path)
         return bool(inode.versions) or len(inode.sizes) > 1
+
+    def is_durable(self, path: Path) -> bool:
+        """True if a power failure changes neither a file nor its name."""
+        at = self._root
+        for name in path.parts[1:]:
+            node = at.durable.get(name)
+            if isinstance(node, Directory):
+                at = node
+            elif node is not None:
+                return at.names.get(name) is node and not self.unsynced(path)
+        return False
 
     # --- Disk -------------------------------------------------------------------------------------
 
@@ -466,11 +492,10 @@ class _SimulatedFile:
         self._life = life
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        self._write(buffers, position, durable=False)
-
-    def _write(self, buffers: Sequence[Buffer], position: int, *, durable: bool) -> None:
         self._check_alive()
-        data = b"".join(buffers)
+        self._write(b"".join(buffers), position, durable=False)
+
+    def _write(self, data: bytes, position: int, *, durable: bool) -> None:
         end = position + len(data)
 
         def partly() -> None:
@@ -489,12 +514,20 @@ class _SimulatedFile:
         self._disk._do(Operation("write", self._path), write, partly, durable=durable)
 
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
-        self._write(buffers, position, durable=True)
-        end = position + sum(map(len, buffers))
+        self._check_alive()
+        data = b"".join(buffers)
+        self._disk.on_writing(self._path, position, data)
+        self._write(data, position, durable=True)
+
+        def sync() -> None:
+            if data:
+                self.inode.sync_range(position, position + len(data))
+            self._disk.on_durable(self._path, position, data)
+
         self._disk._sync(
             Operation("sync", self._path),
             "write_durably",
-            lambda: self.inode.sync_range(position, end) if end > position else None,
+            sync,
             lambda: self.inode.fail_sync(self._disk._rng),
         )
         self.inode.last_durable_write = position

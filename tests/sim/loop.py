@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+from collections.abc import Callable
 
 __all__ = ["VirtualLoop"]
 
@@ -12,12 +13,18 @@ class _Idle(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.before_turn: Callable[[], None] = _nothing
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise AssertionError("everybody waits and no timer is set")
+        self.before_turn()
         self.now += max(0.0, timeout)
         return []
+
+
+def _nothing() -> None:
+    """Before a turn of which nobody is to be told."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -31,3 +38,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._idle.now
+
+    def before_turns(self, call: Callable[[], None]) -> None:
+        """Have a function called before each turn: behind everything that the last one has run."""
+        self._idle.before_turn = call

@@ -109,10 +109,14 @@ class Inode:
         self.versions = {}
         self.stuck = set()
 
-    def copy(self) -> "Inode":
-        """A copy with the same content, all durable."""
+    def copy(self, *, durable: bool = True) -> "Inode":
+        """A copy with the same content, all durable, or as durable as this one."""
         copy = Inode(bytearray(self.data), last_durable_write=self.last_durable_write)
-        copy.sync()
+        if durable:
+            copy.sync()
+        else:
+            copy.sizes, copy.stuck = list(self.sizes), set(self.stuck)
+            copy.versions = {page: list(versions) for page, versions in self.versions.items()}
         return copy
 
     def _resized(self) -> None:
@@ -201,18 +205,27 @@ class Directory:
         for node in self.names.values():
             node.lose_power(rng)
 
-    def copy(self, copied: "dict[int, Inode] | None" = None) -> "Directory":
-        """A copy with the same names and files, all durable. `copied` has the files already copied
-        under another name.
+    def copy(self, copied: "dict[int, Node] | None" = None, *, durable: bool = True) -> "Directory":
+        """A copy with the same names and files, all durable, or as durable as in this one. `copied`
+        has the nodes already copied under another name.
         """
         copied = {} if copied is None else copied
-        copy = Directory()
-        for name, node in self.names.items():
-            if isinstance(node, Directory):
-                copy.names[name] = node.copy(copied)
-            else:
-                copy.names[name] = copied.setdefault(id(node), node.copy())
-        copy.sync()
+
+        def copy_of(node: Node) -> Node:
+            if id(node) not in copied:
+                copied[id(node)] = (
+                    node.copy(copied, durable=durable)
+                    if isinstance(node, Directory)
+                    else node.copy(durable=durable)
+                )
+            return copied[id(node)]
+
+        copy = Directory({name: copy_of(node) for name, node in self.names.items()})
+        if durable:
+            copy.sync()
+        else:
+            copy.durable = {name: copy_of(node) for name, node in self.durable.items()}
+            copy.pending = [change._replace(node=copy_of(change.node)) for change in self.pending]
         return copy
 
     def walk(self, path: Path) -> Iterator[tuple[Path, "Inode"]]:

@@ -35,15 +35,23 @@ class SimulatedWorker:
         rng: source of timing; None runs jobs in place, as a whole.
         pauses: True to idle for seconds at times, like a thread on a busy disk.
         interleaves: True to let others run between the calls of its jobs.
+        delay: seconds until a job begins or goes on; None for the usual ones.
     """
 
     def __init__(
-        self, disk: SimulatedDisk, rng: Random | None, *, pauses: bool = False, interleaves: bool = False
+        self,
+        disk: SimulatedDisk,
+        rng: Random | None,
+        *,
+        pauses: bool = False,
+        interleaves: bool = False,
+        delay: Callable[[], float] | None = None,
     ) -> None:
         self._disk = disk
         self._rng = rng
         self._pauses = pauses
         self._interleaves = interleaves
+        self._delay = delay or self._usual_delay
         self._queue: deque[tuple[Work, Done]] = deque()
         self._running = False
         self._stopped = False
@@ -124,8 +132,11 @@ class SimulatedWorker:
             done(result, error)
 
     def _later(self, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(self._delay(), callback)
+
+    def _usual_delay(self) -> float:
         assert self._rng is not None
         delay = self._rng.choice(_DELAYS_S)
         if self._pauses and self._job is None and self._rng.random() < 0.02:
             delay = _PAUSE_S
-        asyncio.get_running_loop().call_later(delay, callback)
+        return delay

@@ -1,0 +1,225 @@
+"""The simulated cluster: machines, the network between them, requests of clients, and the checks of
+all of these.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+from pixy.cluster.raft_group import RaftGroup
+from pixy.errors import CorruptData
+from pixy.raft import Message, StateType
+from pixy.raft.quorum import VoteResult, joint_vote_result
+from pixy.storage import Checkpoint, CheckpointId, read_checkpoint
+from tests.sim.cluster.checks import Checks
+from tests.sim.cluster.lives import Life, LivesLoop
+from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.member import LogMember, Member, Outside, state_name
+from tests.sim.cluster.network import Network
+from tests.sim.cluster.packets import SnapshotReport
+from tests.sim.cluster.requests import Requests
+from tests.sim.cluster.scene import Scene
+from tests.sim.cluster.swarm import TICK_S, Swarm, draw_swarm
+from tests.sim.world import DIRECTORY
+
+__all__ = ["Cluster"]
+
+_FETCH_S = (0.001, 0.05, 0.05, 1.0)
+
+
+class Cluster:
+    """Three machines.
+
+    Args:
+        seed: determines everything.
+        loop: its event loop, which runs.
+        prints: print every event.
+        swarm: choices; drawn from the seed if not given.
+    """
+
+    def __init__(
+        self, seed: int, loop: LivesLoop, *, prints: bool = False, swarm: Swarm | None = None
+    ) -> None:
+        self.scene = Scene(seed, loop, prints=prints)
+        self.swarm = swarm or draw_swarm(self.scene.random("swarm"))
+        self._rng = self.scene.random("cluster")
+        self.machines: dict[int, Machine] = {}
+        self.checks = Checks(self.scene, self.machines, self.swarm.layout)
+        self.requests = Requests(self.scene, self.checks, self.swarm.layout)
+        self.network = Network(
+            self.scene,
+            self.machines,
+            self.swarm.weather,
+            self.checks.sending,
+            encodes=self.swarm.encodes,
+        )
+        interleaves = self.swarm.sizes.interleaves
+        for node_id in (1, 2, 3):
+            machine = Machine(node_id, self.scene, self._make, self._ended, interleaves=interleaves)
+            machine.durable.on_reset = partial(self.checks.check_reset, machine)
+            self.machines[node_id] = machine
+        loop.before_turns(self.checks.turn)
+
+    # --- machines ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every machine, and their clocks."""
+        for machine in self.machines.values():
+            machine.start()
+            self._tick(machine)
+
+    def _make(self, machine: Machine, life: Life) -> Member:
+        scene = self.scene
+        outside = Outside(
+            machine.disk,
+            scene.clock,
+            machine.worker,
+            scene.random(f"node {machine.id}, process {life.number}"),
+            partial(self.network.send, machine),
+            partial(self._fetch, machine, life),
+            partial(self.checks.recovered, machine),
+            partial(self.checks.applying, machine),
+            machine.fault,
+        )
+        return LogMember(machine.id, self.swarm.layout, self.swarm.sizes, outside)
+
+    def _ended(self, machine: Machine) -> None:
+        self.network.ended(machine)
+        for request in list(self.requests.open):
+            if not request.life.alive:
+                del self.requests.open[request]
+
+    def _tick(self, machine: Machine) -> None:
+        if machine.life is not None and machine.member is not None:
+            machine.life.run(machine.member.tick)
+        self.scene.loop.outside(TICK_S * self._rng.uniform(0.9, 1.1), self._tick, machine)
+
+    def running(self) -> list[Machine]:
+        """Machines whose node takes requests."""
+        return [each for each in self.machines.values() if each.online and not each.stopping]
+
+    def leader(self, raft_group: int) -> Machine | None:
+        """The leader of a raft group, of the newest term; None if nobody leads."""
+        found: Machine | None = None
+        newest = 0
+        for machine in self.running():
+            assert machine.member is not None
+            node = machine.member.groups[raft_group].node
+            if node is not None and node.raft.state is StateType.LEADER and node.raft.term > newest:
+                found, newest = machine, node.raft.term
+        return found
+
+    def unsettled(self) -> Iterator[str]:
+        """What is not as it should be in a cluster at rest."""
+        for raft_group in self.swarm.layout.all:
+            leader = self.leader(raft_group)
+            if leader is None:
+                yield f"raft group {raft_group} has no leader: {self.describe(raft_group)}"
+                continue
+            assert leader.member is not None
+            state = leader.member.groups[raft_group].storage.conf_state
+            if state.voters_outgoing and not self._is_excused(leader, raft_group):
+                yield f"raft group {raft_group} is in a joint configuration: {self.describe(raft_group)}"
+            for node_id in (*state.voters, *state.learners):
+                machine = self.machines[node_id]
+                assert machine.member is not None
+                applied = machine.member.groups[raft_group].applied_index
+                last = self.checks.histories[raft_group].last
+                if applied < last and not self._is_excused(machine, raft_group):
+                    yield f"node {node_id}, raft group {raft_group}: applied {applied} of {last}: {self.describe(raft_group)}"
+        for request in self.requests.open:
+            if not self._is_excused(request.machine, request.raft_group):
+                yield f"no answer to: {request}: {self.describe(request.raft_group)}"
+
+    def _is_excused(self, machine: Machine, raft_group: int) -> bool:
+        """True if a node cannot know of the last entries: it is no member, or it is a replica of a
+        partition that needs older entries than the journal of the leader has.
+        """
+        leader = self.leader(raft_group)
+        if leader is None or leader.member is None or machine.member is None:
+            return False
+        state = leader.member.groups[raft_group].storage.conf_state
+        if machine.id not in (*state.voters, *state.learners, *state.voters_outgoing):
+            self.scene.counts["waits of no member"] += 1
+            return True
+        partitions = self.swarm.layout.partitions
+        if not self._can_follow(machine, leader, raft_group) or (
+            raft_group in partitions and any(map(self._is_stuck, partitions))
+        ):
+            self.scene.counts["waits behind the journal"] += 1
+            return True
+        return False
+
+    def _is_stuck(self, raft_group: int) -> bool:
+        """True if a group cannot commit, because it lacks followers that its leader can serve.
+
+        What fills the leader's room then, others wait for too.
+        """
+        leader = self.leader(raft_group)
+        if leader is None or leader.member is None:
+            return False
+        state = leader.member.groups[raft_group].storage.conf_state
+        followers = {each.id: self._can_follow(each, leader, raft_group) for each in self.running()}
+        return joint_vote_result(state.voters, state.voters_outgoing, followers) is not VoteResult.WON
+
+    def _can_follow(self, machine: Machine, leader: Machine, raft_group: int) -> bool:
+        """True if a leader's journal has every entry that another node lacks."""
+        if raft_group in self.swarm.layout.state_groups:
+            return True
+        assert machine.member is not None
+        assert leader.member is not None
+        last = machine.member.groups[raft_group].storage.last_index()
+        return last >= leader.member.groups[raft_group].storage.start.index
+
+    def describe(self, raft_group: int) -> str:
+        """A raft group on all nodes."""
+        lines = []
+        for machine in self.machines.values():
+            if machine.member is None or raft_group not in machine.member.groups:
+                lines.append(f"  node {machine.id} is down")
+                continue
+            group = machine.member.groups[raft_group]
+            line = f"  node {machine.id}: start {group.storage.start}, applied {group.applied}, last {group.storage.last_index()}"
+            if group.node is not None:
+                raft = group.node.raft
+                line += f", {raft.state.name} of {raft.lead} in term {raft.term}, {raft.log}, {raft.tracker.config}"
+                if raft.state is StateType.LEADER:
+                    line += "".join(
+                        f", {peer}: {progress}" for peer, progress in raft.tracker.progress.items()
+                    )
+            lines.append(line)
+        return "\n".join(["", *lines])
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def _fetch(self, machine: Machine, life: Life, group: RaftGroup, message: Message) -> None:
+        """Bring the checkpoint that a snapshot stands for to a follower, or fail."""
+        self.scene.note(f"{machine.id}   fetches a snapshot of {group.raft_group} from {message.sender}")
+        delay = self._rng.random() * self._rng.choice(_FETCH_S)
+        self.scene.loop.outside(delay, self._fetched, machine, life, group.raft_group, message)
+
+    def _fetched(self, machine: Machine, life: Life, raft_group: int, message: Message) -> None:
+        if not life.alive or machine.member is None or message.snapshot is None:
+            return
+        member = machine.member
+        checkpoint = self._checkpoint(self.machines[message.sender], raft_group, message)
+        if checkpoint is None:
+            self.scene.counts["snapshots not fetched"] += 1
+            life.run(member.snapshot_failed, raft_group, message.snapshot)
+        else:
+            self.scene.counts["snapshots fetched"] += 1
+            life.run(member.install, raft_group, checkpoint)
+        report = SnapshotReport(raft_group, failed=checkpoint is None)
+        life.run(self.network.send, machine, message.sender, report)
+
+    def _checkpoint(self, leader: Machine, raft_group: int, message: Message) -> Checkpoint | None:
+        """The checkpoint of a snapshot, if its node is there and still has it."""
+        snapshot = message.snapshot
+        assert snapshot is not None
+        if not leader.online or self.network.is_cut(leader.id, message.to):
+            return None
+        id = CheckpointId(snapshot.term, snapshot.index)
+        path = DIRECTORY / "state" / state_name(raft_group) / id.file_name
+        try:
+            return Checkpoint(id, read_checkpoint(leader.disk, path))
+        except (FileNotFoundError, CorruptData):
+            return None

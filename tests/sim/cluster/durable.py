@@ -1,0 +1,225 @@
+"""What a node's journal has durably, rebuilt from the bytes that were synced: a model of the
+journal that knows nothing of the code that writes it, beyond its format.
+
+It says what a node may promise at any moment, because that much survives a crash; and what a start
+must find. A start may find one flush more: one that was written and not synced.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from pixy.cluster.group_states import hard_state_of
+from pixy.log_position import LogPosition
+from pixy.proto.state_pb2 import AppliedPositions, HardState
+from pixy.storage import JournalRecord, RecordKind, RecoveredGroup, RecoveredJournal, journal_record
+from pixy.storage.journal_format import FLUSH_FRAME_BYTES, FORMAT_VERSION, read_flush_frame, read_records
+from tests.sim.cluster.history import require
+
+__all__ = ["DurableGroup", "DurableJournal", "StoredEntry"]
+
+_BEGIN = LogPosition(0, 0)
+
+
+class StoredEntry(NamedTuple):
+    """An entry in a journal."""
+
+    term: int
+    kind: int
+    checksum: int
+    proposal: tuple[int, int, int] | None
+
+
+@dataclass(slots=True)
+class DurableGroup:
+    """Durable records of one raft group.
+
+    Attributes:
+        log: entries by index, those that were truncated or voided excluded; never shortened at the
+            front.
+        start: position of the newest log reset.
+        votes: vote by term.
+        term: term of the newest hard state.
+        hard_state: the newest hard state.
+        applied: index and end offset of the newest applied position.
+    """
+
+    log: dict[int, StoredEntry] = field(default_factory=dict)
+    start: LogPosition = _BEGIN
+    votes: dict[int, int] = field(default_factory=dict)
+    term: int = 0
+    hard_state: bytes = b""
+    applied: tuple[int, int] = (0, 0)
+    last: int = 0
+
+    def term_at(self, index: int) -> int:
+        """Term of an entry, 0 if there is none."""
+        if index == self.start.index:
+            return self.start.term
+        entry = self.log.get(index)
+        return 0 if entry is None else entry.term
+
+    def has(self, index: int, term: int) -> bool:
+        """True if an entry is there, or included in a log reset."""
+        return index <= self.start.index or self.term_at(index) == term
+
+    def append(self, index: int, entry: StoredEntry) -> None:
+        require(index <= self.last + 1, f"entry {index} is written behind entry {self.last}")
+        require(index > self.start.index, f"entry {index} is written behind a log reset at {self.start}")
+        for behind in range(index + 1, self.last + 1):
+            self.log.pop(behind, None)
+        self.log[index], self.last = entry, index
+
+    def reset(self, position: LogPosition) -> None:
+        self.log.clear()
+        self.start, self.last = position, position.index
+
+    def vote(self, payload: bytes) -> None:
+        state = hard_state_of(HardState.FromString(payload))
+        require(
+            state.term >= self.term, f"a hard state of term {state.term} is written behind one of {self.term}"
+        )
+        known = self.votes.get(state.term, 0)
+        require(known in (0, state.vote), f"votes in term {state.term}: {known} and {state.vote}")
+        self.term, self.hard_state = state.term, payload
+        self.votes[state.term] = state.vote
+
+
+class DurableJournal:
+    """The durable content of one node's journal.
+
+    Args:
+        cluster_id: id of the cluster, which the checksums of flushes include.
+
+    Attributes:
+        groups: records by raft group.
+        flush_number: newest durable flush.
+        incarnation: newest durable start.
+        on_reset: called with raft group and position when a log reset is durable.
+    """
+
+    def __init__(self, cluster_id: bytes) -> None:
+        self._cluster_id = cluster_id
+        self.groups: dict[int, DurableGroup] = {}
+        self.flush_number = 0
+        self.incarnation = 0
+        # The flush that is being written; after a crash it may be there or not.
+        self._pending: tuple[int, list[JournalRecord]] | None = None
+        self.on_reset: Callable[[int, LogPosition], None] = lambda *_: None
+
+    def group(self, raft_group: int) -> DurableGroup:
+        found = self.groups.get(raft_group)
+        if found is None:
+            found = self.groups[raft_group] = DurableGroup()
+        return found
+
+    def writing(self, path: Path, _position: int, data: bytes) -> None:
+        """A flush is about to be written."""
+        if path.suffix == ".journal":
+            self._pending = self._flush(data)
+
+    def synced(self, path: Path, _position: int, _data: bytes) -> None:
+        """The flush is durable."""
+        if path.suffix == ".journal" and self._pending is not None:
+            self._take()
+
+    def _flush(self, data: bytes) -> tuple[int, list[JournalRecord]]:
+        view = memoryview(data)
+        frame = read_flush_frame(view, 0, self._cluster_id)
+        require(frame is not None, "the journal writes something else than a flush")
+        assert frame is not None
+        places = read_records(view, FLUSH_FRAME_BYTES, FLUSH_FRAME_BYTES + frame[3], FORMAT_VERSION)
+        require(isinstance(places, list), f"flush {frame[0]}: {places}")
+        assert isinstance(places, list)
+        return frame[0], [journal_record(view, place, FORMAT_VERSION) for place in places]
+
+    def _take(self) -> None:
+        assert self._pending is not None
+        (number, records), self._pending = self._pending, None
+        require(number == self.flush_number + 1, f"flush {number} behind flush {self.flush_number}")
+        self.flush_number = number
+        for record in records:
+            self._record(record)
+
+    def _record(self, record: JournalRecord) -> None:
+        match record.kind:
+            case RecordKind.ENTRY:
+                self.group(record.raft_group).append(record.index, _stored(record))
+            case RecordKind.HARD_STATE:
+                self.group(record.raft_group).vote(bytes(record.payload))
+            case RecordKind.LOG_RESET:
+                position = LogPosition(record.term, record.index)
+                self.group(record.raft_group).reset(position)
+                self.on_reset(record.raft_group, position)
+            case RecordKind.APPLIED_POSITIONS:
+                for applied in AppliedPositions.FromString(bytes(record.payload)).positions:
+                    self.group(applied.raft_group).applied = applied.index, applied.end_offset
+            case RecordKind.INCARNATION:
+                self.incarnation = record.index
+
+    # --- starts -----------------------------------------------------------------------------------
+
+    def check_recovered(self, journal: RecoveredJournal, applied: Mapping[int, LogPosition]) -> None:
+        """Check what a start has found, and take over a flush that was written and not synced.
+
+        Args:
+            applied: entry up to which the data of each raft group goes.
+
+        Raises:
+            ClusterFailure: something is missing, or is not what was written.
+        """
+        found = journal.at.flush_number - 1
+        if self._pending is not None and found == self.flush_number + 1:
+            self._take()
+        self._pending = None
+        require(found == self.flush_number, f"the journal ends with flush {found}, not {self.flush_number}")
+        require(
+            journal.incarnation == self.incarnation,
+            f"incarnation {journal.incarnation}, expected {self.incarnation}",
+        )
+        for raft_group, group in self.groups.items():
+            recovered = journal.groups.get(raft_group)
+            where = f"raft group {raft_group} at a start"
+            require(recovered is not None or not group.last, f"{where}: nothing is left of it")
+            if recovered is None:
+                continue
+            require(
+                (recovered.hard_state or b"") == group.hard_state,
+                f"{where}: hard state {recovered.hard_state!r}, expected {group.hard_state!r}",
+            )
+            position = recovered.applied
+            found_applied = (0, 0) if position is None else (position.index, position.end_offset)
+            require(
+                found_applied == group.applied,
+                f"{where}: applied position {found_applied}, expected {group.applied}",
+            )
+            self._check_entries(group, recovered, applied[raft_group], where)
+
+    def _check_entries(
+        self, group: DurableGroup, recovered: RecoveredGroup, applied: LogPosition, where: str
+    ) -> None:
+        require(applied.index >= group.start.index, f"{where}: data up to {applied}, log from {group.start}")
+        if not group.has(applied.index, applied.term):
+            return  # a snapshot ahead of the log, which is void
+        found = [(each.index, _stored(each)) for each in recovered.entries if each.index > applied.index]
+        expected = [(index, group.log[index]) for index in range(applied.index + 1, group.last + 1)]
+        require(
+            found == expected,
+            f"{where}: entries behind {applied}: {_positions(found)}, expected {_positions(expected)}",
+        )
+
+    def put_back(self, older: "DurableJournal") -> None:
+        """The disk is replaced by an older copy of it."""
+        self.groups = older.groups
+        self.flush_number, self.incarnation = older.flush_number, older.incarnation
+        self._pending = older._pending
+
+
+def _stored(record: JournalRecord) -> StoredEntry:
+    return StoredEntry(record.term, int(record.entry_type), crc32(record.payload), record.proposal)
+
+
+def _positions(entries: Sequence[tuple[int, StoredEntry]]) -> list[LogPosition]:
+    return [LogPosition(entry.term, index) for index, entry in entries]

@@ -1,0 +1,323 @@
+"""A member of the simulated cluster: everything of a node that needs no knowledge of topics.
+
+`Member` is what the simulation asks of one; `LogMember` runs `NodeLog` with state groups of
+counters, and partitions of one topic.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from pixy.clock import Clock
+from pixy.cluster.metadata import Topic
+from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
+from pixy.cluster.node_options import NodeOptions
+from pixy.cluster.partitions import Partitions
+from pixy.cluster.peer_starts import PeerStart
+from pixy.cluster.proposals import Done
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.recovery import DataDirectory, RecoveredNode, recover_node
+from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.state_group_recovery import recover_state_group
+from pixy.proposal_id import ProposalId
+from pixy.proto.state_pb2 import HardState
+from pixy.raft import ConfChangeV2, Entry, Message, Snapshot, StateType
+from pixy.records import TopicPartition
+from pixy.storage import Checkpoint, DamagedLog, EntryType, MakeWorker, Upkeep, run_on
+from tests.sim.cluster.counters import Counters
+from tests.sim.cluster.packets import ForwardedProposal, Packet, RaftMessages, SnapshotReport
+from tests.sim.cluster.swarm import Layout, Sizes
+from tests.sim.disk import SimulatedDisk
+from tests.sim.world import DIRECTORY
+
+__all__ = ["TOPIC", "LogMember", "Member", "Outside", "state_name"]
+
+TOPIC = "topic"
+_TOPIC_ID = b"topic-id-of-16-b"
+
+
+def state_name(raft_group: int) -> str:
+    """Name of a state group."""
+    return f"state-{raft_group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a member finds around it.
+
+    Attributes:
+        worker: creates a worker thread.
+        random: of its election timeouts.
+        send: sends a packet to another node.
+        fetch: has the data of a snapshot fetched.
+        recovered: told of what a start has found.
+        applying: told of each entry that is about to be applied.
+        fault: told of the error after which nothing is durable any more.
+    """
+
+    disk: SimulatedDisk
+    clock: Clock
+    worker: MakeWorker
+    random: Random
+    send: Callable[[int, Packet], None]
+    fetch: Callable[[RaftGroup, Message], None]
+    recovered: Callable[[RecoveredNode], None]
+    applying: Callable[[RaftGroup, Entry], None]
+    fault: Callable[[BaseException], None]
+
+
+class Member(Protocol):
+    """A node, for the time of one process.
+
+    Attributes:
+        node_id: its id.
+    """
+
+    node_id: int
+
+    async def start(self) -> None:
+        """Recover everything from the disk."""
+
+    async def stop(self) -> None:
+        """Make everything durable."""
+
+    @property
+    def online(self) -> bool:
+        """True once it may talk to others."""
+
+    @property
+    def groups(self) -> Mapping[int, RaftGroup]:
+        """Its raft groups by id."""
+
+    def replica(self, raft_group: int) -> StateReplica | PartitionReplica:
+        """The application of a raft group."""
+
+    def start_of(self) -> PeerStart:
+        """What it says of itself at a handshake."""
+
+    def receive(self, sender: int, packet: Packet) -> None:
+        """Process a packet."""
+
+    def tick(self) -> None:
+        """Advance the clock of its raft groups."""
+
+    def lost_peer(self, node_id: int) -> None:
+        """The connection to another node broke."""
+
+    def propose(self, raft_group: int, kind: EntryType, payload: bytearray, done: Done, by: float) -> None:
+        """Propose an entry, with a deadline."""
+
+    def read(self, raft_group: int, done: Callable[[], None]) -> None:
+        """Begin a linearizable read."""
+
+    def transfer(self, raft_group: int, node_id: int) -> None:
+        """Hand a leadership over."""
+
+    def change_members(self, raft_group: int, change: ConfChangeV2) -> None:
+        """Propose a change of the configuration."""
+
+    def install(self, raft_group: int, checkpoint: Checkpoint) -> None:
+        """The data of a snapshot has arrived."""
+
+    def snapshot_failed(self, raft_group: int, snapshot: Snapshot) -> None:
+        """The data of a snapshot does not come."""
+
+
+class LogMember:
+    """Runs the log of a node.
+
+    Args:
+        node_id: its id; that of the identity on the disk.
+        layout, sizes: see `Swarm`.
+        outside: see `Outside`.
+    """
+
+    def __init__(self, node_id: int, layout: Layout, sizes: Sizes, outside: Outside) -> None:
+        self.node_id = node_id
+        self._layout = layout
+        self._sizes = sizes
+        self._outside = outside
+        self._states: dict[int, StateReplica] = {}
+        self._log: NodeLog
+        self._partitions: Partitions
+        self._upkeep: Upkeep
+        self._groups: Mapping[int, RaftGroup] = {}
+        self._started = False
+        self._options = NodeOptions(
+            DIRECTORY,
+            sizes.journal,
+            sizes.storage,
+            outside.random.randbytes,
+            outside.worker,
+            writer_pace=sizes.pace,
+        )
+        self._files = outside.worker("pixy-files", background=True)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        disk, options = self._outside.disk, self._options
+        recovered = await run_on(
+            self._files, lambda: recover_node(disk, DIRECTORY, self._outside.random.randbytes)
+        )
+        self._outside.recovered(recovered)
+        hooks = LogHooks(
+            drop_segments=self._drop_segments,
+            on_positions=lambda: None,
+            on_damaged=self._damaged,
+            on_full=lambda: None,
+            on_fault=self._fault,
+        )
+        peers = LogPeers(
+            send=lambda to, messages: self._outside.send(to, RaftMessages(messages)),
+            fetch=self._outside.fetch,
+            forward=self._forward,
+            random=self._outside.random,
+            config=self._sizes.raft,
+            cache_bytes=self._sizes.cache_bytes,
+        )
+        self._log = NodeLog(disk, self._outside.clock, options, recovered, self._files, hooks, peers)
+        self._groups = self._log.driver.groups
+        await self._recover_states(recovered)
+        await self._recover_partitions(recovered)
+        self._log.retention.start()
+        self._started = True
+
+    async def _recover_states(self, recovered: RecoveredNode) -> None:
+        conf = self._layout.conf_state
+        configuration = HardState(voters=conf.voters, learners=conf.learners)
+        for raft_group in self._layout.state_groups:
+            self._states[raft_group] = await recover_state_group(
+                self._log,
+                recovered,
+                raft_group,
+                state_name(raft_group),
+                Counters(),
+                configuration,
+                self._apply_to_state,
+            )
+
+    async def _recover_partitions(self, recovered: RecoveredNode) -> None:
+        outside, log = self._outside, self._log
+        groups = self._layout.partitions
+        self._upkeep = Upkeep(outside.worker("pixy-upkeep", background=True), self._fault)
+        self._partitions = Partitions(
+            DataDirectory(outside.disk, DIRECTORY, recovered.identity.cluster_id),
+            self._sizes.storage,
+            log.driver,
+            log.writer,
+            self._upkeep,
+            find_part=lambda *_: None,
+            on_readiness=lambda _: None,
+        )
+        self._partitions.voters = self._layout.conf_state
+        topic = Topic(TOPIC, _TOPIC_ID, 1, {}, groups)
+        self._partitions.put_topic(topic)
+        self._partitions.apply = self._checked(self._partitions.apply)  # type: ignore[method-assign, assignment]  # to see each entry
+        await self._partitions.restore(recovered, [topic], max(groups) + 1, self._files)
+        for number in range(len(groups)):
+            replica = self._partitions.get(TopicPartition(TOPIC, number))
+            assert replica is not None
+            self._partitions.group_of(replica)
+
+    async def stop(self) -> None:
+        await self._log.stop()
+        self._log.abandon()
+        self._upkeep.stop()
+        self._files.stop()
+
+    def _fault(self, error: BaseException) -> None:
+        self._log.give_up(error)
+        self._outside.fault(error)
+
+    def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
+        self._partitions.drop_segments(replica, log_begin_offset)
+
+    def _damaged(self, damaged: DamagedLog) -> None:
+        self._fault(damaged.error)
+
+    # --- entries ----------------------------------------------------------------------------------
+
+    def _checked(self, apply: Callable[[Any, Entry], Any]) -> Callable[[Any, Entry], Any]:
+        def checked(replica: PartitionReplica, entry: Entry) -> Any:
+            assert replica.group is not None
+            self._outside.applying(replica.group, entry)
+            return apply(replica, entry)
+
+        return checked
+
+    def _apply_to_state(self, replica: StateReplica, entry: Entry) -> Any:
+        self._outside.applying(replica.group, entry)
+        result = replica.apply(entry)
+        self._log.checkpoints.applied(replica)
+        return result
+
+    # --- what others ask for ----------------------------------------------------------------------
+
+    @property
+    def online(self) -> bool:
+        return self._started and self._log.incarnation.file > 0
+
+    @property
+    def groups(self) -> Mapping[int, RaftGroup]:
+        return self._groups
+
+    def replica(self, raft_group: int) -> StateReplica | PartitionReplica:
+        application = self.groups[raft_group].application
+        assert isinstance(application, StateReplica | PartitionReplica)
+        return application
+
+    def start_of(self) -> PeerStart:
+        return PeerStart(self._log.incarnation.number, self._log.journal.flush_number)
+
+    def receive(self, sender: int, packet: Packet) -> None:
+        driver = self._log.driver
+        match packet:
+            case RaftMessages(messages):
+                for raft_group, message in messages:
+                    driver.step(raft_group, message)
+            case ForwardedProposal(raft_group, kind, payload, proposal):
+                driver.propose_for(self.groups[raft_group], kind, payload, proposal)
+            case SnapshotReport(raft_group, failed):
+                driver.snapshots.report(self.groups[raft_group], sender, failed=failed)
+
+    def _forward(
+        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
+    ) -> None:
+        packet = ForwardedProposal(group.raft_group, kind, bytes(payload), proposal)
+        self._outside.send(group.leader, packet)
+
+    def tick(self) -> None:
+        if self._started:
+            self._log.driver.tick()
+
+    def lost_peer(self, node_id: int) -> None:
+        if not self._started:
+            return
+        for group in list(self.groups.values()):
+            node = group.node
+            if node is not None and node.raft.state is StateType.LEADER:
+                node.report_unreachable(node_id)
+                self._log.driver.snapshots.report(group, node_id, failed=True)
+
+    def propose(self, raft_group: int, kind: EntryType, payload: bytearray, done: Done, by: float) -> None:
+        self._log.driver.propose(self.groups[raft_group], kind, payload, done, by)
+
+    def read(self, raft_group: int, done: Callable[[], None]) -> None:
+        self._log.driver.reads.begin(self.groups[raft_group], done)
+
+    def transfer(self, raft_group: int, node_id: int) -> None:
+        self._log.driver.transfer(self.groups[raft_group], node_id)
+
+    def change_members(self, raft_group: int, change: ConfChangeV2) -> None:
+        group = self.groups[raft_group]
+        if group.node is not None:
+            group.node.propose_conf_change(change)
+            self._log.driver.drive(group)
+
+    def install(self, raft_group: int, checkpoint: Checkpoint) -> None:
+        self._log.install(self._states[raft_group], checkpoint)
+
+    def snapshot_failed(self, raft_group: int, snapshot: Snapshot) -> None:
+        self._log.driver.snapshots.failed(self.groups[raft_group], snapshot)

@@ -1,0 +1,70 @@
+"""What nodes send each other beyond Raft's messages."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pixy.proposal_id import ProposalId
+from pixy.raft import Entry, Message
+from pixy.raft.text import message_type_name
+from pixy.raft.wire import decode_message, encode_message
+from pixy.storage import EntryType
+
+__all__ = ["ForwardedProposal", "Packet", "RaftMessages", "SnapshotReport", "sent_copy"]
+
+
+class RaftMessages(NamedTuple):
+    """Messages of the Raft core, each with its raft group."""
+
+    messages: Sequence[tuple[int, Message]]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{group} {_brief(message)}" for group, message in self.messages)
+
+
+class ForwardedProposal(NamedTuple):
+    """A proposal for the leader of a raft group."""
+
+    raft_group: int
+    kind: EntryType
+    payload: bytes
+    proposal: ProposalId
+
+    def __str__(self) -> str:
+        return f"{self.raft_group} forwards {self.proposal}, {len(self.payload)} bytes"
+
+
+class SnapshotReport(NamedTuple):
+    """A follower tells a leader that it has fetched a snapshot, or could not."""
+
+    raft_group: int
+    failed: bool
+
+    def __str__(self) -> str:
+        return f"{self.raft_group} snapshot {'failed' if self.failed else 'fetched'}"
+
+
+Packet = RaftMessages | ForwardedProposal | SnapshotReport
+
+
+def sent_copy(message: Message, *, encodes: bool) -> Message:
+    """A message as the network has it: its payloads are those of the moment when it was sent."""
+    if encodes:
+        return decode_message(encode_message(message))
+    if not any(type(entry.data) is bytearray for entry in message.entries):
+        return message
+    entries = [
+        Entry(each.term, each.index, each.type, bytes(each.data), each.kind, each.proposal)
+        for each in message.entries
+    ]
+    copy = Message(message.type, message.to, message.sender, message.term, message.log_term, message.index)
+    copy.entries, copy.commit, copy.context = entries, message.commit, message.context
+    return copy
+
+
+def _brief(message: Message) -> str:
+    text = f"{message_type_name(message.type)[3:]} t{message.term} {message.log_term}/{message.index}"
+    if message.entries:
+        text += f" +{len(message.entries)}"
+    if message.commit:
+        text += f" c{message.commit}"
+    return text + (" rejected" if message.reject else "")

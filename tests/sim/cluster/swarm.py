@@ -1,0 +1,154 @@
+"""The swarm: what a seed chooses of sizes, speeds, members and faults. No two runs are alike, and
+each run leaves out some of what others have.
+"""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from pixy.cluster.driver_options import RAFT_CONFIG
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP
+from pixy.config import JournalConfig, StorageConfig
+from pixy.raft import ConfState, RaftConfig
+from pixy.storage import WriterPace
+from tests.sim.cluster.faults import FaultKind
+
+__all__ = ["TICK_S", "Layout", "Sizes", "Swarm", "Weather", "draw_swarm"]
+
+TICK_S = 0.1
+_THREE = ConfState((1, 2, 3))
+_CONFIGURATIONS = (_THREE, _THREE, _THREE, _THREE, _THREE, ConfState((1, 2), (3,)), ConfState((1, 2)))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Raft groups of the cluster, and the configuration that they begin with.
+
+    Attributes:
+        state_groups, partitions: ids of the raft groups.
+    """
+
+    state_groups: tuple[int, ...]
+    partitions: tuple[int, ...]
+    conf_state: ConfState
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """Ids of all raft groups."""
+        return self.state_groups + self.partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Options of every node.
+
+    Attributes:
+        cache_bytes: applied entries in memory.
+        interleaves: jobs of worker threads pause at calls on the disk.
+    """
+
+    raft: RaftConfig
+    journal: JournalConfig
+    storage: StorageConfig
+    pace: WriterPace
+    cache_bytes: int
+    interleaves: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What the network does to packets.
+
+    Attributes:
+        delays_s: smallest and largest delay.
+        late_s: delay of a late packet, which others overtake.
+        lost, twice, late: probabilities.
+    """
+
+    delays_s: tuple[float, float]
+    late_s: float
+    lost: float
+    twice: float
+    late: float
+
+
+CALM = Weather((0.0002, 0.002), 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """Choices of one seed.
+
+    Attributes:
+        weather: of the network while nothing particular happens.
+        faults: kinds that may happen, with their weights.
+        faults_count: number of faults.
+        duration_s: virtual time before everything is healed.
+        request_s: mean time between two requests.
+        encodes: messages are encoded and decoded on their way.
+    """
+
+    layout: Layout
+    sizes: Sizes
+    weather: Weather
+    faults: dict[FaultKind, int]
+    faults_count: int
+    duration_s: float
+    request_s: float
+    encodes: bool
+
+
+def draw_swarm(rng: Random) -> Swarm:
+    """Choose everything."""
+    states, partitions = rng.choice((1, 1, 2)), rng.choice((2, 2, 3))
+    layout = Layout(
+        tuple(range(1, 1 + states)),
+        tuple(range(FIRST_PARTITION_GROUP, FIRST_PARTITION_GROUP + partitions)),
+        rng.choice(_CONFIGURATIONS),
+    )
+    kinds = {kind: kind.weight for kind in FaultKind if rng.random() < 0.6}
+    if layout.conf_state != _THREE:
+        kinds[FaultKind.MEMBERSHIP] = 3 * FaultKind.MEMBERSHIP.weight
+    return Swarm(
+        layout,
+        _draw_sizes(rng),
+        _draw_weather(rng),
+        kinds or {FaultKind.CRASH: 1},
+        rng.randint(4, 14),
+        rng.choice((6.0, 9.0, 9.0, 14.0)),
+        rng.choice((0.03, 0.07, 0.15)),
+        rng.random() < 0.15,
+    )
+
+
+def _draw_sizes(rng: Random) -> Sizes:
+    one_each = rng.random() < 0.25
+    raft = replace(
+        RAFT_CONFIG,
+        election_tick=rng.choice((4, 6, 10)),
+        heartbeat_tick=rng.choice((1, 1, 2)),
+        max_inflight_messages=rng.choice((1, 4, 64)),
+        max_size_per_message=0 if one_each else rng.choice((300, 4000, 1 << 20)),
+    )
+    journal = JournalConfig(
+        file_bytes=rng.choice((1500, 3000, 3000, 8000)),
+        max_unapplied_bytes=rng.choice((1500, 4000, 1 << 20)),
+        retain_bytes=rng.choice((0, 3000, 1 << 20, 1 << 20, 1 << 20)),
+    )
+    storage = StorageConfig(
+        segment_bytes=rng.choice((1000, 4000, 50_000)),
+        tail_cache_bytes=rng.choice((0, 1000, 1 << 20)),
+        checkpoint_entries=rng.choice((2, 4, 10, 30)),
+        reserve_bytes=0,
+    )
+    pace = WriterPace(gather_s=rng.choice((0.02, 0.1)), sync_after_s=rng.choice((0.1, 0.5, 2.0)))
+    return Sizes(raft, journal, storage, pace, rng.choice((0, 1000, 1 << 20)), rng.random() < 0.15)
+
+
+def _draw_weather(rng: Random) -> Weather:
+    return Weather(
+        rng.choice(((0.0002, 0.002), (0.0005, 0.01), (0.001, 0.05))),
+        rng.choice((0.1, 0.5)),
+        rng.choice((0.0, 0.0, 0.01, 0.05)),
+        rng.choice((0.0, 0.0, 0.05)),
+        rng.choice((0.0, 0.0, 0.05)),
+    )
