@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pixy.storage import DamagedLog, LogWriter, LogWriterOptions, StagedPart, SyncedLog, WriterPace
+from pixy.storage import (
+    DamagedLog,
+    LogWriter,
+    LogWriterOptions,
+    PartitionLog,
+    StagedPart,
+    SyncedLog,
+    WriterPace,
+)
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
