@@ -22,9 +22,9 @@ from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, GroupStateRecord, HardState
-from pixy.storage import CheckpointStore, Disk, RecoveredGroup, Worker, run_on
+from pixy.storage import CheckpointStore, Disk, LogReset, Worker, run_on
 
-__all__ = ["GROUPS_COUNT", "StateGroups", "check_journal_reaches"]
+__all__ = ["GROUPS_COUNT", "StateGroups", "check_journal_reaches", "check_reset"]
 
 GROUPS_COUNT = 1
 """Number of groups `groups-n` of a new cluster."""
@@ -47,16 +47,16 @@ def check_journal_reaches(name: str, checkpoint: int, last: int) -> None:
         )
 
 
-def check_reset(name: str, applied: LogPosition, found: RecoveredGroup) -> None:
-    """Check that a state group has the data of its newest log reset.
+def check_reset(name: str, checkpoint: int, reset: LogReset | None) -> None:
+    """Check that the newest checkpoint of a state group reaches its newest log reset.
 
     Raises:
-        CorruptData: no checkpoint reaches the reset.
+        CorruptData: it ends with entry `checkpoint`, before the reset.
     """
-    if found.reset is not None and found.reset.position.index > applied.index:
+    if reset is not None and reset.position.index > checkpoint:
         raise CorruptData(
-            f"the log of {name} begins behind entry {found.reset.position.index}, but its newest checkpoint goes up to entry "
-            f"{applied.index}: checkpoints are missing"
+            f"the log of {name} begins behind entry {reset.position.index}, but its newest checkpoint goes up to entry "
+            f"{checkpoint}: checkpoints are missing"
         )
 
 
@@ -164,7 +164,7 @@ class StateGroups:
             rows, records = split_checkpoint(checkpoint.records)
         configuration = rows.configuration if rows.configuration.voters else self._alone
         found = recovered.group(raft_group)
-        check_reset(name, applied, found)
+        check_reset(name, applied.index, found.reset)
         tail = [entry_of(record) for record in found.entries_after(applied.index)]
         group = recovered_group(raft_group, found, applied, tail, configuration)
         replica = StateReplica(group, name, machine, store)

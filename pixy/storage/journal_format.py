@@ -71,6 +71,7 @@ __all__ = [
     "FLUSH_FRAME_BYTES",
     "FORMAT_VERSION",
     "RECORD_HEAD_BYTES",
+    "VERSION_WITH_OFFSETS",
     "EntryType",
     "FileHeader",
     "Flush",
@@ -99,6 +100,8 @@ __all__ = [
 
 FORMAT_VERSION = 2
 """Version of new files."""
+VERSION_WITH_OFFSETS = 2
+"""First version in which record batches have base offset and leader epoch."""
 FILE_HEADER_BYTES = 64
 FLUSH_FRAME_BYTES = 40
 RECORD_HEAD_BYTES = 60

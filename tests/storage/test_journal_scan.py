@@ -61,10 +61,11 @@ NEW_SECOND = journal_file(
     [
         [incarnation(2), reset(7), hard_state(commit=7), applied(1000, 7)],
         [entry(8, BATCH), carried_over(7), record(1, 3, index=9, payload=b"\x10\x01", proposal=(1, 2, 3))],
+        [record(1, 6, index=10, payload=2 * BATCH)],
     ],
     file=2,
     first_flush=3,
-    size=900,
+    size=1200,
 )
 SETS = (FILES, (OLD_FIRST, NEW_SECOND), (OLD_FIRST,))
 ACCEPTED = StartOutcome("", [], [])
@@ -178,6 +179,7 @@ def test_they_agree_on_an_unfinished_file(tmp_path: Path, leftover: bytes) -> No
         journal_file([[incarnation(8), incarnation(7)]], file=3, first_flush=5),
         journal_file([[record(1, 4, payload=b"\xff")]], file=3, first_flush=5),
         journal_file([[record(4, 5, payload=b"\xff")]], file=3, first_flush=5),
+        journal_file([[record(1, 6, payload=BATCH + b"\xff")]], file=3, first_flush=5),
         header(3, 1) + flush(5, 64, [record(5, 0, index=8, version=1)], 3),
     ],
 )
