@@ -1,9 +1,11 @@
 """Checkpoints of a node's state groups: when one is due, and its way to the disk.
 
 A checkpoint is written after a number of entries or bytes, and when the journal waits for it. The
-state is captured on the event loop and written by the thread for files.
+state is captured on the event loop, never while an entry is being applied, and written by the
+thread for files.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -50,10 +52,11 @@ class Checkpoints:
         self._on_written = on_written
         self._on_full = on_full
         self._on_fault = on_fault
+        self._loop = asyncio.get_running_loop()
         self._stopped = False
 
     def stop(self) -> None:
-        """Ignore errors from here on: the node stops."""
+        """Begin no further checkpoint, and ignore errors: the node stops."""
         self._stopped = True
 
     def applied(self, replica: StateReplica) -> None:
@@ -72,7 +75,8 @@ class Checkpoints:
             return
         if not replica.checkpoints or replica.checkpoints[-1].end_offset < group.applied_index:
             replica.checkpointing = True
-            self._begin(replica)
+            # Not at once: the entry that calls for it has no result yet, which is part of the state.
+            self._loop.call_soon(self._begin, replica)
         elif group.decides:
             # Two checkpoints must differ, so that the journal can be cut below the older: an empty
             # entry makes the difference.
@@ -86,6 +90,9 @@ class Checkpoints:
             replica.checkpointing = False
 
     def _begin(self, replica: StateReplica) -> None:
+        if self._stopped:
+            replica.checkpointing = False
+            return
         applied = replica.group.applied
         replica.entries_since = replica.bytes_since = 0
         self._files.submit(

@@ -227,14 +227,15 @@ def _entry(record: JournalRecord) -> dict[str, Any]:
     if record.proposal is not None:
         fields["proposal"] = record.proposal._asdict()
     fields["type"] = record.entry_type.name.lower()
+    payload = memoryview(record.payload)
+    if record.entry_type > EntryType.COMMAND:
+        check_entry_payload(record.raft_group, record.index, record.entry_type, payload)
     match record.entry_type:
         case EntryType.COMMAND:
             fields |= _command(record)
         case EntryType.RECORD_BATCH | EntryType.RECORD_BATCHES:
             fields |= _batches(record)
         case EntryType.CONF_CHANGE | EntryType.CONF_CHANGE_V2 | EntryType.STAGED_PIECE:
-            payload = memoryview(record.payload)
-            check_entry_payload(record.raft_group, record.index, record.entry_type, payload)
             fields[fields["type"]] = _plain(_MESSAGES[record.entry_type].FromString(bytes(payload)))
     return fields
 
