@@ -75,7 +75,7 @@ class Checkpoints:
             return
         if not replica.checkpoints or replica.checkpoints[-1].end_offset < group.applied_index:
             replica.checkpointing = True
-            # Not at once: the entry that calls for it has no result yet, which is part of the state.
+            # Not at once: the entry that calls for it has no result yet, and that belongs to it.
             self._loop.call_soon(self._begin, replica)
         elif group.decides:
             # Two checkpoints must differ, so that the journal can be cut below the older: an empty

@@ -25,7 +25,6 @@ import pixy
 from pixy.cluster import PartitionReplica
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import StateReplica
-from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import PartitionCommand
 from pixy.storage import (
     CheckpointId,
@@ -332,7 +331,7 @@ def test_the_journal_reaches_back_to_the_older_of_two_checkpoints(monkeypatch: p
     def rely_on_the_newer(replica: StateReplica, checkpoints: list[CheckpointId]) -> None:
         replica.checkpoints = checkpoints
         if checkpoints:
-            replica.durable_index = checkpoints[-1].end_offset
+            replica.group.durable_index = checkpoints[-1].end_offset
 
     monkeypatch.setattr(StateReplica, "set_checkpoints", rely_on_the_newer)
     assert any(fails(seed) for seed in (ONE_CHECKPOINT_SEED, *range(1, SEEDS_MAX)))
@@ -347,9 +346,9 @@ def test_segments_are_removed_only_after_a_position_that_begins_after_them(
     run_command = Partitions._run_command
 
     def run_and_drop(
-        partitions: Partitions, replica: PartitionReplica, position: LogPosition, command: PartitionCommand
+        partitions: Partitions, replica: PartitionReplica, term: int, command: PartitionCommand
     ) -> None:
-        run_command(partitions, replica, position, command)
+        run_command(partitions, replica, term, command)
         partitions.drop_segments(replica, replica.log.begin_offset)
 
     monkeypatch.setattr(Partitions, "_run_command", run_and_drop)
