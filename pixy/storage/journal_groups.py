@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, StagedPiece
+from pixy.raft import Entry, MalformedMessage, RaftEntryType, decode_conf_change
 from pixy.records import split_batches
 from pixy.storage.journal_entries import GroupEntries
 from pixy.storage.journal_files import JournalFile
@@ -31,6 +32,10 @@ __all__ = ["JournalGroups", "LogReset", "MakeEntry", "ScannedGroup", "batches_of
 _ENTRY = int(RecordKind.ENTRY)
 _ENTRIES = frozenset(map(int, ENTRY_KINDS))
 _COMMAND = int(EntryType.COMMAND)
+_CONF_CHANGES = {
+    EntryType.CONF_CHANGE: RaftEntryType.CONF_CHANGE,
+    EntryType.CONF_CHANGE_V2: RaftEntryType.CONF_CHANGE_V2,
+}
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -237,14 +242,7 @@ def check_entry_payload(raft_group: int, index: int, entry_type: EntryType, payl
 
 
 def _check_conf_change(index: int, entry_type: EntryType, payload: bytes) -> None:
-    # Rare, and the Raft core is not needed to read any other record.
-    from pixy.raft import Entry, MalformedMessage, RaftEntryType, decode_conf_change
-
-    changes = {
-        EntryType.CONF_CHANGE: RaftEntryType.CONF_CHANGE,
-        EntryType.CONF_CHANGE_V2: RaftEntryType.CONF_CHANGE_V2,
-    }
     try:
-        decode_conf_change(Entry(index=index, type=changes[entry_type], data=payload))
+        decode_conf_change(Entry(index=index, type=_CONF_CHANGES[entry_type], data=payload))
     except MalformedMessage as error:
         raise CorruptData(str(error)) from error
