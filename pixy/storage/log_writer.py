@@ -3,8 +3,8 @@
 One job at a time runs on a worker. It writes the batches that have gathered in partition logs, and
 syncs segments when enough is unsynced or some time has passed. A job has a bounded number of logs,
 so that its result takes the event loop little time. After a sync, `on_synced` gets the positions
-that the journal may rely on. No request waits for any of this, but appends must pause while
-`unwritten_bytes` exceeds its limit.
+that the journal may rely on. No request waits for any of this; the caller bounds `unwritten_bytes`
+by what it appends.
 
 A log with a damaged part of a stage is given up: the writer drops it and calls `on_damaged`; the
 other logs go on.
@@ -190,7 +190,7 @@ class LogWriter:
         self._pace = options.pace
         self._tail_cache_bytes = options.tail_cache_bytes
         self._sync_bytes = options.sync_bytes
-        # With a low limit of unwritten bytes, appends pause before `gather_bytes` have gathered.
+        # With a low limit of unwritten bytes, appends end before `gather_bytes` have gathered.
         self._gather_bytes = min(self._pace.gather_bytes, self._sync_bytes)
         self._sync_logs = options.sync_logs
         self._on_synced = on_synced
