@@ -42,7 +42,8 @@ Bytes 36..59 of other kinds are zeros. The commit index rides with the entries, 
 record or a flush of its own.
 
 Version 1 is read and no longer written. Its heads have 36 bytes, the first 36 of these, and it
-knows the kinds up to RELOCATED_ENTRY and the types up to COMMAND.
+knows the kinds up to RELOCATED_ENTRY and the types up to COMMAND. Its record batches have neither
+base offset nor leader epoch; those of version 2 have both.
 
 The cluster id in the frame's checksum is a secret of the node: a message of a client never contains
 a valid frame.

@@ -63,7 +63,9 @@ here or in a later file, proves that flush n was durable.
                      decoded: hard state, applied positions,    lost
                      reset
     undecodable      the same: entry with a change of the       refused: it cannot be applied
-    entry            configuration, or with a piece of a stage
+    entry            configuration, with a piece of a stage,
+                     or with several record batches that do
+                     not end where the payload does
     incarnation      a number of a start of the node below an   refused: files of two copies of the
     goes back        earlier one; the same again is accepted    directory were mixed
 
