@@ -198,6 +198,8 @@ class _DamagedLife:
             return
         if any(replica.fault is not None for replica in self._node._partitions):
             self.outcome = "not ready"
+        # Publications that the start goes on with are applied, and the writer reads their parts.
+        await asyncio.sleep(1)
         promised = self._model.promised()
         found = await read_everything(self._node, self._backend, self._check_says_where)
         self._model.check(found, promised)
