@@ -296,12 +296,12 @@ async def serve() -> None:
     await daemon.drain_and_stop()
 
 asyncio.run(serve())
-unused = ("aiokafka", "pixy.backend.kafka", "pixy.raft")
+unused = ("aiokafka", "pixy.backend.kafka")
 print(*sorted(name for name in sys.modules if name.startswith(unused)))
 """
 
 
-def test_a_daemon_with_embedded_clusters_only_imports_neither_aiokafka_nor_the_raft_core(
+def test_a_daemon_with_embedded_clusters_only_imports_the_codec_of_aiokafka_and_no_client(
     tmp_path: Path,
 ) -> None:
     run = subprocess.run(

@@ -1,6 +1,7 @@
 """A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
 from pixy.cluster.coordinator import Coordinator, Member
+from pixy.cluster.group_states import split_checkpoint
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
@@ -8,7 +9,7 @@ from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_m
 from pixy.cluster.publisher import Publisher
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
-from pixy.cluster.state_group_recovery import check_journal_reaches
+from pixy.cluster.state_group_recovery import check_journal_reaches, check_reset
 
 __all__ = [
     "FIRST_GROUPS_GROUP",
@@ -28,5 +29,7 @@ __all__ = [
     "SinksState",
     "Topic",
     "check_journal_reaches",
+    "check_reset",
+    "split_checkpoint",
     "unsynced_logs_max",
 ]

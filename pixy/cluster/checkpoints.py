@@ -1,7 +1,8 @@
 """Checkpoints of a node's state groups: when one is due, and its way to the disk.
 
 A checkpoint is written after a number of entries or bytes, and when the journal or a follower waits
-for it. The state is captured on the event loop and written by the thread for files.
+for it. The state is captured on the event loop, never while an entry is being applied, and written
+by the thread for files.
 
 A follower that the leader's journal cannot serve any more gets the newest checkpoint:
 
@@ -14,6 +15,7 @@ A crash before the record leaves a checkpoint ahead of the journal: the next sta
 (`Snapshots.finish_install`).
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -62,13 +64,14 @@ class Checkpoints:
         self._on_written = on_written
         self._on_full = on_full
         self._on_fault = on_fault
-        # Checkpoints of leaders on their way to the state. There may be several of a group: the next
+        # Checkpoints of leaders on their way to the state. There may be several of a group: another
         # one may come before the log reset of the one before is durable.
         self._installing: dict[tuple[RaftGroup, CheckpointId], Checkpoint] = {}
+        self._loop = asyncio.get_running_loop()
         self._stopped = False
 
     def stop(self) -> None:
-        """Ignore errors from here on: the node stops."""
+        """Begin no further checkpoint, and ignore errors: the node stops."""
         self._stopped = True
 
     def applied(self, replica: StateReplica) -> None:
@@ -87,7 +90,8 @@ class Checkpoints:
             return
         if not replica.checkpoints or replica.checkpoints[-1].end_offset < group.applied_index:
             replica.checkpointing = True
-            self._begin(replica)
+            # Not at once: the entry that calls for it has no result yet, and that belongs to it.
+            self._loop.call_soon(self._begin, replica)
         elif group.decides:
             # Two checkpoints must differ, so that the journal can be cut below the older: an empty
             # entry makes the difference.
@@ -101,6 +105,9 @@ class Checkpoints:
             replica.checkpointing = False
 
     def _begin(self, replica: StateReplica) -> None:
+        if self._stopped:
+            replica.checkpointing = False
+            return
         (term, index), conf_state = replica.group.applied, replica.group.storage.conf_state
         replica.entries_since = replica.bytes_since = 0
         self._files.submit(

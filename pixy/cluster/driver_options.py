@@ -1,4 +1,4 @@
-"""What a driver needs of its node: options, and the functions that it calls."""
+"""Options of a driver, and the functions of its node that it calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ CACHE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class DriverHooks:
-    """What a driver asks of its node.
+    """Functions of its node that a driver calls.
 
     Attributes:
         room: bytes of record batches that may be proposed; below 0 not even one batch. Then

@@ -11,16 +11,20 @@ from pixy.cluster.group_recovery import entry_of
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import WantedEntries
 from pixy.raft import Entry
-from pixy.storage import EntriesRead, EntryRange, Journal, JournalReader, Worker, parts_with
+from pixy.storage import (
+    VERSION_WITH_OFFSETS,
+    EntriesRead,
+    EntryRange,
+    Journal,
+    JournalReader,
+    Worker,
+    parts_with,
+)
 
 __all__ = ["EntryLoading"]
 
 log = structlog.get_logger(__name__)
 
-_VERSION_WITH_OFFSETS = 2
-"""Format of journal files in which batches have their offsets. Others have followers get nothing
-from earlier files: they need a snapshot.
-"""
 
 Loaded = Callable[[RaftGroup, list[Entry] | None], None]
 
@@ -42,9 +46,11 @@ class EntryLoading:
     def load(self, group: RaftGroup, wanted: WantedEntries, loaded: Loaded) -> None:
         """Read entries, at least the first wanted one; `loaded` gets None if it is not there, or
         not readable.
+
+        Files whose batches have no offsets are not read: followers behind them need a snapshot.
         """
         lo, hi, max_bytes = wanted
-        files = [file for file in self._journal.files if file.version >= _VERSION_WITH_OFFSETS]
+        files = [file for file in self._journal.files if file.version >= VERSION_WITH_OFFSETS]
         parts = parts_with(files, group.raft_group, lo, hi)
         entries = EntryRange(group.raft_group, lo, hi, group.storage.term_runs())
         self._files.submit(

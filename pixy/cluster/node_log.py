@@ -1,7 +1,7 @@
 """The log of a node: its journal, the driver of its raft groups, and the writer of its segments.
 
 Everything between a proposal and stable storage that needs no knowledge of topics. A node owns one,
-and tells it what entries mean (`LogHooks.apply`).
+and tells its driver what entries mean (`Driver.bind`).
 
 Back-pressure is in front: record batches are proposed while the entries that are not applied, and
 the applied batches that are in no segment, are at most `journal.max_unapplied_bytes`. Beyond that
@@ -77,7 +77,7 @@ class LogPeers:
 
 @dataclass(frozen=True, slots=True)
 class LogHooks:
-    """What the log asks of its node.
+    """Functions of its node that the log calls.
 
     Attributes:
         drop_segments: removes the segments of a partition below an offset.

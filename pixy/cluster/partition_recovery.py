@@ -10,12 +10,10 @@ from pixy.cluster.replica import PartitionReplica
 from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import AppliedPosition, PartitionCommand
 from pixy.raft import Entry
-from pixy.storage import Disk, EntryType, JournalRecord, StagedPart
+from pixy.records import offsets_of
+from pixy.storage import VERSION_WITH_OFFSETS, Disk, EntryType, JournalRecord, StagedPart, batches_of
 
 __all__ = ["PartitionRecovery"]
-
-_VERSION_WITH_OFFSETS = 2
-"""Format of journal files in which batches have their offsets."""
 
 
 class PartitionRecovery:
@@ -86,16 +84,31 @@ def _stamped(
 
     The first release journalled batches before it gave them an offset: that of the order in which
     they were applied.
+
+    Raises:
+        CorruptData: a batch with an offset does not continue the log; names raft group and entry.
     """
-    entries = [entry_of(record) for record in tail]
-    if not any(record.version < _VERSION_WITH_OFFSETS for record in tail):
-        return entries
     if position is not None:
         replica.proposed_end, replica.proposed_publication = position.end_offset, position.publication
-    for at, (record, entry) in enumerate(zip(tail, entries, strict=True)):
-        if record.version < _VERSION_WITH_OFFSETS and entry.kind == EntryType.RECORD_BATCH:
+    entries = []
+    for record in tail:
+        entry = entry_of(record)
+        if record.version < VERSION_WITH_OFFSETS and entry.kind == EntryType.RECORD_BATCH:
             batch = replica.stamp(EntryType.RECORD_BATCH, bytearray(entry.data), entry.term)
-            entries[at] = replace(entry, data=batch)
+            entry = replace(entry, data=batch)
         else:
+            _check_offsets(record, replica.proposed_end)
             replica.follow(entry)
+        entries.append(entry)
     return entries
+
+
+def _check_offsets(record: JournalRecord, end: int) -> None:
+    for batch in batches_of(record):
+        base_offset, next_offset = offsets_of(batch)
+        if base_offset != end:
+            raise CorruptData(
+                f"raft group {record.raft_group}, entry {record.index}: a batch with base offset {base_offset} "
+                f"behind records up to offset {end}"
+            )
+        end = next_offset

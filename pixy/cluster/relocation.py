@@ -18,6 +18,7 @@ from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica, StateReplica
 from pixy.log_position import LogPosition
 from pixy.storage import (
+    VERSION_WITH_OFFSETS,
     EntryRange,
     FilePart,
     Journal,
@@ -31,7 +32,6 @@ from pixy.storage import (
 __all__ = ["Relocation", "is_stuck"]
 
 _ENTRIES_PER_ITERATION = 200
-_VERSION_WITH_OFFSETS = 2
 
 
 def is_stuck(group: RaftGroup) -> bool:
@@ -117,7 +117,7 @@ class Relocation:
             if group is None or not group.has_entry(LogPosition(entry.term, entry.index)):
                 continue
             known = group.storage.in_memory(entry.index)
-            if known is None and entry.version < _VERSION_WITH_OFFSETS:
+            if known is None and entry.version < VERSION_WITH_OFFSETS:
                 # A batch without its offset. The next start gives it one, and has it in memory.
                 then(False)
                 return

@@ -11,7 +11,7 @@ from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import GroupStateRecord, HardState
 from pixy.raft import Snapshot
-from pixy.storage import CheckpointStore, RecoveredGroup, run_on
+from pixy.storage import CheckpointStore, LogReset, run_on
 
 __all__ = ["check_journal_reaches", "check_reset", "recover_state_group"]
 
@@ -33,16 +33,16 @@ def check_journal_reaches(name: str, checkpoint: int, last: int) -> None:
         )
 
 
-def check_reset(name: str, applied: LogPosition, found: RecoveredGroup) -> None:
-    """Check that a state group has the data of its newest log reset.
+def check_reset(name: str, checkpoint: int, reset: LogReset | None) -> None:
+    """Check that the newest checkpoint of a state group reaches its newest log reset.
 
     Raises:
-        CorruptData: no checkpoint reaches the reset.
+        CorruptData: it ends with entry `checkpoint`, before the reset.
     """
-    if found.reset is not None and found.reset.position.index > applied.index:
+    if reset is not None and reset.position.index > checkpoint:
         raise CorruptData(
-            f"the log of {name} begins behind entry {found.reset.position.index}, but its newest checkpoint goes up to entry "
-            f"{applied.index}: checkpoints are missing"
+            f"the log of {name} begins behind entry {reset.position.index}, but its newest checkpoint goes up to entry "
+            f"{checkpoint}: checkpoints are missing"
         )
 
 
@@ -79,7 +79,7 @@ async def recover_state_group(
         configuration = state.configuration if state.configuration.voters else configuration
         newest = Snapshot(applied.index, applied.term, conf_state_of(configuration))
     found = recovered.group(raft_group)
-    check_reset(name, applied, found)
+    check_reset(name, applied.index, found.reset)
     is_behind = not continues(found, applied)
     tail = [] if is_behind else [entry_of(record) for record in found.entries_after(applied.index)]
     group = recovered_group(raft_group, found, applied, tail, configuration)

@@ -378,8 +378,8 @@ class JournalConfig:
     )
     max_unapplied_bytes: int = _bytes(
         64 * _MIB,
-        "Bytes that may be in the journal and not yet durable in the partition logs. Bounds the "
-        "time of recovery.",
+        "Bytes of records that may be in the journal and in no partition log yet. Beyond that, "
+        "records wait before they enter the journal. Bounds the time of recovery.",
         minimum=_MIB,
     )
     retain_bytes: int = _bytes(

@@ -25,6 +25,7 @@ from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import check_batch, read_header
 from pixy.storage import (
     FORMAT_VERSION,
+    VERSION_WITH_OFFSETS,
     Disk,
     EntryType,
     JournalFile,
@@ -49,16 +50,22 @@ __all__ = [
 
 
 class CheckedEntry(NamedTuple):
-    """Summary of an entry: the payload of a command, or the number of offsets of a record batch.
+    """Summary of an entry.
 
-    The term comes first, as `GroupEntries` expects.
+    Attributes:
+        term: the first item, as `GroupEntries` expects.
+        command: payload of a command.
+        offsets: number of offsets that its record batches take.
+        batches: base offset and next offset of each batch; empty in files of format version 1,
+            whose batches have none yet.
     """
 
     term: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on an entry
     entry_type: EntryType
-    command: bytes
-    offsets: int
+    command: bytes = b""
+    offsets: int = 0
+    batches: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -68,14 +75,12 @@ class CheckedGroup:
     Attributes:
         entries: entries behind `applied`, or all of them if that is None, in order.
         applied: newest applied position of a partition.
-        hard_state: True if there is one.
         reset: newest reset of its log, None if there is none.
         end: index of the last entry that the journal knows of, included in a reset or not.
     """
 
     entries: list[CheckedEntry] = field(default_factory=list)
     applied: AppliedPosition | None = None
-    hard_state: bool = False
     reset: LogReset | None = None
     end: int = 0
 
@@ -135,7 +140,6 @@ def check_journal(
         raft_group: CheckedGroup(
             [entry for _, entry in group.entries],
             group.applied,
-            group.hard_state is not None,
             group.reset,
             group.end,
         )
@@ -145,18 +149,22 @@ def check_journal(
 
 
 def _checked_entry(file: JournalFile, view: memoryview, place: RecordPlace) -> CheckedEntry:
-    """Summary of an entry; raises CorruptData if it is no valid record batch, but should be."""
+    """Summary of an entry; raises CorruptData if it has no valid record batches, but should."""
     record = journal_record(view, place, file.version)
-    offsets, command = 0, b""
+    entry = CheckedEntry(record.term, record.index, record.entry_type)
+    if record.entry_type is EntryType.COMMAND:
+        return entry._replace(command=bytes(record.payload))
+    batches = []
     try:
         for batch in batches_of(record):
             check_batch(batch)
-            offsets += read_header(batch).last_offset_delta + 1
+            batches.append(read_header(batch))
     except CorruptData as error:
         raise CorruptData(f"raft group {record.raft_group}, entry {record.index}: {error}") from error
-    if record.entry_type is EntryType.COMMAND:
-        command = bytes(record.payload)
-    return CheckedEntry(record.term, record.index, record.entry_type, command, offsets)
+    entry = entry._replace(offsets=sum(each.last_offset_delta + 1 for each in batches))
+    if file.version < VERSION_WITH_OFFSETS:
+        return entry
+    return entry._replace(batches=tuple([(each.base_offset, each.next_offset) for each in batches]))
 
 
 def _summary(file: ScannedFile) -> str:

@@ -29,15 +29,18 @@ from pixy.cluster import (
     MetadataState,
     SinksState,
     check_journal_reaches,
+    check_reset,
+    split_checkpoint,
 )
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect.check_checkpoints import check_checkpoints
 from pixy.inspect.check_journal import CheckedEntry, CheckedJournal, check_journal
 from pixy.inspect.check_kafka_stages import check_kafka_stages, is_kafka_stages_directory
-from pixy.inspect.check_partition import ReplayedEntries, check_partition
+from pixy.inspect.check_partition import check_partition
 from pixy.inspect.check_staging import check_staging
+from pixy.inspect.replayed_entries import ReplayedEntries, replay
 from pixy.inspect.report import Report
-from pixy.proto.state_pb2 import OffsetRecord, PartitionCommand, PartitionIdentity
+from pixy.proto.state_pb2 import HardState, OffsetRecord, PartitionIdentity
 from pixy.storage import (
     DirectoryKind,
     Disk,
@@ -196,7 +199,7 @@ class _NodeCheck:
         sinks = self._state_group(SINKS_GROUP, "sinks", SinksState())
         self._foreign_states({"metadata", "sinks", *(f"groups-{number}" for number in range(count))})
         if metadata.whole:
-            self._raft_groups(metadata.machine, count)
+            self._raft_groups(metadata.machine)
         self._partitions(metadata)
         staged = check_staging(self._disk, self._directory / "staging", self._cluster_id, self.report)
         if sinks.whole and metadata.whole:
@@ -249,15 +252,10 @@ class _NodeCheck:
     def _state_group(
         self, raft_group: int, name: str, machine: MetadataState | GroupsState | SinksState
     ) -> _StateGroup:
-        checkpoint = check_checkpoints(self._disk, self._directory / "state" / name, self.report)
         index = 0
         group = _StateGroup(machine, self._journal.whole)
         try:
-            if checkpoint is not None:
-                machine.restore(checkpoint.records)
-                index = checkpoint.id.end_offset
-            if self._journal.whole:
-                check_journal_reaches(name, index, self._journal.group(raft_group).end)
+            index = self._restore(raft_group, name, machine)
             entries = self._entries_after(name, raft_group, index)
             group.whole &= entries is not None
             for entry in entries or ():
@@ -275,6 +273,29 @@ class _NodeCheck:
         self.report.add("state", name, f"{found}{len(entries or ())} entries in the journal behind it")
         return group
 
+    def _restore(self, raft_group: int, name: str, machine: MetadataState | GroupsState | SinksState) -> int:
+        """Restore a state machine from its newest checkpoint; returns the last entry in it.
+
+        Raises:
+            CorruptData: the journal contradicts the checkpoint, or has a log reset behind it.
+        """
+        checkpoint = check_checkpoints(self._disk, self._directory / "state" / name, self.report)
+        index, has_peers = 0, False
+        if checkpoint is not None:
+            index = checkpoint.id.end_offset
+            group_state, records = split_checkpoint(checkpoint.records)
+            machine.restore(records)
+            has_peers = _has_peers(group_state.configuration)
+        if self._journal.whole:
+            found = self._journal.group(raft_group)
+            check_reset(name, index, found.reset)
+            if not has_peers:
+                check_journal_reaches(name, index, found.end)
+            elif index > found.end:
+                ahead = f"checkpoint up to entry {index}, the journal ends at entry {found.end}"
+                self.report.warn("state", name, f"{ahead}: the next start writes the missing log reset")
+        return index
+
     def _entries_after(self, name: str, raft_group: int, index: int) -> list[CheckedEntry] | None:
         """The entries of a raft group behind `index`; None, and a finding, if any are missing."""
         try:
@@ -290,7 +311,7 @@ class _NodeCheck:
             if name not in known and self._journal.whole:
                 self.report.warn("file", self._directory / "state" / name, "does not belong here")
 
-    def _raft_groups(self, metadata: MetadataState, groups_count: int) -> None:
+    def _raft_groups(self, metadata: MetadataState) -> None:
         """Check that each raft group in the journal was created."""
         for raft_group in self._journal.groups:
             if raft_group >= metadata.next_raft_group:
@@ -359,9 +380,7 @@ class _NodeCheck:
         entries = self._entries_after(directory.name, identity.raft_group, applied.index if applied else 0)
         replayed: ReplayedEntries | None = None
         if entries is not None and self._journal.whole:
-            offsets = sum(entry.offsets for entry in entries)
-            offsets += _published_records(entries, applied.publication if applied else 0)
-            replayed = ReplayedEntries(len(entries), offsets)
+            replayed = replay(applied, entries)
             self.report.records += replayed.records
             self._ends[key] = (applied.end_offset if applied else 0) + replayed.records
         check_partition(self._disk, directory, applied, replayed, self.report)
@@ -407,13 +426,6 @@ class _NodeCheck:
                 self.report.damaged("state", name, found)
 
 
-def _published_records(entries: list[CheckedEntry], publication: int) -> int:
-    """Number of records in publications behind the last applied one."""
-    records = 0
-    for entry in entries:
-        if entry.entry_type is EntryType.COMMAND:
-            command = PartitionCommand.FromString(entry.command).publish_parts
-            if command.publication > publication:
-                publication = command.publication
-                records += sum(part.records for part in command.parts)
-    return records
+def _has_peers(configuration: HardState) -> bool:
+    members = {*configuration.voters, *configuration.learners, *configuration.voters_outgoing}
+    return len(members) > 1

@@ -10,6 +10,8 @@ and changes nothing.
     bytes and segments behind the applied position, with         ok, applied again
     entries in the journal
     the same without entries                                     damaged: the partition is not ready
+    an entry to be applied again with a batch that does not      damaged: the next start is refused
+    continue the log
     index that is missing from a long segment, contradicts it,   warning
     or has no segment; unknown file
     segments without an applied position or an entry; a name     damaged: the next start is refused
@@ -19,10 +21,10 @@ and changes nothing.
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from pixy.errors import CorruptData
+from pixy.inspect.replayed_entries import ReplayedEntries
 from pixy.inspect.report import Report, Verdict
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import BatchHeader
@@ -36,19 +38,11 @@ from pixy.storage import (
     segment_path,
 )
 
-__all__ = ["ReplayedEntries", "check_partition"]
+__all__ = ["check_partition"]
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex)")
 _UNINDEXED_BYTES_MAX = 4 * INDEX_INTERVAL_BYTES
 """Bytes that may lack an index entry: a start of an earlier release began a new interval."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedEntries:
-    """Entries in the journal behind the applied position of a partition, and their records."""
-
-    entries: int = 0
-    records: int = 0
 
 
 def check_partition(
@@ -97,6 +91,9 @@ class _PartitionCheck:
             self._without_position(bases)
         else:
             self._with_position(self._applied, bases)
+        if self._replayed is not None and self._replayed.fault:
+            found = f"{self._replayed.fault}: the next start is refused"
+            self._report.damaged("partition", self._directory.name, found)
         verdict = max((finding.verdict for finding in self._report.findings[findings:]), default=Verdict.OK)
         self._report.records += self._records
         self._report.add("partition", self._directory.name, self._summary(len(bases)), verdict)

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
-from pixy.cluster import FIRST_GROUPS_GROUP, FIRST_PARTITION_GROUP, METADATA_GROUP, SINKS_GROUP
+from pixy.cluster import (
+    FIRST_GROUPS_GROUP,
+    FIRST_PARTITION_GROUP,
+    METADATA_GROUP,
+    SINKS_GROUP,
+    split_checkpoint,
+)
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.raft_pb2 import ConfChange, ConfChangeV2
 from pixy.proto.state_pb2 import (
@@ -34,6 +40,7 @@ from pixy.proto.state_pb2 import (
 from pixy.records import COMPRESSION, BatchHeader, check_batch, read_header, read_records
 from pixy.staging import STAGE_FILE
 from pixy.storage import (
+    VERSION_WITH_OFFSETS,
     Disk,
     EntryType,
     JournalRecord,
@@ -194,8 +201,18 @@ def _dump_record(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
             yield DumpLine("incarnation", {"number": record.index})
         case _:
             yield DumpLine(record.kind.name.lower(), place | _entry(record))
-            for batch in batches_of(record) if records else ():
-                yield from _dump_records(batch)
+            yield from _dump_entry_batches(record, records)
+
+
+def _dump_entry_batches(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
+    """Each batch of an entry that has several, by its place in the payload; the records of any."""
+    position = 0
+    for batch in batches_of(record):
+        if record.entry_type is EntryType.RECORD_BATCHES:
+            yield DumpLine("batch", _batch(position, read_header(batch)))
+            position += len(batch)
+        if records:
+            yield from _dump_records(batch)
 
 
 def _plain_state(record: JournalRecord) -> dict[str, Any]:
@@ -204,26 +221,36 @@ def _plain_state(record: JournalRecord) -> dict[str, Any]:
 
 def _entry(record: JournalRecord) -> dict[str, Any]:
     """Fields that only entries have, original or relocated."""
-    payload = bytes(record.payload)
     fields: dict[str, Any] = {}
     if record.version > 1:
         fields["commit"] = record.commit
     if record.proposal is not None:
         fields["proposal"] = record.proposal._asdict()
     fields["type"] = record.entry_type.name.lower()
+    payload = memoryview(record.payload)
+    if record.entry_type > EntryType.COMMAND:
+        check_entry_payload(record.raft_group, record.index, record.entry_type, payload)
     match record.entry_type:
         case EntryType.COMMAND:
             fields |= _command(record)
         case EntryType.RECORD_BATCH | EntryType.RECORD_BATCHES:
-            batches = batches_of(record)
-            for batch in batches:
-                check_batch(batch)
-            fields |= {"records": sum(read_header(batch).records for batch in batches)}
-            if record.entry_type is EntryType.RECORD_BATCHES:
-                fields |= {"batches": len(batches)}
+            fields |= _batches(record)
         case EntryType.CONF_CHANGE | EntryType.CONF_CHANGE_V2 | EntryType.STAGED_PIECE:
-            check_entry_payload(record.raft_group, record.index, record.entry_type, payload)
-            fields[fields["type"]] = _plain(_MESSAGES[record.entry_type].FromString(payload))
+            fields[fields["type"]] = _plain(_MESSAGES[record.entry_type].FromString(bytes(payload)))
+    return fields
+
+
+def _batches(record: JournalRecord) -> Mapping[str, Any]:
+    """Fields of an entry with record batches. Offset and epoch are those of the first one."""
+    batches = batches_of(record)
+    for batch in batches:
+        check_batch(batch)
+    headers = [read_header(batch) for batch in batches]
+    fields: dict[str, Any] = {"records": sum(header.records for header in headers)}
+    if record.version >= VERSION_WITH_OFFSETS:
+        fields |= {"base_offset": headers[0].base_offset, "epoch": headers[0].leader_epoch}
+    if record.entry_type is EntryType.RECORD_BATCHES:
+        fields["batches"] = len(batches)
     return fields
 
 
@@ -307,7 +334,10 @@ def _dump_checkpoint(disk: Disk, path: Path) -> Iterator[DumpLine]:
         if damage:
             raise CorruptData(f"corrupt at byte {position}: {damage}")
         yield DumpLine("batch", _batch(position, header))
-    for key, value in read_checkpoint(disk, path):
+    group_state, records = split_checkpoint(read_checkpoint(disk, path))
+    if group_state.HasField("configuration"):
+        yield DumpLine("group_state", _plain(group_state))
+    for key, value in records:
         if path.parent.name == "sinks":
             yield _dump_sink(key, value)
         elif path.parent.name != "metadata" and key.startswith(_GROUP_KEY):

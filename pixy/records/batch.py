@@ -123,10 +123,10 @@ def batch_bytes(buffer: Buffer, at: int = 0) -> int:
 
 
 def split_batches(batches: memoryview) -> list[memoryview]:
-    """Batches that are back to back in a buffer, by their lengths.
+    """Batches that are back to back in a buffer, at least one, by their lengths.
 
     Raises:
-        CorruptData: they do not end with the buffer.
+        CorruptData: there is none, or they do not end with the buffer.
     """
     found, at, size = [], 0, len(batches)
     while at + HEADER_BYTES <= size:
@@ -135,7 +135,7 @@ def split_batches(batches: memoryview) -> list[memoryview]:
             break
         found.append(batches[at:end])
         at = end
-    if at != size:
+    if at != size or not found:
         raise CorruptData(f"record batches of {size} bytes end at byte {at}")
     return found
 

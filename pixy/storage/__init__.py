@@ -17,6 +17,7 @@ from pixy.storage.journal_entries import entries_after
 from pixy.storage.journal_files import FilePart, JournalFile, JournalPosition, Span, journal_path, parts_with
 from pixy.storage.journal_format import (
     FORMAT_VERSION,
+    VERSION_WITH_OFFSETS,
     EntryType,
     JournalRecord,
     RecordKind,
@@ -55,6 +56,7 @@ __all__ = [
     "FORMAT_VERSION",
     "INDEX_INTERVAL_BYTES",
     "RETIRED",
+    "VERSION_WITH_OFFSETS",
     "Checkpoint",
     "CheckpointId",
     "CheckpointStore",

@@ -152,7 +152,6 @@ class Journal:
         # record. Invariant: `files` ends with the file of the first of them.
         self._telling: GatheredUnits | None = None
         self._finished: tuple[_Written | None, GatheredUnits] | None = None
-        self._paused = False
         self._broken = False
         self._retry: asyncio.TimerHandle | None = None
         # Set while nothing is gathered, in flight or to be reported, and while gathered units wait
@@ -217,17 +216,6 @@ class Journal:
         if self._flushing is None and not self._scheduled and self._finished is None:
             self._schedule()
 
-    def pause(self) -> None:
-        """Start no further flush until `resume`."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Start flushes again after `pause`."""
-        self._paused = False
-        busy = self._scheduled or self._flushing is not None or self._finished is not None
-        if self._has_units() and not busy:
-            self._schedule()
-
     async def drained(self) -> None:
         """Wait until all appended units are durable, or cannot become so: the journal is broken or
         the disk is full.
@@ -275,13 +263,12 @@ class Journal:
 
     def _schedule(self) -> None:
         self._idle.clear()
-        if not self._paused:
-            self._scheduled = True
-            self._loop.call_soon(self._begin_flush)
+        self._scheduled = True
+        self._loop.call_soon(self._begin_flush)
 
     def _begin_flush(self) -> None:
         self._scheduled = False
-        if self._broken or self._paused:
+        if self._broken:
             return
         if self._full:
             gathered = self._full.popleft()
@@ -330,7 +317,7 @@ class Journal:
             self.files[-1].add(gathered.lowest, gathered.highest, written.position)
             self.files[-1].end = written.end
         self._telling = gathered
-        if self._has_units() and not self._paused and not self._scheduled:
+        if self._has_units() and not self._scheduled:
             self._begin_flush()
 
     def _tell(self) -> None:

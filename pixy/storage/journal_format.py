@@ -42,7 +42,8 @@ Bytes 36..59 of other kinds are zeros. The commit index rides with the entries, 
 record or a flush of its own.
 
 Version 1 is read and no longer written. Its heads have 36 bytes, the first 36 of these, and it
-knows the kinds up to RELOCATED_ENTRY and the types up to COMMAND.
+knows the kinds up to RELOCATED_ENTRY and the types up to COMMAND. Its record batches have neither
+base offset nor leader epoch; those of version 2 have both.
 
 The cluster id in the frame's checksum is a secret of the node: a message of a client never contains
 a valid frame.
@@ -71,6 +72,7 @@ __all__ = [
     "FLUSH_FRAME_BYTES",
     "FORMAT_VERSION",
     "RECORD_HEAD_BYTES",
+    "VERSION_WITH_OFFSETS",
     "EntryType",
     "FileHeader",
     "Flush",
@@ -99,6 +101,8 @@ __all__ = [
 
 FORMAT_VERSION = 2
 """Version of new files."""
+VERSION_WITH_OFFSETS = 2
+"""First version in which record batches have base offset and leader epoch."""
 FILE_HEADER_BYTES = 64
 FLUSH_FRAME_BYTES = 40
 RECORD_HEAD_BYTES = 60

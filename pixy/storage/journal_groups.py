@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, StagedPiece
+from pixy.raft import Entry, MalformedMessage, RaftEntryType, decode_conf_change
 from pixy.records import split_batches
 from pixy.storage.journal_entries import GroupEntries
 from pixy.storage.journal_files import JournalFile
@@ -31,6 +32,10 @@ __all__ = ["JournalGroups", "LogReset", "MakeEntry", "ScannedGroup", "batches_of
 _ENTRY = int(RecordKind.ENTRY)
 _ENTRIES = frozenset(map(int, ENTRY_KINDS))
 _COMMAND = int(EntryType.COMMAND)
+_CONF_CHANGES = {
+    EntryType.CONF_CHANGE: RaftEntryType.CONF_CHANGE,
+    EntryType.CONF_CHANGE_V2: RaftEntryType.CONF_CHANGE_V2,
+}
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -126,7 +131,7 @@ class JournalGroups(Generic[T]):
                     spans[raft_group] = (index, span[1], span[2])
                 if entry_type > _COMMAND:
                     payload = view[place[0] + head_bytes(file.version) : place[1]]
-                    check_entry_payload(raft_group, index, EntryType(entry_type), bytes(payload))
+                    check_entry_payload(raft_group, index, EntryType(entry_type), payload)
                 entry = make_entry(file, view, place)
                 if self.trusted:
                     group = groups.get(raft_group) or self._group(raft_group)
@@ -216,25 +221,28 @@ def batches_of(record: JournalRecord) -> list[memoryview]:
     return split_batches(payload) if record.entry_type is EntryType.RECORD_BATCHES else []
 
 
-def check_entry_payload(raft_group: int, index: int, entry_type: EntryType, payload: bytes) -> None:
-    """Check that a change of the configuration, or a piece of a stage, can be decoded.
+def check_entry_payload(raft_group: int, index: int, entry_type: EntryType, payload: memoryview) -> None:
+    """Check that an entry can be decoded: a change of the configuration, a piece of a stage, or the
+    lengths of several record batches.
 
     Raises:
         CorruptData: it cannot; names raft group and index.
     """
-    # Both are rare, and the Raft core is not needed to read any other record.
-    from pixy.raft import Entry, MalformedMessage, RaftEntryType, decode_conf_change
-
-    changes = {
-        EntryType.CONF_CHANGE: RaftEntryType.CONF_CHANGE,
-        EntryType.CONF_CHANGE_V2: RaftEntryType.CONF_CHANGE_V2,
-    }
     try:
-        if entry_type is EntryType.STAGED_PIECE:
-            StagedPiece.FromString(payload)
-        elif entry_type in changes:
-            decode_conf_change(Entry(index=index, type=changes[entry_type], data=payload))
-    except (DecodeError, MalformedMessage) as error:
+        if entry_type is EntryType.RECORD_BATCHES:
+            split_batches(payload)
+        elif entry_type is EntryType.STAGED_PIECE:
+            StagedPiece.FromString(bytes(payload))
+        else:
+            _check_conf_change(index, entry_type, bytes(payload))
+    except (CorruptData, DecodeError) as error:
         raise CorruptData(
             f"raft group {raft_group}, entry {index}: {entry_type.name.lower()} cannot be decoded: {error}"
         ) from error
+
+
+def _check_conf_change(index: int, entry_type: EntryType, payload: bytes) -> None:
+    try:
+        decode_conf_change(Entry(index=index, type=_CONF_CHANGES[entry_type], data=payload))
+    except MalformedMessage as error:
+        raise CorruptData(str(error)) from error

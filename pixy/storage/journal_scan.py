@@ -63,7 +63,9 @@ here or in a later file, proves that flush n was durable.
                      decoded: hard state, applied positions,    lost
                      reset
     undecodable      the same: entry with a change of the       refused: it cannot be applied
-    entry            configuration, or with a piece of a stage
+    entry            configuration, with a piece of a stage,
+                     or with several record batches that do
+                     not end where the payload does
     incarnation      a number of a start of the node below an   refused: files of two copies of the
     goes back        earlier one; the same again is accepted    directory were mixed
 
@@ -105,7 +107,6 @@ __all__ = [
     "TornTail",
     "UnfinishedFile",
     "judge_header",
-    "read_bytes",
 ]
 
 _NAME = re.compile(r"([0-9]{20})\.journal")
@@ -239,7 +240,7 @@ class JournalScan(Generic[T]):
     ) -> Iterator[ScannedFile | UnfinishedFile | TornTail | RefusedStart]:
         path = journal_path(self._directory, number)
         try:
-            data = read_bytes(self._disk, path)
+            data = _read_bytes(self._disk, path)
         except OSError as error:
             yield self._refuse(RefusedStart(path, f"cannot be read: {error.strerror}", error))
             return
@@ -363,10 +364,9 @@ def _corrupt(path: Path, byte: int, found: str) -> RefusedStart:
     return RefusedStart(path, reason, CorruptData(f"{path} is {reason}"))
 
 
-def read_bytes(disk: Disk, path: Path, begin: int = 0, end: int | None = None) -> bytes:
-    """Bytes `begin` to `end` of a file, or to its end. Blocks."""
+def _read_bytes(disk: Disk, path: Path) -> bytes:
     file = disk.open(path)
     try:
-        return file.read_at((file.size() if end is None else end) - begin, begin)
+        return file.read_at(file.size(), 0)
     finally:
         file.close()

@@ -3,8 +3,8 @@
 One job at a time runs on a worker. It writes the batches that have gathered in partition logs, and
 syncs segments when enough is unsynced or some time has passed. A job has a bounded number of logs,
 so that its result takes the event loop little time. After a sync, `on_synced` gets the positions
-that the journal may rely on. No request waits for any of this, but appends must pause while
-`unwritten_bytes` exceeds its limit.
+that the journal may rely on. No request waits for any of this; the caller bounds `unwritten_bytes`
+by what it appends.
 
 A log with a damaged part of a stage is given up: the writer drops it and calls `on_damaged`; the
 other logs go on.
@@ -190,7 +190,7 @@ class LogWriter:
         self._pace = options.pace
         self._tail_cache_bytes = options.tail_cache_bytes
         self._sync_bytes = options.sync_bytes
-        # With a low limit of unwritten bytes, appends pause before `gather_bytes` have gathered.
+        # With a low limit of unwritten bytes, appends end before `gather_bytes` have gathered.
         self._gather_bytes = min(self._pace.gather_bytes, self._sync_bytes)
         self._sync_logs = options.sync_logs
         self._on_synced = on_synced
@@ -213,6 +213,8 @@ class LogWriter:
         self._sync_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
+        # Enough has gathered: a job begins in the next iteration of the loop.
+        self._begins = False
         # A job is on the worker, or waits for disk space.
         self._running = False
         self._stopping = False
@@ -233,7 +235,8 @@ class LogWriter:
 
         Args:
             mark: returns the caller's label of the log's state. Called when batches are taken out
-                of memory, on the event loop, so that both are of the same state.
+                of memory, on the event loop, so that both are of the same state; never within this
+                call, in which the caller's state may be half changed.
         """
         if batches == 1:
             self._tail.append(partition_log)
@@ -253,7 +256,9 @@ class LogWriter:
         if self._running:
             return
         if self._enough_has_gathered():
-            self._begin()
+            if not self._begins:
+                self._begins = True
+                self._loop.call_soon(self._begin)
         elif self._write_timer is None:
             self._write_timer = self._loop.call_later(self._pace.gather_s, self._begin)
 
@@ -304,6 +309,7 @@ class LogWriter:
     # --- on the event loop ------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._begins = False
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None

@@ -1,8 +1,8 @@
 """The log of one partition: its committed and applied batches, in segments and in memory.
 
-A batch goes through three states. *Appended*: it has its offset, the journal has made it durable,
-and it is read from memory. *Written*: it is also in a segment. *Synced*: the segment is on stable
-storage, and an applied position in the journal says so; only then may the journal drop it.
+A batch goes through three states. *Appended*: it is committed at its offset, durable in the
+journal, and read from memory. *Written*: it is also in a segment. *Synced*: the segment is on
+stable storage, and an applied position in the journal says so; only then may the journal drop it.
 Responses wait for the first state alone; the other two follow later, many batches at a time.
 
 The methods of the first section below are called on the event loop; the others block. `open`,

@@ -578,7 +578,7 @@ async def test_unsynced_logs_use_a_quarter_of_the_open_file_limit(
         assert cluster.node._log.writer._sync_logs == logs
 
 
-async def test_too_much_unwritten_data_pauses_the_journal_until_it_is_written(tmp_path: Path) -> None:
+async def test_batches_wait_while_too_much_is_in_no_segment(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", Sizes(max_unapplied_bytes=2000)).running() as cluster:
         await cluster.create_topic()
         full(cluster.disk, "create", ".log")
@@ -593,7 +593,7 @@ async def test_too_much_unwritten_data_pauses_the_journal_until_it_is_written(tm
         assert [answer.result() for answer in answers] == list(range(10))
 
 
-async def test_entries_of_a_paused_journal_are_written_before_a_stop(tmp_path: Path) -> None:
+async def test_batches_that_wait_for_room_are_written_before_a_stop(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", Sizes(max_unapplied_bytes=1000)).running() as cluster:
         await cluster.create_topic()
         answers = [cluster.append_nowait(b"x" * 2000)]

@@ -44,6 +44,24 @@ def directories(cluster: Cluster) -> list[str]:
     return sorted(path.name for path in (cluster.directory / "topics").iterdir())
 
 
+@pytest.mark.parametrize("max_unapplied_bytes", [1 << 20, 2])
+async def test_an_applied_position_has_the_result_of_its_last_entry(
+    tmp_path: Path, max_unapplied_bytes: int
+) -> None:
+    # With little room, each entry begins a write of its own.
+    sizes = Sizes(max_unapplied_bytes=max_unapplied_bytes)
+    async with Cluster(tmp_path / "data", sizes).running() as cluster:
+        await cluster.create_topic()
+        await cluster.append(b"a", b"b", b"c")
+        await cluster.sync()
+        group = replica(cluster).group
+        assert group is not None
+        assert group.position is not None
+        [row] = group.position.rows
+        assert (group.position.index, group.position.end_offset) == (4, 3)
+        assert (list(row.sequences), list(row.values)) == ([1, 2, 3], [0, 1, 2])
+
+
 # --- topics that go -------------------------------------------------------------------------------
 
 

@@ -2,17 +2,23 @@
 
 import json
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pixy.inspect import ReadOnlyDisk, Verdict, check_node
-from pixy.records import TopicPartition
-from tests.cluster.nodes import Cluster
+from pixy.cluster import PartitionReplica
+from pixy.cluster.recovery import recover_node
+from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
+from pixy.records import TopicPartition, read_header
+from pixy.storage import EntryType, JournalRecord
+from tests.cluster.nodes import Cluster, copy_of
 from tests.cluster.staging import finished, publish, staged
-from tests.fixtures.make_release import RELEASES, contents, make
+from tests.fakes.disk import RecordingDisk
+from tests.fixtures.make_release import RELEASES, contents, make, present_name
 
+FIRST = "0.1.0"
+"""Its journal has format version 1."""
 NAMES = sorted(path.stem for path in RELEASES.glob("*.zip"))
 
 
@@ -23,7 +29,18 @@ def unpacked(name: str, tmp_path: Path) -> Path:
 
 
 def test_the_present_release_has_its_directory() -> None:
-    assert version("pixy") in NAMES
+    assert {FIRST, present_name()} <= set(NAMES)
+
+
+def replica_of(cluster: Cluster, topic: str, partition: int = 0) -> PartitionReplica:
+    replica = cluster.node.partition(TopicPartition(topic, partition))
+    assert replica is not None
+    return replica
+
+
+def dumped(directory: Path, what: str) -> list[dict[str, Any]]:
+    """Fields of the lines of a kind."""
+    return [dict(line.fields) for line in dump(ReadOnlyDisk(), directory) if line.what == what]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,8 +68,7 @@ async def test_indexes_of_a_release_are_used(name: str, tmp_path: Path) -> None:
     [index] = (directory / "topics" / "indexed-0").glob("*.index")
     before = index.read_bytes()
     async with Cluster(directory).running() as cluster:
-        replica = cluster.node.partition(TopicPartition("indexed", 0))
-        assert replica is not None
+        replica = replica_of(cluster, "indexed")
         assert [segment._entries for segment in replica.log._files.segments] == [len(before) // 8]
         await cluster.append(b"x" * 60_000, b"y", topic="indexed")
         await cluster.sync()
@@ -64,6 +80,53 @@ async def test_indexes_of_a_release_are_used(name: str, tmp_path: Path) -> None:
 def test_a_check_finds_a_directory_of_a_release_intact(name: str, tmp_path: Path) -> None:
     report = check_node(ReadOnlyDisk(), unpacked(name, tmp_path))
     assert [finding for finding in report.findings if finding.verdict is Verdict.DAMAGED] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_dump_shows_a_directory_of_a_release(name: str, tmp_path: Path) -> None:
+    directory = unpacked(name, tmp_path)
+    assert dumped(directory, "damage") == []
+    assert {fields["name"] for fields in dumped(directory, "topic")} >= {"plain", "cut", "indexed"}
+    is_first = name == FIRST
+    assert {fields["version"] for fields in dumped(directory, "journal")} == {1 if is_first else 2}
+    assert bool(dumped(directory, "group_state")) is not is_first
+
+
+def tail_of(directory: Path, raft_group: int) -> list[JournalRecord]:
+    """Entries of a raft group in the journal that have record batches and are not applied."""
+    recovered = recover_node(RecordingDisk(), directory, bytes)
+    recovered.lock.close()
+    entries = recovered.group(raft_group).entries
+    return [entry for entry in entries if entry.entry_type is EntryType.RECORD_BATCH]
+
+
+async def test_entries_of_a_journal_of_version_1_get_offset_and_epoch_at_a_start(tmp_path: Path) -> None:
+    directory = unpacked(FIRST, tmp_path)
+    [raft_group] = json.loads((RELEASES / f"{FIRST}.json").read_text())["cut"]["raft groups"]
+    [entry] = tail_of(directory, raft_group)
+    header = read_header(entry.payload)
+    assert (entry.version, header.base_offset, header.leader_epoch) == (1, 0, -1)
+    async with Cluster(directory).running() as cluster:
+        chunk = replica_of(cluster, "cut").log.read_memory(30, 1000)
+        assert chunk is not None
+        header = read_header(chunk.batches[0])
+        assert (header.base_offset, header.leader_epoch) == (30, 1)
+        await cluster.append(b"more", topic="cut")
+        killed = copy_of(directory, "killed")
+    # No segment has them yet, so a start applies entries of both versions again.
+    old, new = tail_of(killed, raft_group)
+    assert (old.version, new.version, new.index) == (1, 2, entry.index + 2)
+    header = read_header(new.payload)
+    assert (header.base_offset, header.leader_epoch) == (31, new.term)
+    assert new.term > entry.term
+    report = check_node(ReadOnlyDisk(), killed)
+    assert [finding for finding in report.findings if finding.verdict is Verdict.DAMAGED] == []
+    async with Cluster(killed).running() as cluster:
+        log = replica_of(cluster, "cut").log
+        assert log.end_offset == 32
+        chunk = log.read_memory(30, 1000)
+        assert chunk is not None
+        assert [read_header(batch).base_offset for batch in chunk.batches] == [30, 31]
 
 
 async def test_the_directory_contains_every_kind_of_file(tmp_path: Path) -> None:
@@ -83,3 +146,17 @@ async def test_the_directory_contains_every_kind_of_file(tmp_path: Path) -> None
     assert found["cut"]["partitions"][0]["begin"] > 0
     assert len(found["plain"]["partitions"]) == 3
     assert found["plain"]["committed"]["group 2"] == {"0": 11}
+    assert [partition["end"] for partition in found["relocated"]["partitions"]] == [6]
+
+
+async def test_the_directory_contains_every_kind_of_record(tmp_path: Path) -> None:
+    killed, _ = await make(tmp_path)
+    kinds = ("entry", "relocated_entry", "hard_state", "applied_position", "incarnation")
+    assert [kind for kind in kinds if not dumped(killed / "journal", kind)] == []
+    assert dumped(killed / "journal", "incarnation")[-1] == {"number": 2}
+    types = {fields["type"] for fields in dumped(killed / "journal", "entry")}
+    assert types == {"empty", "command", "record_batch", "record_batches"}
+    for name in ("metadata", "groups-0", "sinks"):
+        state = dumped(killed / "state" / name, "group_state")[-1]
+        assert state["rows"], name
+        assert state["configuration"]["voters"] == [1]

@@ -48,7 +48,7 @@ async def test_unwritten_entries_of_an_abandoned_log_outlive_their_journal_files
 
     def count_and_append(
         relocation: Relocation,
-        then: Callable[[], None],
+        then: Callable[[bool], None],
         entries: list[JournalRecord],
         error: BaseException | None,
     ) -> None:

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster.group_states import split_checkpoint
 from pixy.cluster.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.node_log import LogHooks, NodeLog
 from pixy.cluster.node_options import NodeOptions
+from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import recover_node
 from pixy.cluster.replica import StateReplica
@@ -15,8 +17,9 @@ from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.state_groups import StateGroups
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import CorruptData
+from pixy.proposal_id import ProposalId
 from pixy.raft import Entry
-from pixy.storage import RecoveredGroup
+from pixy.storage import CheckpointStore, RecoveredGroup
 from tests.cluster.nodes import Cluster, Sizes
 from tests.cluster.staging import finished, piece_of, publish, stage
 from tests.fakes.clock import FakeClock
@@ -81,6 +84,24 @@ async def test_a_checkpoint_and_the_journal_after_it_are_the_whole_state(
     for group in log.driver.groups.values():
         assert not group.has_tail
         assert group.hard_state_file
+
+
+async def test_a_checkpoint_has_the_result_of_its_last_entry(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", Sizes(checkpoint_entries=1)).running() as cluster:
+        await cluster.create_topic()
+        for offset in (1, 2, 3):
+            await cluster.commit(offset)
+        await cluster.settle()
+        group = cluster.node.state_groups.groups[0].group
+        last = ProposalId(1, 1, 3)
+        assert group.rows.judge(last) == 0
+    checkpoint, _ = CheckpointStore(RecordingDisk(), tmp_path / "data/state/groups-0").load()
+    assert checkpoint is not None
+    assert checkpoint.id.end_offset == group.applied_index
+    state, others = split_checkpoint(checkpoint.records)
+    assert ProposerRows(state.rows).judge(last) == 0
+    assert list(state.configuration.voters) == [1]
+    assert others
 
 
 async def test_deleted_topics_with_offsets_are_found(tmp_path: Path) -> None:

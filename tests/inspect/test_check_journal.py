@@ -8,7 +8,7 @@ import pytest
 
 from pixy.errors import CorruptData
 from pixy.inspect import CheckedJournal, ReadOnlyDisk, Report, Verdict, check_journal
-from pixy.records import NewRecord, build_batch
+from pixy.records import NewRecord, build_batch, patch_batch
 from tests.storage.journals import (
     CLUSTER,
     OWNER,
@@ -32,6 +32,12 @@ SECOND = journal_file(
 LAST_FLUSH = SECOND.rindex(b"FLSH")
 END = SECOND.rindex(BATCH) + len(BATCH)
 Found = list[tuple[str, str]]
+
+
+def stamped(base_offset: int) -> bytes:
+    batch = bytearray(BATCH)
+    patch_batch(batch, base_offset, 1)
+    return bytes(batch)
 
 
 def name(number: int) -> str:
@@ -62,6 +68,7 @@ def test_a_whole_journal_is_ok_and_tells_what_every_group_has(tmp_path: Path) ->
     assert (journal.whole, journal.files, report.bytes) == (True, 2, 1400)
     group = journal.group(1000)
     assert [(each.index, each.offsets) for each in group.entries] == [(3, 2), (4, 2)]
+    assert [each.batches for each in group.entries] == [((0, 2),), ((0, 2),)]
     assert [each.index for each in group.entries_after(1000, 3)] == [4]
     assert [each.index for each in journal.group(1001).entries] == [1]
     assert group.applied is not None
@@ -228,6 +235,16 @@ def test_a_file_that_a_crash_left_unfinished_is_a_warning(tmp_path: Path) -> Non
             "raft group 1000, entry 1: staged_piece cannot be decoded",
         ),
         (
+            journal_file([[record(1, 6, payload=BATCH + b"\xff")]], file=2, first_flush=3),
+            "raft group 1000, entry 1: record_batches cannot be decoded",
+        ),
+        (
+            journal_file(
+                [[record(1, 6, index=3, payload=BATCH + BATCH[:-1] + b"\xff")]], file=2, first_flush=3
+            ),
+            "raft group 1000, entry 3: record batch at offset 0 has CRC",
+        ),
+        (
             journal_file([[record(2, 0, payload=b"\xff")]], file=2, first_flush=3),
             "raft group 1000: hard state cannot be decoded",
         ),
@@ -293,6 +310,15 @@ def test_a_file_of_an_older_version_is_said_to_be_one(tmp_path: Path) -> None:
     found = f"format version 1, flushes 1 to 2, 2 records, {len(old)} of {len(old)} bytes"
     assert report.findings[0].found == found
     assert [each.index for each in journal.group(1000).entries] == [3, 4]
+
+
+def test_batches_of_an_older_version_have_no_offsets(tmp_path: Path) -> None:
+    old = journal_file([[entry(1, BATCH, version=1)]], version=1)
+    several = [record(1, 6, index=2, payload=stamped(2) + stamped(4))]
+    write_files(tmp_path, old, journal_file([several], file=2, first_flush=2))
+    entries = checked(tmp_path)[0].group(1000).entries
+    assert [each.batches for each in entries] == [(), ((2, 4), (4, 6))]
+    assert [each.offsets for each in entries] == [2, 4]
 
 
 def test_a_reset_is_judged_by_who_knows_whether_its_state_is_there(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pixy.cluster.recovery import recover_node
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump, node_directories
 from pixy.proto.state_pb2 import HardState
-from pixy.records import NewRecord, build_batch
+from pixy.records import NewRecord, build_batch, patch_batch
 from pixy.storage import (
     EntryType,
     RealDisk,
@@ -116,18 +116,6 @@ def test_every_removed_file_is_missed(node: Path) -> None:
         path.unlink()
         assert check_node(ReadOnlyDisk(), node).verdict is Verdict.DAMAGED, path.name
         path.write_bytes(whole)
-
-
-async def test_a_missing_hard_state_is_a_warning(tmp_path: Path) -> None:
-    async with Cluster(tmp_path / "data").running() as cluster:
-        await cluster.create_topic("topic", 2)
-    path = newest(tmp_path / "data", "journal/*")
-    data = path.read_bytes()
-    # Everything from the flush with the partitions' hard states on.
-    path.write_bytes(data[: data.rindex(b"FLSH")])
-    assert [(verdict, found) for verdict, _, found in wrong(tmp_path / "data")] == [
-        ("warning", "no hard state of raft groups 1000, 1001: written by the next start")
-    ]
 
 
 def test_every_added_file_is_noticed(node: Path) -> None:
@@ -238,19 +226,24 @@ def append_flush(node: Path, records: list[UnitRecord]) -> Path:
     return journal
 
 
+def stamped(base_offset: int) -> bytes:
+    batch = build_batch([NewRecord(None, b"c", (), 1)])
+    patch_batch(batch, base_offset, 1)
+    return bytes(batch)
+
+
 @pytest.mark.parametrize("missing", [0, 1])
 async def test_relocated_entries_are_counted_and_shown_and_a_gap_in_them_is_damage(
     tmp_path: Path, missing: int
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic(partitions=2)
-    batch = bytes(build_batch([NewRecord(None, b"c", (), 1)]))
     indexes = [1, 2 + missing]
     journal = append_flush(
         tmp_path / "data",
         [
-            (RecordKind.RELOCATED_ENTRY, EntryType.RECORD_BATCH, 1001, index, 1, 0, None, batch)
-            for index in indexes
+            (RecordKind.RELOCATED_ENTRY, EntryType.RECORD_BATCH, 1001, index, 1, 0, None, stamped(offset))
+            for offset, index in enumerate(indexes)
         ],
     )
     hole = "raft group 1001 has entries 1 and 3, but not those in between"
@@ -262,10 +255,43 @@ async def test_relocated_entries_are_counted_and_shown_and_a_gap_in_them_is_dama
 
 
 @pytest.mark.parametrize(
-    ("raft_group", "name", "applied"), [(1001, "topic-1", 0), (2, "groups-0", 0), (1, "metadata", 0)]
+    ("payload", "expected"),
+    [
+        (stamped(0) + stamped(1), ""),
+        (stamped(1), "base offset 1, expected 0"),
+        (stamped(0) + stamped(2), "base offset 2, expected 1"),
+    ],
+)
+async def test_batches_that_do_not_continue_the_log_are_damage_and_refused(
+    tmp_path: Path, payload: bytes, expected: str
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+    entry = (RecordKind.ENTRY, EntryType.RECORD_BATCHES, 1000, 1, 1, 0, None, payload)
+    append_flush(tmp_path / "data", [entry])
+    found = [(verdict, what) for verdict, where, what in wrong(tmp_path / "data") if where == "topic-0"]
+    if not expected:
+        assert found == []
+        async with Cluster(tmp_path / "data").running() as cluster:
+            assert cluster.values() == [b"c", b"c"]
+        return
+    # The verdict on the partition is the worst of its findings.
+    assert found[0] == ("damaged", f"entry 1 has a batch with {expected}: the next start is refused")
+    assert {verdict for verdict, _ in found} == {"damaged"}
+    with pytest.raises(CorruptData, match="raft group 1000, entry 1: a batch with base offset"):
+        await Cluster(tmp_path / "data").node.start()
+
+
+@pytest.mark.parametrize(
+    ("raft_group", "name", "reason"),
+    [
+        (1001, "topic-1", "raft group 1001 is applied up to entry 0, but its log begins behind entry 9"),
+        (2, "groups-0", "the log of groups-0 begins behind entry 9, but its newest checkpoint goes up to"),
+        (1, "metadata", "the log of metadata begins behind entry 9, but its newest checkpoint goes up to"),
+    ],
 )
 async def test_a_reset_without_the_state_that_it_stands_for_is_damage_and_refused(
-    tmp_path: Path, raft_group: int, name: str, applied: int
+    tmp_path: Path, raft_group: int, name: str, reason: str
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic(partitions=2)
@@ -277,7 +303,6 @@ async def test_a_reset_without_the_state_that_it_stands_for_is_damage_and_refuse
             (RecordKind.HARD_STATE, 0, raft_group, 0, 1, 0, None, state),
         ],
     )
-    reason = f"raft group {raft_group} is applied up to entry {applied}, but its log begins behind entry 9"
     found = [(verdict, where) for verdict, where, what in wrong(tmp_path / "data") if reason in what]
     assert found == [("damaged", name)]
     with pytest.raises(CorruptData, match=reason):

@@ -10,7 +10,7 @@ from pixy.records import patch_batch, read_header
 from pixy.storage import RealDisk
 from pixy.storage.scan import scan_batches
 from tests.storage.batches import batch
-from tests.storage.logs import partition_log
+from tests.storage.logs import append, partition_log
 
 NOTHING = ReplayedEntries()
 
@@ -23,7 +23,7 @@ class Partition:
         log = partition_log(RealDisk(), directory, segment_bytes)
         written = [batch(2, size, 1000 + at) for at in range(batches)]
         for each in written:
-            log.append(each, 1)
+            append(log, each)
         log.write(written)
         position = log.sync()
         self.applied = AppliedPosition(

@@ -63,10 +63,12 @@ def test_a_journal_is_shown_with_the_meaning_of_its_records(node: Path) -> None:
     assert (offset["topic"], offset["partition"], offset["offset"]) == ("topic", 0, 40)
     assert (offset["metadata"], len(offset["topic_id"])) == ("m40", 32)
     batches = [entry for entry in entries if entry["type"] == "record_batch"]
-    assert (batches[-1]["raft_group"], batches[-1]["index"], batches[-1]["records"]) == (1000, 42, 1)
+    assert (batches[-1]["raft_group"], batches[-1]["index"], batches[-1]["records"]) == (1000, 43, 1)
+    assert (batches[-1]["base_offset"], batches[-1]["epoch"], batches[-1]["commit"]) == (41, 1, 42)
+    assert batches[-1]["proposal"] == {"node_id": 1, "incarnation": 1, "sequence": 42}
     positions = {fields["raft_group"]: fields for fields in of_kind(lines, "applied_position")}
-    assert (positions[1000]["index"], positions[1000]["end_offset"]) == (40, 40)
-    assert {fields["raft_group"] for fields in of_kind(lines, "hard_state")} == {1, 2, 900, 1000, 1001, 1002}
+    assert (positions[1000]["index"], positions[1000]["end_offset"]) == (41, 40)
+    assert {fields["raft_group"] for fields in of_kind(lines, "hard_state")} == {1, 2, 1000, 1002}
     assert of_kind(lines, "hard_state")[-1]["voters"] == [1]
     flushes = of_kind(lines, "flush")
     assert [flush["number"] for flush in flushes] == list(
@@ -149,7 +151,25 @@ def test_every_kind_of_record_of_a_journal_is_shown(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("entry_type", [3, 4, 5])
+def test_each_batch_of_an_entry_is_shown(tmp_path: Path) -> None:
+    batches = [bytearray(batch_of(b"one", b"two")), bytearray(batch_of(b"three"))]
+    for base_offset, batch in zip((7, 9), batches, strict=True):
+        patch_batch(batch, base_offset, 3)
+    payload = b"".join(batches)
+    write_files(tmp_path, journal_file([[record(1, 6, index=4, term=3, commit=2, payload=payload)]]))
+    lines = dumped(tmp_path)
+    assert [line.what for line in lines] == ["file", "journal", "flush", "entry", "batch", "batch"]
+    [shown] = of_kind(lines, "entry")
+    assert (shown["type"], shown["records"], shown["batches"], shown["commit"]) == ("record_batches", 3, 2, 2)
+    assert (shown["base_offset"], shown["epoch"]) == (7, 3)
+    places = [(each["byte"], each["base_offset"], each["records"]) for each in of_kind(lines, "batch")]
+    assert places == [(0, 7, 2), (len(batches[0]), 9, 1)]
+    lines = dumped(tmp_path, records=True)
+    assert [line.what for line in lines[4:]] == ["batch", "record", "record", "batch", "record"]
+    assert [fields["offset"] for fields in of_kind(lines, "record")] == [7, 8, 9]
+
+
+@pytest.mark.parametrize("entry_type", [3, 4, 5, 6])
 def test_a_payload_that_cannot_be_decoded_ends_the_output(tmp_path: Path, entry_type: int) -> None:
     write_files(tmp_path, journal_file([[record(1, entry_type, index=6, payload=b"\xff")]]))
     lines = dumped(tmp_path)
@@ -160,7 +180,11 @@ def test_a_payload_that_cannot_be_decoded_ends_the_output(tmp_path: Path, entry_
 def test_checkpoints_are_shown_with_their_records(node: Path) -> None:
     lines = dumped(sorted((node / "state" / "groups-0").iterdir())[-1])
     [offset] = of_kind(lines, "offset")
-    assert (offset["group"], offset["offset"]["topic"], offset["offset"]["offset"]) == ("group", "topic", 40)
+    assert (offset["group"], offset["offset"]["topic"], offset["offset"]["offset"]) == ("group", "topic", 39)
+    [state] = of_kind(lines, "group_state")
+    [row] = state["rows"]
+    assert (row["node_id"], row["incarnation"], row["sequences"][-1]) == (1, 1, 39)
+    assert (state["configuration"]["voters"], state["configuration"]["term"]) == ([1], 0)
     assert [group["group"] for group in of_kind(lines, "group")] == ["group"]
     for path in (node / "state" / "metadata").glob("*"):
         lines = dumped(path)

@@ -27,6 +27,8 @@ __all__ = ["Probe"]
 
 _TOPICS = DIRECTORY / "topics"
 _STAGING = DIRECTORY / "staging"
+_OF_PARTITIONS = ("log", "partition identity")
+"""Kinds of files whose damage keeps a partition from being ready."""
 _OUTCOMES = ("harmless", "answered when read", "not ready", "refused at start")
 
 
@@ -49,12 +51,22 @@ class Probe:
         self._outcome = "harmless"
         self._deletes = False
         self._mended = False
+        # Lives are such that entries of a damaged partition are relocated.
+        self._relocates = False
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
         """Raise AssertionError if an expectation does not hold."""
         rng, disk = self._rng, self._disk
+        self._relocates = rng.random() < 0.2
+        if self._relocates:
+            disk.restart()
+            run_process(self._world, self._leave_entries)
+            disk.end()
+            disk.restart()
         kinds = _kinds(disk)
+        if self._relocates:
+            kinds = {kind: kinds[kind] for kind in _OF_PARTITIONS if kind in kinds}
         if not kinds:
             return
         kind = rng.choice(sorted(kinds))
@@ -83,11 +95,32 @@ class Probe:
         self.counts[f"flipped bits {self._outcome}"] += 1
         self.counts[f"flipped bits in {kind}"] += 1
 
+    async def _leave_entries(self) -> None:
+        """Append to every partition, and end before the segments are written: a partition that is
+        damaged then needs its entries, however long the journal becomes.
+        """
+        model, faults = self._world.model, list[BaseException]()
+        node, options = make_node(self._world, faults)
+        backend = EmbeddedBackend(node)
+        model.begin_life(options.storage, options.staging)
+        await backend.start()
+        promised = model.promised()
+        found = await read_everything(node, backend, _raise)
+        model.check(found, promised)
+        model.adopt(found, ends_known=True)
+        workload = Workload(self._world, node, backend, faults)
+        for partition in workload.partitions():
+            workload.append(partition)
+        await asyncio.sleep(0.01)
+        assert not faults, f"a node breaks before its bit is flipped: {faults}"
+
     def _run_damaged(self, *, again: bool) -> None:
         disk, directory = self._disk, self._path.parent
         disk.restart()
         before = _content(disk, directory)
-        life = _DamagedLife(self._world, self._path, self._inode, dies=self._rng.random() < 0.4)
+        life = _DamagedLife(
+            self._world, self._path, self._inode, dies=self._rng.random() < 0.4, is_long=self._relocates
+        )
         run_process(self._world, life.live)
         life.check_end()
         if again and not self._deletes:
@@ -131,13 +164,14 @@ class _DamagedLife:
     Args:
         path, inode: the damaged file, and its original name.
         dies: True if the process may end at any operation.
+        is_long: True to fill many journal files.
 
     Attributes:
         outcome: one of `_OUTCOMES`.
         deletes: True if it deletes the damaged topic.
     """
 
-    def __init__(self, world: World, path: Path, inode: Inode, *, dies: bool) -> None:
+    def __init__(self, world: World, path: Path, inode: Inode, *, dies: bool, is_long: bool) -> None:
         self._world = world
         self._rng = world.rng
         self._model = world.model
@@ -145,6 +179,7 @@ class _DamagedLife:
         self._inode = inode
         self._paths_before = {path, *world.disk.aliases(inode)}
         self._dies = dies
+        self._is_long = is_long
         self._faults: list[BaseException] = []
         self._node, self._options = make_node(world, self._faults)
         self._backend = EmbeddedBackend(self._node)
@@ -163,6 +198,8 @@ class _DamagedLife:
             return
         if any(replica.fault is not None for replica in self._node._partitions):
             self.outcome = "not ready"
+        # Publications that the start goes on with are applied, and the writer reads their parts.
+        await asyncio.sleep(1)
         promised = self._model.promised()
         found = await read_everything(self._node, self._backend, self._check_says_where)
         self._model.check(found, promised)
@@ -205,7 +242,7 @@ class _DamagedLife:
                 workload.create_topic(hit.topic)
                 await asyncio.sleep(0.1)
                 whole.append(TopicPartition(hit.topic, 0))
-        for _ in range(rng.choice((2, 40, 150))):
+        for _ in range(150 if self._is_long else rng.choice((2, 40, 150))):
             if whole:
                 workload.append(rng.choice(whole))
                 workload.commit(rng.choice(whole))
@@ -229,6 +266,10 @@ class _DamagedLife:
         if self._path.suffix in (".journal", ".log"):
             how = any(word in text for word in ("byte", "version", "header", "begins"))
             assert how, f"{self._path} is damaged, said: {text}"
+
+
+def _raise(error: PixyError) -> None:
+    raise error
 
 
 def _kinds(disk: SimulatedDisk) -> dict[str, list[Path]]:

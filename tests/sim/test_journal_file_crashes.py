@@ -166,7 +166,7 @@ def test_nothing_is_lost_wherever_it_ends(monkeypatch: pytest.MonkeyPatch) -> No
     append = Relocation._append
 
     def note(
-        relocation: Relocation, then: Callable[[], None], entries: Any, error: BaseException | None
+        relocation: Relocation, then: Callable[[bool], None], entries: Any, error: BaseException | None
     ) -> None:
         relocated.extend(entries or ())
         append(relocation, then, entries, error)
@@ -182,7 +182,7 @@ def test_without_relocation_before_a_removal_data_is_lost(monkeypatch: pytest.Mo
 
     def relocate_later(
         relocation: Relocation,
-        then: Callable[[], None],
+        then: Callable[[bool], None],
         entries: list[JournalRecord] | None,
         error: BaseException | None,
     ) -> None:
@@ -192,7 +192,7 @@ def test_without_relocation_before_a_removal_data_is_lost(monkeypatch: pytest.Mo
     def unlink_and_relocate(retention: JournalRetention, oldest: JournalFile) -> None:
         unlink(retention, oldest)
         for relocation, entries in late:
-            append(relocation, lambda: None, entries, None)
+            append(relocation, lambda _: None, entries, None)
         late.clear()
 
     monkeypatch.setattr(Relocation, "_append", relocate_later)

@@ -37,7 +37,7 @@ STAGED = [[b"a0", b"a1" + bytes(9000)], [b"b0", b"b1"]]
 OPERATIONS = 110
 """More operations than from the first piece to the end of the process."""
 
-COMMITTED = (29, 45, 61, 71)
+COMMITTED = (31, 47, 63, 75)
 """Operations after the commit point at which the first process ends: with nothing or some rolled
 forward, or with stages being removed.
 """
@@ -50,7 +50,7 @@ SITES = {
     "staging/stage_files.py:StageFiles.seal sync": (0, 26, "after", False),
     "staging/stage_files.py:StageFiles.seal sync_directory": (10, 26, "after", True),
     "staging/stage_files.py:recover_stages sync_directory": (0, 26, "after", False),
-    "staging/stage_files.py:remove_stages sync_directory": (0, 64, "after", True),
+    "staging/stage_files.py:remove_stages sync_directory": (4, 30, "after", True),
 }
 """Site -> a seed, operation, phase and power failure with which data is lost without the site. Only
 hints.

@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster import split_checkpoint
+from pixy.cluster.group_states import checkpoint_record
+from pixy.cluster.proposer_rows import ProposerRows
+from pixy.cluster.raft_storage import RaftStorage
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_checkpoints, check_node
+from pixy.raft import ConfState
 from pixy.records import batch_bytes, build_control_batch, patch_batch
-from pixy.storage import CheckpointId, CheckpointStore, RealDisk
+from pixy.storage import CheckpointId, CheckpointStore, RealDisk, read_checkpoint
 from tests.cluster.nodes import Cluster, Sizes
 
 OLD, NEW, NEXT = CheckpointId(1, 10), CheckpointId(2, 20), CheckpointId(2, 30)
@@ -287,3 +292,53 @@ async def test_newer_than_the_journal(tmp_path: Path) -> None:
     shutil.rmtree(directory / "state" / "groups-0")
     async with Cluster(directory).running() as cluster:
         assert cluster.committed() == {0: 1}
+
+
+def rewrite(directory: Path, end_offset: int, voters: tuple[int, ...]) -> None:
+    """Replace the checkpoints of the offsets by one with another end and other voters; with none it
+    has no record of the raft group.
+    """
+    state = directory / "state" / "groups-0"
+    records: list[tuple[bytes, bytes]] = []
+    if state.exists():
+        _, records = split_checkpoint(read_checkpoint(RealDisk(), max(state.iterdir())))
+        shutil.rmtree(state)
+    if voters:
+        conf = RaftStorage(ConfState(voters), conf_index=1)
+        records.insert(0, checkpoint_record(ProposerRows().snapshot(), conf))
+    CheckpointStore(RealDisk(), state).write(CheckpointId(1, end_offset), records, TIME)
+
+
+async def test_without_group_state(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    async with Cluster(directory, Sizes(checkpoint_entries=2)).running() as cluster:
+        await cluster.create_topic()
+        await cluster.append(b"a", b"b")
+        for at in range(3):
+            await cluster.commit(at)
+        await cluster.settle()
+    newest = max((directory / "state" / "groups-0").iterdir())
+    rewrite(directory, int(newest.name[:20]), voters=())
+    assert check_node(ReadOnlyDisk(), directory).verdict is Verdict.OK
+    async with Cluster(directory).running() as cluster:
+        assert cluster.committed() == {0: 2}
+        group = cluster.node.state_groups.groups[0].group
+        assert group.storage.conf_state.voters == (1,)
+        await cluster.commit(9)
+
+
+async def test_ahead_of_the_journal(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    async with Cluster(directory).running() as cluster:
+        await cluster.create_topic()
+        await cluster.commit(1)
+    rewrite(directory, 100, voters=(1, 2))
+    found = [each.found for each in check_node(ReadOnlyDisk(), directory).findings if each.verdict]
+    assert found == [
+        "checkpoint up to entry 100, the journal ends at entry 2: the next start writes the missing log reset"
+    ]
+    for _ in range(2):
+        async with Cluster(directory).running() as cluster:
+            group = cluster.node.state_groups.groups[0].group
+            assert (group.applied_index, group.storage.conf_state.voters) == (100, (1, 2))
+        assert check_node(ReadOnlyDisk(), directory).verdict is Verdict.OK

@@ -341,57 +341,7 @@ async def test_a_file_is_full_when_the_bytes_allocated_for_it_are_used(tmp_path:
     assert [journal_path(tmp_path, number).stat().st_size for number in (1, 2)] == [300, 10_000]
 
 
-# --- pause and resume -----------------------------------------------------------------------------
-
-
-async def test_no_flush_begins_while_paused_and_resume_starts_it(bench: Bench) -> None:
-    bench.journal.pause()
-    bench.append()
-    await bench.flush()
-    assert bench.durable == []
-    bench.journal.resume()
-    bench.append()
-    await bench.flush()
-    assert bench.durable == [[1, 2]]
-    await bench.journal.stop()
-
-
-async def test_a_pause_lets_the_flush_in_progress_finish_and_cancels_a_scheduled_one(bench: Bench) -> None:
-    bench.append()
-    await asyncio.sleep(0)
-    bench.append()
-    bench.journal.pause()
-    await bench.flush()
-    assert bench.durable == [[1]]
-    bench.journal.resume()
-    bench.journal.pause()
-    await bench.flush()
-    assert bench.durable == [[1]]
-    bench.journal.resume()
-    await bench.flush()
-    assert bench.durable == [[1], [2]]
-    await bench.journal.stop()
-
-
-async def test_resuming_with_nothing_to_write_does_nothing(bench: Bench) -> None:
-    bench.journal.pause()
-    bench.journal.resume()
-    await bench.flush()
-    assert bench.disk.calls == []
-    await bench.journal.stop()
-
-
-async def test_drained_waits_for_entries_appended_while_paused(bench: Bench) -> None:
-    bench.journal.pause()
-    bench.append()
-    drained = asyncio.create_task(bench.journal.drained())
-    await bench.flush()
-    assert not drained.done()
-    bench.journal.resume()
-    await bench.flush()
-    await drained
-    assert bench.durable == [[1]]
-    await bench.journal.stop()
+# --- waiting for everything -----------------------------------------------------------------------
 
 
 async def test_drained_waits_for_entries_appended_when_the_last_flush_became_durable(tmp_path: Path) -> None:

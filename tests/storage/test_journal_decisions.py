@@ -388,6 +388,7 @@ def test_undecodable(tmp_path: Path, kind: RecordKind, what: str) -> None:
         (EntryType.CONF_CHANGE, b"\x10\x01\x18\x02", [b"\xff", b"\x10\x09"]),
         (EntryType.CONF_CHANGE_V2, encode_conf_change(ConfChangeV2()), [b"\xff", b"\x08\x09"]),
         (EntryType.STAGED_PIECE, StagedPiece(sink_id="a", length=9).SerializeToString(), [b"\xff", b"\x0a"]),
+        (EntryType.RECORD_BATCHES, 2 * BATCH, [b"", BATCH[:60], 2 * BATCH + b"x", BATCH + BATCH[:-1]]),
     ],
 )
 def test_undecodable_entry(

@@ -166,6 +166,7 @@ def test_the_numbers_of_kinds_and_types_never_change() -> None:
         "CONF_CHANGE": 3,
         "CONF_CHANGE_V2": 4,
         "STAGED_PIECE": 5,
+        "RECORD_BATCHES": 6,
     }
 
 
@@ -279,7 +280,7 @@ def test_a_flush_whose_frame_says_another_number_of_records__refused(count: int)
     assert len(scanned(header() + flush(1, 64, body))[0]) == 2
 
 
-@pytest.mark.parametrize(("kind", "entry_type"), [(8, 0), (0, 0), (255, 0), (1, 6), (4, 6)])
+@pytest.mark.parametrize(("kind", "entry_type"), [(8, 0), (0, 0), (255, 0), (1, 7), (4, 7)])
 def test_a_record_of_an_unknown_kind__refused(kind: int, entry_type: int) -> None:
     with pytest.raises(
         CorruptData, match=f"kind {kind} and entry type {entry_type}, .* a newer one wrote it"
@@ -287,7 +288,7 @@ def test_a_record_of_an_unknown_kind__refused(kind: int, entry_type: int) -> Non
         scanned(journal_file([[entry(1)], [record(kind, entry_type)]]))
 
 
-@pytest.mark.parametrize(("kind", "entry_type"), [(5, 0), (6, 0), (7, 0), (1, 3), (1, 4), (4, 5)])
+@pytest.mark.parametrize(("kind", "entry_type"), [(5, 0), (6, 0), (7, 0), (1, 3), (1, 4), (4, 5), (1, 6)])
 def test_a_record_of_a_kind_that_the_version_does_not_have__refused(kind: int, entry_type: int) -> None:
     found = f"kind {kind} and entry type {entry_type}, which format version 1 does not have"
     with pytest.raises(CorruptData, match=found):

@@ -4,7 +4,8 @@ The verdict on each kind of damage is in `test_journal_decisions`.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -12,6 +13,14 @@ import pytest
 
 from pixy.records import NewRecord, build_batch
 from pixy.storage import RealDisk, RealFile, RecordKind, recover_journal
+from pixy.storage.journal_format import (
+    FILE_HEADER_BYTES,
+    FLUSH_FRAME_BYTES,
+    FlushScan,
+    first_flush_number,
+    head_bytes,
+    read_file_header,
+)
 from tests.storage.journals import (
     OWNER,
     StartOutcome,
@@ -52,10 +61,11 @@ NEW_SECOND = journal_file(
     [
         [incarnation(2), reset(7), hard_state(commit=7), applied(1000, 7)],
         [entry(8, BATCH), carried_over(7), record(1, 3, index=9, payload=b"\x10\x01", proposal=(1, 2, 3))],
+        [record(1, 6, index=10, payload=2 * BATCH)],
     ],
     file=2,
     first_flush=3,
-    size=900,
+    size=1200,
 )
 SETS = (FILES, (OLD_FIRST, NEW_SECOND), (OLD_FIRST,))
 ACCEPTED = StartOutcome("", [], [])
@@ -83,23 +93,47 @@ def test_they_agree_on_a_whole_journal_and_on_none(tmp_path: Path) -> None:
 
 
 DAMAGED = [(whole, damaged) for whole in SETS for damaged in range(len(whole))]
+FILE_FIELDS = (0, 8, 12, 16, 24, 40, 44)
+FRAME_FIELDS = (0, 4, 8, 16, 24, 32, 36)
+HEAD_FIELDS = (0, 4, 8, 9, 10, 12, 20, 28, 36, 44, 48, 52)
+"""First bytes of the fields in the byte tables of `journal_format`."""
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int]]:
+    """First byte of each field, and of each sector of a payload, and the byte behind it."""
+    file = read_file_header(data)
+    assert not isinstance(file, str)
+    yield from pairwise([*FILE_FIELDS, FILE_HEADER_BYTES])
+    for position, places in FlushScan(data, file, first_flush_number(data) or 1):
+        yield from pairwise([position + at for at in (*FRAME_FIELDS, FLUSH_FRAME_BYTES)])
+        for begin, end, *_ in places:
+            payload = begin + head_bytes(file.version)
+            yield from pairwise([at for field in HEAD_FIELDS if (at := begin + field) < payload] + [payload])
+            yield from pairwise([payload, *range(payload + -payload % 512, end, 512), end])
 
 
 @pytest.mark.parametrize(("whole", "damaged"), DAMAGED)
-def test_they_agree_on_every_flipped_byte(tmp_path: Path, whole: tuple[bytes, ...], damaged: int) -> None:
+def test_they_agree_on_a_flipped_byte_of_every_field(
+    tmp_path: Path, whole: tuple[bytes, ...], damaged: int
+) -> None:
     files = list(whole)
-    for at in range(0, len(files[damaged].rstrip(b"\0")), 3):
+    for number, (begin, end) in enumerate(fields(whole[damaged])):
+        at = begin if number % 2 else end - 1
         flipped = bytearray(whole[damaged])
         flipped[at] ^= 0x55
         files[damaged] = bytes(flipped)
-        assert outcome(tmp_path, *files).refused
+        assert outcome(tmp_path, *files).refused, at
 
 
 @pytest.mark.parametrize(("whole", "damaged"), DAMAGED)
-def test_they_agree_on_every_length(tmp_path: Path, whole: tuple[bytes, ...], damaged: int) -> None:
-    files = list(whole)
-    for size in range(0, len(whole[damaged]), 5):
-        files[damaged] = whole[damaged][:size]
+def test_they_agree_on_a_file_that_ends_in_any_field(
+    tmp_path: Path, whole: tuple[bytes, ...], damaged: int
+) -> None:
+    files, size = list(whole), len(whole[damaged])
+    ends = {at for begin, end in fields(whole[damaged]) for at in (begin, begin + (end - begin) // 2)}
+    zeros = len(whole[damaged].rstrip(b"\0"))
+    for end in (*ends, *range(zeros, size, 512), size - 1):
+        files[damaged] = whole[damaged][:end]
         outcome(tmp_path, *files)
 
 
@@ -145,6 +179,7 @@ def test_they_agree_on_an_unfinished_file(tmp_path: Path, leftover: bytes) -> No
         journal_file([[incarnation(8), incarnation(7)]], file=3, first_flush=5),
         journal_file([[record(1, 4, payload=b"\xff")]], file=3, first_flush=5),
         journal_file([[record(4, 5, payload=b"\xff")]], file=3, first_flush=5),
+        journal_file([[record(1, 6, payload=BATCH + b"\xff")]], file=3, first_flush=5),
         header(3, 1) + flush(5, 64, [record(5, 0, index=8, version=1)], 3),
     ],
 )

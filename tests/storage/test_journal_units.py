@@ -78,7 +78,6 @@ async def test_a_unit_has_the_bytes_of_its_records_and_one_token(bench: Bench) -
 async def test_a_single_record_is_gathered_like_one_of_several(bench: Bench) -> None:
     """The path of single records has code of its own, for speed."""
     rng, expected = Random(1), GatheredUnits()
-    bench.journal.pause()
     for _ in range(300):
         proposal = rng.choice([None, (rng.getrandbits(32), rng.getrandbits(32), rng.getrandbits(64))])
         group, index = rng.randint(1, 5), rng.randint(1, 9)

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pixy.storage import DamagedLog, LogWriter, LogWriterOptions, StagedPart, SyncedLog, WriterPace
+from pixy.storage import (
+    DamagedLog,
+    LogWriter,
+    LogWriterOptions,
+    PartitionLog,
+    StagedPart,
+    SyncedLog,
+    WriterPace,
+)
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
@@ -130,6 +138,8 @@ async def test_enough_bytes_are_written_without_waiting(
     bench.append(0, 2)
     assert not bench.worker
     bench.append(0, 1)
+    assert not bench.worker
+    await asyncio.sleep(0)
     assert len(bench.worker) == 1
     bench.append(0, 5)
     assert len(bench.worker) == 1
@@ -146,6 +156,7 @@ async def test_where_little_may_be_unwritten_little_is_gathered(
     bench.append()
     assert not bench.worker
     bench.append()
+    await asyncio.sleep(0)
     assert len(bench.worker) == 1
     bench.writer.abandon()
 

@@ -98,7 +98,7 @@ def bases(directory: Path) -> list[int]:
     return [int(path.stem) for path in sorted(directory.glob("*.log"))]
 
 
-def append(log: PartitionLog, *timestamps: int) -> None:
+def write(log: PartitionLog, *timestamps: int) -> None:
     for timestamp in timestamps:
         append(log, unstamped(batch()) if timestamp < 0 else batch(timestamp_ms=timestamp))
     unwritten = log.unwritten()
@@ -191,7 +191,7 @@ def test_after_removal_of_all_segments_the_next_record_has_the_next_offset(
     for opened in (log, partition_log(RealDisk(), directory, 3 * ONE)):
         if opened is not log:
             opened.open(position, exists=True)
-        assert opened.append(batch(), 1) == 10
+        assert append(opened, batch()) == 10
     unwritten = opened.unwritten()
     opened.write(unwritten.batches)
     opened.wrote(unwritten)
@@ -324,7 +324,7 @@ def test_a_segment_is_full_when_the_next_record_exceeds_the_age_of_the_first(
 ) -> None:
     log = partition_log(RecordingDisk(), directory, segment_ms=10)
     for each in [timestamps] if at_once else [(timestamp,) for timestamp in timestamps]:
-        append(log, *each)
+        write(log, *each)
     assert bases(directory) == expected
     log.close()
 
@@ -334,7 +334,7 @@ def test_a_segment_is_as_full_after_a_restart_as_before(directory: Path) -> None
     for timestamp in (100, 105, 109, 110):
         log = partition_log(RecordingDisk(), directory, segment_ms=10)
         log.open(position, exists=directory.exists())
-        append(log, timestamp)
+        write(log, timestamp)
         position = applied_position(log)
     assert bases(directory) == [0, 3]
 

@@ -5,6 +5,7 @@ What is taken, cut and refused is in `test_journal_decisions`.
 
 import tracemalloc
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -22,6 +23,7 @@ from pixy.storage import (
     recover_journal,
 )
 from tests.fakes.disk import Call, RecordingDisk
+from tests.sim.disk import SimulatedDisk
 from tests.storage.journals import (
     OWNER,
     applied,
@@ -312,6 +314,22 @@ def test_one_file_at_a_time_is_in_memory_and_of_what_is_applied_nothing_stays(tm
     # A file, and the last flush of one; the double would be three.
     assert size < peak < 2.2 * size
     assert kept < size / 10
+
+
+def test_of_applied_entries_between_needed_ones_only_near_ones_are_read_twice() -> None:
+    def read(between: int) -> int:
+        flushes = [[entry(1, b"needed", 1001)], [entry(1, bytes(between))], [entry(2, b"needed", 1001)]]
+        data = journal_file([*flushes, [applied(1000, 1)]])
+        disk = SimulatedDisk(Random(1))
+        disk.make_directory(Path("/journal"))
+        disk.sync_directory(Path("/journal"))
+        disk.open(Path("/journal") / name(1), create=True).write_at([data], 0)
+        before = disk.bytes_read
+        assert len(content(recover_journal(disk, Path("/journal"), OWNER))) == 2
+        return disk.bytes_read - before - len(data)
+
+    assert read(10_000) > 10_000
+    assert read(1 << 20) < 1000
 
 
 # --- every damage ---------------------------------------------------------------------------------
