@@ -106,7 +106,7 @@ class Proposals:
         "_next",
         "_node_id",
         "_proposer",
-        "_pumping",
+        "_proposing",
         "_waiting",
     )
 
@@ -118,7 +118,8 @@ class Proposals:
         # By sequence, ascending.
         self._in_flight: dict[int, Proposal] = {}
         self._waiting: deque[Proposal] = deque()
-        self._pumping = False
+        # True during `pump` and `propose_again`: what callers propose meanwhile comes behind.
+        self._proposing = False
 
     def __len__(self) -> int:
         """Number of proposals without a result."""
@@ -128,7 +129,7 @@ class Proposals:
         self, kind: EntryType, payload: bytes | bytearray, done: Done, deadline: float = NEVER
     ) -> None:
         """Propose as soon as possible."""
-        if self._waiting or not self._may_go(kind, len(payload)):
+        if self._waiting or self._proposing or not self._may_go(kind, len(payload)):
             self._waiting.append(Proposal(kind, payload, done, deadline, 0))
             return
         sequence = self._next
@@ -147,9 +148,9 @@ class Proposals:
     def pump(self) -> None:
         """Propose what waits and may go."""
         waiting = self._waiting
-        if not waiting or self._pumping:
+        if not waiting or self._proposing:
             return
-        self._pumping = True
+        self._proposing = True
         try:
             while waiting and self._may_go(waiting[0].kind, len(waiting[0].payload)):
                 proposal, sequence = self._take(), self._next
@@ -160,7 +161,7 @@ class Proposals:
                 else:
                     self._forward(sequence, proposal)
         finally:
-            self._pumping = False
+            self._proposing = False
 
     def _take(self) -> Proposal:
         """Take the next waiting proposal, together with the record batches behind it if it is one.
@@ -190,13 +191,17 @@ class Proposals:
         """Propose everything in flight again, because there is another leader or a message may be
         lost, and then what waits.
         """
-        for sequence, proposal in list(self._in_flight.items()):
-            if sequence not in self._in_flight:
-                continue  # answered meanwhile
-            if not self._group.leads:
-                self._forward(sequence, proposal)
-            elif proposal.term != self._group.term:
-                self._retry(sequence, proposal)
+        self._proposing = True
+        try:
+            for sequence, proposal in list(self._in_flight.items()):
+                if sequence not in self._in_flight:
+                    continue  # answered meanwhile
+                if not self._group.leads:
+                    self._forward(sequence, proposal)
+                elif proposal.term != self._group.term:
+                    self._retry(sequence, proposal)
+        finally:
+            self._proposing = False
         self.pump()
 
     def overtaken(self) -> None:

@@ -63,8 +63,8 @@ async def test_a_leader_tells_its_followers_of_a_new_commit_index_at_once(networ
 
 
 async def lost_leadership(network: DriverNetwork, name: bytes, *, reaches: int = 0) -> DriverNode:
-    """Node 1, which proposed a batch as the leader and was then cut off; only node `reaches` has the
-    batch.
+    """Node 1, which proposed a batch as the leader and was then cut off; at most node `reaches` has
+    the batch.
     """
     leader = await network.elect(1)
     network.lost = lambda m: m.to != reaches and m.type in (MessageType.APP, MessageType.APP_RESP)

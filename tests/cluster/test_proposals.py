@@ -193,6 +193,33 @@ def test_a_proposal_that_another_result_has_answered_is_not_proposed_again() -> 
     assert len(bench.appended) == 2
 
 
+def test_what_waits_comes_behind_what_is_proposed_again() -> None:
+    bench = Bench()
+    bench.lead(3)
+    names = [b"%d" % number for number in range(1, WINDOW + 2)]
+    for name in names:
+        bench.submit(name)
+    bench.group.leads = False
+    bench.appended.clear()
+    # The result of the first one ends the window, and its caller goes on.
+    bench.application.rows.record(id_of(1), None)
+    bench.lead(5)
+    assert [proposal.sequence for _, proposal in bench.appended] == list(range(2, WINDOW + 2))
+
+
+def test_what_a_caller_proposes_when_answered_comes_behind_what_is_proposed_again() -> None:
+    bench = Bench()
+    bench.lead(3)
+    bench.proposals.submit(COMMAND, b"first", lambda _: bench.submit(b"next"))
+    bench.submit(b"second")
+    bench.group.leads = False
+    bench.appended.clear()
+    bench.application.rows.record(id_of(1), None)
+    bench.lead(5)
+    assert [proposal for _, proposal in bench.appended] == [id_of(2), id_of(3)]
+    assert bench.appended[1][0] == b"next"
+
+
 def test_batches_that_wait_share_an_entry_and_each_gets_its_offset() -> None:
     bench = Bench()
     batches = [build_batch([NewRecord(None, b"x" * 20, (), 1)] * count) for count in (1, 3, 2)]
