@@ -20,7 +20,6 @@ oldest. Invariant: what waits was proposed by nobody.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pixy.cluster.proposer_rows import WINDOW, Novelty, ProposerRows
@@ -184,8 +183,8 @@ class Proposals:
         payload = bytearray().join([each.payload for each in taken])
         if self._group.leads:
             self._has_room(self._group, len(payload) - len(first.payload))
-        deadline = max(each.deadline for each in taken)
-        return Proposal(_RECORD_BATCHES, payload, partial(_share, taken), deadline, 0)
+        callers = _EntryCallers(taken)
+        return Proposal(_RECORD_BATCHES, payload, callers, callers.deadline, 0)
 
     def propose_again(self) -> None:
         """Propose everything in flight again, because there is another leader or a message may be
@@ -221,10 +220,10 @@ class Proposals:
 
     def expire(self, now: float) -> None:
         """Answer proposals that have not come through by their deadline: they still may."""
-        late = {sequence: each for sequence, each in self._in_flight.items() if each.deadline <= now}
-        dones = [each.done for each in late.values()]
-        for sequence in late:
-            del self._in_flight[sequence]
+        dones: list[Done] = []
+        for sequence, proposal in list(self._in_flight.items()):
+            if proposal.deadline <= now:
+                dones += self._expired(sequence, proposal, now)
         if any(each.deadline <= now for each in self._waiting):
             dones += [each.done for each in self._waiting if each.deadline <= now]
             kept = [each for each in self._waiting if each.deadline > now]
@@ -234,6 +233,19 @@ class Proposals:
             done(DeadlineExceeded("not known to be written by the deadline; it may be written"))
         if dones:
             self.pump()
+
+    def _expired(self, sequence: int, proposal: Proposal, now: float) -> list[Done]:
+        """Callers of a proposal that wait no longer; it is in flight as long as others do."""
+        callers = proposal.done
+        if not isinstance(callers, _EntryCallers):
+            del self._in_flight[sequence]
+            return [callers]
+        late = callers.take_late(now)
+        if callers.are_waiting:
+            self._in_flight[sequence] = proposal._replace(deadline=callers.deadline)
+        else:
+            del self._in_flight[sequence]
+        return late
 
     def fail(self, error: PixyError) -> None:
         """Answer everything with an error: the group is gone."""
@@ -289,13 +301,49 @@ class Proposals:
         self.applied(sequence, Repeated(known) if is_command and isinstance(known, int) else known)
 
 
-def _share(proposals: Sequence[Proposal], result: Any) -> None:
-    """Answer the proposals of one entry: each batch has the offset behind the one before."""
-    for proposal in proposals:
-        proposal.done(result)
-        if isinstance(result, int):
-            begin, end = offsets_of(proposal.payload)
-            result += end - begin
+class _EntryCallers:
+    """Callers whose record batches share an entry: each batch has the offset behind the one before.
+
+    Args:
+        batches: their proposals, in the order of the batches.
+    """
+
+    __slots__ = ("_batches",)
+
+    def __init__(self, batches: Sequence[Proposal]) -> None:
+        # Invariant: those that were answered have `_ignore` as their caller, and no deadline.
+        self._batches = batches
+
+    def __call__(self, result: Any) -> None:
+        """Answer all of them."""
+        for batch in self._batches:
+            batch.done(result)
+            if isinstance(result, int):
+                begin, end = offsets_of(batch.payload)
+                result += end - begin
+
+    @property
+    def are_waiting(self) -> bool:
+        """True if one of them was not answered."""
+        return any(batch.done is not _ignore for batch in self._batches)
+
+    @property
+    def deadline(self) -> float:
+        """The earliest deadline."""
+        return min(batch.deadline for batch in self._batches)
+
+    def take_late(self, now: float) -> list[Done]:
+        """Take those whose deadline is over: they are answered otherwise."""
+        late = [batch.done for batch in self._batches if batch.deadline <= now]
+        self._batches = [
+            batch._replace(done=_ignore, deadline=NEVER) if batch.deadline <= now else batch
+            for batch in self._batches
+        ]
+        return late
+
+
+def _ignore(_: object) -> None:
+    """Caller that was answered before."""
 
 
 def judge(

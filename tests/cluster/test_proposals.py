@@ -255,6 +255,40 @@ def test_the_batches_of_an_entry_share_its_error() -> None:
     assert [type(result) for result in results] == [UnknownPartition] * 2
 
 
+def shared_entry(*deadlines: float) -> tuple[Bench, dict[float, Any]]:
+    """Batches with these deadlines in one entry in flight, and their results."""
+    bench, results = Bench(), dict[float, Any]()
+    for deadline in deadlines:
+
+        def done(result: Any, deadline: float = deadline) -> None:
+            assert deadline not in results
+            results[deadline] = result
+
+        bench.proposals.submit(BATCH, build_batch([NewRecord(None, b"x", (), 1)]), done, deadline)
+    bench.group.stamp = lambda _, payload, __: payload
+    bench.lead(3)
+    assert len(bench.appended) == 1
+    return bench, results
+
+
+def test_a_batch_that_shares_an_entry_has_its_own_deadline() -> None:
+    bench, results = shared_entry(20.0, 10.0, 30.0)
+    bench.proposals.expire(10.0)
+    assert {deadline: type(result) for deadline, result in results.items()} == {10.0: DeadlineExceeded}
+    bench.proposals.expire(19.0)
+    bench.proposals.applied(1, 70)
+    assert (results[20.0], results[30.0]) == (70, 72)
+
+
+def test_a_shared_entry_leaves_the_window_with_its_last_deadline() -> None:
+    bench, results = shared_entry(10.0, 20.0)
+    bench.proposals.expire(10.0)
+    assert len(bench.proposals) == 1
+    bench.proposals.expire(20.0)
+    assert [type(result) for result in results.values()] == [DeadlineExceeded] * 2
+    assert len(bench.proposals) == 0
+
+
 def test_the_deadline_says_that_the_outcome_is_unknown() -> None:
     bench = Bench()
     bench.lead(3)
