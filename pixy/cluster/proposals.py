@@ -19,7 +19,7 @@ oldest. Invariant: what waits was proposed by nobody.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pixy.cluster.proposer_rows import WINDOW, Novelty, ProposerRows
@@ -105,7 +105,7 @@ class Proposals:
         "_next",
         "_node_id",
         "_proposer",
-        "_pumping",
+        "_proposing",
         "_waiting",
     )
 
@@ -117,7 +117,8 @@ class Proposals:
         # By sequence, ascending.
         self._in_flight: dict[int, Proposal] = {}
         self._waiting: deque[Proposal] = deque()
-        self._pumping = False
+        # True during `pump` and `propose_again`: what callers propose meanwhile comes behind.
+        self._proposing = False
 
     def __len__(self) -> int:
         """Number of proposals without a result."""
@@ -127,7 +128,7 @@ class Proposals:
         self, kind: EntryType, payload: bytes | bytearray, done: Done, deadline: float = NEVER
     ) -> None:
         """Propose as soon as possible."""
-        if self._waiting or not self._may_go(kind, len(payload)):
+        if self._waiting or self._proposing or not self._may_go(kind, len(payload)):
             self._waiting.append(Proposal(kind, payload, done, deadline, 0))
             return
         sequence = self._next
@@ -146,9 +147,9 @@ class Proposals:
     def pump(self) -> None:
         """Propose what waits and may go."""
         waiting = self._waiting
-        if not waiting or self._pumping:
+        if not waiting or self._proposing:
             return
-        self._pumping = True
+        self._proposing = True
         try:
             while waiting and self._may_go(waiting[0].kind, len(waiting[0].payload)):
                 proposal, sequence = self._take(), self._next
@@ -159,7 +160,7 @@ class Proposals:
                 else:
                     self._forward(sequence, proposal)
         finally:
-            self._pumping = False
+            self._proposing = False
 
     def _take(self) -> Proposal:
         """Take the next waiting proposal, together with the record batches behind it if it is one.
@@ -182,20 +183,24 @@ class Proposals:
         payload = bytearray().join([each.payload for each in taken])
         if self._group.leads:
             self._has_room(self._group, len(payload) - len(first.payload))
-        shared = _Shared(taken)
-        return Proposal(_RECORD_BATCHES, payload, shared, shared.deadline, 0)
+        callers = _EntryCallers(taken)
+        return Proposal(_RECORD_BATCHES, payload, callers, callers.deadline, 0)
 
     def propose_again(self) -> None:
         """Propose everything in flight again, because there is another leader or a message may be
         lost, and then what waits.
         """
-        for sequence, proposal in list(self._in_flight.items()):
-            if sequence not in self._in_flight:
-                continue  # answered meanwhile
-            if not self._group.leads:
-                self._forward(sequence, proposal)
-            elif proposal.term != self._group.term:
-                self._retry(sequence, proposal)
+        self._proposing = True
+        try:
+            for sequence, proposal in list(self._in_flight.items()):
+                if sequence not in self._in_flight:
+                    continue  # answered meanwhile
+                if not self._group.leads:
+                    self._forward(sequence, proposal)
+                elif proposal.term != self._group.term:
+                    self._retry(sequence, proposal)
+        finally:
+            self._proposing = False
         self.pump()
 
     def overtaken(self) -> None:
@@ -216,17 +221,9 @@ class Proposals:
     def expire(self, now: float) -> None:
         """Answer proposals that have not come through by their deadline: they still may."""
         dones: list[Done] = []
-        for sequence, each in list(self._in_flight.items()):
-            if each.deadline > now:
-                continue
-            if isinstance(each.done, _Shared):
-                dones += each.done.expire(now)
-                if each.done.is_awaited:
-                    self._in_flight[sequence] = each._replace(deadline=each.done.deadline)
-                    continue
-            else:
-                dones.append(each.done)
-            del self._in_flight[sequence]
+        for sequence, proposal in list(self._in_flight.items()):
+            if proposal.deadline <= now:
+                dones += self._expired(sequence, proposal, now)
         if any(each.deadline <= now for each in self._waiting):
             dones += [each.done for each in self._waiting if each.deadline <= now]
             kept = [each for each in self._waiting if each.deadline > now]
@@ -236,6 +233,19 @@ class Proposals:
             done(DeadlineExceeded("not known to be written by the deadline; it may be written"))
         if dones:
             self.pump()
+
+    def _expired(self, sequence: int, proposal: Proposal, now: float) -> list[Done]:
+        """Callers of a proposal that wait no longer; it is in flight as long as others do."""
+        callers = proposal.done
+        if not isinstance(callers, _EntryCallers):
+            del self._in_flight[sequence]
+            return [callers]
+        late = callers.take_late(now)
+        if callers.are_waiting:
+            self._in_flight[sequence] = proposal._replace(deadline=callers.deadline)
+        else:
+            del self._in_flight[sequence]
+        return late
 
     def fail(self, error: PixyError) -> None:
         """Answer everything with an error: the group is gone."""
@@ -291,45 +301,49 @@ class Proposals:
         self.applied(sequence, Repeated(known) if is_command and isinstance(known, int) else known)
 
 
-class _Shared:
-    """Callers of the batches that share an entry."""
+class _EntryCallers:
+    """Callers whose record batches share an entry: each batch has the offset behind the one before.
 
-    __slots__ = ("_proposals",)
+    Args:
+        batches: their proposals, in the order of the batches.
+    """
 
-    def __init__(self, proposals: list[Proposal]) -> None:
-        # Invariant: those that were answered have no deadline.
-        self._proposals = proposals
+    __slots__ = ("_batches",)
+
+    def __init__(self, batches: Sequence[Proposal]) -> None:
+        # Invariant: those that were answered have `_ignore` as their caller, and no deadline.
+        self._batches = batches
 
     def __call__(self, result: Any) -> None:
-        """Answer them: each batch has the offset behind the one before."""
-        for proposal in self._proposals:
-            proposal.done(result)
+        """Answer all of them."""
+        for batch in self._batches:
+            batch.done(result)
             if isinstance(result, int):
-                begin, end = offsets_of(proposal.payload)
+                begin, end = offsets_of(batch.payload)
                 result += end - begin
 
     @property
-    def deadline(self) -> float:
-        """The next deadline."""
-        return min(proposal.deadline for proposal in self._proposals)
+    def are_waiting(self) -> bool:
+        """True if one of them was not answered."""
+        return any(batch.done is not _ignore for batch in self._batches)
 
     @property
-    def is_awaited(self) -> bool:
-        """True unless all of them are answered."""
-        return any(proposal.done is not _nobody for proposal in self._proposals)
+    def deadline(self) -> float:
+        """The earliest deadline."""
+        return min(batch.deadline for batch in self._batches)
 
-    def expire(self, now: float) -> list[Done]:
-        """Give up those whose deadline is over; returns their callbacks."""
-        late = [each.done for each in self._proposals if each.deadline <= now]
-        self._proposals = [
-            each._replace(done=_nobody, deadline=NEVER) if each.deadline <= now else each
-            for each in self._proposals
+    def take_late(self, now: float) -> list[Done]:
+        """Take those whose deadline is over: they are answered otherwise."""
+        late = [batch.done for batch in self._batches if batch.deadline <= now]
+        self._batches = [
+            batch._replace(done=_ignore, deadline=NEVER) if batch.deadline <= now else batch
+            for batch in self._batches
         ]
         return late
 
 
-def _nobody(_: object) -> None:
-    """Callback of a caller who has an answer."""
+def _ignore(_: object) -> None:
+    """Caller that was answered before."""
 
 
 def judge(

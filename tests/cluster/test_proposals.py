@@ -222,6 +222,33 @@ def test_a_proposal_that_another_result_has_answered_is_not_proposed_again() -> 
     assert len(bench.appended) == 2
 
 
+def test_what_waits_comes_behind_what_is_proposed_again() -> None:
+    bench = Bench()
+    bench.lead(3)
+    names = [b"%d" % number for number in range(1, WINDOW + 2)]
+    for name in names:
+        bench.submit(name)
+    bench.group.leads = False
+    bench.appended.clear()
+    # The result of the first one ends the window, and its caller goes on.
+    bench.application.rows.record(id_of(1), None)
+    bench.lead(5)
+    assert [proposal.sequence for _, proposal in bench.appended] == list(range(2, WINDOW + 2))
+
+
+def test_what_a_caller_proposes_when_answered_comes_behind_what_is_proposed_again() -> None:
+    bench = Bench()
+    bench.lead(3)
+    bench.proposals.submit(COMMAND, b"first", lambda _: bench.submit(b"next"))
+    bench.submit(b"second")
+    bench.group.leads = False
+    bench.appended.clear()
+    bench.application.rows.record(id_of(1), None)
+    bench.lead(5)
+    assert [proposal for _, proposal in bench.appended] == [id_of(2), id_of(3)]
+    assert bench.appended[1][0] == b"next"
+
+
 def test_batches_that_wait_share_an_entry_and_each_gets_its_offset() -> None:
     bench = Bench()
     batches = [build_batch([NewRecord(None, b"x" * 20, (), 1)] * count) for count in (1, 3, 2)]
@@ -255,6 +282,40 @@ def test_the_batches_of_an_entry_share_its_error() -> None:
     bench.lead(3)
     bench.proposals.applied(1, UnknownPartition("deleted"))
     assert [type(result) for result in results] == [UnknownPartition] * 2
+
+
+def shared_entry(*deadlines: float) -> tuple[Bench, dict[float, Any]]:
+    """Batches with these deadlines in one entry in flight, and their results."""
+    bench, results = Bench(), dict[float, Any]()
+    for deadline in deadlines:
+
+        def done(result: Any, deadline: float = deadline) -> None:
+            assert deadline not in results
+            results[deadline] = result
+
+        bench.proposals.submit(BATCH, build_batch([NewRecord(None, b"x", (), 1)]), done, deadline)
+    bench.group.stamp = lambda _, payload, __: payload
+    bench.lead(3)
+    assert len(bench.appended) == 1
+    return bench, results
+
+
+def test_a_batch_that_shares_an_entry_has_its_own_deadline() -> None:
+    bench, results = shared_entry(20.0, 10.0, 30.0)
+    bench.proposals.expire(10.0)
+    assert {deadline: type(result) for deadline, result in results.items()} == {10.0: DeadlineExceeded}
+    bench.proposals.expire(19.0)
+    bench.proposals.applied(1, 70)
+    assert (results[20.0], results[30.0]) == (70, 72)
+
+
+def test_a_shared_entry_leaves_the_window_with_its_last_deadline() -> None:
+    bench, results = shared_entry(10.0, 20.0)
+    bench.proposals.expire(10.0)
+    assert len(bench.proposals) == 1
+    bench.proposals.expire(20.0)
+    assert [type(result) for result in results.values()] == [DeadlineExceeded] * 2
+    assert len(bench.proposals) == 0
 
 
 def test_the_deadline_says_that_the_outcome_is_unknown() -> None:

@@ -1,0 +1,336 @@
+"""Drivers of three nodes: replication, retries over a change of leaders, transfers of leadership,
+entries that are not in memory, snapshots.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster.proposals import Repeated
+from pixy.errors import DeadlineExceeded
+from pixy.raft import ConfState, EntriesNotLoaded, Entry, Message, MessageType, Snapshot, StateType
+from tests.cluster.drivers import BATCH, COMMAND, GROUP, DriverNetwork, DriverNode, NodeSetup
+
+
+def applied(network: DriverNetwork) -> list[list[bytes]]:
+    return [node.application.applied for node in network.nodes.values()]
+
+
+def term_of(node: DriverNode) -> int:
+    assert node.group.node is not None
+    return node.group.node.raft.term
+
+
+# --- replication ----------------------------------------------------------------------------------
+
+
+async def test_an_entry_is_applied_by_all_and_answered_by_its_proposer(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    leader.propose(b"batch", BATCH)
+    await network.run()
+    assert applied(network) == [[b"batch"]] * 3
+    assert leader.results == {b"batch": 0}
+    assert [node.driver.unapplied_bytes for node in network.nodes.values()] == [0, 0, 0]
+
+
+async def test_followers_get_an_entry_while_the_leader_writes_it(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    leader.holds_writes = True
+    leader.propose(b"command")
+    await network.run()
+    assert applied(network) == [[], [b"command"], [b"command"]], "a majority without the leader"
+
+
+async def test_an_entry_is_not_answered_before_it_is_durable_on_a_majority(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network[2].holds_writes = network[3].holds_writes = True
+    leader.propose(b"command")
+    await network.run()
+    assert leader.results == {}
+    network[3].holds_writes = False
+    await network.run()
+    assert leader.results == {b"command": None}
+
+
+async def test_a_leader_tells_its_followers_of_a_new_commit_index_at_once(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    leader.propose(b"command")
+    await network.run()
+    assert {node.group.applied_index for node in network.nodes.values()} == {2}, "without a tick"
+
+
+# --- retries --------------------------------------------------------------------------------------
+
+
+async def lost_leadership(network: DriverNetwork, name: bytes, *, reaches: int = 0) -> DriverNode:
+    """Node 1, which proposed a batch as the leader and was then cut off; at most node `reaches` has
+    the batch.
+    """
+    leader = await network.elect(1)
+    network.lost = lambda m: m.to != reaches and m.type in (MessageType.APP, MessageType.APP_RESP)
+    leader.propose(name, BATCH)
+    await network.run()
+    network.cut.add(1)
+    assert leader.results == {}
+    network.lost = lambda _: False
+    return leader
+
+
+async def test_a_leader_that_is_elected_again_proposes_what_was_lost_again(network: DriverNetwork) -> None:
+    first = await lost_leadership(network, b"lost")
+    await network.elect(2)
+    network.cut.clear()
+    await network.tick()
+    assert first.results == {}
+    await network.elect(1)
+    assert first.results == {b"lost": 0}
+    assert applied(network) == [[b"lost"]] * 3
+
+
+async def test_what_a_deposed_leader_proposed_is_forwarded_to_the_new_one(network: DriverNetwork) -> None:
+    first = await lost_leadership(network, b"lost")
+    second = await network.elect(2)
+    network.cut.clear()
+    await network.tick()
+    [(kind, payload, proposal)] = first.forwarded
+    assert second.driver.propose_for(second.group, kind, payload, proposal)
+    await network.run()
+    assert first.results == {b"lost": 0}
+    assert second.results == {}
+
+
+async def test_a_retry_that_the_leader_finds_in_its_tail_waits_for_its_original(
+    network: DriverNetwork,
+) -> None:
+    first = await lost_leadership(network, b"batch", reaches=2)
+    network.lost = lambda m: m.type is MessageType.APP and bool(m.entries)
+    second = await network.elect(2)
+    network.cut.clear()
+    await network.tick()
+    [(kind, payload, proposal)] = first.forwarded
+    assert second.group.tail_ids == {proposal}
+    assert second.driver.propose_for(second.group, kind, payload, proposal)
+    network.lost = lambda _: False
+    await network.tick()
+    assert applied(network) == [[b"batch"]] * 3
+    assert first.results == {b"batch": 0}
+    assert second.group.tail_ids == set()
+
+
+async def test_a_retry_in_the_own_tail_waits_for_its_original(network: DriverNetwork) -> None:
+    first = await lost_leadership(network, b"batch")
+    network.cut.clear()
+    # The same node, in a later term: its tail has the entry.
+    assert first.group.node is not None
+    first.driver.step(GROUP, Message(MessageType.HEARTBEAT_RESP, 1, 2, term_of(first) + 1))
+    await network.elect(1)
+    assert first.application.tails[-1] == [2, 3]
+    assert applied(network) == [[b"batch"]] * 3
+    assert first.results == {b"batch": 0}
+
+
+async def test_a_proposer_that_learns_of_its_entry_by_applying_it_proposes_it_no_more(
+    network: DriverNetwork,
+) -> None:
+    first = await lost_leadership(network, b"batch", reaches=2)
+    await network.elect(2)
+    network.cut.clear()
+    await network.tick()
+    assert first.results == {b"batch": 0}
+    first.forwarded.clear()
+    await network.tick(10)
+    assert first.forwarded == []
+
+
+async def test_what_is_forwarded_is_forwarded_again_each_election_timeout(network: DriverNetwork) -> None:
+    await network.elect(2)
+    network[1].propose(b"command")
+    assert len(network[1].forwarded) == 1
+    await network.tick(10)
+    assert [proposal.sequence for _, _, proposal in network[1].forwarded] == [1, 1]
+
+
+async def test_proposals_without_a_leader_are_forwarded_when_there_is_one(network: DriverNetwork) -> None:
+    network[1].propose(b"command")
+    assert network[1].forwarded == []
+    await network.elect(2)
+    assert [payload for _, payload, _ in network[1].forwarded] == [b"command"]
+
+
+# --- transfers ------------------------------------------------------------------------------------
+
+
+async def test_a_transfer_holds_proposals_back_until_another_node_leads(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    leader.driver.transfer(leader.group, 3)
+    leader.propose(b"command")
+    assert not leader.group.leads
+    assert leader.forwarded == []
+    await network.run()
+    assert network[3].group.leads
+    assert [payload for _, payload, _ in leader.forwarded] == [b"command"]
+
+
+async def test_a_transfer_that_fails_ends_after_an_election_timeout(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network.lost = lambda m: m.type is MessageType.TIMEOUT_NOW
+    leader.driver.transfer(leader.group, 3)
+    leader.propose(b"command")
+    await network.tick(9)
+    assert leader.results == {}
+    await network.tick()
+    assert leader.results == {b"command": None}
+    assert leader.group.leads
+
+
+async def test_a_node_that_does_not_lead_transfers_nothing(network: DriverNetwork) -> None:
+    await network.elect(1)
+    network[2].driver.transfer(network[2].group, 3)
+    await network.run()
+    assert network[1].group.leads
+
+
+# --- entries that are not in memory ---------------------------------------------------------------
+
+
+async def lagging(network: DriverNetwork, count: int = 3) -> DriverNode:
+    """Leader with entries that are not in memory any more and that node 3 lacks."""
+    leader = await network.elect(1)
+    network.cut.add(3)
+    for number in range(count):
+        leader.propose(b"%d" % number)
+    await network.run()
+    leader.group.storage.release(leader.group.applied_index)
+    network.cut.clear()
+    await network.tick()
+    return leader
+
+
+def entries(leader: DriverNode, lo: int, hi: int) -> list[Entry]:
+    """Entries as the journal has them."""
+    records = [record for unit in leader.journal.units for record in unit if lo <= record[3] < hi]
+    return [
+        Entry(term, index, data=bytes(payload), kind=kind, proposal=None)
+        for _, kind, _, index, term, _, _, payload in records
+    ]
+
+
+async def test_entries_that_are_not_in_memory_are_asked_for_once(network: DriverNetwork) -> None:
+    leader = await lagging(network)
+    await network.tick(3)
+    assert leader.wanted == [(leader.group, (2, 5, 1 << 20))]
+
+
+async def test_loaded_entries_are_sent_and_dropped(network: DriverNetwork) -> None:
+    leader = await lagging(network)
+    leader.driver.loaded(leader.group, entries(leader, 2, 5))
+    assert leader.group.storage.wanted is None
+    await network.run()
+    assert network[3].application.applied == [b"0", b"1", b"2"]
+    assert len(leader.wanted) == 1
+    with pytest.raises(EntriesNotLoaded):
+        leader.group.storage.entries(2, 5, 1000)
+
+
+async def test_entries_that_were_loaded_in_part_are_asked_for_from_there_on(network: DriverNetwork) -> None:
+    leader = await lagging(network)
+    leader.driver.loaded(leader.group, entries(leader, 2, 4))
+    await network.run()
+    assert [(lo, hi) for _, (lo, hi, _) in leader.wanted] == [(2, 5), (4, 5)]
+    leader.driver.loaded(leader.group, entries(leader, 4, 5))
+    await network.run()
+    assert network[3].application.applied == [b"0", b"1", b"2"]
+
+
+async def test_unreadable_entries_compact_the_log_so_that_a_snapshot_is_needed(
+    network: DriverNetwork,
+) -> None:
+    leader = await lagging(network)
+    leader.group.storage.make_snapshot = lambda: Snapshot(4, 1, ConfState((1, 2, 3)))
+    leader.driver.loaded(leader.group, None)
+    assert leader.group.storage.start == (1, 4)
+    await network.tick()
+    assert network[3].fetches == [(network[3].group, Snapshot(4, 1, ConfState((1, 2, 3))))]
+
+
+async def test_entries_loaded_for_a_removed_group_are_dropped(network: DriverNetwork) -> None:
+    leader = await lagging(network)
+    loaded = entries(leader, 2, 5)
+    leader.driver.remove(leader.group, DeadlineExceeded("gone"))
+    leader.driver.loaded(leader.group, loaded)
+    assert network.sent(MessageType.APP, 1) == []
+
+
+async def test_applied_entries_in_the_cache_need_no_loading(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network.cut.add(3)
+    leader.propose(b"command")
+    await network.run()
+    network.cut.clear()
+    await network.tick()
+    assert leader.wanted == []
+    assert network[3].application.applied == [b"command"]
+
+
+async def test_entries_beyond_the_cache_have_to_be_loaded(tmp_path: Path) -> None:
+    network = DriverNetwork(tmp_path, 1, 2, 3, setup=NodeSetup(cache_bytes=10))
+    leader = await network.elect(1)
+    network.cut.add(3)
+    for name in (b"old command", b"new one"):
+        leader.propose(name)
+    await network.run()
+    network.cut.clear()
+    await network.tick()
+    assert leader.wanted == [(leader.group, (2, 3, 1 << 20))]
+    network.close()
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+async def test_a_proposal_overtaken_by_a_snapshot_is_answered_from_the_rows(network: DriverNetwork) -> None:
+    leader = await network.elect(2)
+    proposer = network[1]
+    names = (b"kept", b"command", b"not proposed")
+    for name, kind in zip(names, (BATCH, COMMAND, COMMAND), strict=True):
+        proposer.propose(name, kind)
+    network.cut.add(1)
+    for forwarded in proposer.forwarded[:2]:
+        assert leader.driver.propose_for(leader.group, *forwarded)
+    await network.run()
+    snapshot = Snapshot(leader.group.applied_index, leader.group.applied_term, ConfState((1, 2, 3)))
+    # The state of the snapshot has the rows.
+    proposer.application.rows = leader.application.rows
+    message = Message(MessageType.SNAP, 1, 2, term_of(leader), snapshot=snapshot)
+    proposer.driver.step(GROUP, message)
+    assert proposer.driver.snapshots.arrived(proposer.group, snapshot)
+    await network.run()
+    assert proposer.results == {b"kept": 0, b"command": Repeated(0)}
+    assert proposer.group.applied == (snapshot.term, snapshot.index)
+
+
+async def test_the_log_that_a_snapshot_replaces_is_unapplied_no_longer(network: DriverNetwork) -> None:
+    follower = network[1]
+    entry = Entry(1, 1, data=b"unapplied", kind=COMMAND)
+    follower.driver.step(GROUP, Message(MessageType.APP, 1, 2, 1, entries=[entry]))
+    follower.write()
+    await network.run()
+    assert follower.driver.unapplied_bytes == len(b"unapplied")
+    snapshot = Snapshot(9, 2, ConfState((1, 2, 3)))
+    follower.driver.step(GROUP, Message(MessageType.SNAP, 1, 2, 2, snapshot=snapshot))
+    assert follower.driver.snapshots.arrived(follower.group, snapshot)
+    await network.run()
+    assert follower.driver.unapplied_bytes == 0
+    assert follower.group.storage.last_index() == 9
+    assert follower.group.hard_state_file == follower.group.reset_file == 1
+
+
+async def test_a_leader_that_steps_down_takes_no_proposals(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network.cut.add(1)
+    await network.tick()
+    network.cut.clear()
+    await network.elect(2)
+    assert not leader.group.leads
+    assert leader.group.node is not None
+    assert leader.group.node.raft.state is StateType.FOLLOWER

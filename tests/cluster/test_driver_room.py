@@ -1,0 +1,199 @@
+"""Back-pressure of a node's raft groups: batches wait while there is no room, nothing else does."""
+
+from pixy.errors import UnknownPartition
+from pixy.proposal_id import ProposalId
+from pixy.raft import Entry, Message, MessageType
+from pixy.storage import EntryType
+from tests.cluster.drivers import BATCH, BATCHES, COMMAND, GROUP, DriverNode, batch_of
+
+KIB = 1 << 10
+
+
+async def full(node: DriverNode) -> DriverNode:
+    """A leader without room for batches."""
+    await node.lead()
+    node.room = -1
+    return node
+
+
+async def test_a_batch_waits_while_there_is_no_room_and_goes_on_when_there_is(node: DriverNode) -> None:
+    await full(node)
+    node.propose(b"batch", BATCH)
+    await node.settle()
+    assert node.results == {}
+    node.room = 0
+    node.driver.resume()
+    await node.settle()
+    assert node.results == {b"batch": 0}
+
+
+async def test_batches_that_wait_resume_when_a_write_is_durable_and_there_is_room(node: DriverNode) -> None:
+    await full(node)
+    node.propose(b"batch", BATCH)
+    node.room = 0
+    node.propose(b"command", group=node.other_group()[0])
+    await node.settle()
+    assert node.results[b"batch"] == 0
+
+
+async def test_commands_pass_while_there_is_no_room(node: DriverNode) -> None:
+    await full(node)
+    node.propose(b"command")
+    await node.settle()
+    assert node.results == {b"command": None}
+
+
+async def test_the_group_that_waits_longest_goes_on_first(node: DriverNode) -> None:
+    groups = {b"first": node.group, b"second": node.other_group(2000)[0], b"third": node.other_group(1500)[0]}
+    for group in groups.values():
+        node.driver.seek_leader(group)
+    await full(node)
+    for name, group in groups.items():
+        node.propose(name, BATCH, group=group)
+    node.propose(b"first again", BATCH)
+    node.journal.units.clear()
+    node.room = 0
+    node.driver.resume()
+    assert [unit[0][2] for unit in node.journal.units] == [GROUP, 2000, 1500]
+
+
+async def test_groups_that_stall_again_keep_their_order(node: DriverNode) -> None:
+    second = node.other_group()[0]
+    node.driver.seek_leader(second)
+    await full(node)
+    node.propose(b"first", BATCH)
+    node.propose(b"second", BATCH, group=second)
+    node.journal.units.clear()
+    for _ in range(2):
+        node.driver.resume()
+    assert node.journal.units == []
+    node.room = 0
+    node.driver.resume()
+    assert [unit[0][2] for unit in node.journal.units] == [GROUP, second.raft_group]
+
+
+async def test_the_node_is_asked_for_room_again_after_64_kib_at_the_latest(node: DriverNode) -> None:
+    await node.lead()
+    node.room = 1 << 30
+    node.propose(b"x" * (32 * KIB), BATCH)
+    node.room = -1
+    node.propose(b"y" * (16 * KIB), BATCH)
+    node.propose(b"z" * (32 * KIB), BATCH)
+    await node.settle()
+    assert [name[:1] for name in node.results] == [b"x", b"y"]
+
+
+async def test_no_more_than_the_room_is_proposed_without_asking_again(node: DriverNode) -> None:
+    await node.lead()
+    node.room = 0
+    node.propose(b"x", BATCH)
+    node.room = -1
+    node.propose(b"y", BATCH)
+    await node.settle()
+    assert list(node.results) == [b"x"]
+
+
+async def test_a_removed_group_waits_for_room_no_longer(node: DriverNode) -> None:
+    await full(node)
+    node.propose(b"batch", BATCH)
+    node.driver.remove(node.group, UnknownPartition("deleted"))
+    node.room = 0
+    node.driver.resume()
+    await node.settle()
+    assert isinstance(node.results[b"batch"], UnknownPartition)
+    assert node.application.applied == []
+
+
+async def test_the_room_that_a_removed_group_leaves_is_used_at_once(node: DriverNode) -> None:
+    other = node.other_group()[0]
+    await full(node)
+    node.propose(b"batch", BATCH)
+    node.room = 0
+    node.driver.remove(other, UnknownPartition("deleted"))
+    await node.settle()
+    assert node.results == {b"batch": 0}
+
+
+# --- followers ------------------------------------------------------------------------------------
+
+
+def append_to(group: int, follower: DriverNode) -> bool:
+    """Step an append with an entry; True if it was taken."""
+    before = len(follower.journal.units)
+    entry = Entry(1, 1, data=b"x", kind=COMMAND)
+    follower.driver.step(group, Message(MessageType.APP, 1, 2, 1, entries=[entry]))
+    return len(follower.journal.units) > before
+
+
+async def test_a_follower_without_room_takes_no_entries_of_partitions(follower: DriverNode) -> None:
+    follower.room = -1
+    assert not append_to(GROUP, follower)
+    follower.room = 0
+    assert append_to(GROUP, follower)
+
+
+async def test_a_follower_without_room_takes_entries_of_state_groups(follower: DriverNode) -> None:
+    follower.other_group(1)
+    follower.room = -1
+    assert append_to(1, follower)
+
+
+async def test_a_follower_without_room_learns_of_leader_and_commit_index(follower: DriverNode) -> None:
+    append_to(GROUP, follower)
+    await follower.settle()
+    follower.room = -1
+    follower.driver.step(GROUP, Message(MessageType.APP, 1, 2, 1, 1, 1, commit=1))
+    assert (follower.group.leader, follower.application.applied) == (2, [b"x"])
+
+
+# --- proposals for other nodes --------------------------------------------------------------------
+
+THEIRS = ProposalId(2, 9, 1)
+
+
+def forwarded(node: DriverNode, kind: EntryType, payload: bytes | bytearray) -> bool:
+    return node.driver.propose_for(node.group, kind, payload, THEIRS)
+
+
+async def test_a_proposal_for_another_node_is_applied_under_its_identity(node: DriverNode) -> None:
+    await node.lead()
+    assert forwarded(node, BATCH, batch_of(b"theirs"))
+    await node.settle()
+    assert node.application.applied == [b"theirs"]
+    assert node.application.rows.judge(THEIRS) == 0
+    assert node.results == {}
+
+
+async def test_a_node_that_does_not_lead_proposes_nothing_for_others(node: DriverNode) -> None:
+    assert not forwarded(node, COMMAND, b"theirs")
+    await node.settle()
+    assert node.journal.units == []
+
+
+async def test_batches_of_other_nodes_are_refused_while_there_is_no_room(node: DriverNode) -> None:
+    await full(node)
+    for kind in (BATCH, BATCHES):
+        assert not forwarded(node, kind, batch_of(b"theirs"))
+    assert forwarded(node, COMMAND, b"theirs")
+
+
+async def test_a_proposal_that_comes_twice_is_appended_once(node: DriverNode) -> None:
+    await node.lead()
+    for _ in range(2):
+        assert forwarded(node, BATCH, batch_of(b"in the tail"))
+    await node.settle()
+    assert forwarded(node, BATCH, batch_of(b"in the rows"))
+    await node.settle()
+    assert node.application.applied == [b"in the tail"]
+    assert node.group.tail_ids == set()
+
+
+async def test_the_bytes_of_another_nodes_proposal_do_not_change(node: DriverNode) -> None:
+    await node.lead()
+    node.propose(b"own", BATCH)
+    payload = batch_of(b"theirs")
+    before = bytes(payload)
+    assert forwarded(node, BATCH, payload)
+    await node.settle()
+    assert node.application.applied == [b"own", b"theirs"]
+    assert payload == before
