@@ -380,7 +380,7 @@ class Driver:
         if application is None:
             group.held = [*(group.held or ()), *entries]
             return
-        apply = group.apply
+        apply, rows = group.apply, application.rows
         size = 0
         for entry in entries:
             payload, proposal = entry.data, entry.proposal
@@ -390,6 +390,7 @@ class Driver:
             group.applied_index, group.applied_term = entry.index, entry.term
             result = apply(application, entry)
             if proposal is not None:
+                rows.record(proposal, result)
                 if group.tail_ids:
                     group.tail_ids.discard(proposal)
                 if (

@@ -39,7 +39,6 @@ from pixy.cluster.topic_config import log_options
 from pixy.config import StorageConfig
 from pixy.errors import CorruptData, DataDirectoryError, UnknownPartition
 from pixy.log_position import LogPosition
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState, PartitionCommand, PartitionIdentity, PublishParts
 from pixy.raft import ConfState, Entry
 from pixy.records import TopicPartition, split_batches
@@ -211,36 +210,28 @@ class Partitions:
         """
         if replica.log.topic.deleted:
             return UnknownPartition(f"topic {replica.partition.topic} was deleted")
-        batch, kind, proposal = entry.data, entry.kind, entry.proposal
-        if kind == _RECORD_BATCH:
+        batch = entry.data
+        if entry.kind == _RECORD_BATCH:
             base_offset = replica.log.append(batch)
-            if proposal is not None:
-                replica.rows.record(proposal, base_offset)
             if replica.condition is _UNWRITABLE:
                 replica.stuck_bytes += len(batch)
             else:
                 self._writer.mark_dirty(replica.log, replica.mark, len(batch))
             replica.wake()
             return base_offset
-        if kind == EntryType.RECORD_BATCHES:
-            return self._append_all(replica, split_batches(memoryview(batch)), proposal)
-        if kind == EntryType.COMMAND:
+        if entry.kind == EntryType.RECORD_BATCHES:
+            return self._append_all(replica, split_batches(memoryview(batch)))
+        if entry.kind == EntryType.COMMAND:
             self._run_command(replica, entry.term, PartitionCommand.FromString(bytes(batch)))
-        if proposal is not None:
-            replica.rows.record(proposal, None)
         if replica.condition is not _UNWRITABLE:
             self._writer.mark_changed(replica.log, replica.mark)
         return None
 
-    def _append_all(
-        self, replica: PartitionReplica, batches: Sequence[memoryview], proposal: ProposalId | None
-    ) -> int:
+    def _append_all(self, replica: PartitionReplica, batches: Sequence[memoryview]) -> int:
         """Append several batches; returns the base offset of the first one."""
         first = replica.log.end_offset
         for batch in batches:
             replica.log.append(batch)
-        if proposal is not None:
-            replica.rows.record(proposal, first)
         # Not before all of them are there: the mark is that of the whole entry.
         size = sum(map(len, batches))
         if replica.condition is _UNWRITABLE:

@@ -46,10 +46,7 @@ Stamp = Callable[[EntryType, bytes | bytearray, int], bytes | bytearray]
 """`Application.stamp` of one application."""
 
 Apply = Callable[[Any, Entry], Any]
-"""Applies a committed entry to the application of its group, and records the result in
-`Application.rows`; returns it, for the proposer. Whatever takes a copy of the application's state
-meanwhile finds both.
-"""
+"""Applies a committed entry to the application of its group; returns the proposer's result."""
 
 
 class RaftGroup:

@@ -211,10 +211,7 @@ class StateReplica:
         """Apply one committed entry; returns the result of its command."""
         self.entries_since += 1
         self.bytes_since += len(entry.data)
-        result = self.machine.apply(bytes(entry.data)) if entry.kind == EntryType.COMMAND else None
-        if entry.proposal is not None:
-            self.rows.record(entry.proposal, result)
-        return result
+        return self.machine.apply(bytes(entry.data)) if entry.kind == EntryType.COMMAND else None
 
     def checkpoint_records(self) -> Iterable[tuple[bytes, bytes]]:
         """Records of a checkpoint of the applied state.
