@@ -204,6 +204,7 @@ class DriverNode:
 
         return DriverHooks(
             room=lambda: self.room,
+            keeps_up=lambda: self.room >= 0,
             fault=self.faults.append,
             load=lambda group, wanted, _: self.wanted.append((group, wanted)),
             send=send,

@@ -16,6 +16,7 @@ from pixy.raft import ConfState, Snapshot
 from pixy.storage import Checkpoint, CheckpointId, CheckpointStore
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
+from tests.fakes.waiting import settle
 from tests.fakes.worker import StepWorker
 
 ALL = ConfState((1, 2, 3))
@@ -56,6 +57,11 @@ class Bench:
             on_fault=lambda _: self.count(),
         )
 
+    async def step(self) -> None:
+        """Let a checkpoint begin, and the thread write it."""
+        await settle()
+        self.files.step()
+
     def count(self) -> None:
         self.written += 1
 
@@ -70,11 +76,11 @@ class Bench:
         return Checkpoint(CheckpointId(1, index), list(other.checkpoint_records()))
 
 
-def test_followers_get_the_newest_checkpoint(tmp_path: Path) -> None:
+async def test_followers_get_the_newest_checkpoint(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.apply_to(5, b"five")
     assert bench.checkpoints.snapshot(bench.replica) is None
-    bench.files.step()
+    await bench.step()
     assert bench.written == 1
     assert bench.checkpoints.snapshot(bench.replica) == Snapshot(5, 1, ALL)
     bench.apply_to(6, b"six")
@@ -82,27 +88,27 @@ def test_followers_get_the_newest_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [6, 7])
-def test_a_change_of_the_configuration_makes_a_newer_checkpoint_for_the_new_member(
+async def test_a_change_of_the_configuration_makes_a_newer_checkpoint_for_the_new_member(
     tmp_path: Path, index: int
 ) -> None:
     bench = Bench(tmp_path)
     bench.apply_to(5, b"five")
     bench.checkpoints.write(bench.replica)
-    bench.files.step()
+    await bench.step()
     storage = bench.replica.group.storage
     storage.conf_state, storage.conf_index = ConfState((1, 2, 3), (4,)), 6
     bench.apply_to(index, b"later")
     assert bench.checkpoints.snapshot(bench.replica) is None
-    bench.files.step()
+    await bench.step()
     assert bench.checkpoints.snapshot(bench.replica) == Snapshot(index, 1, storage.conf_state)
 
 
-def test_a_second_checkpoint_may_come_before_the_first_one_is_the_state(tmp_path: Path) -> None:
+async def test_a_second_checkpoint_may_come_before_the_first_one_is_the_state(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     arrived: list[bool] = []
     for index, value in ((10, b"ten"), (20, b"twenty")):
         bench.checkpoints.install(bench.replica, bench.checkpoint_of(index, value), arrived.append)
-        bench.files.step()
+        await bench.step()
     assert arrived == [True, True]
     bench.checkpoints.restored(bench.replica, Snapshot(10, 1, ALL))
     assert bench.machine.value == b"ten"
@@ -111,12 +117,12 @@ def test_a_second_checkpoint_may_come_before_the_first_one_is_the_state(tmp_path
     assert bench.machine.value == b"twenty"
 
 
-def test_a_checkpoint_that_is_not_needed_changes_nothing(tmp_path: Path) -> None:
+async def test_a_checkpoint_that_is_not_needed_changes_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.apply_to(10, b"own")
     checkpoint = bench.checkpoint_of(20, b"twenty")
     bench.checkpoints.install(bench.replica, checkpoint, lambda _: None)
-    bench.files.step()
+    await bench.step()
     bench.checkpoints.not_needed(bench.replica, checkpoint.id)
     assert bench.machine.value == b"own"
     loaded, _ = bench.replica.store.load()

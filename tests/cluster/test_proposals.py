@@ -239,7 +239,11 @@ def test_what_waits_comes_behind_what_is_proposed_again() -> None:
 def test_what_a_caller_proposes_when_answered_comes_behind_what_is_proposed_again() -> None:
     bench = Bench()
     bench.lead(3)
-    bench.proposals.submit(COMMAND, b"first", lambda _: bench.submit(b"next"))
+
+    def answered(_: object) -> None:
+        bench.submit(b"next")
+
+    bench.proposals.submit(COMMAND, b"first", answered)
     bench.submit(b"second")
     bench.group.leads = False
     bench.appended.clear()
