@@ -368,7 +368,11 @@ class Driver:
         if node is None:
             self.unapplied_bytes -= len(entry.data)
             return
-        group.storage.append_next(entry)
+        storage = group.storage
+        if group.has_peers or storage.entries_in_memory:
+            storage.append_next(entry)
+        else:
+            storage.pass_by(entry)
         committed = node.own_stored(entry)
         if committed:
             self._apply(group, committed)
@@ -408,7 +412,7 @@ class Driver:
             group.has_work = True
         if group.has_peers:
             self._cache.add(group, size)
-        else:
+        elif group.storage.entries_in_memory:
             group.storage.release(group.applied_index)
 
     def _apply_conf_change(self, group: RaftGroup, entry: Entry) -> None:

@@ -51,7 +51,6 @@ class RaftStorage:
     """
 
     __slots__ = (
-        "_entries",
         "_in_memory_from",
         "_last",
         "_loaded",
@@ -59,6 +58,7 @@ class RaftStorage:
         "conf_index",
         "conf_state",
         "hard_state",
+        "entries_in_memory",
         "make_snapshot",
         "start",
         "wanted",
@@ -75,7 +75,7 @@ class RaftStorage:
         self._runs: list[tuple[int, int]] = [(0, 0)]
         # The last entries of the log, from this index on.
         self._in_memory_from = 1
-        self._entries: list[Entry] = []
+        self.entries_in_memory: list[Entry] = []
         # Entries loaded for a follower, until the core has been asked for its next work.
         self._loaded: list[Entry] | None = None
         self.wanted: WantedEntries | None = None
@@ -121,7 +121,7 @@ class RaftStorage:
             raise EntryUnavailable
         at = lo - self._in_memory_from
         if at >= 0:
-            return limit_entries(self._entries[at : hi - self._in_memory_from], max_size)
+            return limit_entries(self.entries_in_memory[at : hi - self._in_memory_from], max_size)
         loaded = self._loaded
         if loaded is not None and loaded[0].index <= lo <= loaded[-1].index:
             first = loaded[0].index
@@ -153,7 +153,7 @@ class RaftStorage:
             if entry.term != term:
                 term = entry.term
                 self._runs.append((entry.index, term))
-        self._entries.extend(entries)
+        self.entries_in_memory.extend(entries)
         self._last = entries[-1].index
         return replaced
 
@@ -162,14 +162,25 @@ class RaftStorage:
         assert entry.index == self._last + 1, f"entry {entry.index} behind entry {self._last}"
         if entry.term != self._runs[-1][1]:
             self._runs.append((entry.index, entry.term))
-        self._entries.append(entry)
+        self.entries_in_memory.append(entry)
         self._last = entry.index
+
+    def pass_by(self, entry: Entry) -> None:
+        """Add the entry that follows the last one, and is not needed in memory: this node has the
+        only vote, nothing is in memory, and it is being applied.
+        """
+        index = entry.index
+        assert index == self._last + 1 and not self.entries_in_memory, f"entry {index} behind entry {self._last}"
+        if entry.term != self._runs[-1][1]:
+            self._runs.append((index, entry.term))
+        self._last = index
+        self._in_memory_from = index + 1
 
     def _truncate(self, first: int) -> int:
         assert first > self.start.index, f"entry {first} replaces entries up to {self.start.index}"
         assert first >= self._in_memory_from, f"entry {first} replaces an applied entry"
-        replaced = payload_size(self._entries[first - self._in_memory_from :])
-        del self._entries[first - self._in_memory_from :]
+        replaced = payload_size(self.entries_in_memory[first - self._in_memory_from :])
+        del self.entries_in_memory[first - self._in_memory_from :]
         while self._runs[-1][0] >= first:
             self._runs.pop()
         self._last = first - 1
@@ -182,10 +193,10 @@ class RaftStorage:
         count = min(index, self._last) + 1 - self._in_memory_from
         if count <= 0:
             return
-        if count == len(self._entries):
-            self._entries.clear()
+        if count == len(self.entries_in_memory):
+            self.entries_in_memory.clear()
         else:
-            del self._entries[:count]
+            del self.entries_in_memory[:count]
         self._in_memory_from += count
 
     def load(self, entries: list[Entry] | None) -> None:
@@ -209,7 +220,7 @@ class RaftStorage:
         self._last = start.index
         self._runs = [(start.index, start.term)]
         self._in_memory_from = start.index + 1
-        self._entries = []
+        self.entries_in_memory = []
         self._loaded = self.wanted = None
 
     def recover(
@@ -227,7 +238,7 @@ class RaftStorage:
                 self._runs.append((max(first, start.index + 1), term))
         self._last = last_index
         self._in_memory_from = last_index + 1 - len(tail)
-        self._entries = list(tail)
+        self.entries_in_memory = list(tail)
 
     def term_runs(self) -> list[tuple[int, int]]:
         """First index and term of each run of entries of one term."""
@@ -236,11 +247,11 @@ class RaftStorage:
     def in_memory(self, index: int) -> Entry | None:
         """An entry, if it is in memory."""
         at = index - self._in_memory_from
-        return self._entries[at] if 0 <= at < len(self._entries) else None
+        return self.entries_in_memory[at] if 0 <= at < len(self.entries_in_memory) else None
 
     def memory_bytes(self, above: int) -> int:
         """Payload of the entries in memory behind an index."""
-        return payload_size(self._entries[max(0, above + 1 - self._in_memory_from) :])
+        return payload_size(self.entries_in_memory[max(0, above + 1 - self._in_memory_from) :])
 
 
 def _first_index(run: tuple[int, int]) -> int:
