@@ -113,7 +113,8 @@ def test_a_reader_slower_than_the_call_timeout_resumes_its_fetch(
 def test_a_fetch_that_stalled_for_long_resumes(tmp_path: Path) -> None:
     with judged_daemon(tmp_path, {"grpc": {"stall_timeout": "1s"}}) as judged:
         log = Log(judged)
-        topic = log.create(1)
+        # The records have old timestamps, and a slow machine meets the first check of retention.
+        topic = log.create(1, config={"retention_ms": "-1"})
         for _ in range(40):
             log.append(topic, 0, [b"v" * 1000] * 500)
         responses = LogClient(ConnectionOptions((judged.address,))).fetch(
