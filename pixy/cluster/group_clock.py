@@ -44,10 +44,11 @@ class GroupClock:
         slow = timed_out and self._disk_is_slow(now)
         for group in groups:
             if group.has_peers and group.node is not None:
+                if slow and group.leads:
+                    # Before the tick, in which the core may begin to count active followers anew.
+                    self._hand_over(group)
                 group.node.tick()
                 self._driver.ticked(group, timed_out=timed_out)
-                if slow and group.leads:
-                    self._hand_over(group)
             if group.proposals is not None:
                 group.proposals.expire(now)
 

@@ -156,7 +156,7 @@ class Proposals:
                 self._next = sequence + 1
                 self._in_flight[sequence] = proposal
                 if self._group.leads:
-                    self._append_again(sequence, proposal)
+                    self._append_first(sequence, proposal)
                 else:
                     self._forward(sequence, proposal)
         finally:
@@ -263,13 +263,10 @@ class Proposals:
             return self._leader_elsewhere()
         return kind is not _RECORD_BATCH or self._has_room(self._group, size)
 
-    def _append_again(self, sequence: int, proposal: Proposal) -> None:
-        """Append a proposal that waited, or was appended before."""
-        kind, payload, done, deadline, before = proposal
+    def _append_first(self, sequence: int, proposal: Proposal) -> None:
+        """Append a proposal whose payload nobody else has."""
+        kind, payload, done, deadline, _ = proposal
         group = self._group
-        if before:
-            # Others may have the bytes of the earlier attempt.
-            payload = bytearray(payload)
         payload = group.stamp(kind, payload, group.term)
         self._in_flight[sequence] = Proposal(kind, payload, done, deadline, group.term)
         self._append(group, kind, payload, self._id(sequence))
@@ -290,7 +287,8 @@ class Proposals:
     def _retry(self, sequence: int, proposal: Proposal) -> None:
         known = judge(self._group.rows, self._group.tail_ids, self._id(sequence))
         if known is Novelty.NEW:
-            self._append_again(sequence, proposal)
+            # Journal and network may have the bytes of the earlier attempt.
+            self._append_first(sequence, proposal._replace(payload=bytearray(proposal.payload)))
         elif known is not None:
             self._repeated(sequence, proposal, known)
 

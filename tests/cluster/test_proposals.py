@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
 
+from pixy.cluster.driver_options import RAFT_CONFIG
 from pixy.cluster.proposals import Proposals, Proposer, Repeated
 from pixy.cluster.proposer_rows import WINDOW, ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.errors import DeadlineExceeded, TopicExists, UnknownPartition
 from pixy.proposal_id import ProposalId
-from pixy.raft import ConfState, Entry
+from pixy.raft import ConfState, Entry, RaftNode
 from pixy.records import NewRecord, build_batch
 from pixy.storage import EntryType
 
@@ -44,14 +46,18 @@ class Bench:
     forwarded: list[tuple[bytes, ProposalId]] = field(default_factory=list)
     results: dict[bytes, Any] = field(default_factory=dict)
     room: bool = True
-    leader: int = 0
+    asked: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.application = Stamping()
         self.group.application = self.application
         self.group.stamp = self.application.stamp
-        proposer = Proposer(1, 4, lambda _, __: self.room, self._append, self._forward)
+        proposer = Proposer(1, 4, self._has_room, self._append, self._forward)
         self.proposals = Proposals(self.group, proposer)
+
+    def _has_room(self, _: RaftGroup, size: int) -> bool:
+        self.asked.append(size)
+        return self.room
 
     def _append(self, _: RaftGroup, __: EntryType, payload: bytes | bytearray, proposal: ProposalId) -> None:
         self.appended.append((bytes(payload), proposal))
@@ -61,6 +67,15 @@ class Bench:
 
     def lead(self, term: int, *tail: ProposalId) -> None:
         self.group.leads, self.group.term, self.group.tail_ids = True, term, set(tail)
+        self.proposals.propose_again()
+
+    def follow(self, leader: int) -> None:
+        """Node `leader` leads; 0 if nobody does."""
+        group = self.group
+        if group.node is None:
+            group.node = RaftNode(1, group.storage, RAFT_CONFIG, Random(1))
+        group.leads = False
+        group.node.raft.become_follower(5, leader)
         self.proposals.propose_again()
 
     def submit(
@@ -268,13 +283,30 @@ def test_batches_that_wait_share_an_entry_and_each_gets_its_offset() -> None:
     assert offsets == [70, 71, 74]
 
 
-def test_batches_share_an_entry_of_limited_size() -> None:
+@pytest.mark.parametrize(("beyond", "entries"), [(0, 1), (1, 2)])
+def test_batches_share_an_entry_of_1_mib_at_most(beyond: int, entries: int) -> None:
     bench = Bench()
-    for _ in range(3):
-        bench.proposals.submit(BATCH, build_batch([NewRecord(None, bytes(600_000), (), 1)]), lambda _: None)
-    bench.group.stamp = lambda _, payload, __: payload
+    for size in (1 << 19, (1 << 19) + beyond):
+        bench.submit(bytes(size - 1), BATCH)
     bench.lead(3)
-    assert len(bench.appended) == 3
+    assert len(bench.appended) == entries
+
+
+def test_a_batch_that_waits_alone_is_proposed_as_it_is() -> None:
+    bench = Bench()
+    waiting = bench.submit(b"batch", BATCH)
+    bench.submit(b"behind")
+    bench.lead(3)
+    assert bench.appended[0] == (b"\x03batch", id_of(1))
+    assert bytes(waiting) == b"\x03batch", "nobody else has the bytes"
+
+
+def test_room_is_asked_for_all_batches_of_an_entry() -> None:
+    bench = Bench()
+    for name in (b"one", b"other"):
+        bench.submit(name, BATCH)
+    bench.lead(3)
+    assert (len(bench.appended), sum(bench.asked)) == (1, len(b"_one_other"))
 
 
 def test_the_batches_of_an_entry_share_its_error() -> None:
@@ -349,3 +381,127 @@ def test_a_group_that_is_gone_answers_everything() -> None:
     bench.proposals.fail(UnknownPartition("deleted"))
     assert {type(result) for result in bench.results.values()} == {UnknownPartition}
     assert len(bench.proposals) == 0
+
+
+def test_a_deadline_ends_the_place_in_the_window() -> None:
+    bench = Bench()
+    bench.lead(3)
+    bench.submit(b"late", deadline=10.0)
+    for number in range(WINDOW):
+        bench.submit(b"%d" % number)
+    assert len(bench.appended) == WINDOW
+    bench.proposals.expire(10.0)
+    assert bench.appended[-1] == (b"7", id_of(WINDOW + 1))
+
+
+def test_waiting_proposals_keep_their_order_when_one_of_them_expires() -> None:
+    bench = Bench()
+    for name, deadline in ((b"a", 20.0), (b"b", 10.0), (b"c", 20.0)):
+        bench.submit(name, deadline=deadline)
+    bench.proposals.expire(10.0)
+    bench.lead(3)
+    assert [payload for payload, _ in bench.appended] == [b"a", b"c"]
+
+
+# --- leaders elsewhere ----------------------------------------------------------------------------
+
+
+def test_a_proposal_goes_to_the_leader_on_another_node() -> None:
+    bench = Bench(room=False)
+    bench.follow(2)
+    bench.submit(b"batch", BATCH)
+    assert bench.forwarded == [(b"_batch", id_of(1))], "its leader asks for room"
+    assert (bench.appended, bench.asked) == ([], [])
+    bench.proposals.applied(1, 70)
+    assert bench.results == {b"batch": 70}
+
+
+def test_waiting_proposals_go_to_the_leader_when_there_is_one() -> None:
+    bench = Bench()
+    bench.follow(0)
+    for name in (b"one", b"other"):
+        bench.submit(name, BATCH)
+    bench.submit(b"command")
+    assert bench.forwarded == []
+    bench.follow(2)
+    assert bench.forwarded == [(b"_one_other", id_of(1)), (b"command", id_of(2))]
+
+
+def test_at_most_a_window_is_on_its_way_to_the_leader() -> None:
+    bench = Bench()
+    bench.follow(2)
+    for number in range(WINDOW + 1):
+        bench.submit(b"%d" % number)
+    assert len(bench.forwarded) == WINDOW
+    bench.proposals.applied(1, None)
+    assert bench.forwarded[-1] == (b"8", id_of(WINDOW + 1))
+
+
+def test_a_new_leader_elsewhere_gets_everything_in_flight_again() -> None:
+    bench = Bench()
+    bench.follow(2)
+    for name in (b"a", b"b"):
+        bench.submit(name)
+    bench.follow(3)
+    assert bench.forwarded == [(b"a", id_of(1)), (b"b", id_of(2))] * 2
+
+
+def test_a_forwarded_batch_does_not_change_when_this_node_leads() -> None:
+    bench = Bench()
+    bench.follow(2)
+    payload = bench.submit(b"batch", BATCH)
+    bench.lead(6)
+    assert bench.appended == [(b"\x06batch", id_of(1))]
+    assert bytes(payload) == b"_batch"
+
+
+def test_proposals_wait_while_the_own_leadership_is_transferred() -> None:
+    bench = Bench()
+    bench.follow(1)
+    bench.submit(b"a")
+    assert (bench.forwarded, bench.appended) == ([], [])
+
+
+def test_a_node_that_cannot_forward_waits_until_it_leads() -> None:
+    bench = Bench()
+    bench.proposals = Proposals(bench.group, Proposer(1, 4, bench._has_room, bench._append))
+    bench.follow(2)
+    bench.submit(b"a")
+    bench.lead(6)
+    assert bench.appended == [(b"a", id_of(1))]
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+def test_what_a_snapshot_includes_is_answered_from_its_rows() -> None:
+    bench = Bench()
+    bench.follow(2)
+    bench.submit(b"batch", BATCH)
+    for name in (b"command", b"refused", b"not applied"):
+        bench.submit(name)
+    rows = bench.application.rows
+    for sequence, result in ((1, 70), (2, 5), (3, TopicExists("there"))):
+        rows.record(id_of(sequence), result)
+    bench.proposals.overtaken()
+    assert isinstance(bench.results.pop(b"refused"), TopicExists)
+    assert bench.results == {b"batch": 70, b"command": Repeated(5)}
+    assert len(bench.proposals) == 1
+
+
+def test_a_batch_that_was_applied_gets_its_offset() -> None:
+    bench = Bench()
+    bench.lead(3)
+    bench.submit(b"batch", BATCH)
+    bench.group.leads = False
+    bench.application.rows.record(id_of(1), 70)
+    bench.lead(5)
+    assert bench.results == {b"batch": 70}
+
+
+def test_batches_of_one_entry_that_was_applied_get_their_offsets() -> None:
+    bench, results = shared_entry(10.0, 20.0)
+    bench.group.leads = False
+    bench.application.rows.record(id_of(1), 70)
+    bench.lead(5)
+    assert results == {10.0: 70, 20.0: 71}
