@@ -167,8 +167,10 @@ class Cluster:
             return True
         assert machine.member is not None
         assert leader.member is not None
-        last = machine.member.groups[raft_group].storage.last_index()
-        return last >= leader.member.groups[raft_group].storage.start.index
+        start, storage = leader.member.groups[raft_group].storage.start, machine.member.groups[raft_group].storage
+        return storage.start.index >= start.index or (
+            storage.last_index() >= start.index and storage.term(start.index) == start.term
+        )
 
     def describe(self, raft_group: int) -> str:
         """A raft group on all nodes."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from random import Random
 
 from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.errors import StorageFault
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import load_identity
 from tests.sim.cluster.durable import DurableJournal
@@ -192,7 +193,7 @@ class Machine:
 
     def fault(self, error: BaseException) -> None:
         """The process has found that nothing can be made durable: it ends, and recovery decides."""
-        if self.disk.failed is None or not isinstance(error, OSError):
+        if self.disk.failed is None or not isinstance(error, OSError | StorageFault):
             self._scene.fail(error)
             return
         self._scene.counts["faults of a disk"] += 1
