@@ -65,7 +65,8 @@ def recovered_group(
     group = RaftGroup(raft_group, storage)
     group.applied_term, group.applied_index = applied
     group.hard_state_file = found.hard_state_file
-    group.reset_file = found.reset_file
+    if found.reset is not None:
+        group.reset, group.reset_file = found.reset.position, found.reset_file
     if found.applied is not None:
         group.durable_index = found.applied.index
         group.position, group.position_file = found.applied, found.applied_file

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from pixy.cluster.proposer_rows import RowsSnapshot
 from pixy.cluster.raft_storage import RaftStorage
+from pixy.log_position import LogPosition
 from pixy.proto import state_pb2
 from pixy.raft import ConfState, HardState, Snapshot
 from pixy.storage import RecordKind, UnitRecord
@@ -37,11 +38,14 @@ def reset_record(raft_group: int, snapshot: Snapshot) -> UnitRecord:
     return (RecordKind.LOG_RESET, 0, raft_group, snapshot.index, snapshot.term, 0, None, payload)
 
 
-def carried_reset_record(raft_group: int, storage: RaftStorage) -> UnitRecord:
-    """The same, before the file of the original is removed: it voids nothing."""
+def carried_reset_record(raft_group: int, reset: LogPosition, storage: RaftStorage) -> UnitRecord:
+    """The same at the position `reset`, before the file of the original is removed: it voids
+    nothing.
+
+    The begin of the log as the storage has it may be higher: it moves as files are removed.
+    """
     payload = _encoded(HardState(), storage.conf_state, storage.conf_index)
-    term, index = storage.start
-    return (RecordKind.RELOCATED_LOG_RESET, 0, raft_group, index, term, 0, None, payload)
+    return (RecordKind.RELOCATED_LOG_RESET, 0, raft_group, reset.index, reset.term, 0, None, payload)
 
 
 def _encoded(state: HardState, conf: ConfState, conf_index: int) -> bytes:

@@ -39,7 +39,8 @@ def carry_over(journal: Journal, group: RaftGroup, file_number: int) -> None:
     if group.hard_state_file == file_number:
         records.append(hard_state_record(group.raft_group, group.storage))
     if group.reset_file == file_number:
-        records.append(carried_reset_record(group.raft_group, group.storage))
+        assert group.reset is not None
+        records.append(carried_reset_record(group.raft_group, group.reset, group.storage))
     if not records:
         return
 

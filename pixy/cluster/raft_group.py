@@ -72,6 +72,7 @@ class RaftGroup:
         durable_index: newest entry that the journal need not keep any more, with all before it.
         hard_state_file, reset_file, position_file: numbers of the journal files that hold its
             newest hard state, log reset and applied position, 0 for none.
+        reset: position of the newest log reset in the journal, None if there was none.
         position: newest applied position given to the journal, None if there is none.
         reads: reads that wait for a leader or for its confirmation, by context; and those that wait
             for an entry to be applied, by its index. None if there are none.
@@ -101,6 +102,7 @@ class RaftGroup:
         "raft_group",
         "reads",
         "removed",
+        "reset",
         "reset_file",
         "stamp",
         "storage",
@@ -128,6 +130,7 @@ class RaftGroup:
         self.durable_index = 0
         self.hard_state_file = 0
         self.reset_file = 0
+        self.reset: LogPosition | None = None
         self.position: AppliedPosition | None = None
         self.position_file = 0
         self.reads: list[GroupRead] | None = None

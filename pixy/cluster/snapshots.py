@@ -73,7 +73,7 @@ class Snapshots:
         """A log reset is durable: continue from the snapshot, whose data is in its place."""
         group.applied_index, group.applied_term = snapshot.index, snapshot.term
         group.storage.reset(group.applied)
-        group.reset_file = self._journal.files[-1].number
+        group.reset, group.reset_file = group.applied, self._journal.files[-1].number
         group.durable_index = max(group.durable_index, snapshot.index)
         group.held = None
         self._restore(group, snapshot)
@@ -83,9 +83,11 @@ class Snapshots:
     def finish_install(self, group: RaftGroup) -> None:
         """A start has found the data of a snapshot, ahead of the journal: write the log reset."""
         storage = group.storage
-        snapshot = Snapshot(group.applied_index, group.applied_term, storage.conf_state)
+        position = group.applied
+        snapshot = Snapshot(position.index, position.term, storage.conf_state)
 
         def durable() -> None:
+            group.reset = position
             group.hard_state_file = group.reset_file = self._journal.files[-1].number
 
         records = (reset_record(group.raft_group, snapshot), hard_state_record(group.raft_group, storage))

@@ -410,10 +410,12 @@ class RaftNode:
         responses: Sequence[Message] = ()
         if raft.messages_after_append:
             responses, raft.messages_after_append = raft.messages_after_append, []
-        entries, last = unstable.entries, None
-        if entries:
-            newest = entries[-1]
+        entries: list[Entry] = []
+        last = None
+        if unstable.entries:
+            newest = unstable.entries[-1]
             last = LogPosition(newest.term, newest.index)
+            # A list of its own: the log goes on while these are written.
             entries = unstable.next_entries()
         append = StorageAppend(raft.term, entries, hard_state, unstable.next_snapshot(), last, responses)
         unstable.accept_in_progress()

@@ -807,3 +807,19 @@ def test_a_follower_without_a_leader_campaigns_between_one_and_two_election_time
             one.tick()
             ticks += 1
         assert 3 <= ticks <= 5
+
+
+def test_a_write_that_was_handed_out_gets_no_further_entries() -> None:
+    config = RaftConfig(election_tick=3, async_storage_writes=True, takes_work=True)
+    one = node(storage(1, 2, 3), config=config)
+    one.step(Message(MessageType.HEARTBEAT, 1, 2, 5))
+    term = one.work()
+    assert term is not None
+    assert term.append is not None
+    assert (term.append.hard_state, term.append.entries) == (HardState(5, 0, 2), [])
+    one.step(Message(MessageType.APP, 1, 2, 5, 1, 2, [Entry(5, 3)]))
+    assert term.append.entries == [], "the next write has it"
+    entries = one.work()
+    assert entries is not None
+    assert entries.append is not None
+    assert [entry.index for entry in entries.append.entries] == [3]

@@ -3,9 +3,10 @@ compared with the history of its raft group. The cost does not grow with the len
 """
 
 from collections.abc import Mapping, Sequence
+from random import Random
 
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.recovery import RecoveredNode
+from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.cluster.replica import PartitionReplica, StateReplica
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
@@ -20,6 +21,7 @@ from tests.sim.cluster.lives import Life
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.member import state_name
 from tests.sim.cluster.scene import Scene
+from tests.sim.cluster.segments import check_segments, check_synced
 from tests.sim.cluster.swarm import Layout
 from tests.sim.disk import SimulatedDisk
 from tests.sim.world import DIRECTORY
@@ -151,9 +153,8 @@ class Checks:
     def _check_quorum(self, watch: _Watch, raft: Raft, entry: Entry) -> None:
         """Check that a committed entry survives the crash of every node."""
         there = {
-            machine.id: machine.durable.group(watch.group.raft_group).has(entry.index, entry.term)
+            machine.id: machine.acknowledged.group(watch.group.raft_group).has(entry.index, entry.term)
             for machine in self._machines.values()
-            if not machine.retired
         }
         decided = any(_is_quorum(state, there) for state in (watch.conf_state, raft.tracker.config))
         have = [node_id for node_id, has in there.items() if has]
@@ -237,8 +238,25 @@ class Checks:
         applied = self._applied(machine.disk, recovered)
         machine.durable.check_recovered(recovered.journal, applied)
 
-    def probe(self, machine: Machine, seed: int) -> None:
-        """Read what a power failure at this moment would leave."""
+    def probe(self, machine: Machine, rng: Random) -> None:
+        """Read what a power failure at this moment would leave, and compare the segments of a
+        running node with the history.
+        """
+        disk = machine.disk.crashed(rng)
+        disk.restart()
+        recovered = recover_node(disk, DIRECTORY, rng.randbytes)
+        applied = self._applied(disk, recovered)
+        machine.durable.copy().check_recovered(recovered.journal, applied)
+        for raft_group, history in self._partitions():
+            position = recovered.group(raft_group).applied
+            if position is not None:
+                check_synced(disk, self._layout.name(raft_group), history, position)
+            if machine.life is not None:
+                check_segments(machine.disk, self._layout.name(raft_group), history)
+        self._scene.counts["probes"] += 1
+
+    def _partitions(self) -> list[tuple[int, GroupHistory]]:
+        return [(raft_group, self.histories[raft_group]) for raft_group in self._layout.partitions]
 
     def _applied(self, disk: SimulatedDisk, recovered: RecoveredNode) -> dict[int, LogPosition]:
         applied = {}

@@ -4,6 +4,7 @@ all of these.
 
 from collections.abc import Iterator
 from functools import partial
+from random import Random
 
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import CorruptData
@@ -93,6 +94,14 @@ class Cluster:
             machine.life.run(machine.member.tick)
         self.scene.loop.outside(TICK_S * self._rng.uniform(0.9, 1.1), self._tick, machine)
 
+    def probe(self) -> None:
+        """Look at the disk of some machine, now and then."""
+        rng = self._rng
+        machine = rng.choice(list(self.machines.values()))
+        if not machine.retired:
+            self.checks.probe(machine, Random(rng.random()))
+        self.scene.loop.outside(rng.uniform(0.2, 3.0), self.probe)
+
     def running(self) -> list[Machine]:
         """Machines whose node takes requests."""
         return [each for each in self.machines.values() if each.online and not each.stopping]
@@ -121,6 +130,8 @@ class Cluster:
                 yield f"raft group {raft_group} is in a joint configuration: {self.describe(raft_group)}"
             for node_id in (*state.voters, *state.learners):
                 machine = self.machines[node_id]
+                if machine.retired:
+                    continue
                 assert machine.member is not None
                 applied = machine.member.groups[raft_group].applied_index
                 last = self.checks.histories[raft_group].last
@@ -142,24 +153,30 @@ class Cluster:
             self.scene.counts["waits of no member"] += 1
             return True
         partitions = self.swarm.layout.partitions
-        if not self._can_follow(machine, leader, raft_group) or (
-            raft_group in partitions and any(map(self._is_stuck, partitions))
+        if raft_group in partitions and (
+            not self._can_follow(machine, leader, raft_group) or any(map(self._is_stuck, partitions))
         ):
             self.scene.counts["waits behind the journal"] += 1
             return True
         return False
 
     def _is_stuck(self, raft_group: int) -> bool:
-        """True if a group cannot commit, because it lacks followers that its leader can serve.
-
-        What fills the leader's room then, others wait for too.
+        """True if a partition has a replica with a tail that its leader cannot replace, or cannot
+        commit without one that it cannot serve. All others wait for the room that this takes.
         """
         leader = self.leader(raft_group)
         if leader is None or leader.member is None:
             return False
         state = leader.member.groups[raft_group].storage.conf_state
         followers = {each.id: self._can_follow(each, leader, raft_group) for each in self.running()}
-        return joint_vote_result(state.voters, state.voters_outgoing, followers) is not VoteResult.WON
+        if joint_vote_result(state.voters, state.voters_outgoing, followers) is not VoteResult.WON:
+            return True
+        groups = [
+            each.member.groups[raft_group]
+            for each in self.running()
+            if each.member is not None and not followers[each.id]
+        ]
+        return any(group.has_tail for group in groups)
 
     def _can_follow(self, machine: Machine, leader: Machine, raft_group: int) -> bool:
         """True if a leader's journal has every entry that another node lacks."""
@@ -167,8 +184,13 @@ class Cluster:
             return True
         assert machine.member is not None
         assert leader.member is not None
-        last = machine.member.groups[raft_group].storage.last_index()
-        return last >= leader.member.groups[raft_group].storage.start.index
+        start, storage = (
+            leader.member.groups[raft_group].storage.start,
+            machine.member.groups[raft_group].storage,
+        )
+        return storage.start.index >= start.index or (
+            storage.last_index() >= start.index and storage.term(start.index) == start.term
+        )
 
     def describe(self, raft_group: int) -> str:
         """A raft group on all nodes."""

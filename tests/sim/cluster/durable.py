@@ -6,7 +6,7 @@ must find. A start may find one flush more: one that was written and not synced.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -210,11 +210,16 @@ class DurableJournal:
             f"{where}: entries behind {applied}: {_positions(found)}, expected {_positions(expected)}",
         )
 
-    def put_back(self, older: "DurableJournal") -> None:
-        """The disk is replaced by an older copy of it."""
-        self.groups = older.groups
-        self.flush_number, self.incarnation = older.flush_number, older.incarnation
-        self._pending = older._pending
+    def copy(self) -> "DurableJournal":
+        """The same, for a copy of the disk."""
+        copy = DurableJournal(self._cluster_id)
+        copy.groups = {
+            raft_group: replace(group, log=dict(group.log), votes=dict(group.votes))
+            for raft_group, group in self.groups.items()
+        }
+        copy.flush_number, copy.incarnation = self.flush_number, self.incarnation
+        copy._pending = self._pending
+        return copy
 
 
 def _stored(record: JournalRecord) -> StoredEntry:

@@ -11,7 +11,7 @@ from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.errors import PixyError
 from pixy.proposal_id import ProposalId
-from pixy.proto.state_pb2 import ProposerRow
+from pixy.proto.state_pb2 import PartitionCommand, ProposerRow
 from pixy.raft import Entry
 from pixy.records import offsets_of, read_header, read_records, split_batches
 from pixy.storage import EntryType
@@ -45,8 +45,8 @@ class GroupHistory:
     Attributes:
         entries: the committed entries; that of index 1 is the first.
         leaders: the leader of each term.
-        rows, digests, ends: results of the last proposals, digest of the state machine, and end
-            offset behind each entry; those of index 0 come first.
+        rows, digests, ends, begins: results of the last proposals, digest of the state machine, end
+            offset and log begin offset behind each entry; those of index 0 come first.
         results: result and index of each command, by its id.
         offsets: offset of each message of a client, by its id.
         records: all record batches, back to back.
@@ -59,10 +59,12 @@ class GroupHistory:
         self.leaders: dict[int, int] = {}
         self.machine = Counters()
         self._rows = ProposerRows()
+        self._begin = self._end = 0
         self._identities: dict[ProposalId, int] = {}
         self.rows: list[list[ProposerRow]] = [[]]
         self.digests = [0]
         self.ends = [0]
+        self.begins = [0]
         self.results: dict[bytes, tuple[int | PixyError, int]] = {}
         self.offsets: dict[bytes, int] = {}
         self.records = bytearray()
@@ -99,17 +101,21 @@ class GroupHistory:
             self._rows.record(entry.proposal, result)
         self.rows.append(self._rows.snapshot().encoded())
         self.digests.append(self.machine.digest)
-        self.ends.append(self.ends[-1] if result is None or committed.kind not in _BATCHES else self._end)
+        self.ends.append(self._end)
+        self.begins.append(self._begin)
 
     def _effect(self, entry: Committed) -> int | PixyError | None:
         """Apply an entry; returns the result for its proposer."""
         if entry.kind in _BATCHES:
-            first = self.ends[-1]
-            self._end = first
+            first = self._end
             for batch in split_batches(memoryview(entry.data)):
                 self._add_batch(bytes(batch), entry.term)
             return first
-        if entry.kind != EntryType.COMMAND or self.raft_group >= FIRST_PARTITION_GROUP:
+        if entry.kind != EntryType.COMMAND:
+            return None
+        if self.raft_group >= FIRST_PARTITION_GROUP:
+            offset = PartitionCommand.FromString(entry.data).set_log_begin_offset.offset
+            self._begin = max(self._begin, min(offset, self._end))
             return None
         result = self.machine.apply(entry.data)
         id = entry.data.split()[-1]
@@ -136,6 +142,13 @@ class GroupHistory:
     def index_of_offset(self, offset: int) -> int:
         """Index of the entry that has a record."""
         return bisect_right(self.ends, offset)
+
+    def records_from(self, offset: int, size: int) -> bytes:
+        """Bytes of the batches from the one on that begins with an offset."""
+        at = self.places.get(offset)
+        require(at is not None, f"raft group {self.raft_group}: no batch begins with offset {offset}")
+        assert at is not None
+        return bytes(self.records[at : at + size])
 
     def check(self, entry: Entry, where: str) -> None:
         """Check an entry that a node counts as committed.

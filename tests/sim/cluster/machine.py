@@ -5,6 +5,7 @@ from collections.abc import Callable
 from random import Random
 
 from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.errors import StorageFault
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import load_identity
 from tests.sim.cluster.durable import DurableJournal
@@ -34,10 +35,13 @@ class Machine:
     Attributes:
         disk: its disk.
         durable: model of its journal.
+        acknowledged: the same; that of the disk that was there before an older copy replaced it.
         peers: what its node knows of the starts of the others, over all processes: as metadata
             would.
         life, member: the process that runs, and its member; None while there is none.
+        flushes: newest flush that each other node has told of.
         lives: number of processes so far.
+        admitted: the last one that another node has let in.
         slow_s: largest additional delay of its disk.
         stopping: the process is being stopped.
         retired: never started again, because its data is an older copy.
@@ -59,18 +63,18 @@ class Machine:
         self._interleaves = interleaves
         self._rng = scene.random(f"machine {node_id}")
         self.disk = SimulatedDisk(Random(self._rng.getrandbits(64)))
-        self.durable = DurableJournal(CLUSTER_ID)
+        self.durable = self.acknowledged = DurableJournal(CLUSTER_ID)
         self.peers = PeerStarts()
         self.life: Life | None = None
         self.member: Member | None = None
+        self.flushes: dict[int, int] = {}
         self.lives = 0
+        self.admitted = 0
         self.slow_s = 0.0
         self.stopping = False
         self.retired = False
         self._loses_power = False
         self._task: asyncio.Task[None] | None = None
-        # Newest flush that each other node has told of.
-        self._flushes: dict[int, int] = {}
         self._watch_disk()
         self.disk.make_directory(DIRECTORY)
         load_identity(self.disk, DIRECTORY, NodeIdentity(cluster_id=CLUSTER_ID, node_id=node_id))
@@ -186,13 +190,13 @@ class Machine:
 
     def heard(self, node_id: int, start: PeerStart) -> None:
         """A node that was admitted tells how far its journal is."""
-        if start.flush_number > self._flushes.get(node_id, 0):
-            self._flushes[node_id] = start.flush_number
+        if start.flush_number > self.flushes.get(node_id, 0):
+            self.flushes[node_id] = start.flush_number
             self.peers.admit(node_id, start)
 
     def fault(self, error: BaseException) -> None:
         """The process has found that nothing can be made durable: it ends, and recovery decides."""
-        if self.disk.failed is None or not isinstance(error, OSError):
+        if self.disk.failed is None or not isinstance(error, OSError | StorageFault):
             self._scene.fail(error)
             return
         self._scene.counts["faults of a disk"] += 1

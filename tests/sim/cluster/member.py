@@ -26,14 +26,14 @@ from pixy.raft import ConfChangeV2, Entry, Message, Snapshot, StateType
 from pixy.records import TopicPartition
 from pixy.storage import Checkpoint, DamagedLog, EntryType, MakeWorker, Upkeep, run_on
 from tests.sim.cluster.counters import Counters
+from tests.sim.cluster.history import require
 from tests.sim.cluster.packets import ForwardedProposal, Packet, RaftMessages, SnapshotReport
-from tests.sim.cluster.swarm import Layout, Sizes
+from tests.sim.cluster.swarm import TOPIC, Layout, Sizes
 from tests.sim.disk import SimulatedDisk
 from tests.sim.world import DIRECTORY
 
-__all__ = ["TOPIC", "LogMember", "Member", "Outside", "state_name"]
+__all__ = ["LogMember", "Member", "Outside", "state_name"]
 
-TOPIC = "topic"
 _TOPIC_ID = b"topic-id-of-16-b"
 
 
@@ -101,6 +101,9 @@ class Member(Protocol):
 
     def tick(self) -> None:
         """Advance the clock of its raft groups."""
+
+    def check_at_rest(self) -> None:
+        """Check what only holds while nothing is being written."""
 
     def lost_peer(self, node_id: int) -> None:
         """The connection to another node broke."""
@@ -291,6 +294,13 @@ class LogMember:
     def tick(self) -> None:
         if self._started:
             self._log.driver.tick()
+
+    def check_at_rest(self) -> None:
+        if any(group.writing for group in self.groups.values()):
+            return
+        tails = [group.storage.memory_bytes(group.applied_index) for group in self.groups.values()]
+        counted = self._log.driver.unapplied_bytes
+        require(counted == sum(tails), f"node {self.node_id}: {counted} unapplied bytes, found {tails}")
 
     def lost_peer(self, node_id: int) -> None:
         if not self._started:

@@ -158,6 +158,7 @@ class Network:
         if any(reasons):
             return False
         self._connected[way], self._connected[way[::-1]] = lives, lives[::-1]
+        one.admitted, other.admitted = lives
         return True
 
     def _deliver(

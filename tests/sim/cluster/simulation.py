@@ -84,6 +84,7 @@ class Simulation:
                 scene.loop.outside(fault.at, self._trouble.happen, fault)
         self._client()
         self._keeper()
+        cluster.probe()
         await asyncio.sleep(swarm.duration_s)
         await self._heal()
         await self._settle("after healing")
@@ -132,14 +133,21 @@ class Simulation:
         marked = False
         for _ in range(round(PATIENCE_S / _STEP_S)):
             await asyncio.sleep(_STEP_S)
-            if len(cluster.running()) < len(cluster.machines):
+            if any(each not in cluster.running() for each in cluster.machines.values() if not each.retired):
                 continue
             if not marked:
                 marked = True
                 self._mark()
             if not self._unsettled():
+                self._check_at_rest()
                 return
         raise ClusterFailure(f"{when}, not within {PATIENCE_S} s: {self._unsettled()}")
+
+    def _check_at_rest(self) -> None:
+        for machine in self._cluster.running():
+            assert machine.member is not None
+            machine.member.check_at_rest()
+            self._cluster.checks.probe(machine, self._cluster.scene.random("last probe"))
 
     def _mark(self) -> None:
         """Have every node write to every group."""

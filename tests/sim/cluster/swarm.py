@@ -12,8 +12,9 @@ from pixy.raft import ConfState, RaftConfig
 from pixy.storage import WriterPace
 from tests.sim.cluster.faults import FaultKind
 
-__all__ = ["TICK_S", "Layout", "Sizes", "Swarm", "Weather", "draw_swarm"]
+__all__ = ["CALM", "TICK_S", "TOPIC", "Layout", "Sizes", "Swarm", "Weather", "draw_swarm"]
 
+TOPIC = "topic"
 TICK_S = 0.1
 _THREE = ConfState((1, 2, 3))
 _CONFIGURATIONS = (_THREE, _THREE, _THREE, _THREE, _THREE, ConfState((1, 2), (3,)), ConfState((1, 2)))
@@ -30,6 +31,10 @@ class Layout:
     state_groups: tuple[int, ...]
     partitions: tuple[int, ...]
     conf_state: ConfState
+
+    def name(self, raft_group: int) -> str:
+        """Name of the directory of a partition."""
+        return f"{TOPIC}-{self.partitions.index(raft_group)}"
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -108,6 +113,9 @@ def draw_swarm(rng: Random) -> Swarm:
     kinds = {kind: kind.weight for kind in FaultKind if rng.random() < 0.6}
     if layout.conf_state != _THREE:
         kinds[FaultKind.MEMBERSHIP] = 3 * FaultKind.MEMBERSHIP.weight
+    if FaultKind.MEMBERSHIP in kinds:
+        # The two that are left must be a quorum.
+        kinds.pop(FaultKind.OLDER_SELF, None)
     return Swarm(
         layout,
         _draw_sizes(rng),

@@ -6,8 +6,11 @@ from random import Random
 
 from pixy.raft import ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState
 from tests.sim.cluster.cluster import Cluster
+from tests.sim.cluster.durable import DurableJournal
 from tests.sim.cluster.faults import Fault, FaultKind
+from tests.sim.cluster.history import require
 from tests.sim.cluster.machine import Machine
+from tests.sim.disk import SimulatedDisk
 
 __all__ = ["Trouble"]
 
@@ -23,6 +26,7 @@ _NEAR = (
 )
 """Operations that create what others rely on, or remove what must be elsewhere by then."""
 _PHASES = ("before", "middle", "after")
+_FLUSHES_OF_A_BACKUP = 30
 
 
 class Trouble:
@@ -215,8 +219,37 @@ class Trouble:
             if state.voters_outgoing and not state.auto_leave and decided:
                 leader.life.run(leader.member.change_members, raft_group, ConfChangeV2())
 
+    # --- older selves -----------------------------------------------------------------------------
+
     def _older_self(self, rng: Random) -> None:
-        """To come."""
+        """A node is put back from a backup: all others refuse it."""
+        machine = self._machine(rng)
+        if any(each.retired for each in self._cluster.machines.values()):
+            return
+        disk, durable = machine.disk.crashed(Random(rng.random())), machine.durable.copy()
+        self._scene.loop.outside(rng.uniform(1.0, 5.0), self._put_back, machine, disk, durable)
+
+    def _put_back(self, machine: Machine, disk: SimulatedDisk, durable: DurableJournal) -> None:
+        others = [each for each in self._cluster.machines.values() if each is not machine]
+        newer = all(_is_known(each, machine, durable) for each in others)
+        if self._scene.healed or not newer or any(each.retired for each in self._cluster.machines.values()):
+            return
+        self._scene.note(f"{machine.id} is put back from a backup")
+        machine.end(power=True)
+        machine.put_back(disk, durable)
+        machine.start()
+        self._scene.loop.outside(2.0, self._retire, machine, machine.lives)
+
+    def _retire(self, machine: Machine, first: int) -> None:
+        require(machine.admitted < first, f"node {machine.id} is an older self, and was let in")
+        self._scene.counts["older selves retired"] += 1
+        machine.retired = True
+        machine.end(power=False)
+
+
+def _is_known(peer: Machine, machine: Machine, durable: DurableJournal) -> bool:
+    """True if a peer has seen more flushes of a node than its backup has, and is about to write."""
+    return peer.flushes.get(machine.id, 0) > durable.flush_number + _FLUSHES_OF_A_BACKUP
 
 
 def _change(state: ConfState, leader: int, rng: Random) -> ConfChangeV2:
