@@ -57,8 +57,8 @@ class RaftStorage:
         "_runs",
         "conf_index",
         "conf_state",
-        "hard_state",
         "entries_in_memory",
+        "hard_state",
         "make_snapshot",
         "start",
         "wanted",
@@ -170,7 +170,8 @@ class RaftStorage:
         only vote, nothing is in memory, and it is being applied.
         """
         index = entry.index
-        assert index == self._last + 1 and not self.entries_in_memory, f"entry {index} behind entry {self._last}"
+        assert index == self._last + 1, f"entry {index} behind entry {self._last}"
+        assert not self.entries_in_memory, f"entry {index} behind entries in memory"
         if entry.term != self._runs[-1][1]:
             self._runs.append((index, entry.term))
         self._last = index
