@@ -285,6 +285,9 @@ class Driver:
                 work = None if node is None else node.work()
                 if node is not None and work is not None:
                     self._work_off(group, node, work)
+                elif group.reads:
+                    # Their callers may propose: only behind what the core has handed out.
+                    self.reads.end(group)
         except BaseException as bug:
             self._hooks.fault(bug)
             raise
@@ -305,10 +308,9 @@ class Driver:
             self._apply(group, work.committed_entries)
         if work.read_states:
             self.reads.confirmed(group, work.read_states)
+            group.has_work = True
         if work.awaited_snapshot is not None:
             self._hooks.fetch(group, work.awaited_snapshot)
-        if group.reads:
-            self.reads.end(group)
 
     def _store(self, group: RaftGroup, node: RaftNode, append: StorageAppend) -> None:
         """Give a write to the journal, in one unit."""

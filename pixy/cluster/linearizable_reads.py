@@ -33,6 +33,7 @@ class LinearizableReads:
         self._driver = driver
         self._contexts = count(1)
         self._caught_up: asyncio.Future[None] | None = None
+        self._fault: BaseException | None = None
 
     def begin(self, group: RaftGroup, done: Callable[[], None]) -> None:
         """Call back once everything that was committed before is applied here.
@@ -55,6 +56,8 @@ class LinearizableReads:
         behind = dict.fromkeys(groups)
         if not behind:
             return
+        if self._fault is not None:
+            raise self._fault
         caught_up = self._caught_up = asyncio.get_running_loop().create_future()
 
         def applied(group: RaftGroup) -> None:
@@ -68,6 +71,7 @@ class LinearizableReads:
 
     def fail(self, fault: BaseException) -> None:
         """Nothing becomes durable any more: who waits for groups to catch up waits in vain."""
+        self._fault = fault
         if self._caught_up is not None:
             reject(self._caught_up, fault)
 
