@@ -74,8 +74,7 @@ class RaftGroup:
             newest hard state, log reset and applied position, 0 for none.
         reset: position of the newest log reset in the journal, None if there was none.
         position: newest applied position given to the journal, None if there is none.
-        reads: reads that wait for a leader or for its confirmation, by context; and those that wait
-            for an entry to be applied, by its index. None if there are none.
+        reads: linearizable reads that have not ended, None if there are none.
         removed: answer to proposals once the group is removed for good, None before.
         driving: True while the driver works off its work.
         has_work: True if the core has to be asked for work.
