@@ -128,6 +128,8 @@ class Driver:
         if held:
             self._apply(group, held)
         if group.node is not None:
+            # A leader proposes what waited: only behind what the core has handed out.
+            self.drive(group)
             group.look_at_role()
             self.drive(group)
 
