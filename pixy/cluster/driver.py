@@ -480,6 +480,7 @@ class Driver:
             self.reads.request_again(group)
             if group.proposals is not None and not group.leads:
                 group.proposals.propose_again()
+        if timed_out or group.has_work:
             self.drive(group)
 
     def step(self, raft_group: int, message: Message) -> None:

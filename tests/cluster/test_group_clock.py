@@ -1,10 +1,12 @@
 """The clock of raft groups with peers: ticks, deadlines, and leaders whose disk is slow."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from pixy.cluster.proposer_rows import WINDOW
 from pixy.errors import DeadlineExceeded
 from pixy.raft import ConfChange, ConfChangeType, Message, MessageType, StateType
 from tests.cluster.drivers import DriverNetwork, DriverNode, NodeSetup
@@ -76,6 +78,20 @@ async def test_a_proposal_to_a_group_without_peers_has_its_deadline(node: Driver
     node.propose(b"late", deadline=0.0)
     node.driver.tick()
     assert isinstance(node.results[b"late"], DeadlineExceeded)
+
+
+async def test_what_waits_behind_a_deadline_is_sent_in_the_same_tick(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    leader.holds_writes = True
+    network.lost = lambda _: True
+    for number in range(WINDOW):
+        leader.propose(b"late %d" % number, deadline=0.0)
+    leader.propose(b"next")
+    await network.run()
+    leader.driver.tick()
+    await asyncio.sleep(0)
+    sent = network.sent(MessageType.APP, 1)
+    assert [[entry.data for entry in append.entries] for append in sent] == [[b"next"]] * 2
 
 
 # --- slow disks -----------------------------------------------------------------------------------
