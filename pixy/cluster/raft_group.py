@@ -168,7 +168,7 @@ class RaftGroup:
         tail = raft.log.slice(first, last + 1, NO_LIMIT)
         assert len(tail) == last + 1 - first, f"raft group {self.raft_group}: unapplied entries not in memory"
         self.leads, self.term = True, raft.term
-        self.tail_ids = {entry.proposal for entry in tail if entry.proposal is not None}
+        self.tail_ids = {entry.proposal for entry in tail if entry.proposal is not None} or _NO_IDS
         self.application.lead(tail)
         if self.proposals is not None:
             self.proposals.propose_again()
@@ -198,7 +198,7 @@ class RaftGroup:
         if self.node is not None:
             return self.node.raft.log.match_term(*position)
         storage = self.storage
-        return storage.start.index < position.index <= storage.last_index() and (
+        return storage.start.index <= position.index <= storage.last_index() and (
             storage.term(position.index) == position.term
         )
 
