@@ -92,8 +92,8 @@ async def recover_state_group(
             f"the newest checkpoint of {name} ends with entry {applied.index} of term {applied.term}, but the journal has "
             "that entry with another term: one of them is of another node"
         )
-    log.driver.add(group)
     if is_behind:
         log.driver.snapshots.finish_install(group)
+    log.driver.add(group)
     log.bind(replica, apply)
     return replica
