@@ -170,13 +170,14 @@ async def test_a_group_that_was_removed_meanwhile_needs_no_snapshot(follower: Dr
 
 async def test_a_start_writes_the_reset_that_a_crash_has_prevented(follower: DriverNode) -> None:
     group = RaftGroup(2, RaftStorage(ConfState((1, 2, 3), (4,)), 7))
-    group.storage.reset(LogPosition(3, 12))
+    group.storage.append([Entry(2, index) for index in range(1, 16)])
     group.applied_term, group.applied_index = 3, 12
     follower.driver.snapshots.finish_install(group)
     assert [kinds_of(unit) for unit in follower.journal.units] == [
         [RecordKind.LOG_RESET, RecordKind.HARD_STATE]
     ]
     assert follower.journal.units[0][0][2:5] == (2, 12, 3)
+    assert (group.storage.start, group.storage.last_index()) == (LogPosition(3, 12), 12)
     assert (group.reset, group.reset_file) == (None, 0)
     await follower.settle()
     number = follower.journal.files[-1].number
