@@ -3,29 +3,24 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 from pixy.cluster.group_states import checkpoint_record
-from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
-from pixy.cluster.node_options import NodeOptions
+from pixy.cluster.node_log import NodeLog
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.recovery import recover_node
 from pixy.cluster.replica import StateReplica
 from pixy.cluster.state_group_recovery import recover_state_group
-from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, RecordKind, load_identity
-from tests.fakes.clock import FakeClock
+from tests.cluster.node_logs import open_log
 from tests.fakes.disk import RecordingDisk
-from tests.fakes.worker import InlineWorker
 from tests.storage.journals import CLUSTER, journal_file, record, reset, write_files
 
 GROUP = 1
@@ -111,14 +106,7 @@ class Start:
 
 
 async def start(path: Path, voters: tuple[int, ...]) -> Start:
-    disk = RecordingDisk()
-    recovered = recover_node(disk, path, bytes)
-    recovered.lock.close()
-    nothing = lambda *_: None  # noqa: E731  # the same for all
-    options = NodeOptions(path, JournalConfig(), StorageConfig(), bytes, InlineWorker)
-    hooks = LogHooks(nothing, nothing, nothing, nothing, nothing)
-    peers = LogPeers(send=nothing, random=Random(1))
-    log = NodeLog(disk, FakeClock(), options, recovered, InlineWorker(), hooks, peers)
+    log, recovered, *_ = open_log(path)
     machine = Words()
     try:
         replica = await recover_state_group(
