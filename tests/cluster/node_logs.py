@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeOptions
+from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.config import JournalConfig, StorageConfig
 from pixy.raft import Message
@@ -36,6 +37,7 @@ def open_log(
     journal: JournalConfig | None = None,
     storage: StorageConfig | None = None,
     send: Callable[[int, Sequence[tuple[int, Message]]], None] = lambda *_: None,
+    fetch: Callable[[RaftGroup, Message], None] = lambda *_: None,
 ) -> OpenedLog:
     """The log of node 1 on what its directory has."""
     disk, faults = RecordingDisk(), list[BaseException]()
@@ -49,6 +51,6 @@ def open_log(
         recovered,
         InlineWorker(),
         LogHooks(nothing, nothing, nothing, nothing, faults.append),
-        LogPeers(send=send, random=Random(1)),
+        LogPeers(send=send, fetch=fetch, random=Random(1)),
     )
     return OpenedLog(log, recovered, disk, faults)
