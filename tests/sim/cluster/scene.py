@@ -1,4 +1,4 @@
-"""What all parts of a simulated cluster share: the loop, the clock, randomness, and the record of
+"""Parts that everything in a simulated cluster shares: the loop, the clock, randomness, and the record of
 what happened.
 """
 
