@@ -1,5 +1,6 @@
 """Removal of journal files that no raft group needs."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ from pixy.cluster import journal_retention
 from pixy.cluster.hard_states import write_hard_state
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.relocation import Relocation
 from pixy.cluster.replica import StateReplica
 from pixy.cluster.state_groups import StateGroups
 from pixy.config import JournalConfig
+from pixy.errors import UnknownPartition
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import ConfState, Entry, Message, MessageType
@@ -186,17 +189,66 @@ async def test_what_only_a_removed_file_had_is_written_again(tmp_path: Path) -> 
     assert recovered.journal.incarnation == 1
 
 
-async def test_records_for_many_groups_are_written_again_in_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def with_others(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Filling, list[RaftGroup]]:
+    """A log whose oldest file has hard states of seven other groups, for two of which records are
+    written in each iteration.
+    """
     monkeypatch.setattr(journal_retention, "_GROUPS_PER_ITERATION", 2)
-    filling = Filling(tmp_path, (1,))
+    filling = Filling(directory, (1,))
     others = [filling.log.driver.group(GROUP + number, ConfState((1,))) for number in range(1, 8)]
     for other in others:
         write_hard_state(filling.log.journal, other)
     await filling.fill(8)
+    filling.group.durable_index = filling.group.applied_index
+    filling.log.retention.start()
+    return filling, others
+
+
+async def test_records_for_many_groups_are_written_again_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filling, others = await with_others(tmp_path, monkeypatch)
     await filling.remove()
     assert {other.hard_state_file for other in others} == {filling.files[0].number}
+    filling.log.abandon()
+
+
+async def test_nothing_is_written_for_a_group_that_is_removed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filling, others = await with_others(tmp_path, monkeypatch)
+    filling.log.driver.remove(others[-1], UnknownPartition("gone"))
+    await filling.remove()
+    assert others[-1].hard_state_file == 1 < others[0].hard_state_file
+    filling.log.abandon()
+
+
+async def test_a_stop_between_the_steps_keeps_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filling, others = await with_others(tmp_path, monkeypatch)
+    filling.log.retention.stop()
+    await filling.remove()
+    assert (filling.files[0].number, others[-1].hard_state_file) == (1, 1)
+    filling.log.abandon()
+
+
+async def test_a_file_that_relocation_needs_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def begin(_: Relocation, oldest: JournalFile, __: list[RaftGroup], then: Callable[[bool], None]) -> None:
+        tried.append(oldest.number)
+        then(False)
+
+    monkeypatch.setattr(Relocation, "begin", begin)
+    filling = Filling(tmp_path, (1,))
+    await filling.fill(40)
+    filling.log.retention.start()
+    filling.log.retention.maybe_remove()
+    assert tried == [1, 1]
+    assert filling.files[0].number == 1
     filling.log.abandon()
 
 

@@ -233,6 +233,17 @@ async def test_what_segments_lack_is_relocated() -> None:
     assert found.outcomes == [True]
 
 
+async def test_many_entries_are_relocated_in_steps() -> None:
+    found = Found(*[record_of(index) for index in range(2, 502)])
+    found.group.storage.append([Entry(1, index, kind=BATCH) for index in range(4, 502)])
+    found.relocate()
+    assert len(found.written) < 500
+    assert found.outcomes == []
+    await settle()
+    assert [index for _, index, _ in found.written] == list(range(2, 502))
+    assert found.outcomes == [True]
+
+
 async def test_an_entry_of_another_term_is_not_relocated() -> None:
     found = Found(record_of(2, term=2), record_of(3))
     found.relocate()
