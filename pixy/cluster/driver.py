@@ -2,7 +2,7 @@
 
     propose -> core -> journal (one write and sync for all groups) -> core -> committed -> applied
 
-A group with one voter takes the same way as one with three. The driver takes the core's `Work`: it
+A group with one voter takes the same path as one with three. The driver takes the core's `Work`: it
 gives a write to the journal as one unit, which a crash keeps or loses as a whole; tells the core
 when it is durable, and only then sends what it promises; applies committed entries at once, on the
 event loop. Messages to one peer are gathered and leave once per iteration of the loop.
@@ -10,9 +10,9 @@ event loop. Messages to one peer are gathered and leave once per iteration of th
 A node with the only vote of a group campaigns when something is asked of the group, or when a start
 finds entries that are not applied; nobody can depose it, so its groups need no ticks.
 
-What stalls is a group, before it proposes: while the entries that are not applied or not in
-segments are too many bytes (`DriverHooks.room`), and while it has no leader. Nothing that was
-proposed stalls: votes and hard states must pass.
+Back-pressure stalls a group before it proposes record batches: while too many bytes are not applied
+or not in segments (`DriverHooks.room`). Nothing that was proposed stalls, and neither do votes and
+hard states.
 
 An error of the journal, or an exception in an application, is a fault of the node: its disk and its
 answers may then differ.
@@ -63,7 +63,7 @@ _ENTRY_TYPES = {
 }
 
 _ROOM_BYTES = 64 << 10
-"""Bytes that are proposed, by all groups, for one question whether there is room."""
+"""Bytes that all groups together propose before the node is asked for room again."""
 
 
 class Driver:
@@ -122,7 +122,7 @@ class Driver:
             self.open(group)
 
     def bind(self, group: RaftGroup, application: Application, apply: Apply) -> None:
-        """Tell whose entries they are: from here on they are applied."""
+        """Set the application of a group, and apply the entries that were held for it."""
         group.application, group.apply, group.stamp = application, apply, application.stamp
         held, group.held = group.held, None
         if held:

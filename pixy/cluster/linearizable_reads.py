@@ -36,9 +36,8 @@ class LinearizableReads:
         self._fault: BaseException | None = None
 
     def begin(self, group: RaftGroup, done: Callable[[], None]) -> None:
-        """Call back once everything that was committed before is applied here.
-
-        Only when the leader has proven that: without a leader, when there is one.
+        """Call back once everything that was committed before is applied here, as the leader has to
+        prove. Waits for a leader if there is none.
         """
         if not group.leads:
             self._driver.seek_leader(group)
@@ -70,7 +69,7 @@ class LinearizableReads:
         await caught_up
 
     def fail(self, fault: BaseException) -> None:
-        """Nothing becomes durable any more: who waits for groups to catch up waits in vain."""
+        """End `catch_up` with a fault, also if it begins later: nothing becomes durable."""
         self._fault = fault
         if self._caught_up is not None:
             reject(self._caught_up, fault)
