@@ -19,7 +19,7 @@ APP, READ_INDEX, READ_INDEX_RESP = MessageType.APP, MessageType.READ_INDEX, Mess
 
 
 class StateSeen:
-    """What reads of a node have seen applied when they ended, by their names."""
+    """State that reads of a node have seen when they ended, by their names."""
 
     def __init__(self, node: DriverNode) -> None:
         self._node = node

@@ -6,7 +6,7 @@ from pixy.cluster.peer_starts import PeerStart, PeerStarts
 
 
 def starts_of(*seen: PeerStart) -> PeerStarts:
-    """What is known of node 2 that has come with these, all admitted."""
+    """Starts of node 2, all of them admitted."""
     starts = PeerStarts()
     assert [starts.admit(2, each) for each in seen] == [None] * len(seen)
     return starts
