@@ -142,6 +142,7 @@ class Driver:
         group.node = group.application = None
         if group.proposals is not None:
             group.proposals.fail(error)
+        self.reads.removed(group)
         self._maybe_resume()
 
     def open(self, group: RaftGroup) -> RaftNode:
