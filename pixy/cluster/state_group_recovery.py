@@ -86,14 +86,25 @@ async def recover_state_group(
     replica = StateReplica(group, name, machine, store)
     replica.rows = ProposerRows(state.rows)
     replica.set_checkpoints(ids, newest)
-    if is_behind and not group.has_peers:
-        check_journal_reaches(name, applied.index, found.end)
-        raise CorruptData(
-            f"the newest checkpoint of {name} ends with entry {applied.index} of term {applied.term}, but the journal has "
-            "that entry with another term: one of them is of another node"
-        )
     if is_behind:
+        _check_may_be_ahead(name, applied, found.end, has_peers=group.has_peers)
         log.driver.snapshots.finish_install(group)
     log.driver.add(group)
     log.bind(replica, apply)
     return replica
+
+
+def _check_may_be_ahead(name: str, applied: LogPosition, last: int, *, has_peers: bool) -> None:
+    """Check that a checkpoint up to `applied`, of which the journal has no log, may be a snapshot
+    from another node.
+
+    Raises:
+        CorruptData: there is no other node.
+    """
+    if has_peers:
+        return
+    check_journal_reaches(name, applied.index, last)
+    raise CorruptData(
+        f"the newest checkpoint of {name} ends with entry {applied.index} of term {applied.term}, but the journal has "
+        "that entry with another term: one of them is of another node"
+    )
