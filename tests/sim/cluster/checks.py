@@ -14,12 +14,13 @@ from pixy.proto.state_pb2 import ProposerRow
 from pixy.raft import NO_LIMIT, ConfState, Entry, Message, MessageType, StateType
 from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.raft.raft import Raft
-from pixy.storage import CheckpointId, read_checkpoint
+from pixy.storage import CheckpointId, EntryType, RecordKind, read_checkpoint
 from tests.sim.cluster.counters import Counters
 from tests.sim.cluster.history import GroupHistory, require
 from tests.sim.cluster.lives import Life
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.member import state_name
+from tests.sim.cluster.rare import Rare
 from tests.sim.cluster.scene import Scene
 from tests.sim.cluster.segments import check_segments, check_synced
 from tests.sim.cluster.swarm import Layout
@@ -146,6 +147,7 @@ class Checks:
                 self._check_quorum(watch, raft, entry)
                 history.add(entry)
                 self._scene.counts["entries committed"] += 1
+                self._scene.counts[Rare.SEVERAL_BATCHES] += entry.kind == EntryType.RECORD_BATCHES
             else:
                 history.check(entry, str(watch))
         watch.committed, watch.conf_state = log.committed, raft.tracker.config
@@ -237,6 +239,8 @@ class Checks:
         """A start has read the journal."""
         applied = self._applied(machine.disk, recovered)
         machine.durable.check_recovered(recovered.journal, applied)
+        kinds = {each.kind for group in recovered.journal.groups.values() for each in group.entries}
+        self._scene.counts[Rare.RELOCATED] += RecordKind.RELOCATED_ENTRY in kinds
 
     def probe(self, machine: Machine, rng: Random) -> None:
         """Read what a power failure at this moment would leave, and compare the segments of a

@@ -11,6 +11,7 @@ from pixy.storage import load_identity
 from tests.sim.cluster.durable import DurableJournal
 from tests.sim.cluster.lives import Life
 from tests.sim.cluster.member import Member
+from tests.sim.cluster.rare import Rare
 from tests.sim.cluster.scene import Scene
 from tests.sim.disk import Operation, SimulatedDisk
 from tests.sim.worker import SimulatedWorker
@@ -86,6 +87,9 @@ class Machine:
 
     def _before(self, operation: Operation) -> None:
         self._scene.note(f"{self.id}   {operation.what} {operation.path.name}")
+        if operation.what == "unlink" and operation.path.suffix == ".journal":
+            self._scene.counts[Rare.CARRIED_RESET] += self.durable.carries_reset
+            self.durable.carries_reset = False
 
     @property
     def online(self) -> bool:

@@ -18,6 +18,7 @@ from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.failure import ClusterFailure
 from tests.sim.cluster.faults import draw_faults
 from tests.sim.cluster.lives import LivesLoop
+from tests.sim.cluster.rare import counting
 from tests.sim.cluster.trouble import Trouble
 
 __all__ = ["PATIENCE_S", "Outcome", "Simulation"]
@@ -76,6 +77,10 @@ class Simulation:
         assert isinstance(loop, LivesLoop)
         cluster = self._cluster = Cluster(self.seed, loop, prints=self._prints)
         self._trouble = Trouble(cluster)
+        with counting(cluster.scene.counts):
+            await self._course(cluster)
+
+    async def _course(self, cluster: Cluster) -> None:
         swarm, scene = cluster.swarm, cluster.scene
         cluster.start()
         faults = draw_faults(scene.random("faults"), swarm.faults, swarm.faults_count, swarm.duration_s)
