@@ -92,6 +92,8 @@ async def recover_state_group(
             f"the newest checkpoint of {name} ends with entry {applied.index} of term {applied.term}, but the journal has "
             "that entry with another term: one of them is of another node"
         )
+    if is_behind:
+        await run_on(log.files, store.make_durable)
     log.driver.add(group)
     if is_behind:
         log.driver.snapshots.finish_install(group)
