@@ -2,7 +2,7 @@
 compared with the history of its raft group. The cost does not grow with the length of a run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from pixy.cluster.raft_group import RaftGroup
@@ -65,6 +65,7 @@ class Checks:
 
     Attributes:
         histories: by raft group.
+        on_leader: called with each new leader and its raft group.
     """
 
     def __init__(self, scene: Scene, machines: Mapping[int, Machine], layout: Layout) -> None:
@@ -72,6 +73,7 @@ class Checks:
         self._machines = machines
         self._layout = layout
         self.histories = {raft_group: GroupHistory(raft_group) for raft_group in layout.all}
+        self.on_leader: list[Callable[[Machine, int], None]] = []
         self._lives: dict[int, tuple[Life, int]] = {}
         self._watches: dict[tuple[int, int], _Watch] = {}
         self._all: Sequence[_Watch] = ()
@@ -138,6 +140,8 @@ class Checks:
             )
         self._scene.note(f"{raft.id}   leads {watch.group.raft_group} in term {raft.term}")
         self._scene.counts["leaders"] += 1
+        for hear in list(self.on_leader):
+            hear(watch.machine, watch.group.raft_group)
 
     def _committed(self, watch: _Watch, raft: Raft) -> None:
         log, history = raft.log, watch.history
@@ -255,7 +259,7 @@ class Checks:
             position = recovered.group(raft_group).applied
             if position is not None:
                 check_synced(disk, self._layout.name(raft_group), history, position)
-            if machine.life is not None:
+            if machine.online:  # a start has to cut a torn end first
                 check_segments(machine.disk, self._layout.name(raft_group), history)
         self._scene.counts["probes"] += 1
 

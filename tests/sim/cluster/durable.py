@@ -199,6 +199,8 @@ class DurableJournal:
                 found_applied == group.applied,
                 f"{where}: applied position {found_applied}, expected {group.applied}",
             )
+            reset = _BEGIN if recovered.reset is None else recovered.reset.position
+            require(reset == group.start, f"{where}: log reset {reset}, expected {group.start}")
             self._check_entries(group, recovered, applied[raft_group], where)
 
     def _check_entries(
