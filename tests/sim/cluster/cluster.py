@@ -165,14 +165,19 @@ class Cluster:
         return False
 
     def _is_stuck(self, raft_group: int) -> bool:
-        """True if a partition has a replica with a tail that its leader cannot replace, or cannot
-        commit without one that it cannot serve. All others wait for the room that this takes.
+        """True if a partition has a replica with a tail that its leader cannot replace, or whose
+        node was removed, or cannot commit without one that it cannot serve. All others wait for the
+        room that this takes.
         """
         leader = self.leader(raft_group)
         if leader is None or leader.member is None:
             return False
         state = leader.member.groups[raft_group].storage.conf_state
-        followers = {each.id: self._can_follow(each, leader, raft_group) for each in self.running()}
+        members = (*state.voters, *state.learners, *state.voters_outgoing)
+        followers = {
+            each.id: each.id in members and self._can_follow(each, leader, raft_group)
+            for each in self.running()
+        }
         if joint_vote_result(state.voters, state.voters_outgoing, followers) is not VoteResult.WON:
             return True
         groups = [

@@ -53,8 +53,8 @@ class Figure8:
             return
         if self._another is None and machine is not self._one:
             self._another = machine
-            self._cut_off(machine)
             self._cluster.network.join(self._one.id)
+            self._cut_off(machine)
         elif self._another is not None:
             self._cluster.checks.on_leader.remove(self._elected)
             if machine is self._one:
@@ -65,8 +65,8 @@ class Figure8:
 
     def _change(self) -> None:
         assert self._another is not None
-        self._cut_off(self._one)
         self._cluster.network.join(self._another.id)
+        self._cut_off(self._one)
 
     def _cut_off(self, machine: Machine) -> None:
         if not self._cluster.scene.healed:

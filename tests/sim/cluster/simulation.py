@@ -74,13 +74,19 @@ class Simulation:
         Raises:
             ClusterFailure: a promise was broken; the message is for a reader.
         """
+        # Here and not in a task: that of a failed run goes on with a `with` when it is collected.
+        counts: Counter[str] = Counter()
         try:
-            with capture_logs(), asyncio.Runner(loop_factory=LivesLoop, debug=False) as runner:
+            with (
+                counting(counts),
+                capture_logs(),
+                asyncio.Runner(loop_factory=LivesLoop, debug=False) as runner,
+            ):
                 runner.run(self._run())
         except (AssertionError, PixyError, OSError) as error:
             raise ClusterFailure(f"{type(error).__name__}: {error}") from error
         scene = self._cluster.scene
-        return Outcome(self.seed, scene.counts, scene.trace_hash)
+        return Outcome(self.seed, scene.counts + counts, scene.trace_hash)
 
     def transcript(self) -> str:
         """The last events."""
@@ -91,10 +97,6 @@ class Simulation:
         assert isinstance(loop, LivesLoop)
         cluster = self._cluster = Cluster(self.seed, loop, prints=self._prints, focus=self._focus)
         self._trouble = Trouble(cluster)
-        with counting(cluster.scene.counts):
-            await self._course(cluster)
-
-    async def _course(self, cluster: Cluster) -> None:
         swarm, scene = cluster.swarm, cluster.scene
         cluster.start()
         faults = draw_faults(scene.random("faults"), swarm.faults, swarm.faults_count, swarm.duration_s)
