@@ -48,8 +48,8 @@ def idle(bench: Bench) -> Results:
     each_kb = (rss[count] - rss[1]) / (count - 1) / 1000
     return Results(
         [
-            at_most(f"ready with {count:,} partitions", seconds, "s", 5.0),
-            at_most(f"memory for each of {count:,} idle partitions", each_kb, "KB", 5.0),
+            at_most(f"ready with {count:,} partitions", seconds, "s", 1.5),
+            at_most(f"memory for each of {count:,} idle partitions", each_kb, "KB", 8.0),
         ],
         [
             f"resident {rss[1] / 1e6:.0f} MB with 1 partition, {rss[count] / 1e6:.0f} MB with {count:,}; "

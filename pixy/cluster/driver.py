@@ -2,7 +2,7 @@
 
     propose -> core -> journal (one write and sync for all groups) -> core -> committed -> applied
 
-A group with one voter takes the same way as one with three. The driver takes the core's `Work`: it
+A group with one voter takes the same path as one with three. The driver takes the core's `Work`: it
 gives a write to the journal as one unit, which a crash keeps or loses as a whole; tells the core
 when it is durable, and only then sends what it promises; applies committed entries at once, on the
 event loop. Messages to one peer are gathered and leave once per iteration of the loop.
@@ -10,9 +10,9 @@ event loop. Messages to one peer are gathered and leave once per iteration of th
 A node with the only vote of a group campaigns when something is asked of the group, or when a start
 finds entries that are not applied; nobody can depose it, so its groups need no ticks.
 
-What stalls is a group, before it proposes: while the entries that are not applied or not in
-segments are too many bytes (`DriverHooks.room`), and while it has no leader. Nothing that was
-proposed stalls: votes and hard states must pass.
+Back-pressure stalls a group before it proposes record batches: while too many bytes are not applied
+or not in segments (`DriverHooks.room`). Nothing that was proposed stalls, and neither do votes and
+hard states.
 
 An error of the journal, or an exception in an application, is a fault of the node: its disk and its
 answers may then differ.
@@ -63,7 +63,7 @@ _ENTRY_TYPES = {
 }
 
 _ROOM_BYTES = 64 << 10
-"""Bytes that are proposed, by all groups, for one question whether there is room."""
+"""Bytes that all groups together propose before the node is asked for room again."""
 
 
 class Driver:
@@ -122,12 +122,14 @@ class Driver:
             self.open(group)
 
     def bind(self, group: RaftGroup, application: Application, apply: Apply) -> None:
-        """Tell whose entries they are: from here on they are applied."""
+        """Set the application of a group, and apply the entries that were held for it."""
         group.application, group.apply, group.stamp = application, apply, application.stamp
         held, group.held = group.held, None
         if held:
             self._apply(group, held)
         if group.node is not None:
+            # A leader proposes what waited: only behind what the core has handed out.
+            self.drive(group)
             group.look_at_role()
             self.drive(group)
 
@@ -285,6 +287,9 @@ class Driver:
                 work = None if node is None else node.work()
                 if node is not None and work is not None:
                     self._work_off(group, node, work)
+                elif group.reads:
+                    # Their callers may propose: only behind what the core has handed out.
+                    self.reads.end(group)
         except BaseException as bug:
             self._hooks.fault(bug)
             raise
@@ -305,10 +310,9 @@ class Driver:
             self._apply(group, work.committed_entries)
         if work.read_states:
             self.reads.confirmed(group, work.read_states)
+            group.has_work = True
         if work.awaited_snapshot is not None:
             self._hooks.fetch(group, work.awaited_snapshot)
-        if group.reads:
-            self.reads.end(group)
 
     def _store(self, group: RaftGroup, node: RaftNode, append: StorageAppend) -> None:
         """Give a write to the journal, in one unit."""
@@ -476,6 +480,7 @@ class Driver:
             self.reads.request_again(group)
             if group.proposals is not None and not group.leads:
                 group.proposals.propose_again()
+        if timed_out or group.has_work:
             self.drive(group)
 
     def step(self, raft_group: int, message: Message) -> None:

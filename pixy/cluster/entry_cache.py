@@ -33,4 +33,4 @@ class EntryCache:
         while self._bytes > self._limit:
             oldest, index, size = self._applied.popleft()
             self._bytes -= size
-            oldest.storage.release(min(index, oldest.applied_index))
+            oldest.storage.release(index)

@@ -25,8 +25,8 @@ __all__ = ["EntryLoading"]
 
 log = structlog.get_logger(__name__)
 
-
 Loaded = Callable[[RaftGroup, list[Entry] | None], None]
+"""Gets the entries of a group, at least the first wanted one, or None."""
 
 
 class EntryLoading:
@@ -44,8 +44,7 @@ class EntryLoading:
         self._files = files
 
     def load(self, group: RaftGroup, wanted: WantedEntries, loaded: Loaded) -> None:
-        """Read entries, at least the first wanted one; `loaded` gets None if it is not there, or
-        not readable.
+        """Read entries; `loaded` gets None if the first one is not there, or not readable.
 
         Files whose batches have no offsets are not read: followers behind them need a snapshot.
         """

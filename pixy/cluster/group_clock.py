@@ -43,14 +43,14 @@ class GroupClock:
         timed_out = self._ticks % self._election_tick == 0
         slow = timed_out and self._disk_is_slow(now)
         for group in groups:
+            if group.proposals is not None:
+                group.proposals.expire(now)
             if group.has_peers and group.node is not None:
                 if slow and group.leads:
                     # Before the tick, in which the core may begin to count active followers anew.
                     self._hand_over(group)
                 group.node.tick()
                 self._driver.ticked(group, timed_out=timed_out)
-            if group.proposals is not None:
-                group.proposals.expire(now)
 
     def _disk_is_slow(self, now: float) -> bool:
         """True if the oldest write takes longer than followers wait for a leader."""

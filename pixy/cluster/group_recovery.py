@@ -74,8 +74,9 @@ def recovered_group(
 
 
 def _start(found: RecoveredGroup, applied: LogPosition) -> LogPosition:
-    """Position before the entries that followers can have: the first one in the journal, whose term
-    is known, if the journal goes on from there to the applied entry.
+    """Position before the entries that followers can have. It is that of the first entry in the
+    journal, whose term is known, if there are no holes from there to the applied one; else that of
+    the applied one.
     """
     if found.first and found.first <= applied.index <= found.last:
         return LogPosition(found.terms[0][1], found.first)

@@ -9,7 +9,7 @@ __all__ = ["carry_over", "state_records", "write_hard_state"]
 
 
 def state_records(group: RaftGroup, append: StorageAppend) -> list[UnitRecord]:
-    """Take over hard state and snapshot of a write of the Raft core; returns their records."""
+    """Take over hard state and snapshot from a write of the Raft core; returns their records."""
     storage = group.storage
     records: list[UnitRecord] = []
     if append.snapshot is not None:
@@ -32,8 +32,8 @@ def write_hard_state(journal: Journal, group: RaftGroup) -> None:
 
 
 def carry_over(journal: Journal, group: RaftGroup, file_number: int) -> None:
-    """Write the newest hard state and log reset of a group again, as far as a file has them that is
-    about to be removed.
+    """Write again the newest hard state and log reset of a group, those of them that are in the
+    journal file `file_number`, which is about to be removed.
     """
     records = []
     if group.hard_state_file == file_number:

@@ -33,11 +33,11 @@ class LinearizableReads:
         self._driver = driver
         self._contexts = count(1)
         self._caught_up: asyncio.Future[None] | None = None
+        self._fault: BaseException | None = None
 
     def begin(self, group: RaftGroup, done: Callable[[], None]) -> None:
-        """Call back once everything that was committed before is applied here.
-
-        Only when the leader has proven that: without a leader, when there is one.
+        """Call back once everything that was committed before is applied here, as the leader has to
+        prove. Waits for a leader if there is none.
         """
         if not group.leads:
             self._driver.seek_leader(group)
@@ -55,6 +55,8 @@ class LinearizableReads:
         behind = dict.fromkeys(groups)
         if not behind:
             return
+        if self._fault is not None:
+            raise self._fault
         caught_up = self._caught_up = asyncio.get_running_loop().create_future()
 
         def applied(group: RaftGroup) -> None:
@@ -67,7 +69,8 @@ class LinearizableReads:
         await caught_up
 
     def fail(self, fault: BaseException) -> None:
-        """Nothing becomes durable any more: who waits for groups to catch up waits in vain."""
+        """End `catch_up` with a fault, also if it begins later: nothing becomes durable."""
+        self._fault = fault
         if self._caught_up is not None:
             reject(self._caught_up, fault)
 

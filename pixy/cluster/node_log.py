@@ -256,7 +256,7 @@ class NodeLog:
         self.journal.abandon()
 
     def bind(self, replica: StateReplica, apply: Apply) -> None:
-        """Tell whose entries those of a state group are, see `Driver.bind`."""
+        """Set the application of a state group, whose checkpoints followers get."""
         replica.group.storage.make_snapshot = partial(self.checkpoints.snapshot, replica)
         self.driver.bind(replica.group, replica, apply)
 

@@ -1,4 +1,4 @@
-"""What a node remembers of its peers' starts, to recognize an older self.
+"""Record that a node has of its peers' starts, to recognize an older self.
 
 A directory that was put back from a backup, or copied, has forgotten votes and acknowledgements:
 its node must not take part in anything. Each start of a node raises its incarnation, durably and

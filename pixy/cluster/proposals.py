@@ -182,6 +182,7 @@ class Proposals:
             return first
         payload = bytearray().join([each.payload for each in taken])
         if self._group.leads:
+            # The first one was admitted. The others come with it, and are counted.
             self._has_room(self._group, len(payload) - len(first.payload))
         callers = _EntryCallers(taken)
         return Proposal(_RECORD_BATCHES, payload, callers, callers.deadline, 0)

@@ -74,8 +74,7 @@ class RaftGroup:
             newest hard state, log reset and applied position, 0 for none.
         reset: position of the newest log reset in the journal, None if there was none.
         position: newest applied position given to the journal, None if there is none.
-        reads: reads that wait for a leader or for its confirmation, by context; and those that wait
-            for an entry to be applied, by its index. None if there are none.
+        reads: linearizable reads that have not ended, None if there are none.
         removed: answer to proposals once the group is removed for good, None before.
         driving: True while the driver works off its work.
         has_work: True if the core has to be asked for work.
@@ -169,7 +168,7 @@ class RaftGroup:
         tail = raft.log.slice(first, last + 1, NO_LIMIT)
         assert len(tail) == last + 1 - first, f"raft group {self.raft_group}: unapplied entries not in memory"
         self.leads, self.term = True, raft.term
-        self.tail_ids = {entry.proposal for entry in tail if entry.proposal is not None}
+        self.tail_ids = {entry.proposal for entry in tail if entry.proposal is not None} or _NO_IDS
         self.application.lead(tail)
         if self.proposals is not None:
             self.proposals.propose_again()
@@ -199,7 +198,7 @@ class RaftGroup:
         if self.node is not None:
             return self.node.raft.log.match_term(*position)
         storage = self.storage
-        return storage.start.index < position.index <= storage.last_index() and (
+        return storage.start.index <= position.index <= storage.last_index() and (
             storage.term(position.index) == position.term
         )
 

@@ -92,8 +92,13 @@ class Relocation:
     def begin(
         self, oldest: JournalFile, needed_by: Sequence[RaftGroup], then: Callable[[bool], None]
     ) -> None:
-        """Write again the entries that only the oldest file has; `then` is called when all are in
-        the journal's order, with False if that cannot be.
+        """Write again the entries that only the oldest file has.
+
+        Args:
+            oldest: the oldest file.
+            needed_by: the groups that need it, all of them stuck.
+            then: called once all entries are appended to the journal, or with False if one of them
+                cannot be relocated.
         """
         wanted = []
         for group in needed_by:

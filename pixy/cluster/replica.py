@@ -15,7 +15,7 @@ from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import CorruptData
 from pixy.futures import resolve
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import HardState, PartitionCommand
+from pixy.proto.state_pb2 import PartitionCommand
 from pixy.raft import Entry, Snapshot
 from pixy.records import TopicPartition, offsets_of, patch_batch, split_batches
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
@@ -221,16 +221,11 @@ class StateReplica:
         state = checkpoint_record(self.rows.snapshot(), self.group.storage)
         return chain([state], self.machine.snapshot())
 
-    def restore(self, records: Iterable[tuple[bytes, bytes]]) -> HardState:
-        """Replace the state by that of a checkpoint.
-
-        Returns:
-            The configuration in it; without voters in a checkpoint of the first release.
-        """
+    def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+        """Replace the state by that of a checkpoint."""
         group_state, others = split_checkpoint(records)
         self.rows = ProposerRows(group_state.rows)
         self.machine.restore(others)
-        return group_state.configuration
 
     def set_checkpoints(self, checkpoints: list[CheckpointId], written: Snapshot | None) -> None:
         """Set the checkpoints on disk; the journal is needed from the second newest on.

@@ -81,9 +81,11 @@ class Snapshots:
             group.proposals.overtaken()
 
     def finish_install(self, group: RaftGroup) -> None:
-        """A start has found the data of a snapshot, ahead of the journal: write the log reset."""
-        storage = group.storage
-        position = group.applied
+        """A start has found the data of a snapshot, ahead of the journal: begin the log anew behind
+        it, whatever the journal has up to there. Called before the group is added.
+        """
+        storage, position = group.storage, group.applied
+        storage.reset(position)
         snapshot = Snapshot(position.index, position.term, storage.conf_state)
 
         def durable() -> None:

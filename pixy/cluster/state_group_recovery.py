@@ -94,8 +94,7 @@ async def recover_state_group(
         )
     if is_behind:
         await run_on(log.files, store.make_durable)
-    log.driver.add(group)
-    if is_behind:
         log.driver.snapshots.finish_install(group)
+    log.driver.add(group)
     log.bind(replica, apply)
     return replica

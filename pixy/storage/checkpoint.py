@@ -52,8 +52,8 @@ the name. The end offset is in the name alone and cannot be verified.
     without group       a whole one without the record of its    used: written by the first release
     state               raft group
     newer than the      an end offset behind the last entry of   the node refuses to start: journal
-    journal             the state group in the journal           files are missing, or are those of
-                                                                 an older state
+    journal             the state group in the journal, or that  files are missing, or are those of
+                        entry has another term there             an older state
     ahead of the        the same, of a raft group with members   used: a snapshot that was fetched;
     journal             on other nodes                           the start writes the log reset
     all damaged         none is whole                            as absent; then the journal does
@@ -180,8 +180,8 @@ class CheckpointStore:
         return newest, valid
 
     def make_durable(self) -> None:
-        """Make the names of the checkpoints durable that `load` has found: a process that was killed
-        may have left one that a loss of power takes away.
+        """Make the names durable that `load` has found: a process that was killed may have left one
+        that a loss of power takes away.
         """
         with sync_is_final():
             self._disk.sync_directory(self._directory)

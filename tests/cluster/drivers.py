@@ -125,7 +125,7 @@ class Letter(NamedTuple):
 
 @dataclass
 class NodeSetup:
-    """What a `DriverNode` is made of, beside its directory.
+    """Parts of a `DriverNode`, beside its directory.
 
     Attributes:
         voters: of its groups.

@@ -1,6 +1,9 @@
-"""Checkpoints of state groups: those that followers get, and those that come from a leader."""
+"""Checkpoints of state groups: when they are written, those that followers get, and those that come
+from a leader.
+"""
 
-from collections.abc import Iterable
+import errno
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +47,20 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.files = StepWorker()
         self.machine = Value()
-        store = CheckpointStore(RecordingDisk(), directory)
+        self.disk = RecordingDisk()
+        store = CheckpointStore(self.disk, directory)
         self.replica = StateReplica(RaftGroup(1, RaftStorage(ALL)), "state", self.machine, store)
-        self.written = 0
+        # Callbacks of empty entries that were proposed, and what happened.
+        self.empties: list[Callable[[bool], None]] = []
+        self.events: list[str] = []
         self.checkpoints = Checkpoints(
-            StorageConfig(),
+            StorageConfig(checkpoint_entries=3, checkpoint_bytes=1000),
             FakeClock(),
             self.files,
-            lambda _, done: done(False),
-            on_written=lambda _: self.count(),
-            on_full=self.count,
-            on_fault=lambda _: self.count(),
+            lambda _, done: self.empties.append(done),
+            on_written=lambda _: self.events.append("written"),
+            on_full=lambda: self.events.append("full"),
+            on_fault=lambda _: self.events.append("fault"),
         )
 
     async def step(self) -> None:
@@ -62,8 +68,17 @@ class Bench:
         await settle()
         self.files.step()
 
-    def count(self) -> None:
-        self.written += 1
+    async def write_at(self, index: int) -> None:
+        """Write a checkpoint of the state up to an index."""
+        self.apply_to(index, b"%d" % index)
+        self.checkpoints.write(self.replica)
+        await self.step()
+
+    def newest_value(self) -> bytes:
+        """The state in the newest checkpoint."""
+        loaded, _ = self.replica.store.load()
+        assert loaded is not None
+        return dict(split_checkpoint(loaded.records)[1])[b"value"]
 
     def apply_to(self, index: int, value: bytes) -> None:
         self.replica.group.applied_term, self.replica.group.applied_index = 1, index
@@ -76,12 +91,127 @@ class Bench:
         return Checkpoint(CheckpointId(1, index), list(other.checkpoint_records()))
 
 
+# --- when they are written ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("entries", "size", "due"), [(2, 999, False), (3, 0, True), (1, 1000, True)])
+async def test_a_checkpoint_is_due_after_so_many_entries_or_bytes(
+    tmp_path: Path, entries: int, size: int, due: bool
+) -> None:
+    bench = Bench(tmp_path)
+    bench.apply_to(5, b"five")
+    bench.replica.entries_since, bench.replica.bytes_since = entries, size
+    bench.checkpoints.applied(bench.replica)
+    assert bench.replica.checkpointing is due
+    await settle()
+    assert len(bench.files) == due
+    if due:
+        assert (bench.replica.entries_since, bench.replica.bytes_since) == (0, 0)
+
+
+async def test_a_checkpoint_has_the_state_behind_the_entry_that_calls_for_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.apply_to(5, b"not finished")
+    bench.checkpoints.write(bench.replica)
+    bench.apply_to(5, b"finished")
+    await bench.step()
+    assert bench.newest_value() == b"finished"
+
+
+async def test_there_is_one_at_a_time_of_a_group(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for index in (5, 6):
+        bench.apply_to(index, b"value")
+        bench.checkpoints.write(bench.replica)
+    await settle()
+    assert len(bench.files) == 1
+    bench.files.step()
+    await bench.write_at(7)
+    assert [id.end_offset for id in bench.replica.checkpoints] == [6, 7]
+
+
+async def test_without_further_entries_a_leader_makes_the_difference_by_an_empty_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.write_at(5)
+    bench.replica.group.leads = True
+    for _ in range(2):
+        bench.checkpoints.write(bench.replica)
+    assert len(bench.empties) == 1
+    bench.apply_to(6, b"six")
+    bench.empties[0](True)
+    await bench.step()
+    assert [id.end_offset for id in bench.replica.checkpoints] == [5, 6]
+
+
+async def test_an_empty_entry_that_does_not_come_through_ends_the_attempt(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.write_at(5)
+    bench.replica.group.leads = True
+    bench.checkpoints.write(bench.replica)
+    bench.empties[0](False)
+    bench.checkpoints.write(bench.replica)
+    assert len(bench.empties) == 2
+
+
+async def test_without_further_entries_a_follower_writes_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.write_at(5)
+    bench.checkpoints.write(bench.replica)
+    await settle()
+    assert (bench.empties, len(bench.files), bench.replica.checkpointing) == ([], 0, False)
+
+
+async def test_none_is_written_until_the_changes_in_the_configuration_are_applied(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.replica.group.storage.conf_index = 6
+    bench.apply_to(5, b"five")
+    bench.checkpoints.write(bench.replica)
+    await settle()
+    assert len(bench.files) == 0
+    await bench.write_at(6)
+    assert bench.events == ["written"]
+
+
+async def test_none_begins_after_a_stop(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.apply_to(5, b"five")
+    bench.checkpoints.write(bench.replica)
+    bench.checkpoints.stop()
+    await settle()
+    assert (len(bench.files), bench.replica.checkpointing) == (0, False)
+
+
+@pytest.mark.parametrize(("error", "event"), [(errno.ENOSPC, "full"), (errno.EIO, "fault")])
+async def test_a_failed_write_tells_a_full_disk_from_a_fault(tmp_path: Path, error: int, event: str) -> None:
+    bench = Bench(tmp_path)
+    bench.disk.fail("create", ".part", error)
+    await bench.write_at(5)
+    assert bench.events == [event]
+    bench.disk.heal()
+    await bench.write_at(6)
+    assert bench.events == [event, "written"]
+
+
+async def test_an_error_after_a_stop_is_ignored(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.disk.fail("create", ".part", errno.EIO)
+    bench.apply_to(5, b"five")
+    bench.checkpoints.write(bench.replica)
+    await settle()
+    bench.checkpoints.stop()
+    bench.files.step()
+    assert bench.events == []
+
+
+# --- for followers --------------------------------------------------------------------------------
+
+
 async def test_followers_get_the_newest_checkpoint(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.apply_to(5, b"five")
     assert bench.checkpoints.snapshot(bench.replica) is None
     await bench.step()
-    assert bench.written == 1
+    assert bench.events == ["written"]
     assert bench.checkpoints.snapshot(bench.replica) == Snapshot(5, 1, ALL)
     bench.apply_to(6, b"six")
     assert bench.checkpoints.snapshot(bench.replica) == Snapshot(5, 1, ALL)
@@ -92,9 +222,7 @@ async def test_a_change_of_the_configuration_makes_a_newer_checkpoint_for_the_ne
     tmp_path: Path, index: int
 ) -> None:
     bench = Bench(tmp_path)
-    bench.apply_to(5, b"five")
-    bench.checkpoints.write(bench.replica)
-    await bench.step()
+    await bench.write_at(5)
     storage = bench.replica.group.storage
     storage.conf_state, storage.conf_index = ConfState((1, 2, 3), (4,)), 6
     bench.apply_to(index, b"later")
@@ -125,6 +253,24 @@ async def test_a_checkpoint_that_is_not_needed_changes_nothing(tmp_path: Path) -
     await bench.step()
     bench.checkpoints.not_needed(bench.replica, checkpoint.id)
     assert bench.machine.value == b"own"
-    loaded, _ = bench.replica.store.load()
-    assert loaded is not None
-    assert split_checkpoint(loaded.records)[1] == [(b"value", b"twenty")]
+    assert bench.newest_value() == b"twenty"
+
+
+async def test_a_checkpoint_that_cannot_be_written_does_not_arrive(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    arrived: list[bool] = []
+    bench.disk.fail("create", ".part", errno.ENOSPC)
+    bench.checkpoints.install(bench.replica, bench.checkpoint_of(20, b"twenty"), arrived.append)
+    await bench.step()
+    assert (arrived, bench.events) == ([False], ["full"])
+
+
+async def test_a_restored_state_has_nothing_since_its_checkpoint(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.replica.entries_since = bench.replica.bytes_since = 2
+    bench.checkpoints.install(bench.replica, bench.checkpoint_of(20, b"twenty"), lambda _: None)
+    await bench.step()
+    assert bench.machine.value == b"", "the log is not reset yet"
+    bench.checkpoints.restored(bench.replica, Snapshot(20, 1, ALL))
+    assert (bench.replica.entries_since, bench.replica.bytes_since) == (0, 0)
+    assert [id.end_offset for id in bench.replica.checkpoints] == [20]

@@ -11,7 +11,10 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.errors import UnknownPartition
 from pixy.raft import (
     ConfChange,
+    ConfChangeSingle,
+    ConfChangeTransition,
     ConfChangeType,
+    ConfChangeV2,
     ConfState,
     Entry,
     Message,
@@ -129,6 +132,22 @@ async def test_a_group_whose_application_is_not_known_takes_proposals_once_it_is
     node.bind()
     await node.settle()
     assert node.results == {b"early": None}
+    node.close()
+
+
+async def test_a_leader_that_leaves_a_joint_configuration_in_bind_takes_what_waited(tmp_path: Path) -> None:
+    node = DriverNode(tmp_path)
+    node.propose(b"early")
+    await node.settle()
+    assert node.group.node is not None
+    learner = ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, 2)
+    node.group.node.propose_conf_change(ConfChangeV2((learner,), ConfChangeTransition.JOINT_IMPLICIT))
+    node.driver.drive(node.group)
+    await node.settle()
+    node.bind()
+    await node.settle()
+    assert (node.faults, node.results) == ([], {b"early": None})
+    assert node.group.storage.conf_state == ConfState((1,), (2,))
     node.close()
 
 

@@ -2,6 +2,7 @@
 entries that are not in memory, snapshots.
 """
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,19 @@ async def test_a_transfer_that_fails_ends_after_an_election_timeout(network: Dri
     await network.tick()
     assert leader.results == {b"command": None}
     assert leader.group.leads
+
+
+async def test_what_waited_for_a_transfer_that_fails_is_sent_in_the_same_tick(network: DriverNetwork) -> None:
+    await network.tick(3)  # the election timeouts of core and driver end in different ticks
+    leader = await network.elect(1)
+    network.lost = lambda m: m.type is MessageType.TIMEOUT_NOW
+    leader.driver.transfer(leader.group, 3)
+    leader.propose(b"command")
+    await network.tick(9)
+    leader.driver.tick()
+    await asyncio.sleep(0)
+    appends = network.sent(MessageType.APP, 1)
+    assert [[entry.data for entry in append.entries] for append in appends] == [[b"command"]] * 2
 
 
 async def test_a_node_that_does_not_lead_transfers_nothing(network: DriverNetwork) -> None:

@@ -1,17 +1,12 @@
 """Back-pressure at a follower: entries that are not committed never keep it from taking others."""
 
 from pathlib import Path
-from random import Random
 
-from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
-from pixy.cluster.node_options import NodeOptions
+from pixy.cluster.node_log import NodeLog
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.recovery import recover_node
-from pixy.config import JournalConfig, StorageConfig
+from pixy.config import JournalConfig
 from pixy.raft import ConfState, Entry, Message, MessageType
-from tests.fakes.clock import FakeClock
-from tests.fakes.disk import RecordingDisk
-from tests.fakes.worker import InlineWorker
+from tests.cluster.node_logs import open_log
 
 ROOM = 100
 GROUP = 1000
@@ -19,22 +14,7 @@ GROUP = 1000
 
 def follower(directory: Path) -> tuple[NodeLog, RaftGroup]:
     """Node 1, a member of one partition's raft group, with little room."""
-    disk = RecordingDisk()
-    recovered = recover_node(disk, directory, bytes)
-    recovered.lock.close()
-    options = NodeOptions(
-        directory, JournalConfig(max_unapplied_bytes=ROOM), StorageConfig(), bytes, InlineWorker
-    )
-    nothing = lambda *_: None  # noqa: E731  # the same for all
-    log = NodeLog(
-        disk,
-        FakeClock(),
-        options,
-        recovered,
-        InlineWorker(),
-        LogHooks(nothing, nothing, nothing, nothing, nothing),
-        LogPeers(send=nothing, random=Random(1)),
-    )
+    log = open_log(directory, JournalConfig(max_unapplied_bytes=ROOM)).log
     return log, log.driver.group(GROUP, ConfState((1, 2, 3)))
 
 

@@ -1,12 +1,14 @@
 """The clock of raft groups with peers: ticks, deadlines, and leaders whose disk is slow."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from pixy.cluster.proposer_rows import WINDOW
 from pixy.errors import DeadlineExceeded
-from pixy.raft import ConfChange, ConfChangeType, MessageType, StateType
+from pixy.raft import ConfChange, ConfChangeType, Message, MessageType, StateType
 from tests.cluster.drivers import DriverNetwork, DriverNode, NodeSetup
 
 ELECTION_TICKS = 10
@@ -18,6 +20,11 @@ async def impatient(tmp_path: Path) -> AsyncIterator[DriverNetwork]:
     made = DriverNetwork(tmp_path, 1, 2, 3, setup=NodeSetup(tick_s=0.0))
     yield made
     made.close()
+
+
+def appends_to(node_id: int) -> Callable[[Message], bool]:
+    """Picks the appends to a node."""
+    return lambda message: message.type is MessageType.APP and message.to == node_id
 
 
 def leaders(network: DriverNetwork) -> list[int]:
@@ -73,6 +80,20 @@ async def test_a_proposal_to_a_group_without_peers_has_its_deadline(node: Driver
     assert isinstance(node.results[b"late"], DeadlineExceeded)
 
 
+async def test_what_waits_behind_a_deadline_is_sent_in_the_same_tick(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    leader.holds_writes = True
+    network.lost = lambda _: True
+    for number in range(WINDOW):
+        leader.propose(b"late %d" % number, deadline=0.0)
+    leader.propose(b"next")
+    await network.run()
+    leader.driver.tick()
+    await asyncio.sleep(0)
+    sent = network.sent(MessageType.APP, 1)
+    assert [[entry.data for entry in append.entries] for append in sent] == [[b"next"]] * 2
+
+
 # --- slow disks -----------------------------------------------------------------------------------
 
 
@@ -125,7 +146,7 @@ async def test_a_slow_disk_does_not_matter_to_a_group_without_peers(tmp_path: Pa
 async def test_the_follower_that_is_closest_behind_takes_over(impatient: DriverNetwork) -> None:
     for behind, closest in ((2, 3), (3, 2)):
         leader = await impatient.elect(1)
-        impatient.lost = lambda m, behind=behind: m.type is MessageType.APP and m.to == behind  # type: ignore[misc]
+        impatient.lost = appends_to(behind)
         await write_slowly(leader)
         await impatient.tick(ELECTION_TICKS)
         assert leaders(impatient) == [closest]

@@ -62,6 +62,24 @@ async def test_an_applied_position_has_the_result_of_its_last_entry(
         assert (list(row.sequences), list(row.values)) == ([1, 2, 3], [0, 1, 2])
 
 
+async def test_a_start_campaigns_for_partitions_with_unapplied_entries_only(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic(partitions=2)
+        for partition in (0, 1):
+            await cluster.append(b"synced", partition=partition)
+        await cluster.sync()
+        await cluster.append(b"unsynced", partition=1)
+        copy = copy_of(cluster.directory, "killed")
+    async with Cluster(copy).running() as again:
+        idle, used = replica(again).group, replica(again, partition=1).group
+        assert idle is not None
+        assert used is not None
+        assert (idle.node, idle.leads, used.leads) == (None, False, True)
+        assert again.values(partition=1) == [b"synced", b"unsynced"]
+        await again.append(b"first use")
+        assert idle.leads
+
+
 # --- topics that go -------------------------------------------------------------------------------
 
 

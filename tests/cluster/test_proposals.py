@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -110,34 +109,6 @@ def test_at_most_a_window_is_in_flight() -> None:
     assert len(bench.appended) == WINDOW, "the oldest has no result yet"
     bench.proposals.applied(1, None)
     assert [proposal.sequence for _, proposal in bench.appended] == list(range(1, WINDOW + 3))
-
-
-def test_batches_that_share_an_entry_keep_their_deadlines() -> None:
-    bench = Bench()
-    for name, deadline in ((b"a", 5.0), (b"b", float("inf")), (b"c", 7.0)):
-        payload = build_batch([NewRecord(None, name, (), 0)] * 2)
-        done = partial(bench.results.__setitem__, name)
-        bench.proposals.submit(BATCH, payload, done, deadline)
-    bench.lead(3)
-    assert len(bench.appended) == 1
-    bench.proposals.expire(4.9)
-    assert bench.results == {}
-    bench.proposals.expire(5.0)
-    assert isinstance(bench.results.pop(b"a"), DeadlineExceeded)
-    assert bench.results == {}
-    bench.proposals.applied(1, 10)
-    assert bench.results == {b"b": 12, b"c": 14}
-
-
-def test_an_entry_whose_callers_are_all_answered_leaves_the_window() -> None:
-    bench = Bench()
-    for deadline in (1.0, 2.0):
-        bench.proposals.submit(BATCH, build_batch([NewRecord(None, b"", (), 0)]), lambda _: None, deadline)
-    bench.lead(3)
-    bench.proposals.expire(1.0)
-    assert len(bench.proposals) == 1
-    bench.proposals.expire(2.0)
-    assert len(bench.proposals) == 0
 
 
 def test_batches_wait_for_room_and_commands_do_not() -> None:

@@ -50,6 +50,57 @@ def test_terms_are_known_by_runs() -> None:
     assert [storage.term_start(index) for index in range(1, 7)] == [1, 1, 1, 4, 4, 6]
 
 
+def test_terms_behind_the_last_entry_are_unknown() -> None:
+    with pytest.raises(EntryUnavailable):
+        storage_of((1, 3)).term_start(4)
+
+
+def test_an_own_entry_may_begin_a_term() -> None:
+    one, other = storage_of((1, 2)), storage_of((1, 2))
+    one.append_next(Entry(4, 3))
+    other.release(2)
+    other.pass_by(Entry(4, 3))
+    for storage in (one, other):
+        assert (storage.last_index(), storage.term(2), storage.term(3)) == (3, 1, 4)
+    assert [len(storage.entries_in_memory) for storage in (one, other)] == [3, 0]
+
+
+def test_an_entry_that_passes_by_has_to_be_loaded() -> None:
+    storage = storage_of((1, 2))
+    storage.release(2)
+    storage.pass_by(Entry(1, 3))
+    with pytest.raises(EntriesNotLoaded):
+        storage.entries(3, 4, NO_LIMIT)
+    storage.append_next(Entry(1, 4))
+    assert storage.entries(4, 5, NO_LIMIT) == [Entry(1, 4)]
+
+
+@pytest.mark.parametrize("entry", [Entry(1, 2), Entry(1, 4)])
+def test_an_own_entry_follows_the_last_one(entry: Entry) -> None:
+    storage = storage_of((1, 2))
+    with pytest.raises(AssertionError, match="behind entry 2"):
+        storage.append_next(entry)
+    storage.release(2)
+    with pytest.raises(AssertionError, match="behind entry 2"):
+        storage.pass_by(entry)
+
+
+def test_an_entry_does_not_pass_by_others_in_memory() -> None:
+    with pytest.raises(AssertionError, match="in memory"):
+        storage_of((1, 2)).pass_by(Entry(1, 3))
+
+
+@pytest.mark.parametrize(("replaced", "wanted"), [(4, None), (6, (2, 5, 1000))])
+def test_replaced_entries_are_not_loaded(replaced: int, wanted: tuple[int, int, int] | None) -> None:
+    storage = storage_of((1, 6))
+    storage.release(3)
+    with pytest.raises(EntriesNotLoaded):
+        storage.entries(2, 5, 1000)
+    storage.wanted = (2, 5, 1000)
+    storage.append([Entry(2, replaced)])
+    assert storage.wanted == wanted
+
+
 def test_released_entries_keep_their_terms_and_have_to_be_loaded() -> None:
     storage = storage_of((1, 3), (2, 2))
     storage.release(4)

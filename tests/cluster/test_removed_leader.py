@@ -2,14 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
-from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
-from pixy.cluster.node_options import NodeOptions
 from pixy.cluster.proposer_rows import WINDOW, ProposerRows
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.recovery import recover_node
-from pixy.config import JournalConfig, StorageConfig
 from pixy.raft import (
     ConfChangeSingle,
     ConfChangeType,
@@ -21,9 +16,7 @@ from pixy.raft import (
     StateType,
 )
 from pixy.storage import EntryType
-from tests.fakes.clock import FakeClock
-from tests.fakes.disk import RecordingDisk
-from tests.fakes.worker import InlineWorker
+from tests.cluster.node_logs import open_log
 
 GROUP = 2
 
@@ -32,21 +25,8 @@ class Bench:
     """Node 1 with a node 2 that agrees to everything, when the test delivers its answers."""
 
     def __init__(self, directory: Path) -> None:
-        disk = RecordingDisk()
-        recovered = recover_node(disk, directory, bytes)
-        recovered.lock.close()
-        self.faults: list[BaseException] = []
         self.answers: list[Message] = []
-        nothing = lambda *_: None  # noqa: E731  # the same for all
-        self.log = NodeLog(
-            disk,
-            FakeClock(),
-            NodeOptions(directory, JournalConfig(), StorageConfig(), bytes, InlineWorker),
-            recovered,
-            InlineWorker(),
-            LogHooks(nothing, nothing, nothing, nothing, self.faults.append),
-            LogPeers(send=self._send, random=Random(1)),
-        )
+        self.log, _, _, self.faults = open_log(directory, send=self._send)
         self.group = self.log.driver.group(GROUP, ConfState((1, 2)))
         self.log.driver.bind(self.group, Nothing(), lambda *_: None)
 
@@ -75,7 +55,6 @@ class Nothing:
     """An application without state."""
 
     def __init__(self) -> None:
-
         self.rows = ProposerRows()
 
     def lead(self, tail: Sequence[Entry]) -> None: ...

@@ -7,24 +7,20 @@ import pytest
 from pixy.cluster.group_states import split_checkpoint
 from pixy.cluster.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.metadata import METADATA_GROUP
-from pixy.cluster.node_log import LogHooks, NodeLog
-from pixy.cluster.node_options import NodeOptions
+from pixy.cluster.node_log import NodeLog
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.recovery import recover_node
 from pixy.cluster.replica import StateReplica
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.state_groups import StateGroups
-from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import CorruptData
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry
 from pixy.storage import CheckpointStore, RecoveredGroup
+from tests.cluster.node_logs import open_log
 from tests.cluster.nodes import Cluster, Sizes
 from tests.cluster.staging import finished, piece_of, publish, stage
-from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
-from tests.fakes.worker import InlineWorker
 
 
 async def made(directory: Path, checkpoint_entries: int) -> None:
@@ -47,21 +43,12 @@ async def restored(directory: Path, also: int = 0) -> tuple[StateGroups, NodeLog
     Args:
         also: another raft group that the journal has.
     """
-    disk = RecordingDisk()
-    recovered = recover_node(disk, directory, bytes)
-    recovered.lock.close()
+    log, recovered, *_ = open_log(directory)
     if also:
         recovered.journal.groups[also] = RecoveredGroup(also)
-    options = NodeOptions(directory, JournalConfig(), StorageConfig(), bytes, InlineWorker)
-    hooks = LogHooks(_unused, lambda: None, _unused, lambda: None, _unused)
-    log = NodeLog(disk, FakeClock(), options, recovered, InlineWorker(), hooks)
     state = StateGroups()
     await state.restore(recovered, log, StateReplica.apply)
     return state, log
-
-
-def _unused(*_: object) -> None:
-    raise AssertionError("only entries are applied")
 
 
 def apply(group: RaftGroup, entry: Entry) -> object:

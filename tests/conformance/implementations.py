@@ -4,13 +4,14 @@ An entry of `IMPLEMENTATIONS` adds one: its constructor, and its capabilities be
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Protocol
 
 from pixy.backend import Backend, TopicPartition
+from pixy.errors import UnknownTopic
 from tests.fakes.backend import FakeBackend
 from tests.fakes.node import open_embedded
 from tests.kafka.backends import forget_sinks, open_kafka
@@ -110,7 +111,8 @@ async def _open_kafka(directory: Path, cluster: KafkaCluster) -> AsyncIterator[B
     await forget_sinks(cluster)
     async with open_kafka(cluster, directory=directory / "kafka") as backend:
         for topic in await backend.list_topics():
-            await backend.delete_topic(topic.name)
+            with suppress(UnknownTopic):  # its deletion by an earlier test was not known everywhere
+                await backend.delete_topic(topic.name)
         yield backend
 
 

@@ -122,7 +122,7 @@ class Cluster:
         return found
 
     def unsettled(self) -> Iterator[str]:
-        """What is not as it should be in a cluster at rest."""
+        """Everything that is not as it should be in a cluster at rest."""
         for raft_group in self.swarm.layout.all:
             leader = self.leader(raft_group)
             if leader is None:

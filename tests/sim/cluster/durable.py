@@ -1,4 +1,4 @@
-"""What a node's journal has durably, rebuilt from the bytes that were synced: a model of the
+"""The durable part of a node's journal, rebuilt from the bytes that were synced: a model of the
 journal that knows nothing of the code that writes it, beyond its format.
 
 It says what a node may promise at any moment, because that much survives a crash; and what a start

@@ -1,4 +1,4 @@
-"""What was committed, as far as any node has ever shown: one log for each raft group.
+"""The committed entries, as far as any node has ever shown: one log for each raft group.
 
 Everything that the nodes apply, answer or keep is compared with it. An entry is added when the
 first node counts it as committed, and stays.

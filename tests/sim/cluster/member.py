@@ -45,7 +45,7 @@ def state_name(raft_group: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a member finds around it.
+    """Surroundings of a member.
 
     Attributes:
         worker: creates a worker thread.
@@ -95,7 +95,7 @@ class Member(Protocol):
         """The application of a raft group."""
 
     def start_of(self) -> PeerStart:
-        """What it says of itself at a handshake."""
+        """The start that it tells of at a handshake."""
 
     def receive(self, sender: int, packet: Packet) -> None:
         """Process a packet."""

@@ -1,4 +1,4 @@
-"""What nodes send each other beyond Raft's messages."""
+"""Packets that nodes send each other beyond Raft's messages."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

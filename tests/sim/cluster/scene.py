@@ -1,5 +1,5 @@
-"""What all parts of a simulated cluster share: the loop, the clock, randomness, and the record of
-what happened.
+"""Parts that everything in a simulated cluster shares: the loop, the clock, randomness, and the
+record of what happened.
 """
 
 from collections import Counter, deque

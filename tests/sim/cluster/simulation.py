@@ -180,7 +180,7 @@ class Simulation:
                 cluster.requests.append(machine, raft_group, cluster.requests.rng)
 
     def _unsettled(self) -> str:
-        """What is not as it should be yet; empty if all is."""
+        """The first thing that is not as it should be yet, empty if all is."""
         with suppress(StopIteration):
             return next(self._cluster.unsettled())
         return ""

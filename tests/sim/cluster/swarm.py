@@ -62,7 +62,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What the network does to packets.
+    """Delays and losses of packets.
 
     Attributes:
         delays_s: smallest and largest delay.

@@ -175,7 +175,7 @@ class Rule(NamedTuple):
 
 RULES: dict[str, Rule] = {
     "only entries of the own term are committed by counting": Rule(
-        Profile.LEADERS, [patch.object(Raft, "maybe_commit", _commit_of_any_term)], 20
+        Profile.LEADERS, [patch.object(Raft, "maybe_commit", _commit_of_any_term)], 8
     ),
     "a vote is stored before it is answered": Rule(
         Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)], 9
@@ -192,7 +192,7 @@ RULES: dict[str, Rule] = {
             patch.object(Unstable, "stable_to", _stable_whatever_term),
             patch.object(terms, "_answer_lower_term", _hear_old_storage),
         ],
-        37,
+        44,
     ),
     "one membership change at a time": Rule(
         Profile.MEMBERSHIP,

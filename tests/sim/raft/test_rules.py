@@ -5,13 +5,8 @@ import pytest
 from tests.sim.raft import RaftFailure, Simulation
 from tests.sim.raft.rules import RULES, switched_off
 
-SLOW = "only entries of the own term are committed by counting"
-"""Needs many seeds to be detected."""
 
-
-@pytest.mark.parametrize(
-    "rule", [pytest.param(rule, marks=[pytest.mark.slow] if rule == SLOW else []) for rule in RULES]
-)
+@pytest.mark.parametrize("rule", RULES)
 def test_a_disabled_rule_is_detected(rule: str) -> None:
     with switched_off(rule):
         for seed in (RULES[rule].seed, *range(1, 101)):

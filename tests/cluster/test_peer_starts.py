@@ -1,0 +1,41 @@
+"""Starts of peers: an older self of a node is recognized by its incarnation or its flushes."""
+
+import pytest
+
+from pixy.cluster.peer_starts import PeerStart, PeerStarts
+
+
+def starts_of(*seen: PeerStart) -> PeerStarts:
+    """Starts of node 2, all of them admitted."""
+    starts = PeerStarts()
+    assert [starts.admit(2, each) for each in seen] == [None] * len(seen)
+    return starts
+
+
+@pytest.mark.parametrize(
+    "start", [PeerStart(3, 100), PeerStart(3, 101), PeerStart(4, 100), PeerStart(9, 900)]
+)
+def test_a_peer_that_goes_on_is_admitted(start: PeerStart) -> None:
+    starts_of(PeerStart(3, 100), start)
+
+
+@pytest.mark.parametrize("start", [PeerStart(2, 100), PeerStart(2, 900), PeerStart(3, 99), PeerStart(9, 99)])
+def test_an_older_self_is_refused(start: PeerStart) -> None:
+    reason = starts_of(PeerStart(3, 100)).admit(2, start)
+    assert reason is not None
+    for number in (2, *start, 3, 100):
+        assert str(number) in reason
+
+
+def test_a_refused_start_changes_nothing() -> None:
+    starts = starts_of(PeerStart(3, 100))
+    assert starts.admit(2, PeerStart(9, 99)) is not None
+    assert starts.admit(2, PeerStart(3, 100)) is None
+
+
+def test_the_newest_start_is_what_counts() -> None:
+    assert starts_of(PeerStart(3, 100), PeerStart(4, 200)).admit(2, PeerStart(4, 150)) is not None
+
+
+def test_each_peer_has_its_own_starts() -> None:
+    assert starts_of(PeerStart(3, 100)).admit(3, PeerStart(1, 1)) is None
