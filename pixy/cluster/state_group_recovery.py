@@ -99,6 +99,7 @@ async def recover_state_group(
     if not group.has_peers:
         check_journal_reaches(name, applied, found.end, found.term(applied.index))
     if is_behind:
+        await run_on(log.files, store.make_durable)
         log.driver.snapshots.finish_install(group)
     log.driver.add(group)
     log.bind(replica, apply)

@@ -226,6 +226,17 @@ class Progress:
         self.paused = False
         return True
 
+    def is_confirmed(self, index: int) -> bool:
+        """True if an acknowledgement without new entries answers the probe, or the snapshot: the
+        follower has what was sent.
+
+        A stale one answers something else, such as a message of a lower term. etcd's leader takes
+        it for an answer, sends from behind `match` on, and hence a snapshot.
+        """
+        if self.state is ProgressState.SNAPSHOT:
+            return self.match == index >= self.pending_snapshot
+        return self.state is ProgressState.PROBE and self.match == index == self.next - 1
+
     def maybe_decrease(self, rejected: int, match_hint: int) -> bool:
         """Process a rejection of the append behind index `rejected`.
 

@@ -32,7 +32,7 @@ def handle_append_response(raft: "Raft", m: Message) -> None:
         handle_snapshot_status(raft, Message(MessageType.SNAP_STATUS, raft.id, m.sender, reject=True))
     elif m.reject:
         _take_rejection(raft, m, pr)
-    elif pr.maybe_update(m.index) or (pr.match == m.index and pr.state is ProgressState.PROBE):
+    elif pr.maybe_update(m.index) or pr.is_confirmed(m.index):
         _take_acknowledgement(raft, m, pr)
 
 
@@ -72,6 +72,9 @@ def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
         )
         pr.become_probe()
         pr.become_replicate()
+    elif pr.match >= pr.pending_snapshot:
+        # It has the snapshot, but the log goes on behind a later one, which it needs.
+        pr.become_probe()
     # An index at or below the commit index cannot advance it.
     if m.index > raft.log.committed and raft.maybe_commit():
         reads.release_pending_reads(raft)

@@ -179,6 +179,13 @@ class CheckpointStore:
             valid.insert(0, id)
         return newest, valid
 
+    def make_durable(self) -> None:
+        """Make the names durable that `load` has found: a process that was killed may have left one
+        that a loss of power takes away.
+        """
+        with sync_is_final():
+            self._disk.sync_directory(self._directory)
+
     def _write_part(self, part: Path, batches: Iterable[bytearray]) -> None:
         file = self._disk.open(part, create=True)
         try:

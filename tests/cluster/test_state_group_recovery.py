@@ -20,7 +20,7 @@ from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, RecordKind, load_identity
 from tests.cluster.node_logs import open_log
-from tests.fakes.disk import RecordingDisk
+from tests.fakes.disk import Call, RecordingDisk
 from tests.storage.journals import CLUSTER, journal_file, record, reset, write_files
 
 GROUP = 1
@@ -220,6 +220,27 @@ async def test_the_next_start_finds_the_reset(tmp_path: Path, case: str) -> None
     assert again.applied == [1, 2, 3, 4, 5]
     assert again.replica.group.storage.start == again.replica.group.reset == LogPosition(3, 5)
     again.log.abandon()
+
+
+async def calls_of(directory: Directory) -> list[Call]:
+    """Calls on the disk in a start."""
+    begun = await directory.start()
+    await begun.log.journal.drained()
+    begun.log.abandon()
+    assert isinstance(begun.log.disk, RecordingDisk)
+    return begun.log.disk.calls
+
+
+async def test_a_checkpoint_is_durable_before_the_log_reset_is_written(tmp_path: Path) -> None:
+    """The process that fetched it may have been killed between the rename and the sync."""
+    (tmp_path / "usual").mkdir()
+    (tmp_path / "ahead").mkdir()
+    sync = Call("sync_directory", NAME)
+    usual = await calls_of(Directory(tmp_path / "usual").entries(2, 1, 4).checkpoint(2, 3))
+    calls = await calls_of(ahead(tmp_path / "ahead", "shorter"))
+    assert calls.count(sync) == usual.count(sync) + 1
+    last = len(calls) - 1 - calls[::-1].index(sync)
+    assert "write" in [call.what for call in calls[last:]]
 
 
 async def test_a_node_without_peers_refuses_a_journal_that_is_too_short(tmp_path: Path) -> None:

@@ -539,6 +539,51 @@ def test_a_failed_snapshot_is_retried_after_a_heartbeat_response() -> None:
     assert str(one.raft.tracker.progress[3]) == "StateProbe match=0 next=4 paused"
 
 
+def append(one: RaftNode, stored: MemoryStorage) -> int:
+    """Append an entry that node 2 acknowledges, and drop the log up to it; returns its index."""
+    one.propose(b"")
+    work(one, stored)
+    index = one.raft.log.last_index()
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=index))
+    work(one, stored)
+    stored.create_snapshot(index, None, b"")
+    stored.compact(index)
+    return index
+
+
+def snapshots(sent: list[Message]) -> list[int]:
+    return [message.snapshot.index for message in sent if message.snapshot is not None]
+
+
+def test_a_follower_with_a_snapshot_behind_which_the_log_was_dropped_gets_a_later_one() -> None:
+    one, stored = leader_of_three()
+    first = append(one, stored)
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=2, reject=True))
+    assert snapshots(work(one, stored)) == [first]
+    later = append(one, stored)
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=first))
+    assert snapshots(work(one, stored)) == [later]
+
+
+def test_a_follower_that_has_the_snapshot_already_gets_what_follows() -> None:
+    one, stored = leader_of_three()
+    index = append(one, stored)
+    progress = one.raft.tracker.progress[3]
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=index))
+    progress.become_snapshot(index)
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=index))
+    assert str(progress) == f"StateReplicate match={index} next={index + 1}"
+
+
+def test_a_late_answer_to_a_message_of_a_lower_term_leaves_a_probe_where_it_is() -> None:
+    one, stored = leader_of_three()
+    work(one, stored)
+    before = str(one.raft.tracker.progress[3])
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=0))
+    assert str(one.raft.tracker.progress[3]) == before.replace(" inactive", "")
+    assert work(one, stored) == []
+
+
 def test_a_group_without_ticks_stays_unchanged() -> None:
     one, stored = leader_of_three()
     one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))

@@ -2,7 +2,7 @@
 compared with the history of its raft group. The cost does not grow with the length of a run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from pixy.cluster.raft_group import RaftGroup
@@ -14,12 +14,13 @@ from pixy.proto.state_pb2 import ProposerRow
 from pixy.raft import NO_LIMIT, ConfState, Entry, Message, MessageType, StateType
 from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.raft.raft import Raft
-from pixy.storage import CheckpointId, read_checkpoint
+from pixy.storage import CheckpointId, EntryType, RecordKind, read_checkpoint
 from tests.sim.cluster.counters import Counters
 from tests.sim.cluster.history import GroupHistory, require
 from tests.sim.cluster.lives import Life
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.member import state_name
+from tests.sim.cluster.rare import Rare
 from tests.sim.cluster.scene import Scene
 from tests.sim.cluster.segments import check_segments, check_synced
 from tests.sim.cluster.swarm import Layout
@@ -64,6 +65,7 @@ class Checks:
 
     Attributes:
         histories: by raft group.
+        on_leader: called with each new leader and its raft group.
     """
 
     def __init__(self, scene: Scene, machines: Mapping[int, Machine], layout: Layout) -> None:
@@ -71,6 +73,7 @@ class Checks:
         self._machines = machines
         self._layout = layout
         self.histories = {raft_group: GroupHistory(raft_group) for raft_group in layout.all}
+        self.on_leader: list[Callable[[Machine, int], None]] = []
         self._lives: dict[int, tuple[Life, int]] = {}
         self._watches: dict[tuple[int, int], _Watch] = {}
         self._all: Sequence[_Watch] = ()
@@ -137,6 +140,8 @@ class Checks:
             )
         self._scene.note(f"{raft.id}   leads {watch.group.raft_group} in term {raft.term}")
         self._scene.counts["leaders"] += 1
+        for hear in list(self.on_leader):
+            hear(watch.machine, watch.group.raft_group)
 
     def _committed(self, watch: _Watch, raft: Raft) -> None:
         log, history = raft.log, watch.history
@@ -146,6 +151,7 @@ class Checks:
                 self._check_quorum(watch, raft, entry)
                 history.add(entry)
                 self._scene.counts["entries committed"] += 1
+                self._scene.counts[Rare.SEVERAL_BATCHES] += entry.kind == EntryType.RECORD_BATCHES
             else:
                 history.check(entry, str(watch))
         watch.committed, watch.conf_state = log.committed, raft.tracker.config
@@ -237,6 +243,8 @@ class Checks:
         """A start has read the journal."""
         applied = self._applied(machine.disk, recovered)
         machine.durable.check_recovered(recovered.journal, applied)
+        kinds = {each.kind for group in recovered.journal.groups.values() for each in group.entries}
+        self._scene.counts[Rare.RELOCATED] += RecordKind.RELOCATED_ENTRY in kinds
 
     def probe(self, machine: Machine, rng: Random) -> None:
         """Read what a power failure at this moment would leave, and compare the segments of a
@@ -251,7 +259,7 @@ class Checks:
             position = recovered.group(raft_group).applied
             if position is not None:
                 check_synced(disk, self._layout.name(raft_group), history, position)
-            if machine.life is not None:
+            if machine.online:  # a start has to cut a torn end first
                 check_segments(machine.disk, self._layout.name(raft_group), history)
         self._scene.counts["probes"] += 1
 

@@ -19,7 +19,7 @@ from tests.sim.cluster.network import Network
 from tests.sim.cluster.packets import SnapshotReport
 from tests.sim.cluster.requests import Requests
 from tests.sim.cluster.scene import Scene
-from tests.sim.cluster.swarm import TICK_S, Swarm, draw_swarm
+from tests.sim.cluster.swarm import TICK_S, Focus, draw_swarm
 from tests.sim.world import DIRECTORY
 
 __all__ = ["Cluster"]
@@ -34,14 +34,18 @@ class Cluster:
         seed: determines everything.
         loop: its event loop, which runs.
         prints: print every event.
-        swarm: choices; drawn from the seed if not given.
+        focus: changes what the seed chooses.
+
+    Attributes:
+        swarm: what the seed has chosen.
     """
 
     def __init__(
-        self, seed: int, loop: LivesLoop, *, prints: bool = False, swarm: Swarm | None = None
+        self, seed: int, loop: LivesLoop, *, prints: bool = False, focus: Focus | None = None
     ) -> None:
         self.scene = Scene(seed, loop, prints=prints)
-        self.swarm = swarm or draw_swarm(self.scene.random("swarm"))
+        swarm = draw_swarm(self.scene.random("swarm"))
+        self.swarm = swarm if focus is None else focus(swarm)
         self._rng = self.scene.random("cluster")
         self.machines: dict[int, Machine] = {}
         self.checks = Checks(self.scene, self.machines, self.swarm.layout)
@@ -161,14 +165,19 @@ class Cluster:
         return False
 
     def _is_stuck(self, raft_group: int) -> bool:
-        """True if a partition has a replica with a tail that its leader cannot replace, or cannot
-        commit without one that it cannot serve. All others wait for the room that this takes.
+        """True if a partition has a replica with a tail that its leader cannot replace, or whose
+        node was removed, or cannot commit without one that it cannot serve. All others wait for the
+        room that this takes.
         """
         leader = self.leader(raft_group)
         if leader is None or leader.member is None:
             return False
         state = leader.member.groups[raft_group].storage.conf_state
-        followers = {each.id: self._can_follow(each, leader, raft_group) for each in self.running()}
+        members = (*state.voters, *state.learners, *state.voters_outgoing)
+        followers = {
+            each.id: each.id in members and self._can_follow(each, leader, raft_group)
+            for each in self.running()
+        }
         if joint_vote_result(state.voters, state.voters_outgoing, followers) is not VoteResult.WON:
             return True
         groups = [
@@ -229,6 +238,7 @@ class Cluster:
             life.run(member.snapshot_failed, raft_group, message.snapshot)
         else:
             self.scene.counts["snapshots fetched"] += 1
+            machine.installing()
             life.run(member.install, raft_group, checkpoint)
         report = SnapshotReport(raft_group, failed=checkpoint is None)
         life.run(self.network.send, machine, message.sender, report)
@@ -243,5 +253,5 @@ class Cluster:
         path = DIRECTORY / "state" / state_name(raft_group) / id.file_name
         try:
             return Checkpoint(id, read_checkpoint(leader.disk, path))
-        except (FileNotFoundError, CorruptData):
+        except (OSError, CorruptData):
             return None

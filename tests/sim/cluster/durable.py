@@ -97,6 +97,7 @@ class DurableJournal:
         groups: records by raft group.
         flush_number: newest durable flush.
         incarnation: newest durable start.
+        carries_reset: a log reset was carried over since this was set to False.
         on_reset: called with raft group and position when a log reset is durable.
     """
 
@@ -107,6 +108,7 @@ class DurableJournal:
         self.incarnation = 0
         # The flush that is being written; after a crash it may be there or not.
         self._pending: tuple[int, list[JournalRecord]] | None = None
+        self.carries_reset = False
         self.on_reset: Callable[[int, LogPosition], None] = lambda *_: None
 
     def group(self, raft_group: int) -> DurableGroup:
@@ -153,6 +155,8 @@ class DurableJournal:
                 position = LogPosition(record.term, record.index)
                 self.group(record.raft_group).reset(position)
                 self.on_reset(record.raft_group, position)
+            case RecordKind.RELOCATED_LOG_RESET:
+                self.carries_reset = True
             case RecordKind.APPLIED_POSITIONS:
                 for applied in AppliedPositions.FromString(bytes(record.payload)).positions:
                     self.group(applied.raft_group).applied = applied.index, applied.end_offset
@@ -195,6 +199,8 @@ class DurableJournal:
                 found_applied == group.applied,
                 f"{where}: applied position {found_applied}, expected {group.applied}",
             )
+            reset = _BEGIN if recovered.reset is None else recovered.reset.position
+            require(reset == group.start, f"{where}: log reset {reset}, expected {group.start}")
             self._check_entries(group, recovered, applied[raft_group], where)
 
     def _check_entries(

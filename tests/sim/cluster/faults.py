@@ -22,10 +22,12 @@ class FaultKind(Enum):
     SPLIT = "split", 3
     ONE_WAY = "one-way cut", 2
     ISOLATE_LEADER = "leader cut off", 4
+    FIGURE_8 = "the story of figure 8", 2
     STORM = "packets lost, late and twice", 3
     SLOW_DISK = "slow disk", 3
     FULL_DISK = "full disk", 2
     FAILING_DISK = "failing call on the disk", 2
+    FAILING_READ = "failing read of the disk", 1
     TRANSFER = "leadership transfer", 3
     MEMBERSHIP = "membership change", 3
     BURST = "many requests at once", 4

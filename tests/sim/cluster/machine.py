@@ -11,6 +11,7 @@ from pixy.storage import load_identity
 from tests.sim.cluster.durable import DurableJournal
 from tests.sim.cluster.lives import Life
 from tests.sim.cluster.member import Member
+from tests.sim.cluster.rare import Rare
 from tests.sim.cluster.scene import Scene
 from tests.sim.disk import Operation, SimulatedDisk
 from tests.sim.worker import SimulatedWorker
@@ -45,6 +46,7 @@ class Machine:
         slow_s: largest additional delay of its disk.
         stopping: the process is being stopped.
         retired: never started again, because its data is an older copy.
+        dies_installing: its process ends near the next install of a snapshot.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Machine:
         self.slow_s = 0.0
         self.stopping = False
         self.retired = False
+        self.dies_installing = False
         self._loses_power = False
         self._task: asyncio.Task[None] | None = None
         self._watch_disk()
@@ -86,6 +89,9 @@ class Machine:
 
     def _before(self, operation: Operation) -> None:
         self._scene.note(f"{self.id}   {operation.what} {operation.path.name}")
+        if operation.what == "unlink" and operation.path.suffix == ".journal":
+            self._scene.counts[Rare.CARRIED_RESET] += self.durable.carries_reset
+            self.durable.carries_reset = False
 
     @property
     def online(self) -> bool:
@@ -121,8 +127,7 @@ class Machine:
         error = None if task.cancelled() else task.exception()
         if error is None or self._task is not task:
             return
-        disk = self.disk
-        if disk.failed is None and disk.refused is None and not disk.full:
+        if not (self._has_failed or self.disk.refused is not None or self.disk.full):
             self._scene.fail(error)
             return
         self._scene.counts["refused starts"] += 1
@@ -153,8 +158,9 @@ class Machine:
         """From here on the disk is fast, has room, and works."""
         disk = self.disk
         self.slow_s = 0.0
+        self.dies_installing = False
         disk.room = None
-        disk.die_at = disk.fail_at = 0
+        disk.die_at = disk.fail_at = disk.fail_read_at = 0
         disk.die_near = None
 
     def end(self, *, power: bool) -> None:
@@ -196,11 +202,17 @@ class Machine:
 
     def fault(self, error: BaseException) -> None:
         """The process has found that nothing can be made durable: it ends, and recovery decides."""
-        if self.disk.failed is None or not isinstance(error, OSError | StorageFault):
+        if not self._has_failed or not isinstance(error, OSError | StorageFault):
             self._scene.fail(error)
             return
         self._scene.counts["faults of a disk"] += 1
         self._scene.loop.outside(0, self._end_after_fault, self.life)
+
+    @property
+    def _has_failed(self) -> bool:
+        """True if a call on the disk has failed in this process."""
+        disk = self.disk
+        return disk.failed is not None or 0 < disk.fail_read_at <= disk.reads
 
     def _end_after_fault(self, life: Life | None) -> None:
         if self.life is life:
@@ -217,6 +229,13 @@ class Machine:
             return usual + rng.random() * self.slow_s if self.slow_s else usual
 
         return SimulatedWorker(self.disk, rng, interleaves=self._interleaves, delay=delay)
+
+    def installing(self) -> None:
+        """The data of a snapshot is about to be put in its place."""
+        if self.dies_installing:
+            self.dies_installing = False
+            self.disk.die_near = ("rename", ".checkpoint")
+            self.disk.die_phase = "after"
 
     # --- backups ----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
+from zlib import crc32
 
 from pixy.clock import Clock
 from pixy.cluster.metadata import Topic
@@ -280,15 +281,15 @@ class LogMember:
             case RaftMessages(messages):
                 for raft_group, message in messages:
                     driver.step(raft_group, message)
-            case ForwardedProposal(raft_group, kind, payload, proposal):
-                driver.propose_for(self.groups[raft_group], kind, payload, proposal)
+            case ForwardedProposal(raft_group, kind, _, proposal):
+                driver.propose_for(self.groups[raft_group], kind, packet.received(), proposal)
             case SnapshotReport(raft_group, failed):
                 driver.snapshots.report(self.groups[raft_group], sender, failed=failed)
 
     def _forward(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
     ) -> None:
-        packet = ForwardedProposal(group.raft_group, kind, bytes(payload), proposal)
+        packet = ForwardedProposal(group.raft_group, kind, payload, proposal, crc32(payload))
         self._outside.send(group.leader, packet)
 
     def tick(self) -> None:

@@ -69,6 +69,12 @@ class Network:
         for way in ways:
             self._cuts[way] = max(0, self._cuts.get(way, 0) - 1)
 
+    def join(self, node_id: int) -> None:
+        """End everything that separates a node from the others."""
+        for way in self._cuts:
+            if node_id in way:
+                self._cuts[way] = 0
+
     def is_cut(self, one: int, other: int) -> bool:
         """True if two nodes cannot ask each other."""
         return bool(self._cuts.get((one, other)) or self._cuts.get((other, one)))

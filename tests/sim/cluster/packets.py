@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, Message
 from pixy.raft.text import message_type_name
 from pixy.raft.wire import decode_message, encode_message
 from pixy.storage import EntryType
+from tests.sim.cluster.history import require
 
 __all__ = ["ForwardedProposal", "Packet", "RaftMessages", "SnapshotReport", "sent_copy"]
 
@@ -22,12 +24,23 @@ class RaftMessages(NamedTuple):
 
 
 class ForwardedProposal(NamedTuple):
-    """A proposal for the leader of a raft group."""
+    """A proposal for the leader of a raft group.
+
+    Attributes:
+        payload: the one of the sender, which must not change on its way.
+        checksum: of the payload when it was sent.
+    """
 
     raft_group: int
     kind: EntryType
-    payload: bytes
+    payload: bytes | bytearray
     proposal: ProposalId
+    checksum: int
+
+    def received(self) -> bytes:
+        """The payload as the receiver gets it."""
+        require(crc32(self.payload) == self.checksum, f"{self} has changed on its way")
+        return bytes(self.payload)
 
     def __str__(self) -> str:
         return f"{self.raft_group} forwards {self.proposal}, {len(self.payload)} bytes"

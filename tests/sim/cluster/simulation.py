@@ -16,8 +16,10 @@ from structlog.testing import capture_logs
 from pixy.errors import PixyError
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.failure import ClusterFailure
-from tests.sim.cluster.faults import draw_faults
+from tests.sim.cluster.faults import Fault, draw_faults
 from tests.sim.cluster.lives import LivesLoop
+from tests.sim.cluster.rare import counting
+from tests.sim.cluster.swarm import Focus
 from tests.sim.cluster.trouble import Trouble
 
 __all__ = ["PATIENCE_S", "Outcome", "Simulation"]
@@ -43,13 +45,26 @@ class Simulation:
     Args:
         seed: determines everything.
         skipped: numbers of faults to leave out.
+        focus: changes what the seed chooses.
         prints: print every event.
+
+    Attributes:
+        faults: those of the run, once it has begun.
     """
 
-    def __init__(self, seed: int, skipped: Collection[int] = (), *, prints: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        skipped: Collection[int] = (),
+        *,
+        focus: Focus | None = None,
+        prints: bool = False,
+    ) -> None:
         self.seed = seed
         self._skipped = skipped
+        self._focus = focus
         self._prints = prints
+        self.faults: list[Fault] = []
         self._cluster: Cluster
         self._trouble: Trouble
 
@@ -59,13 +74,19 @@ class Simulation:
         Raises:
             ClusterFailure: a promise was broken; the message is for a reader.
         """
+        # Here and not in a task: that of a failed run goes on with a `with` when it is collected.
+        counts: Counter[str] = Counter()
         try:
-            with capture_logs(), asyncio.Runner(loop_factory=LivesLoop, debug=False) as runner:
+            with (
+                counting(counts),
+                capture_logs(),
+                asyncio.Runner(loop_factory=LivesLoop, debug=False) as runner,
+            ):
                 runner.run(self._run())
         except (AssertionError, PixyError, OSError) as error:
             raise ClusterFailure(f"{type(error).__name__}: {error}") from error
         scene = self._cluster.scene
-        return Outcome(self.seed, scene.counts, scene.trace_hash)
+        return Outcome(self.seed, scene.counts + counts, scene.trace_hash)
 
     def transcript(self) -> str:
         """The last events."""
@@ -74,14 +95,14 @@ class Simulation:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, LivesLoop)
-        cluster = self._cluster = Cluster(self.seed, loop, prints=self._prints)
+        cluster = self._cluster = Cluster(self.seed, loop, prints=self._prints, focus=self._focus)
         self._trouble = Trouble(cluster)
         swarm, scene = cluster.swarm, cluster.scene
         cluster.start()
         faults = draw_faults(scene.random("faults"), swarm.faults, swarm.faults_count, swarm.duration_s)
-        for fault in faults:
-            if fault.number not in self._skipped:
-                scene.loop.outside(fault.at, self._trouble.happen, fault)
+        self.faults = [fault for fault in faults if fault.number not in self._skipped]
+        for fault in self.faults:
+            scene.loop.outside(fault.at, self._trouble.happen, fault)
         self._client()
         self._keeper()
         cluster.probe()

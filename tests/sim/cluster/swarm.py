@@ -2,6 +2,7 @@
 each run leaves out some of what others have.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -12,7 +13,7 @@ from pixy.raft import ConfState, RaftConfig
 from pixy.storage import WriterPace
 from tests.sim.cluster.faults import FaultKind
 
-__all__ = ["CALM", "TICK_S", "TOPIC", "Layout", "Sizes", "Swarm", "Weather", "draw_swarm"]
+__all__ = ["CALM", "TICK_S", "TOPIC", "Focus", "Layout", "Sizes", "Swarm", "Weather", "draw_swarm"]
 
 TOPIC = "topic"
 TICK_S = 0.1
@@ -100,6 +101,10 @@ class Swarm:
     duration_s: float
     request_s: float
     encodes: bool
+
+
+Focus = Callable[[Swarm], Swarm]
+"""Changes what a seed has chosen."""
 
 
 def draw_swarm(rng: Random) -> Swarm:

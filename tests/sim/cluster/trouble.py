@@ -8,6 +8,7 @@ from pixy.raft import ConfChangeSingle, ConfChangeTransition, ConfChangeType, Co
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.durable import DurableJournal
 from tests.sim.cluster.faults import Fault, FaultKind
+from tests.sim.cluster.figure_8 import Figure8
 from tests.sim.cluster.history import require
 from tests.sim.cluster.machine import Machine
 from tests.sim.disk import SimulatedDisk
@@ -45,10 +46,12 @@ class Trouble:
             FaultKind.SPLIT: self._split,
             FaultKind.ONE_WAY: self._one_way,
             FaultKind.ISOLATE_LEADER: self._isolate_leader,
+            FaultKind.FIGURE_8: self._figure_8,
             FaultKind.STORM: self._storm,
             FaultKind.SLOW_DISK: self._slow_disk,
             FaultKind.FULL_DISK: self._full_disk,
             FaultKind.FAILING_DISK: self._failing_disk,
+            FaultKind.FAILING_READ: self._failing_read,
             FaultKind.TRANSFER: self._transfer,
             FaultKind.MEMBERSHIP: self._change_members,
             FaultKind.BURST: self._burst,
@@ -127,6 +130,10 @@ class Trouble:
         disk.fail_at = disk.operations + rng.randint(1, 30)
         disk.fail_errno = rng.choice((errno.EIO, errno.EIO, errno.ENOSPC))
 
+    def _failing_read(self, rng: Random) -> None:
+        disk = self._machine(rng).disk
+        disk.fail_read_at = disk.reads + rng.randint(1, 10)
+
     # --- the network ------------------------------------------------------------------------------
 
     def _split(self, rng: Random) -> None:
@@ -144,6 +151,9 @@ class Trouble:
         leader = self._leader(rng)
         self._cluster.network.split({leader.id}, rng.uniform(0.3, 4.0))
         self._ask(leader, rng.choice((0, 3, 12)), rng)
+
+    def _figure_8(self, rng: Random) -> None:
+        Figure8(self._cluster, self._raft_group(rng), rng).begin()
 
     def _storm(self, rng: Random) -> None:
         self._cluster.network.storm(
@@ -171,6 +181,7 @@ class Trouble:
         """The journals of the others go on until they have no entries for it."""
         machine, duration = self._machine(rng), rng.uniform(2.0, 5.0)
         self._cluster.network.split({machine.id}, duration)
+        machine.dies_installing = rng.random() < 0.5
         others = [each for each in self._cluster.machines.values() if each is not machine]
         for step in range(30):
             self._scene.loop.outside(duration * step / 30, self._ask_soon, others, rng)
@@ -196,7 +207,7 @@ class Trouble:
 
     def _change_members(self, rng: Random) -> None:
         """One step: add, promote, remove or demote a node, or replace one by another in a joint
-        configuration. A leader is never removed.
+        configuration.
         """
         raft_group = self._raft_group(rng)
         leader = self._cluster.leader(raft_group)
@@ -232,7 +243,10 @@ class Trouble:
     def _put_back(self, machine: Machine, disk: SimulatedDisk, durable: DurableJournal) -> None:
         others = [each for each in self._cluster.machines.values() if each is not machine]
         newer = all(_is_known(each, machine, durable) for each in others)
-        if self._scene.healed or not newer or any(each.retired for each in self._cluster.machines.values()):
+        if self._scene.healed or any(each.retired for each in self._cluster.machines.values()):
+            return
+        if not newer:
+            self._scene.loop.outside(0.5, self._put_back, machine, disk, durable)
             return
         self._scene.note(f"{machine.id} is put back from a backup")
         machine.end(power=True)
@@ -265,5 +279,5 @@ def _change(state: ConfState, leader: int, rng: Random) -> ConfChangeV2:
             singles.append(ConfChangeSingle(kinds.ADD_LEARNER_NODE, rng.choice(others)))
     elif len(state.voters) == 3:
         away = rng.choice((kinds.REMOVE_NODE, kinds.ADD_LEARNER_NODE))
-        singles.append(ConfChangeSingle(away, rng.choice(others)))
+        singles.append(ConfChangeSingle(away, leader if rng.random() < 0.2 else rng.choice(others)))
     return ConfChangeV2(tuple(singles), rng.choice(list(ConfChangeTransition)))

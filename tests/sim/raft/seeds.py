@@ -2,6 +2,7 @@
 
 from tests.sim.raft.checks import RaftFailure
 from tests.sim.raft.simulation import Outcome, Simulation
+from tests.sim.shrinking import needless
 
 __all__ = ["run_seed"]
 
@@ -25,14 +26,17 @@ def run_seed(seed: int) -> Outcome:
 
 
 def _shrink(seed: int, failure: RaftFailure) -> tuple[Simulation, RaftFailure]:
-    """Drop faults one by one as long as the run still fails."""
-    skipped: set[int] = set()
-    for fault in reversed(Simulation(seed).faults):
+    """The run with only the faults that it needs to fail."""
+
+    def fails(skipped: set[int]) -> bool:
         try:
-            Simulation(seed, skipped | {fault.number}).run()
+            Simulation(seed, skipped).run()
         except RaftFailure:
-            skipped.add(fault.number)
-    simulation = Simulation(seed, skipped)
+            return True
+        return False
+
+    numbers = [fault.number for fault in Simulation(seed).faults]
+    simulation = Simulation(seed, needless(numbers, fails))
     try:
         simulation.run()
     except RaftFailure as cause:

@@ -1,0 +1,201 @@
+"""Functions of the product with one rule left out; `rules` says which."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from pixy.cluster import applied_positions, group_recovery, group_states, hard_states
+from pixy.cluster.checkpoints import Checkpoints
+from pixy.cluster.group_clock import GroupClock
+from pixy.cluster.incarnation import Incarnation
+from pixy.cluster.proposals import Proposal, Proposals
+from pixy.cluster.proposer_rows import Novelty, ProposerRows, RowsSnapshot
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.errors import PixyError
+from pixy.log_position import LogPosition
+from pixy.proposal_id import ProposalId
+from pixy.raft import Entry, MessageType, RaftNode, Work
+from pixy.raft.raft import Raft
+from pixy.storage import Checkpoint, Journal, UnitRecord
+
+# --- the core -------------------------------------------------------------------------------------
+
+_append_payload = RaftNode.append_payload
+_become_leader = Raft.become_leader
+_own_stored = RaftNode.own_stored
+_work = RaftNode.work
+
+
+def counted_at_once(self: RaftNode, *arguments: Any) -> Entry:
+    """A leader counts its own entry before it is durable."""
+    entry = _append_payload(self, *arguments)
+    self.raft.own_entries_stored(entry.index)
+    return entry
+
+
+def _sent_at_once(node: RaftNode, kind: MessageType) -> Work | None:
+    work = _work(node)
+    if work is not None and work.append is not None:
+        responses = work.append.responses
+        early = [each for each in responses if each.type is kind and each.to != node.raft.id]
+        work.append.responses = [each for each in responses if each not in early]
+        work.messages = [*work.messages, *early]
+    return work
+
+
+def acknowledged_at_once(self: RaftNode) -> Work | None:
+    """A follower acknowledges entries before they are durable."""
+    return _sent_at_once(self, MessageType.APP_RESP)
+
+
+def voted_at_once(self: RaftNode) -> Work | None:
+    """A vote is sent before it is durable."""
+    return _sent_at_once(self, MessageType.VOTE_RESP)
+
+
+def lead_all_terms(self: Raft) -> None:
+    """A leader commits entries of earlier terms by counting (Raft §5.4.2)."""
+    _become_leader(self)
+    self.first_own_index = 1
+
+
+def committed_when_stored(self: RaftNode, entry: Entry) -> list[Entry]:
+    """A leader applies its entry as soon as it has stored it."""
+    committed = _own_stored(self, entry)
+    log = self.raft.log
+    if not committed and log.applying + 1 == entry.index and entry.term == self.raft.term:
+        log.applying = entry.index
+        return [entry]
+    return committed
+
+
+# --- starts ---------------------------------------------------------------------------------------
+
+
+def all_committed(*arguments: Any) -> RaftGroup:
+    """A start takes everything in the journal for committed."""
+    group = group_recovery.recovered_group(*arguments)
+    storage = group.storage
+    storage.hard_state = storage.hard_state._replace(commit=storage.last_index())
+    return group
+
+
+# --- proposals ------------------------------------------------------------------------------------
+
+
+def retry_as_new(self: Proposals, sequence: int, proposal: Proposal) -> None:
+    """A retry gets a sequence of its own."""
+    del self._in_flight[sequence]
+    again, self._next = self._next, self._next + 1
+    self._append_first(again, proposal._replace(payload=bytearray(proposal.payload)))
+
+
+def retry_in_place(self: Proposals, sequence: int, proposal: Proposal) -> None:
+    """A retry gets its offset in the payload of the first attempt."""
+    known = judge(self._group.rows, self._group.tail_ids, self._id(sequence))
+    if known is Novelty.NEW:
+        self._append_first(sequence, proposal)
+    elif known is not None:
+        self._repeated(sequence, proposal, known)
+
+
+def judge(rows: ProposerRows, tail_ids: set[ProposalId], proposal: ProposalId) -> Any:
+    return None if proposal in tail_ids else rows.judge(proposal)
+
+
+def judge_by_rows(rows: ProposerRows, _: set[ProposalId], proposal: ProposalId) -> int | PixyError | Novelty:
+    """A retry is not looked for in the unapplied tail."""
+    return rows.judge(proposal)
+
+
+def judge_by_tail(_: ProposerRows, tail_ids: set[ProposalId], proposal: ProposalId) -> Novelty | None:
+    """A retry is not looked for among the applied entries."""
+    return None if proposal in tail_ids else Novelty.NEW
+
+
+_lead = PartitionReplica.lead
+
+
+def lead_without_tail(self: PartitionReplica, _: Sequence[Entry]) -> None:
+    """A new leader gives offsets from the end of the applied log on."""
+    _lead(self, ())
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+_applied_position = applied_positions._applied_position
+_tick = GroupClock.tick
+
+
+def without_rows(_: RowsSnapshot, storage: RaftStorage) -> tuple[bytes, bytes]:
+    """A checkpoint has no results of proposals."""
+    return group_states.checkpoint_record(RowsSnapshot(()), storage)
+
+
+def position_without_rows(*arguments: Any) -> Any:
+    """An applied position has no results of proposals."""
+    position = _applied_position(*arguments)
+    del position.rows[:]
+    return position
+
+
+def tick_and_forget(self: GroupClock, groups: Sequence[RaftGroup]) -> None:
+    """Results of proposals are dropped after a while."""
+    _tick(self, groups)
+    if self._ticks % 50 == 0:
+        for group in groups:
+            if group.application is not None:
+                group.application.rows = ProposerRows()
+
+
+# --- checkpoints and log resets -------------------------------------------------------------------
+
+_reset = RaftStorage.reset
+_write_incarnation = Incarnation.write
+
+
+def write_at_once(self: Checkpoints, replica: StateReplica) -> None:
+    """A checkpoint is taken while its last entry has no result yet."""
+    if replica.checkpointing or replica.group.storage.conf_index > replica.group.applied_index:
+        return
+    if not replica.checkpoints or replica.checkpoints[-1].end_offset < replica.group.applied_index:
+        replica.checkpointing = True
+        self._begin(replica)
+
+
+def install_at_once(
+    self: Checkpoints, replica: StateReplica, checkpoint: Checkpoint, done: Callable[[bool], None]
+) -> None:
+    """The log is reset while the checkpoint is being written."""
+    write = partial(replica.store.write, checkpoint.id, checkpoint.records, self._clock.wall_ms())
+    self._files.submit(write, lambda *_: None)
+    self._installing[replica.group, checkpoint.id] = checkpoint
+    done(True)
+
+
+def reset_before_tail(self: RaftStorage, start: LogPosition) -> None:
+    """Entries behind the position of a log reset stay."""
+    last, tail = self._last, [each for each in self.entries_in_memory if each.index > start.index]
+    _reset(self, start)
+    if tail and last > start.index:
+        self.append(tail)
+
+
+def hard_state_again(raft_group: int, _: LogPosition, storage: RaftStorage) -> UnitRecord:
+    """A log reset is not carried over."""
+    return group_states.hard_state_record(raft_group, storage)
+
+
+def carry_over_reset(journal: Journal, group: RaftGroup, file_number: int) -> None:
+    """A hard state is not carried over."""
+    if group.hard_state_file == file_number:
+        group.hard_state_file = 0
+    hard_states.carry_over(journal, group, file_number)
+
+
+def written_once(self: Incarnation) -> None:
+    """An incarnation is not written again when its file is removed."""
+    if not self.file:
+        _write_incarnation(self)

@@ -1,0 +1,160 @@
+"""States that only a coincidence brings about: counted, so that it is known which ones the seeds
+reach.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from typing import Any
+from unittest.mock import patch
+
+from pixy.cluster.driver import Driver
+from pixy.cluster.group_clock import GroupClock
+from pixy.cluster.proposals import Proposals
+from pixy.cluster.proposer_rows import Novelty
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.snapshots import Snapshots
+from pixy.raft import NO_LIMIT, Entry, StateType
+
+__all__ = ["Rare", "counting"]
+
+
+class Rare(StrEnum):
+    """Rare states."""
+
+    TAIL_OF_TWO_TERMS = (
+        "a leader with an uncommitted tail of entries of two terms took a retry that it found in its tail"
+    )
+    ROWS = "a retry was answered from the rows"
+    FORWARDED_TO_ROWS = "a forwarded retry was found in the rows"
+    OVERTAKEN = "a snapshot overtook a proposal in flight"
+    LOADED = "entries were loaded from the journal for a follower"
+    NOT_LOADED = "entries for a follower were not in the journal any more"
+    FINISHED_INSTALL = "a start finished an install"
+    HANDED_OVER = "a leader handed over because of a slow disk"
+    SEVERAL_BATCHES = "a batch of several batches was committed"
+    CARRIED_RESET = "a journal file was removed with a log reset carried over"
+    RELOCATED = "relocated entries served a start"
+    NO_ROOM = "a proposal waited for room"
+    KEPT_BACK = "a follower took no append for want of room in its segments"
+    REMOVED_LEADER = "a leader applied its own removal"
+
+
+@contextmanager
+def counting(counts: Counter[str]) -> Iterator[None]:
+    """Count rare states of the nodes that run meanwhile, as far as only their code knows them."""
+    with ExitStack() as stack:
+        for where, name, spy in (
+            (Driver, "propose_for", _propose_for),
+            (Driver, "loaded", _loaded),
+            (Driver, "_has_room", _has_room),
+            (Driver, "_takes_appends", _takes_appends),
+            (Driver, "_apply_conf_change", _apply_conf_change),
+            (Proposals, "_retry", _retry),
+            (Proposals, "_repeated", _repeated),
+            (Proposals, "overtaken", _overtaken),
+            (Snapshots, "finish_install", _finish_install),
+            (GroupClock, "_hand_over", _hand_over),
+        ):
+            stack.enter_context(patch.object(where, name, spy(getattr(where, name), counts)))
+        yield
+
+
+Method = Callable[..., Any]
+
+
+def _is_of_two_terms(group: RaftGroup) -> bool:
+    assert group.node is not None
+    log = group.node.raft.log
+    tail: list[Entry] = log.slice(group.applied_index + 1, log.last_index() + 1, NO_LIMIT)
+    return len({entry.term for entry in tail}) > 1
+
+
+def _propose_for(method: Method, counts: Counter[str]) -> Method:
+    def propose_for(self: Driver, group: RaftGroup, kind: Any, payload: Any, proposal: Any) -> Any:
+        if group.leads and proposal in group.tail_ids:
+            counts[Rare.TAIL_OF_TWO_TERMS] += _is_of_two_terms(group)
+        elif group.leads:
+            counts[Rare.FORWARDED_TO_ROWS] += not isinstance(group.rows.judge(proposal), Novelty)
+        return method(self, group, kind, payload, proposal)
+
+    return propose_for
+
+
+def _retry(method: Method, counts: Counter[str]) -> Method:
+    def retry(self: Proposals, sequence: int, proposal: Any) -> None:
+        if self._id(sequence) in self._group.tail_ids:
+            counts[Rare.TAIL_OF_TWO_TERMS] += _is_of_two_terms(self._group)
+        method(self, sequence, proposal)
+
+    return retry
+
+
+def _repeated(method: Method, counts: Counter[str]) -> Method:
+    def repeated(self: Proposals, *arguments: Any) -> None:
+        counts[Rare.ROWS] += 1
+        method(self, *arguments)
+
+    return repeated
+
+
+def _overtaken(method: Method, counts: Counter[str]) -> Method:
+    def overtaken(self: Proposals) -> None:
+        before = counts[Rare.ROWS]
+        method(self)
+        counts[Rare.OVERTAKEN] += counts[Rare.ROWS] > before
+
+    return overtaken
+
+
+def _loaded(method: Method, counts: Counter[str]) -> Method:
+    def loaded(self: Driver, group: RaftGroup, entries: list[Entry] | None) -> None:
+        counts[Rare.LOADED if entries else Rare.NOT_LOADED] += 1
+        method(self, group, entries)
+
+    return loaded
+
+
+def _has_room(method: Method, counts: Counter[str]) -> Method:
+    def has_room(self: Driver, group: RaftGroup, size: int) -> Any:
+        has = method(self, group, size)
+        counts[Rare.NO_ROOM] += not has
+        return has
+
+    return has_room
+
+
+def _takes_appends(method: Method, counts: Counter[str]) -> Method:
+    def takes_appends(self: Driver, group: RaftGroup) -> Any:
+        takes = method(self, group)
+        counts[Rare.KEPT_BACK] += not takes
+        return takes
+
+    return takes_appends
+
+
+def _apply_conf_change(method: Method, counts: Counter[str]) -> Method:
+    def apply_conf_change(self: Driver, group: RaftGroup, entry: Entry) -> None:
+        assert group.node is not None
+        led = group.node.raft.state is StateType.LEADER
+        method(self, group, entry)
+        counts[Rare.REMOVED_LEADER] += led and group.node.raft.state is not StateType.LEADER
+
+    return apply_conf_change
+
+
+def _finish_install(method: Method, counts: Counter[str]) -> Method:
+    def finish_install(self: Snapshots, group: RaftGroup) -> None:
+        counts[Rare.FINISHED_INSTALL] += 1
+        method(self, group)
+
+    return finish_install
+
+
+def _hand_over(method: Method, counts: Counter[str]) -> Method:
+    def hand_over(self: GroupClock, group: RaftGroup) -> None:
+        method(self, group)
+        counts[Rare.HANDED_OVER] += not group.leads
+
+    return hand_over

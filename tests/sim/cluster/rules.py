@@ -1,0 +1,180 @@
+"""The rules that make three nodes one log, each with a way to disable it: the simulator must detect
+a violation then, or it is blind.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from pixy.cluster import applied_positions, driver, hard_states, journal_retention, partitions, proposals
+from pixy.cluster import replica as replicas
+from pixy.cluster import state_group_recovery as recovery
+from pixy.cluster.checkpoints import Checkpoints
+from pixy.cluster.group_clock import GroupClock
+from pixy.cluster.incarnation import Incarnation
+from pixy.cluster.peer_starts import PeerStarts
+from pixy.cluster.proposals import Proposals
+from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.replica import PartitionReplica
+from pixy.raft import ConfState, RaftNode
+from pixy.raft.raft import Raft
+from pixy.storage import CheckpointStore
+from pixy.storage.segment import Segment
+from tests.sim.cluster import broken
+from tests.sim.cluster.faults import FaultKind
+from tests.sim.cluster.swarm import CALM, Focus, Swarm
+from tests.sim.raft.rules import RULES as RAFT_RULES
+
+__all__ = ["RULES", "Rule", "switched_off"]
+
+_CRASHES = (FaultKind.CRASH, FaultKind.CRASH_LEADER, FaultKind.CRASH_AT)
+_ELECTIONS = (FaultKind.CRASH_LEADER, FaultKind.ISOLATE_LEADER, FaultKind.TRANSFER, FaultKind.SPLIT)
+
+
+def aimed(*kinds: FaultKind, journal: dict[str, int] | None = None, **sizes: Any) -> Focus:
+    """A focus on some kinds of faults, equally often, with these options of the nodes."""
+
+    def focus(swarm: Swarm) -> Swarm:
+        changed = replace(swarm.sizes, journal=replace(swarm.sizes.journal, **(journal or {})), **sizes)
+        return replace(swarm, faults=dict.fromkeys(kinds, 1), faults_count=14, sizes=changed)
+
+    return focus
+
+
+def _entry_by_entry(swarm: Swarm) -> Swarm:
+    """Stories of figure 8 in which each entry is a message of its own."""
+    raft = replace(swarm.sizes.raft, max_size_per_message=0, max_inflight_messages=1)
+    return replace(
+        swarm,
+        sizes=replace(swarm.sizes, raft=raft),
+        layout=replace(swarm.layout, conf_state=ConfState((1, 2, 3))),
+        weather=replace(CALM, delays_s=(0.01, 0.02)),
+        faults={FaultKind.FIGURE_8: 1},
+        faults_count=4,
+    )
+
+
+class Rule(NamedTuple):
+    """The way to disable a rule, and a run that reveals it.
+
+    Attributes:
+        changes: contexts in which the rule does not hold.
+        seed: reveals it; `python -m tests.sim.cluster --find RULE` finds another one.
+        focus: of the run.
+    """
+
+    changes: Collection[Any]
+    seed: int = 1
+    focus: Focus | None = None
+
+
+RULES: dict[str, Rule] = {
+    "a leader counts its own entries when they are durable": Rule(
+        [patch.object(RaftNode, "append_payload", broken.counted_at_once)], seed=2
+    ),
+    "an append is durable before it is acknowledged": Rule(
+        [patch.object(RaftNode, "work", broken.acknowledged_at_once)], seed=2
+    ),
+    "a vote is durable before it is answered": Rule(
+        [patch.object(RaftNode, "work", broken.voted_at_once)], seed=2
+    ),
+    "a candidate's term is durable before it asks for votes": Rule(
+        [patch.object(Raft, "_defers_vote_requests", lambda _: False)], seed=2
+    ),
+    "only entries of the own term are committed by counting": Rule(
+        [patch.object(Raft, "become_leader", broken.lead_all_terms)], seed=12, focus=_entry_by_entry
+    ),
+    "only committed entries are applied": Rule(
+        [patch.object(RaftNode, "own_stored", broken.committed_when_stored)], seed=2
+    ),
+    "a start takes entries for committed as far as it knows": Rule(
+        [
+            patch.object(recovery, "recovered_group", broken.all_committed),
+            patch.object(partitions, "recovered_group", broken.all_committed),
+        ],
+        seed=2,
+    ),
+    "a read is confirmed by a quorum": Rule(
+        RAFT_RULES["a read is confirmed by a quorum"].changes, seed=12, focus=aimed(*_ELECTIONS)
+    ),
+    "a retry has the identity of the first attempt": Rule(
+        [patch.object(Proposals, "_retry", broken.retry_as_new)], seed=1, focus=aimed(*_ELECTIONS)
+    ),
+    "a retry is looked for in the tail": Rule(
+        [
+            patch.object(proposals, "judge", broken.judge_by_rows),
+            patch.object(driver, "judge", broken.judge_by_rows),
+        ],
+        seed=5,
+    ),
+    "a retry is looked for in the rows": Rule(
+        [
+            patch.object(proposals, "judge", broken.judge_by_tail),
+            patch.object(driver, "judge", broken.judge_by_tail),
+        ],
+        seed=5,
+    ),
+    "a payload that was forwarded is not changed": Rule(
+        [patch.object(Proposals, "_retry", broken.retry_in_place)],
+        seed=6,
+        focus=aimed(FaultKind.TRANSFER, FaultKind.STORM),
+    ),
+    "an offset is that behind the tail": Rule(
+        [patch.object(PartitionReplica, "lead", broken.lead_without_tail)], seed=1, focus=aimed(*_ELECTIONS)
+    ),
+    "a snapshot has the rows": Rule(
+        [patch.object(replicas, "checkpoint_record", broken.without_rows)], seed=2
+    ),
+    "an applied position has the rows": Rule(
+        [patch.object(applied_positions, "_applied_position", broken.position_without_rows)], seed=2
+    ),
+    "rows end with their node and not with time": Rule(
+        [patch.object(GroupClock, "tick", broken.tick_and_forget)], seed=1
+    ),
+    "a checkpoint is taken between two entries": Rule(
+        [patch.object(Checkpoints, "write", broken.write_at_once)], seed=2
+    ),
+    "the data of a snapshot is durable before the log is reset": Rule(
+        [patch.object(Checkpoints, "install", broken.install_at_once)],
+        seed=5,
+        focus=aimed(FaultKind.LAGGARD, journal={"retain_bytes": 0, "file_bytes": 1500}),
+    ),
+    "a start makes the data of a snapshot durable before it resets the log": Rule(
+        [patch.object(CheckpointStore, "make_durable", lambda _: None)], seed=75
+    ),
+    "a log reset leaves no older entry": Rule(
+        [patch.object(RaftStorage, "reset", broken.reset_before_tail)],
+        seed=9,
+        focus=aimed(FaultKind.ISOLATE_LEADER, journal={"retain_bytes": 0, "file_bytes": 1500}),
+    ),
+    "a log reset outlives its journal file": Rule(
+        [patch.object(hard_states, "carried_reset_record", broken.hard_state_again)],
+        seed=6,
+        focus=aimed(FaultKind.LAGGARD, *_CRASHES, journal={"retain_bytes": 0, "file_bytes": 1500}),
+    ),
+    "a hard state outlives its journal file": Rule(
+        [patch.object(journal_retention, "carry_over", broken.carry_over_reset)], seed=2
+    ),
+    "an incarnation outlives its journal file": Rule(
+        [patch.object(Incarnation, "write", broken.written_once)], seed=2
+    ),
+    "segments are durable before their applied position": Rule(
+        [patch.object(Segment, "sync", lambda _: None)], seed=2, focus=aimed(*_CRASHES)
+    ),
+    "an older self is refused": Rule(
+        [patch.object(PeerStarts, "admit", lambda *_: None)],
+        seed=2,
+        focus=aimed(FaultKind.OLDER_SELF, FaultKind.BURST),
+    ),
+}
+
+
+@contextmanager
+def switched_off(rule: str) -> Iterator[None]:
+    """Context in which the rule is disabled."""
+    with ExitStack() as stack:
+        for change in RULES[rule].changes:
+            stack.enter_context(change)
+        yield

@@ -1,0 +1,60 @@
+"""Three nodes under faults lose, repeat and change nothing, and go on once everything is repaired.
+
+Each seed runs twice, and both runs are equal event by event.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from tests.sim.cluster.faults import FaultKind
+from tests.sim.cluster.rare import Rare
+from tests.sim.cluster.seeds import run_seed
+from tests.sim.cluster.simulation import Simulation
+
+FEW_SEEDS = [range(begin, begin + 8) for begin in range(1, 41, 8)]
+SEEDS = range(41, 741)
+
+
+def run_twice(seeds: Iterable[int]) -> Counter[str]:
+    """Numbers of events by kind."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        outcome = run_seed(seed)
+        again = Simulation(seed).run()
+        assert outcome == again, f"seed {seed} does not repeat itself"
+        counts += outcome.counts
+    return counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", FEW_SEEDS)
+def test_few_seeds_lose_repeat_and_change_nothing(seeds: range) -> None:
+    counts = run_twice(seeds)
+    for what in ("answers", "entries committed", "leaders", "probes", "packets lost"):
+        assert counts[what] >= 20, what
+
+
+@pytest.mark.long
+def test_nothing_is_lost_repeated_or_changed_and_every_rare_state_occurs() -> None:
+    counts: Counter[str] = Counter()
+    for seed in SEEDS:
+        counts += run_seed(seed).counts
+    for what in (
+        *[kind.text for kind in FaultKind],
+        "commands answered from the rows",
+        "deadlines exceeded",
+        "faults of a disk",
+        "older selves refused",
+        "orderly stops",
+        "refused starts",
+        "requests: append",
+        "requests: begin",
+        "requests: command",
+        "snapshots fetched",
+        "snapshots not fetched",
+    ):
+        assert counts[what] >= 20, what
+    assert counts["older selves retired"] >= 3
+    assert [state for state in Rare if not counts[state]] == []
