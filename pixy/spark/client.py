@@ -195,7 +195,7 @@ class _Attempts:
         self._until = time.monotonic() + self._seconds
         self._pause = _FIRST_PAUSE_SECONDS
         # Failures since the last response, by address.
-        self._failures: dict[str, str] = {}
+        self._failures: dict[str, tuple[grpc.StatusCode, str]] = {}
 
     @property
     def address(self) -> str:
@@ -219,7 +219,11 @@ class _Attempts:
             cluster = self._connection.cluster
             where = f"{self.address}, pixy.cluster {cluster!r}," if cluster else self.address
             raise kind(f"{self._name} at pixy {where} failed with {code.name}: {details}") from None
-        self._failures[self.address] = details
+        earlier = self._failures.get(self.address)
+        if earlier and code is grpc.StatusCode.DEADLINE_EXCEEDED and self._seconds_left() <= self._pause:
+            # The deadline of all attempts has cut the last one short: the answer before says more.
+            raise self._exhausted(earlier[0]) from None
+        self._failures[self.address] = code, details
         if code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
             addresses = self._connection.addresses
             self.place = (self.place + 1) % len(addresses)
@@ -237,7 +241,7 @@ class _Attempts:
             if full
             else (Unavailable, "pixy did not answer")
         )
-        causes = "; ".join(f"{address}: {cause}" for address, cause in self._failures.items())
+        causes = "; ".join(f"{address}: {cause}" for address, (_, cause) in self._failures.items())
         return kind(f"{self._name}: {what} within {self._seconds:g} s ({self._option}): {causes}")
 
     def _seconds_left(self) -> float:

@@ -58,10 +58,10 @@ def test_a_publication_without_an_answer_in_time_is_retried(service: FakeService
 
 def test_a_publication_has_a_deadline_of_its_own(service: FakeService, address: str) -> None:
     service.answers["Publish"] = [failing(grpc.StatusCode.DEADLINE_EXCEEDED)] * 1000
-    client = LogClient(ConnectionOptions((address,), timeout_seconds=60, publish_timeout_seconds=0.3))
+    client = LogClient(ConnectionOptions((address,), timeout_seconds=60, publish_timeout_seconds=1.0))
     with pytest.raises(
         Unavailable,
-        match=r"Publish: pixy did not answer within 0\.3 s \(pixy\.publishTimeoutMs\): .*on purpose",
+        match=r"Publish: pixy did not answer within 1 s \(pixy\.publishTimeoutMs\): .*on purpose",
     ):
         client.publish(REQUEST)
     assert len(service.requests["Publish"]) > 1
@@ -76,12 +76,30 @@ def test_a_call_waits_for_capacity_at_the_same_address(service: FakeService, add
 
 def test_lasting_lack_of_capacity_is_an_error_of_its_own(service: FakeService, address: str) -> None:
     service.answers["Stage"] = [failing(grpc.StatusCode.RESOURCE_EXHAUSTED)] * 1000
-    client = LogClient(ConnectionOptions((address,), timeout_seconds=0.3))
+    client = LogClient(ConnectionOptions((address,), timeout_seconds=1.0))
     with pytest.raises(
         ResourceExhausted,
-        match=r"Stage: pixy had no capacity for it within 0\.3 s \(pixy\.timeoutMs\): .*on purpose",
+        match=r"Stage: pixy had no capacity for it within 1 s \(pixy\.timeoutMs\): .*on purpose",
     ):
         client.stage(pb.StageRequest(sink_id="s", stage_id="a"))
+
+
+def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_an_earlier_answer(
+    service: FakeService, address: str
+) -> None:
+    ended = Event()
+
+    def hang(request: Any, context: grpc.ServicerContext) -> Any:
+        ended.wait(60)
+        return pb.StageResponse()
+
+    service.answers["Stage"] = [failing(grpc.StatusCode.RESOURCE_EXHAUSTED), hang]
+    client = LogClient(ConnectionOptions((address,), timeout_seconds=1.0))
+    try:
+        with pytest.raises(ResourceExhausted, match=r"no capacity for it within 1 s .*on purpose"):
+            client.stage(pb.StageRequest(sink_id="s", stage_id="a"))
+    finally:
+        ended.set()
 
 
 def test_a_rejected_call_is_not_retried(service: FakeService, address: str) -> None:
