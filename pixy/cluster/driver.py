@@ -142,6 +142,7 @@ class Driver:
         group.node = group.application = None
         if group.proposals is not None:
             group.proposals.fail(error)
+        self.reads.removed(group)
         self._maybe_resume()
 
     def open(self, group: RaftGroup) -> RaftNode:
@@ -409,8 +410,7 @@ class Driver:
                     group.proposals.applied(proposal[2], result)
         self.unapplied_bytes -= size
         node = group.node
-        if node is None:
-            return  # an entry has removed the group
+        assert node is not None, "no entry removes its own group"
         node.applied(entries)
         if group.has_peers or group.reads:
             group.has_work = True

@@ -28,9 +28,7 @@ def entry_of(record: JournalRecord) -> Entry:
 
 def continues(found: RecoveredGroup, applied: LogPosition) -> bool:
     """True if the journal has the log up to `applied`, or from behind it on."""
-    runs = [run for run in found.terms if run[0] <= applied.index]
-    term = runs[-1][1] if runs and applied.index <= found.last else applied.term
-    return applied.index <= found.end and term == applied.term
+    return applied.index <= found.end and found.term(applied.index) in (0, applied.term)
 
 
 def recovered_group(

@@ -37,8 +37,11 @@ class LinearizableReads:
 
     def begin(self, group: RaftGroup, done: Callable[[], None]) -> None:
         """Call back once everything that was committed before is applied here, as the leader has to
-        prove. Waits for a leader if there is none.
+        prove, or the group is removed. Waits for a leader if there is none.
         """
+        if group.removed is not None:
+            done()
+            return
         if not group.leads:
             self._driver.seek_leader(group)
         read = GroupRead(done)
@@ -73,6 +76,12 @@ class LinearizableReads:
         self._fault = fault
         if self._caught_up is not None:
             reject(self._caught_up, fault)
+
+    def removed(self, group: RaftGroup) -> None:
+        """Call back every read of a group that was removed: there is nothing to wait for."""
+        reads, group.reads = group.reads, None
+        for read in reads or ():
+            read.done()
 
     def request_again(self, group: RaftGroup) -> None:
         """Ask again for every read without an index."""

@@ -16,20 +16,30 @@ from pixy.storage import CheckpointStore, LogReset, run_on
 __all__ = ["check_journal_reaches", "check_reset", "recover_state_group"]
 
 
-def check_journal_reaches(name: str, checkpoint: int, last: int) -> None:
-    """Check that the journal reaches the end of a checkpoint, at entry `checkpoint`.
+def check_journal_reaches(name: str, checkpoint: LogPosition, end: int, term: int) -> None:
+    """Check that the journal has the last entry of a checkpoint.
 
-    It does not if it was lost or replaced by an older one. An entry is in the journal before it can
+    It does not if it was lost or replaced by another one. An entry is in the journal before it can
     be in a checkpoint, and is removed from there only below the older of two. A node that continued
     from such a checkpoint would leave a gap, which its next start refuses.
 
+    Args:
+        checkpoint: the last entry in the checkpoint.
+        end: last entry that the journal knows of.
+        term: term that the journal has of the checkpoint's last entry; 0 if it does not have it.
+
     Raises:
-        CorruptData: the journal ends with entry `last`, before the checkpoint does.
+        CorruptData: it does not.
     """
-    if checkpoint > last:
+    if checkpoint.index > end:
         raise CorruptData(
-            f"the newest checkpoint of {name} goes up to entry {checkpoint}, but the journal ends at entry {last}: its files "
-            "are missing, or are those of an older state"
+            f"the newest checkpoint of {name} goes up to entry {checkpoint.index}, but the journal ends at entry {end}: "
+            "its files are missing, or are those of an older state"
+        )
+    if term not in (0, checkpoint.term):
+        raise CorruptData(
+            f"the newest checkpoint of {name} ends with entry {checkpoint.index} of term {checkpoint.term}, but the "
+            f"journal has that entry with term {term}: one of them is of another node"
         )
 
 
@@ -86,12 +96,8 @@ async def recover_state_group(
     replica = StateReplica(group, name, machine, store)
     replica.rows = ProposerRows(state.rows)
     replica.set_checkpoints(ids, newest)
-    if is_behind and not group.has_peers:
-        check_journal_reaches(name, applied.index, found.end)
-        raise CorruptData(
-            f"the newest checkpoint of {name} ends with entry {applied.index} of term {applied.term}, but the journal has "
-            "that entry with another term: one of them is of another node"
-        )
+    if not group.has_peers:
+        check_journal_reaches(name, applied, found.end, found.term(applied.index))
     if is_behind:
         await run_on(log.files, store.make_durable)
         log.driver.snapshots.finish_install(group)

@@ -84,6 +84,10 @@ class CheckedGroup:
     reset: LogReset | None = None
     end: int = 0
 
+    def term(self, index: int) -> int:
+        """Term of an entry behind `applied`; 0 if the journal does not have it."""
+        return next((entry.term for entry in self.entries if entry.index == index), 0)
+
     def entries_after(self, raft_group: int, index: int) -> list[CheckedEntry]:
         """The entries behind `index`, up to which the group is applied.
 

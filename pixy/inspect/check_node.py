@@ -40,6 +40,7 @@ from pixy.inspect.check_partition import check_partition
 from pixy.inspect.check_staging import check_staging
 from pixy.inspect.replayed_entries import ReplayedEntries, replay
 from pixy.inspect.report import Report
+from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import HardState, OffsetRecord, PartitionIdentity
 from pixy.storage import (
     DirectoryKind,
@@ -280,19 +281,21 @@ class _NodeCheck:
             CorruptData: the journal contradicts the checkpoint, or has a log reset behind it.
         """
         checkpoint = check_checkpoints(self._disk, self._directory / "state" / name, self.report)
-        index, has_peers = 0, False
+        epoch, index, has_peers = 0, 0, False
         if checkpoint is not None:
-            index = checkpoint.id.end_offset
+            epoch, index = checkpoint.id
             group_state, records = split_checkpoint(checkpoint.records)
             machine.restore(records)
             has_peers = _has_peers(group_state.configuration)
         if self._journal.whole:
             found = self._journal.group(raft_group)
             check_reset(name, index, found.reset)
-            if not has_peers:
-                check_journal_reaches(name, index, found.end)
-            elif index > found.end:
-                ahead = f"checkpoint up to entry {index}, the journal ends at entry {found.end}"
+            try:
+                check_journal_reaches(name, LogPosition(epoch, index), found.end, found.term(index))
+            except CorruptData:
+                if not has_peers:
+                    raise
+                ahead = f"checkpoint up to entry {index}, which the journal does not have"
                 self.report.warn("state", name, f"{ahead}: the next start writes the missing log reset")
         return index
 

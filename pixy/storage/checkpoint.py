@@ -52,10 +52,12 @@ the name. The end offset is in the name alone and cannot be verified.
     without group       a whole one without the record of its    used: written by the first release
     state               raft group
     newer than the      an end offset behind the last entry of   the node refuses to start: journal
-    journal             the state group in the journal, or that  files are missing, or are those of
-                        entry has another term there             an older state
-    ahead of the        the same, of a raft group with members   used: a snapshot that was fetched;
-    journal             on other nodes                           the start writes the log reset
+    journal             the state group in the journal           files are missing, or are those of
+                                                                 an older state
+    of another term     the journal has the entry at its end     the node refuses to start: one of
+                        offset with another term                 them is of another node
+    ahead of the        one of these two, of a raft group with   used: a snapshot that was fetched;
+    journal             members on other nodes                   the start writes the log reset
     all damaged         none is whole                            as absent; then the journal does
                                                                  not reach back far enough, and the
                                                                  node refuses to start

@@ -91,6 +91,11 @@ class RecoveredGroup:
     commit: int = 0
     end: int = 0
 
+    def term(self, index: int) -> int:
+        """Term of an entry; 0 if the journal does not have it."""
+        runs = [run for run in self.terms if run[0] <= index]
+        return runs[-1][1] if runs and index <= self.last else 0
+
     def entries_after(self, index: int) -> list[JournalRecord]:
         """The entries behind `index`, up to which the group is applied.
 

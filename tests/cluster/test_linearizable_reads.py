@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from pixy.errors import UnknownPartition
 from pixy.raft import (
     ConfChangeSingle,
     ConfChangeTransition,
@@ -243,6 +244,24 @@ async def test_groups_have_caught_up_when_all_have(node: DriverNode) -> None:
     assert task.done()
     await task
     assert [node.driver.groups[name].applied_index for name in (2000, 2001)] == [1, 1]
+
+
+async def test_a_group_that_is_removed_has_caught_up(node: DriverNode) -> None:
+    node.holds_writes = True
+    task = await catching_up(node, 2000, 2001)
+    for name in (2000, 2001):
+        node.driver.remove(node.driver.groups[name], UnknownPartition("gone"))
+    await node.settle()
+    assert task.done()
+    await task
+
+
+async def test_a_group_that_was_removed_before_has_caught_up_and_stays_removed(node: DriverNode) -> None:
+    group, _ = node.other_group(2000)
+    node.driver.remove(group, UnknownPartition("gone"))
+    async with asyncio.timeout(5):
+        await node.driver.reads.catch_up([group])
+    assert (group.node, node.journal.units) == (None, [])
 
 
 async def test_without_groups_there_is_nothing_to_catch_up_with(node: DriverNode) -> None:

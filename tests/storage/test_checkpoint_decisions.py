@@ -294,7 +294,7 @@ async def test_newer_than_the_journal(tmp_path: Path) -> None:
         assert cluster.committed() == {0: 1}
 
 
-def rewrite(directory: Path, end_offset: int, voters: tuple[int, ...]) -> None:
+def rewrite(directory: Path, end_offset: int, voters: tuple[int, ...], term: int = 1) -> None:
     """Replace the checkpoints of the offsets by one with another end and other voters; with none it
     has no record of the raft group.
     """
@@ -306,7 +306,7 @@ def rewrite(directory: Path, end_offset: int, voters: tuple[int, ...]) -> None:
     if voters:
         conf = RaftStorage(ConfState(voters), conf_index=1)
         records.insert(0, checkpoint_record(ProposerRows().snapshot(), conf))
-    CheckpointStore(RealDisk(), state).write(CheckpointId(1, end_offset), records, TIME)
+    CheckpointStore(RealDisk(), state).write(CheckpointId(term, end_offset), records, TIME)
 
 
 async def test_without_group_state(tmp_path: Path) -> None:
@@ -335,10 +335,31 @@ async def test_ahead_of_the_journal(tmp_path: Path) -> None:
     rewrite(directory, 100, voters=(1, 2))
     found = [each.found for each in check_node(ReadOnlyDisk(), directory).findings if each.verdict]
     assert found == [
-        "checkpoint up to entry 100, the journal ends at entry 2: the next start writes the missing log reset"
+        "checkpoint up to entry 100, which the journal does not have: the next start writes the missing log reset"
     ]
     for _ in range(2):
         async with Cluster(directory).running() as cluster:
             group = cluster.node.state_groups.groups[0].group
             assert (group.applied_index, group.storage.conf_state.voters) == (100, (1, 2))
         assert check_node(ReadOnlyDisk(), directory).verdict is Verdict.OK
+
+
+async def test_of_another_term(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    async with Cluster(directory).running() as cluster:
+        await cluster.create_topic()
+        await cluster.commit(1)
+    rewrite(directory, 2, voters=(1,), term=7)
+    reason = "groups-0 ends with entry 2 of term 7, but the journal has that entry with term 1: one of them is of another"
+    with pytest.raises(CorruptData, match=reason):
+        async with Cluster(directory).running():
+            pass
+    assert check_node(ReadOnlyDisk(), directory).verdict is Verdict.DAMAGED
+    rewrite(directory, 2, voters=(1, 2), term=7)
+    found = [each.found for each in check_node(ReadOnlyDisk(), directory).findings if each.verdict]
+    assert found == [
+        "checkpoint up to entry 2, which the journal does not have: the next start writes the missing log reset"
+    ]
+    async with Cluster(directory).running() as cluster:
+        assert cluster.node.state_groups.groups[0].group.applied == (7, 2)
+    assert check_node(ReadOnlyDisk(), directory).verdict is Verdict.OK

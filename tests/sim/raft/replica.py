@@ -96,7 +96,8 @@ class Replica:
         self.node: RaftNode | None = None
         self.life = 0
         self.takes_short_way = options.short_way
-        self.appends: deque[Message | StorageAppend | Entry] = deque()
+        # In the work form with the commit index of the time, which is stored with the entries.
+        self.appends: deque[Message | tuple[StorageAppend | Entry, int]] = deque()
         self.applies: deque[Message | list[Entry]] = deque()
         self.storage = SimulatedStorage(self._current, options.cold)
         self.machine = _Machine()
@@ -184,13 +185,13 @@ class Replica:
         assert self.node is not None
         entry = self.node.append_payload(payload, kind, proposal)
         self._checks.appended(self.node, [entry])
-        self.appends.append(entry)
+        self.appends.append((entry, self.node.raft.log.committed))
         return entry
 
     def _queue(self, node: RaftNode, work: Work) -> None:
         if work.append is not None:
             self._checks.appended(node, work.append.entries)
-            self.appends.append(work.append)
+            self.appends.append((work.append, node.raft.log.committed))
         if work.committed_entries:
             self.applies.append(work.committed_entries)
         for message in work.messages:
@@ -231,29 +232,38 @@ class Replica:
     def _finish_append(self) -> None:
         node, append = self.node, self.appends.popleft()
         assert node is not None
+        if isinstance(append, Message):
+            state = HardState(append.term, append.vote, append.commit)
+            self._store(state if state != HardState() else None, append.snapshot, list(append.entries))
+            if append.responses:
+                self.storage.sync()
+            self._respond(node, append)
+            return
+        self._finish_work(node, *append)
+        self._checks.stepped(node)
+
+    def _finish_work(self, node: RaftNode, append: StorageAppend | Entry, commit: int) -> None:
         if isinstance(append, Entry):
-            self._store(None, None, [append])
+            self._store(self._with_commit(None, commit), None, [append])
             self.storage.sync()
             entries = node.own_stored(append)
             if entries:
                 self.applies.append(entries)
-            self._checks.stepped(node)
             return
-        if isinstance(append, StorageAppend):
-            self._store(append.hard_state, append.snapshot, append.entries)
-            self.storage.sync()
-            for response in append.responses:
-                if response.to == self.id:
-                    self._checks.sent(response)
-            for message in node.stored(append):
-                self._send(message)
-            self._checks.stepped(node)
-            return
-        state = HardState(append.term, append.vote, append.commit)
-        self._store(state if state != HardState() else None, append.snapshot, list(append.entries))
-        if append.responses:
-            self.storage.sync()
-        self._respond(node, append)
+        state = append.hard_state
+        self._store(
+            self._with_commit(state, commit) if append.entries else state, append.snapshot, append.entries
+        )
+        self.storage.sync()
+        for response in append.responses:
+            if response.to == self.id:
+                self._checks.sent(response)
+        for message in node.stored(append):
+            self._send(message)
+
+    def _with_commit(self, state: HardState | None, commit: int) -> HardState:
+        """The hard state to be stored with entries that were handed out at this commit index."""
+        return (state or self.storage.initial_state().hard_state)._replace(commit=commit)
 
     def _store(self, state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> None:
         stored = self.storage.initial_state().hard_state

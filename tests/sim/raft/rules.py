@@ -30,6 +30,7 @@ from pixy.raft.roles import HANDLERS
 from pixy.raft.tracker import Tracker
 from pixy.raft.unstable import Unstable
 from tests.sim.raft.faults import Profile
+from tests.sim.raft.replica import Replica
 
 __all__ = ["RULES", "Rule", "switched_off"]
 
@@ -213,6 +214,9 @@ RULES: dict[str, Rule] = {
         Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_any_log)]
     ),
     "one vote in a term": Rule(Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_all)]),
+    "the commit index is stored with the entries": Rule(
+        Profile.MEMBERSHIP, [patch.object(Replica, "_with_commit", lambda self, state, commit: state)], 83
+    ),
     "a configuration change is not put in force twice": Rule(
         Profile.MEMBERSHIP, [patch.object(Raft, "apply_conf_change", _apply_again)]
     ),
