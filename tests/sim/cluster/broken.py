@@ -8,7 +8,7 @@ from pixy.cluster import applied_positions, group_recovery, group_states, hard_s
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.group_clock import GroupClock
 from pixy.cluster.incarnation import Incarnation
-from pixy.cluster.proposals import Proposal, Proposals
+from pixy.cluster.proposals import Proposal, Proposals, judge
 from pixy.cluster.proposer_rows import Novelty, ProposerRows, RowsSnapshot
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
@@ -17,8 +17,11 @@ from pixy.errors import PixyError
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, MessageType, RaftNode, Work
+from pixy.raft.progress import Progress, ProgressState
 from pixy.raft.raft import Raft
 from pixy.storage import Checkpoint, Journal, UnitRecord
+from pixy.storage.gathered_units import GatheredUnits
+from tests.sim.disk import SimulatedDisk
 
 # --- the core -------------------------------------------------------------------------------------
 
@@ -71,6 +74,11 @@ def committed_when_stored(self: RaftNode, entry: Entry) -> list[Entry]:
     return committed
 
 
+def confirmed_by_any(self: Progress, index: int) -> bool:
+    """A late acknowledgement of nothing answers the probe, as in etcd."""
+    return self.state is ProgressState.PROBE and self.match == index
+
+
 # --- starts ---------------------------------------------------------------------------------------
 
 
@@ -99,10 +107,6 @@ def retry_in_place(self: Proposals, sequence: int, proposal: Proposal) -> None:
         self._append_first(sequence, proposal)
     elif known is not None:
         self._repeated(sequence, proposal, known)
-
-
-def judge(rows: ProposerRows, tail_ids: set[ProposalId], proposal: ProposalId) -> Any:
-    return None if proposal in tail_ids else rows.judge(proposal)
 
 
 def judge_by_rows(rows: ProposerRows, _: set[ProposalId], proposal: ProposalId) -> int | PixyError | Novelty:
@@ -153,6 +157,7 @@ def tick_and_forget(self: GroupClock, groups: Sequence[RaftGroup]) -> None:
 # --- checkpoints and log resets -------------------------------------------------------------------
 
 _reset = RaftStorage.reset
+_write = Journal._write
 _write_incarnation = Incarnation.write
 
 
@@ -173,6 +178,13 @@ def install_at_once(
     self._files.submit(write, lambda *_: None)
     self._installing[replica.group, checkpoint.id] = checkpoint
     done(True)
+
+
+def write_without_sync(self: Journal, gathered: GatheredUnits) -> Any:
+    """A flush counts as durable, and is not."""
+    assert isinstance(self._disk, SimulatedDisk)
+    self._disk.ignored = frozenset({"storage/journal.py:Journal._write write_durably"})
+    return _write(self, gathered)
 
 
 def reset_before_tail(self: RaftStorage, start: LogPosition) -> None:

@@ -197,6 +197,10 @@ class Cluster:
             leader.member.groups[raft_group].storage.start,
             machine.member.groups[raft_group].storage,
         )
+        node = leader.member.groups[raft_group].node
+        progress = None if node is None else node.raft.tracker.progress.get(machine.id)
+        if leader.fails_reads and progress is not None and progress.next <= start.index:
+            return False  # the leader could not read what it would probe with
         return storage.start.index >= start.index or (
             storage.last_index() >= start.index and storage.term(start.index) == start.term
         )

@@ -46,6 +46,7 @@ class Machine:
         slow_s: largest additional delay of its disk.
         stopping: the process is being stopped.
         retired: never started again, because its data is an older copy.
+        fails_reads: reads of its disk may have failed: its log may begin behind what it could read.
         dies_installing: its process ends near the next install of a snapshot.
     """
 
@@ -75,6 +76,7 @@ class Machine:
         self.slow_s = 0.0
         self.stopping = False
         self.retired = False
+        self.fails_reads = False
         self.dies_installing = False
         self._loses_power = False
         self._task: asyncio.Task[None] | None = None

@@ -19,8 +19,9 @@ from pixy.cluster.proposals import Proposals
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import PartitionReplica
 from pixy.raft import ConfState, RaftNode
+from pixy.raft.progress import Progress
 from pixy.raft.raft import Raft
-from pixy.storage import CheckpointStore
+from pixy.storage import CheckpointStore, Journal
 from pixy.storage.segment import Segment
 from tests.sim.cluster import broken
 from tests.sim.cluster.faults import FaultKind
@@ -88,6 +89,9 @@ RULES: dict[str, Rule] = {
     ),
     "only committed entries are applied": Rule(
         [patch.object(RaftNode, "own_stored", broken.committed_when_stored)], seed=2
+    ),
+    "a stale acknowledgement moves no probe": Rule(
+        [patch.object(Progress, "is_confirmed", broken.confirmed_by_any)], seed=1480
     ),
     "a start takes entries for committed as far as it knows": Rule(
         [
@@ -159,6 +163,9 @@ RULES: dict[str, Rule] = {
     ),
     "an incarnation outlives its journal file": Rule(
         [patch.object(Incarnation, "write", broken.written_once)], seed=2
+    ),
+    "a flush is durable before it is reported": Rule(
+        [patch.object(Journal, "_write", broken.write_without_sync)]
     ),
     "segments are durable before their applied position": Rule(
         [patch.object(Segment, "sync", lambda _: None)], seed=2, focus=aimed(*_CRASHES)

@@ -131,7 +131,8 @@ class Trouble:
         disk.fail_errno = rng.choice((errno.EIO, errno.EIO, errno.ENOSPC))
 
     def _failing_read(self, rng: Random) -> None:
-        disk = self._machine(rng).disk
+        machine = self._machine(rng)
+        machine.fails_reads, disk = True, machine.disk
         disk.fail_read_at = disk.reads + rng.randint(1, 10)
 
     # --- the network ------------------------------------------------------------------------------
