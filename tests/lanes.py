@@ -17,9 +17,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from concurrent.futures import wait as wait_for_all
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -90,9 +91,10 @@ def run_beside(lanes: Sequence[Lane]) -> list[str]:
     with ThreadPoolExecutor(len(lanes)) as threads:
         running = {}
         try:
-            for lane in lanes:
-                process = _start(lane)
-                running[threads.submit(_wait, process)] = lane, process
+            with _interrupts_deferred():
+                for lane in lanes:
+                    process = _start(lane)
+                    running[threads.submit(_wait, process)] = lane, process
             for ended in as_completed(list(running)):
                 lane, process = running.pop(ended)
                 used_s = ended.result().ru_utime + ended.result().ru_stime
@@ -107,6 +109,23 @@ def run_beside(lanes: Sequence[Lane]) -> list[str]:
             wait_for_all(running, GRACE_S)
             _signal(processes, signal.SIGKILL)
     return failed
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Interrupt at the end, so that no process starts that nobody knows of."""
+    received: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if received:
+        raise KeyboardInterrupt
 
 
 def _start(lane: Lane) -> "subprocess.Popen[bytes]":
