@@ -1,7 +1,8 @@
 """A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
 from pixy.cluster.coordinator import Coordinator, Member
-from pixy.cluster.group_states import split_checkpoint
+from pixy.cluster.entry_offsets import misplaced_batch, published_records
+from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
@@ -30,6 +31,9 @@ __all__ = [
     "Topic",
     "check_journal_reaches",
     "check_reset",
+    "conf_state_of",
+    "misplaced_batch",
+    "published_records",
     "split_checkpoint",
     "unsynced_logs_max",
 ]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pixy.cluster.entry_offsets import misplaced_batch
 from pixy.cluster.group_recovery import entry_of
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import PartitionReplica
@@ -104,11 +105,10 @@ def _stamped(
 
 
 def _check_offsets(record: JournalRecord, end: int) -> None:
-    for batch in batches_of(record):
-        base_offset, next_offset = offsets_of(batch)
-        if base_offset != end:
-            raise CorruptData(
-                f"raft group {record.raft_group}, entry {record.index}: a batch with base offset {base_offset} "
-                f"behind records up to offset {end}"
-            )
-        end = next_offset
+    misplaced = misplaced_batch(map(offsets_of, batches_of(record)), end)
+    if misplaced is not None:
+        base_offset, expected = misplaced
+        raise CorruptData(
+            f"raft group {record.raft_group}, entry {record.index}: a batch with base offset {base_offset} "
+            f"behind records up to offset {expected}"
+        )

@@ -140,8 +140,7 @@ class RaftGroup:
 
     def look_at_members(self) -> None:
         """The configuration in `storage` is a new one."""
-        state = self.storage.conf_state
-        self.has_peers = len({*state.voters, *state.learners, *state.voters_outgoing}) > 1
+        self.has_peers = len(self.storage.conf_state.members) > 1
 
     def look_at_role(self) -> None:
         """The role in the core may have changed: begin or end to take proposals."""

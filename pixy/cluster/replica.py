@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
+from pixy.cluster.entry_offsets import published_records
 from pixy.cluster.group_states import checkpoint_record, split_checkpoint
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.proposer_rows import ProposerRows, RowsSnapshot
@@ -15,7 +16,6 @@ from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import CorruptData
 from pixy.futures import resolve
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import PartitionCommand
 from pixy.raft import Entry, Snapshot
 from pixy.records import TopicPartition, offsets_of, patch_batch, split_batches
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
@@ -140,11 +140,8 @@ class PartitionReplica:
     def _count_command(self, kind: int, payload: bytes | bytearray) -> None:
         """Count the records of a published stage."""
         if kind == EntryType.COMMAND:
-            command = PartitionCommand.FromString(bytes(payload))
-            published = command.publish_parts
-            if published.publication > self.proposed_publication:
-                self.proposed_publication = published.publication
-                self.proposed_end += sum([part.records for part in published.parts])
+            self.proposed_publication, records = published_records(bytes(payload), self.proposed_publication)
+            self.proposed_end += records
 
     def mark(self) -> Mark:
         """Its state, for the log writer."""

@@ -30,6 +30,7 @@ from pixy.cluster import (
     SinksState,
     check_journal_reaches,
     check_reset,
+    conf_state_of,
     split_checkpoint,
 )
 from pixy.errors import CorruptData, DataDirectoryError
@@ -41,7 +42,7 @@ from pixy.inspect.check_staging import check_staging
 from pixy.inspect.replayed_entries import ReplayedEntries, replay
 from pixy.inspect.report import Report
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import HardState, OffsetRecord, PartitionIdentity
+from pixy.proto.state_pb2 import OffsetRecord, PartitionIdentity
 from pixy.storage import (
     DirectoryKind,
     Disk,
@@ -286,7 +287,7 @@ class _NodeCheck:
             epoch, index = checkpoint.id
             group_state, records = split_checkpoint(checkpoint.records)
             machine.restore(records)
-            has_peers = _has_peers(group_state.configuration)
+            has_peers = len(conf_state_of(group_state.configuration).members) > 1
         if self._journal.whole:
             found = self._journal.group(raft_group)
             check_reset(name, index, found.reset)
@@ -427,8 +428,3 @@ class _NodeCheck:
             elif end is not None and offset.offset > end:
                 found = f"group {record.group} has committed offset {offset.offset} of {where}, which ends at {end}"
                 self.report.damaged("state", name, found)
-
-
-def _has_peers(configuration: HardState) -> bool:
-    members = {*configuration.voters, *configuration.learners, *configuration.voters_outgoing}
-    return len(members) > 1

@@ -8,8 +8,9 @@ before it. A batch of format version 1 has none yet.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pixy.cluster import misplaced_batch, published_records
 from pixy.inspect.check_journal import CheckedEntry
-from pixy.proto.state_pb2 import AppliedPosition, PartitionCommand
+from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage import EntryType
 
 __all__ = ["ReplayedEntries", "replay"]
@@ -41,20 +42,12 @@ def replay(applied: AppliedPosition | None, entries: Iterable[CheckedEntry]) -> 
     fault, count = "", 0
     for entry in entries:
         count += 1
-        fault = fault or _misplaced(entry, end)
+        misplaced = misplaced_batch(entry.batches, end)
+        if misplaced is not None and not fault:
+            base_offset, expected = misplaced
+            fault = f"entry {entry.index} has a batch with base offset {base_offset}, expected {expected}"
         end += entry.offsets
         if entry.entry_type is EntryType.COMMAND:
-            command = PartitionCommand.FromString(entry.command).publish_parts
-            if command.publication > publication:
-                publication = command.publication
-                end += sum(part.records for part in command.parts)
+            publication, records = published_records(entry.command, publication)
+            end += records
     return ReplayedEntries(count, end - begin, fault)
-
-
-def _misplaced(entry: CheckedEntry, end: int) -> str:
-    """The first batch of an entry that does not continue a log that ends at `end`."""
-    for base_offset, next_offset in entry.batches:
-        if base_offset != end:
-            return f"entry {entry.index} has a batch with base offset {base_offset}, expected {end}"
-        end = next_offset
-    return ""

@@ -148,8 +148,7 @@ def _refuse_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> None:
 
 def _is_needed(raft: "Raft", snapshot: Snapshot) -> bool:
     """True if `restore` would replace the log."""
-    log, state = raft.log, snapshot.conf_state
-    member = raft.id in (*state.voters, *state.learners, *state.voters_outgoing)
+    log, member = raft.log, raft.id in snapshot.conf_state.members
     return snapshot.index > log.committed and member and not log.match_term(snapshot.term, snapshot.index)
 
 
@@ -180,7 +179,7 @@ def restore(raft: "Raft", snapshot: Snapshot) -> bool:
         raft.become_follower(raft.term + 1, NONE)
         return False
     state = snapshot.conf_state
-    if raft.id not in (*state.voters, *state.learners, *state.voters_outgoing):
+    if raft.id not in state.members:
         raft.trace.warning(
             "%x attempted to restore snapshot but it is not in the ConfState %s; should never happen",
             raft.id,

@@ -145,6 +145,11 @@ class ConfState:
     learners_next: tuple[int, ...] = ()
     auto_leave: bool = False
 
+    @property
+    def members(self) -> frozenset[int]:
+        """All nodes that take part: voters of either half, and learners."""
+        return frozenset((*self.voters, *self.learners, *self.voters_outgoing))
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

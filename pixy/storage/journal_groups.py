@@ -234,15 +234,8 @@ def check_entry_payload(raft_group: int, index: int, entry_type: EntryType, payl
         elif entry_type is EntryType.STAGED_PIECE:
             StagedPiece.FromString(bytes(payload))
         else:
-            _check_conf_change(index, entry_type, bytes(payload))
-    except (CorruptData, DecodeError) as error:
+            decode_conf_change(Entry(index=index, type=_CONF_CHANGES[entry_type], data=bytes(payload)))
+    except (CorruptData, DecodeError, MalformedMessage) as error:
         raise CorruptData(
             f"raft group {raft_group}, entry {index}: {entry_type.name.lower()} cannot be decoded: {error}"
         ) from error
-
-
-def _check_conf_change(index: int, entry_type: EntryType, payload: bytes) -> None:
-    try:
-        decode_conf_change(Entry(index=index, type=_CONF_CHANGES[entry_type], data=payload))
-    except MalformedMessage as error:
-        raise CorruptData(str(error)) from error

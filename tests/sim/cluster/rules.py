@@ -2,8 +2,8 @@
 a violation then, or it is blind.
 """
 
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -27,6 +27,7 @@ from tests.sim.cluster import broken
 from tests.sim.cluster.faults import FaultKind
 from tests.sim.cluster.swarm import CALM, Focus, Swarm
 from tests.sim.raft.rules import RULES as RAFT_RULES
+from tests.sim.raft.rules import changed
 
 __all__ = ["RULES", "Rule", "switched_off"]
 
@@ -178,10 +179,6 @@ RULES: dict[str, Rule] = {
 }
 
 
-@contextmanager
-def switched_off(rule: str) -> Iterator[None]:
+def switched_off(rule: str) -> AbstractContextManager[None]:
     """Context in which the rule is disabled."""
-    with ExitStack() as stack:
-        for change in RULES[rule].changes:
-            stack.enter_context(change)
-        yield
+    return changed(RULES[rule].changes)

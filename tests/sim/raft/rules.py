@@ -2,8 +2,8 @@
 violation then, or it is blind.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -32,7 +32,7 @@ from pixy.raft.unstable import Unstable
 from tests.sim.raft.faults import Profile
 from tests.sim.raft.replica import Replica
 
-__all__ = ["RULES", "Rule", "switched_off"]
+__all__ = ["RULES", "Rule", "changed", "switched_off"]
 
 
 def _commit_of_any_term(self: Raft) -> bool:
@@ -244,9 +244,14 @@ RULES: dict[str, Rule] = {
 
 
 @contextmanager
-def switched_off(rule: str) -> Iterator[None]:
-    """Context in which the rule is disabled."""
+def changed(changes: Iterable[Any]) -> Iterator[None]:
+    """Context in which all these changes are made."""
     with ExitStack() as stack:
-        for change in RULES[rule].changes:
+        for change in changes:
             stack.enter_context(change)
         yield
+
+
+def switched_off(rule: str) -> AbstractContextManager[None]:
+    """Context in which the rule is disabled."""
+    return changed(RULES[rule].changes)
