@@ -222,16 +222,21 @@ class Proxy:
             )
         if self._draining:
             raise ShuttingDown
-        append = self._accumulators.append
         description = self._backend.topic(topic)
         if description is not None:
-            return append(description, key, value, headers, size, done, waiter, sync)
-        return self._create_first(
-            topic,
-            size,
-            lambda created: append(created, key, value, headers, size, done, waiter, sync),
-            lambda error: done((waiter,), -1, -1, error),
+            return self._accumulators.append(description, key, value, headers, size, done, waiter, sync)
+        # No closures: each variable of one would cost every call an object.
+        append = partial(
+            self._accumulators.append,
+            key=key,
+            value=value,
+            headers=headers,
+            size=size,
+            done=done,
+            waiter=waiter,
+            sync=sync,
         )
+        return self._create_first(topic, size, append, partial(done, (waiter,), -1, -1))
 
     def consume(
         self,
@@ -250,15 +255,15 @@ class Proxy:
         """
         if not 0 < len(group) <= _GROUP_CHARACTERS_MAX:
             _check_group(group)
-        consume = self._consumers.consume
         if self._backend.topic(topic) is not None:
-            return consume(group, topic, done, auto_ack, ack, ack_if_offered, deadline)
+            return self._consumers.consume(group, topic, done, auto_ack, ack, ack_if_offered, deadline)
         if self._config.consumer.disabled:
             raise ServiceDisabled
         if self._draining:
             raise ShuttingDown
+        consume = self._consumers.consume
         later = partial(consume, group, topic, done, auto_ack, ack, ack_if_offered, deadline)
-        return self._create_first(topic, 0, lambda _: later(), lambda error: done(None, error))
+        return self._create_first(topic, 0, partial(_call_without, later), partial(done, None))
 
     def _create_first(
         self,
@@ -445,6 +450,11 @@ class Proxy:
                 f"the message's headers have {size} bytes, producer.max_header_bytes allows {options.max_header_bytes}"
             )
         return size
+
+
+def _call_without(request: Callable[[], PendingRequest | None], _: TopicDescription) -> PendingRequest | None:
+    """Send a request that has no use for the description of its topic."""
+    return request()
 
 
 def _check_group(group: str) -> None:

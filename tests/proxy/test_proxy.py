@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -152,6 +153,12 @@ async def committed(proxy: Proxy, offset: int, group: str = "g") -> None:
         return (await proxy.get_offsets(group, "t"))[0].offset == offset
 
     await until(is_committed)
+
+
+@pytest.mark.parametrize("call", [Proxy.produce, Proxy.consume])
+def test_the_calls_of_every_message_make_no_closure(call: FunctionType) -> None:
+    # Python makes the cell of each variable at every call, whether the closure is made or not.
+    assert call.__code__.co_cellvars == ()
 
 
 async def test_a_message_is_consumed_with_key_value_and_position(open_proxy: Open) -> None:
