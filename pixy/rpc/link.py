@@ -71,9 +71,10 @@ class _Phase(Enum):
     """
 
 
-_LIVE = frozenset((_Phase.SERVING, _Phase.DRAINING))
-_OVER = frozenset((_Phase.CLOSING, _Phase.CLOSED, _Phase.RETIRED))
-_GONE = frozenset((_Phase.CLOSED, _Phase.RETIRED))
+# Tuples: the hash of an enum's member is a function in Python.
+_LIVE = (_Phase.SERVING, _Phase.DRAINING)
+_OVER = (_Phase.CLOSING, _Phase.CLOSED, _Phase.RETIRED)
+_GONE = (_Phase.CLOSED, _Phase.RETIRED)
 
 
 class EventLayer(Protocol):

@@ -8,16 +8,14 @@ leaves the socket open for reading.
 import asyncio
 import contextlib
 import select
-import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Transport"]
 
 _UNIX = "unix"
 """The peer of a unix socket."""
-_TCP_ESTABLISHED = 1
-"""State of a socket that neither side has closed: the first byte of Linux's `struct tcp_info`."""
 
 
 class Transport:
@@ -33,12 +31,14 @@ class Transport:
         bytes_out: bytes written.
     """
 
-    __slots__ = ("_secure", "_socket", "_transport", "bytes_out", "eof", "peer", "writable")
+    __slots__ = ("_poll", "_secure", "_socket", "_transport", "bytes_out", "eof", "peer", "writable")
 
     def __init__(self, *, secure: bool) -> None:
         self._secure = secure
         self._transport: Any = None
         self._socket: Any = None
+        # Asks whether the socket's other side has closed; None until that is first of interest.
+        self._poll: Callable[[int], list[tuple[int, int]]] | None = None
         self.peer = ""
         self.writable = True
         self.eof = False
@@ -86,7 +86,15 @@ class Transport:
             return False
         if self._socket is None or sys.platform != "linux":
             return True
-        return not _peer_has_closed(self._socket, unix=self.peer == _UNIX)
+        descriptor = self._socket.fileno()
+        if descriptor < 0:
+            return False
+        if self._poll is None:
+            # uvloop's socket makes one of Python's for each question, which takes far longer.
+            poll = select.poll()
+            poll.register(descriptor, select.POLLRDHUP)
+            self._poll = poll.poll
+        return not self._poll(0)
 
     def set_reading(self, on: bool) -> None:
         """Resume or pause reading; the same twice does no harm."""
@@ -110,20 +118,6 @@ class Transport:
         """Close at once, and discard what is buffered."""
         if self._transport is not None:
             self._transport.abort()
-
-
-def _peer_has_closed(below: socket.socket, *, unix: bool) -> bool:
-    """True when the other side of a socket has closed, or this one has."""
-    try:
-        if unix:
-            poll = select.poll()
-            poll.register(below.fileno(), select.POLLRDHUP)
-            return bool(poll.poll(0))
-        state: bytes = below.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-    except (OSError, ValueError):
-        # It was closed: asyncio's has no descriptor any more, uvloop's a negative one.
-        return True
-    return state[0] != _TCP_ESTABLISHED
 
 
 def _address(peername: object) -> str:

@@ -1,0 +1,78 @@
+"""What a transport reports about its socket."""
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pixy.rpc.transport import Transport
+from tests.rpc.support import FakeTransport
+
+
+class _SocketTransport(FakeTransport):
+    """A transport of a socket."""
+
+    def __init__(self, below: socket.socket) -> None:
+        super().__init__()
+        self._below = below
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._below if name == "socket" else default
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        return listener.accept()[0], client
+
+
+@pytest.fixture(params=[_tcp_pair, socket.socketpair], ids=["tcp", "unix"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The server's and the client's end of a connection."""
+    ends = request.param()
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def _made(below: socket.socket) -> Transport:
+    transport = Transport(secure=False)
+    assert transport.made(_SocketTransport(below))
+    return transport
+
+
+def test_writes_are_taken_until_the_client_closes(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    transport = _made(server)
+    assert transport.took_writes()
+    client.send(b"unread")
+    assert transport.took_writes()
+    client.close()
+    assert not transport.took_writes()
+    assert not transport.took_writes()
+
+
+def test_writes_are_not_taken_once_the_client_has_ended_its_output(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    server, client = pair
+    transport = _made(server)
+    client.shutdown(socket.SHUT_WR)
+    assert not transport.took_writes()
+
+
+def test_a_closed_socket_takes_no_writes_even_if_another_one_has_its_descriptor(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    server, client = pair
+    transport = _made(server)
+    assert transport.took_writes()
+    descriptor = server.fileno()
+    server.close()
+    os.dup2(client.fileno(), descriptor)
+    try:
+        assert not transport.took_writes()
+    finally:
+        os.close(descriptor)
