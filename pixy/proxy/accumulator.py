@@ -160,6 +160,7 @@ class Accumulators:
         done: ProduceDone,
         waiter: Any,
         sync: bool,
+        since: float | None = None,
     ) -> _Waiting | None:
         """Accept a record.
 
@@ -167,6 +168,7 @@ class Accumulators:
             description: the current description of the topic.
             size: bytes of key, value and headers together.
             done: answers `waiter`, together with the other callers of its batch.
+            since: arrival of a record that has queued and has room; None for a new record.
 
         Returns:
             The queued record, to be cancelled if the caller goes away; None if there is room.
@@ -175,13 +177,46 @@ class Accumulators:
             Unavailable: the queue is full.
         """
         # `_has_room`, inlined.
-        if (
+        if since is None and (
             self._waiting
             or self.buffered >= self._records_max
             or (self.buffered_bytes + size > self._bytes_max and self.buffered)
         ):
             return self._wait((description, key, value, headers, size, done, waiter, sync))
-        self._add(description, key, value, headers, size, done, waiter, sync)
+        topic = self._topics.get(description.name)
+        if topic is None or topic.description is not description:
+            topic = self._look_at(description)
+        accumulator = topic.unkeyed if key is None else None
+        if accumulator is None or not accumulator.records:
+            accumulator = topic.choose(key)
+        batch_bytes = size + _RECORD_OVERHEAD_BYTES
+        if headers:
+            batch_bytes += _HEADER_OVERHEAD_BYTES * len(headers)
+        dirty = accumulator.dirty
+        if dirty and accumulator.batch_bytes + batch_bytes > self._options.flush_bytes:
+            self._flush(accumulator)
+            dirty = False
+        if not accumulator.records:
+            accumulator.since = self._monotonic() if since is None else since
+        accumulator.records.append((key, value, headers, self._wall_ns() // 1_000_000))
+        accumulator.bytes += size
+        accumulator.batch_bytes += batch_bytes
+        if not self.buffered:
+            self._empty.clear()
+        self.buffered += 1
+        self.buffered_bytes += size
+        if not dirty and not accumulator.in_flight:
+            self._mark_dirty(accumulator)
+        if self._flush_timer is not None and self.buffered - self._in_flight >= self._linger_target:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+            self._loop.call_soon(self._flush_dirty)
+        accumulator.waiters.append(waiter)
+        if sync:
+            accumulator.dones.append(done)
+        else:
+            accumulator.dones.append(None)
+            done((waiter,), -1, -1, None)
         return None
 
     @property
@@ -238,56 +273,6 @@ class Accumulators:
             self._waiting_bytes -= waiting.size
             self._maybe_empty()
 
-    def _add(  # noqa: PLR0913, PLR0917  # as `append`
-        self,
-        description: TopicDescription,
-        key: bytes | None,
-        value: bytes,
-        headers: Sequence[Header],
-        size: int,
-        done: ProduceDone,
-        waiter: Any,
-        sync: bool,
-    ) -> PartitionAccumulator:
-        topic = self._topics.get(description.name)
-        if topic is None or topic.description is not description:
-            topic = self._look_at(description)
-        accumulator = topic.unkeyed if key is None else None
-        if accumulator is None or not accumulator.records:
-            accumulator = topic.choose(key)
-        batch_bytes = size + _RECORD_OVERHEAD_BYTES
-        if headers:
-            batch_bytes += _HEADER_OVERHEAD_BYTES * len(headers)
-        dirty = accumulator.dirty
-        if dirty and accumulator.batch_bytes + batch_bytes > self._options.flush_bytes:
-            self._flush(accumulator)
-            dirty = False
-        if not accumulator.records:
-            accumulator.since = self._monotonic()
-        accumulator.records.append((key, value, headers, self._wall_ns() // 1_000_000))
-        accumulator.bytes += size
-        accumulator.batch_bytes += batch_bytes
-        if not self.buffered:
-            self._empty.clear()
-        self.buffered += 1
-        self.buffered_bytes += size
-        if not dirty and not accumulator.in_flight:
-            accumulator.dirty = True
-            self._dirty.append(accumulator)
-            if not self._flush_scheduled:
-                self._schedule_flush()
-        if self._flush_timer is not None and self.buffered - self._in_flight >= self._linger_target:
-            self._flush_timer.cancel()
-            self._flush_timer = None
-            self._loop.call_soon(self._flush_dirty)
-        accumulator.waiters.append(waiter)
-        if sync:
-            accumulator.dones.append(done)
-        else:
-            accumulator.dones.append(None)
-            done((waiter,), -1, -1, None)
-        return accumulator
-
     def _look_at(self, description: TopicDescription) -> TopicAccumulators:
         """The topic with this description."""
         topic = self._topics.get(description.name)
@@ -316,9 +301,7 @@ class Accumulators:
             before, key, value, headers, size, done, waiter, sync = waiting.produce
             description = self._backend.topic(before.name)
             if description is not None:
-                accumulator = self._add(description, key, value, headers, size, done, waiter, sync)
-                if len(accumulator.records) == 1:
-                    accumulator.since = waiting.since
+                self.append(description, key, value, headers, size, done, waiter, sync, waiting.since)
             else:
                 deleted = f"topic {before.name} was deleted while the message waited for room in the producer's buffer"
                 done((waiter,), -1, -1, TopicMissing(deleted))
@@ -329,7 +312,12 @@ class Accumulators:
 
     # --- out of the buffer ------------------------------------------------------------------------
 
-    def _schedule_flush(self) -> None:
+    def _mark_dirty(self, accumulator: PartitionAccumulator) -> None:
+        """Flush an accumulator at the end of the linger."""
+        accumulator.dirty = True
+        self._dirty.append(accumulator)
+        if self._flush_scheduled:
+            return
         self._flush_scheduled = True
         if self.buffered - self._in_flight >= self._linger_target:
             self._loop.call_soon(self._flush_dirty)
@@ -405,10 +393,7 @@ class Accumulators:
         if self._waiting:
             self._admit_waiting()
         if accumulator.records and not accumulator.in_flight and not accumulator.dirty:
-            accumulator.dirty = True
-            self._dirty.append(accumulator)
-            if not self._flush_scheduled:
-                self._schedule_flush()
+            self._mark_dirty(accumulator)
         self._maybe_empty()
 
 
