@@ -62,7 +62,8 @@ def test_kafka_reads_segments_of_the_daemon(make_daemon: MakeDaemon, compression
         assert (record.key, record.value) == (key, value)
         assert record.header_names == tuple(name for name, _ in headers)
         assert record.batch.is_valid
-        # A batch that compression does not shrink stays uncompressed: short records that were flushed alone.
+        # A batch that compression does not shrink stays uncompressed: short records that were
+        # flushed alone.
         may_stay_uncompressed = len(value) < COMPRESSIBLE_BYTES
         assert record.batch.codec == compression or (may_stay_uncompressed and record.batch.codec == "none")
         assert not record.batch.is_control
