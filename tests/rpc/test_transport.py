@@ -1,4 +1,4 @@
-"""What a transport reports about its socket."""
+"""Reports of a transport about its socket."""
 
 import os
 import socket
