@@ -35,9 +35,11 @@ from pixy.cluster.raft_group import Application, Apply, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.snapshots import Snapshots
 from pixy.errors import PixyError
+from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.raft import (
     NONE,
+    ConfChangeV2,
     ConfState,
     Entry,
     Message,
@@ -223,6 +225,13 @@ class Driver:
             and group.node is not None
         ):
             group.node.campaign()
+            self.drive(group)
+
+    def campaign(self, group: RaftGroup) -> None:
+        """Campaign without waiting for the election timeout."""
+        node = self.open(group)
+        if node.raft.state is not StateType.LEADER:
+            node.campaign()
             self.drive(group)
 
     def _maybe_resume(self) -> None:
@@ -446,6 +455,27 @@ class Driver:
             group.node.transfer_leader(node_id)
             group.look_at_role()
             self.drive(group)
+
+    def hand_over(self, group: RaftGroup) -> None:
+        """Hand the leadership over to the follower that is closest behind, if one is active."""
+        if group.node is None:
+            return
+        raft = group.node.raft
+        others = [
+            (progress.match, node_id)
+            for node_id, progress in raft.tracker.progress.items()
+            if node_id != raft.id and node_id in raft.tracker.voters and progress.recently_active
+        ]
+        if others:
+            self.transfer(group, max(others)[1])
+
+    def change_configuration(self, group: RaftGroup, change: ConfChangeV2) -> bool:
+        """Propose a configuration change; False if the core does not take it now."""
+        if group.node is None or not group.leads:
+            return False
+        taken = isinstance(group.node.propose_conf_change(change), LogPosition)
+        self.drive(group)
+        return taken
 
     # --- entries for followers --------------------------------------------------------------------
 

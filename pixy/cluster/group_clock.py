@@ -48,7 +48,7 @@ class GroupClock:
             if group.has_peers and group.node is not None:
                 if slow and group.leads:
                     # Before the tick, in which the core may begin to count active followers anew.
-                    self._hand_over(group)
+                    self._driver.hand_over(group)
                 group.node.tick()
                 self._driver.ticked(group, timed_out=timed_out)
 
@@ -56,15 +56,3 @@ class GroupClock:
         """True if the oldest write takes longer than followers wait for a leader."""
         since = self._journal.oldest_unsynced_at
         return since is not None and now - since > self._timeout_s
-
-    def _hand_over(self, group: RaftGroup) -> None:
-        """Transfer the leadership to the follower that is closest behind."""
-        assert group.node is not None
-        raft = group.node.raft
-        others = [
-            (progress.match, node_id)
-            for node_id, progress in raft.tracker.progress.items()
-            if node_id != raft.id and node_id in raft.tracker.voters and progress.recently_active
-        ]
-        if others:
-            self._driver.transfer(group, max(others)[1])

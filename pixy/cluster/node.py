@@ -18,14 +18,22 @@ from pixy.cluster.cold_reads import ColdReads
 from pixy.cluster.disk_reserve import Reserve
 from pixy.cluster.groups import Forgotten
 from pixy.cluster.metadata import DeletedTopic, Topic
-from pixy.cluster.node_log import LogHooks, NodeLog
+from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeObserver, NodeOptions
+from pixy.cluster.node_peers import NodePeers, OpenChannel, PeerDuties
 from pixy.cluster.node_time import NodeTime
+from pixy.cluster.nodes import FIRST_NODE
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.proposals import Repeated
 from pixy.cluster.publisher import Publisher, SinksGroup
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.recovery import DataDirectory, RecoveredNode, recover_node
+from pixy.cluster.recovery import (
+    DataDirectory,
+    EnteredDirectory,
+    RecoveredNode,
+    enter_directory,
+    read_directory,
+)
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
 from pixy.cluster.retention import Retention
 from pixy.cluster.sinks import Publication
@@ -40,8 +48,9 @@ from pixy.errors import (
     UnknownTopic,
 )
 from pixy.futures import reject, resolve
-from pixy.proto.state_pb2 import InitCluster, MetadataCommand
-from pixy.raft import Entry
+from pixy.proto.node_calls_pb2 import JoinRequest
+from pixy.proto.state_pb2 import InitCluster, MetadataCommand, RegisterNode, StartNode
+from pixy.raft import ConfState, Entry, Message
 from pixy.records import TopicPartition
 from pixy.staging import Stages
 from pixy.steps import run_in_steps
@@ -53,6 +62,7 @@ from pixy.storage import (
     Upkeep,
     Worker,
     run_on,
+    write_identity,
 )
 
 __all__ = ["Node"]
@@ -75,6 +85,7 @@ class Node:
         options: its configuration.
         on_fault: called once with the error when nothing can be made durable any more. No request
             is answered after that.
+        open_channel: see `OpenChannel`; None for a node that never has peers.
 
     Attributes:
         metadata: the topics.
@@ -82,15 +93,22 @@ class Node:
         state_groups: the state machines in memory.
         publisher: staged writes, from `start` on.
         observer: receives changes of topics.
+        peers: the other nodes, from `start` on; None if it never has any.
     """
 
     def __init__(
-        self, disk: Disk, clock: Clock, options: NodeOptions, on_fault: Callable[[BaseException], None]
+        self,
+        disk: Disk,
+        clock: Clock,
+        options: NodeOptions,
+        on_fault: Callable[[BaseException], None],
+        open_channel: OpenChannel | None = None,
     ) -> None:
         self._disk = disk
         self._clock = clock
         self._options = options
         self._on_fault = on_fault
+        self._open_channel = open_channel
         self._lock: File | None = None
         self._loop: asyncio.AbstractEventLoop
         self._files: Worker
@@ -106,10 +124,13 @@ class Node:
         self._abandon: list[Callable[[], None]] = []
         self._stages: Stages
         self.publisher: Publisher
+        self.peers: NodePeers | None = None
         self.state_groups = StateGroups()
         # Entries are applied again by the start: others must not hear of their effects.
         self._starting = True
         self.metadata = self.state_groups.metadata
+        # The nodes that the peers were told of.
+        self._nodes = self.metadata.nodes
         self.node_id = 0
         self.observer: NodeObserver = NodeObserver()
 
@@ -125,13 +146,16 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._time = NodeTime(self._clock)
         try:
-            recovered = await run_on(self._files, self._recover)
+            recovered = await self._recover()
             self.node_id = recovered.identity.node_id
             self._open(recovered)
             await self._restore(recovered)
             self._log.retention.start()
             self._starting = False
+            self._look_at_topics()
             await self._write_first_entry()
+            if self.peers is not None:
+                await self._register(self.peers)
             self._forget_offsets()
             self.publisher.start()
             self._reserve.start()
@@ -148,19 +172,48 @@ class Node:
         if self._stopped or self._lock is None:
             return
         self._stopped = True
+        if self.peers is not None and self._broken is None:
+            await self.peers.hand_over()
         self.publisher.stop()
         self._reserve.stop()
         self._retention.stop()
         for replica in self._partitions:
             replica.wake()
+        if self.peers is not None:
+            await self.peers.stop()
         if self._broken is None:
             await self._log.stop()
         self._release()
 
-    def _recover(self) -> RecoveredNode:
-        recovered = recover_node(self._disk, self._options.directory, self._options.random_bytes)
-        self._lock = recovered.lock
-        return recovered
+    async def _recover(self) -> RecoveredNode:
+        """Read the data directory, after a search for the cluster if it is new and there is a join
+        list.
+        """
+        disk, options = self._disk, self._options
+        entered = await run_on(
+            self._files,
+            lambda: enter_directory(disk, options.directory, options.random_bytes, joins=self._joins),
+        )
+        self._lock = entered.lock
+        identity = entered.identity
+        if self._open_channel is not None:
+            self.peers = NodePeers(options.cluster, self._open_channel, self._clock, options.random_bytes)
+        if self.peers is not None and not identity.secret:
+            identity.secret = options.random_bytes(16)
+            await run_on(self._files, partial(write_identity, disk, options.directory, identity))
+        if not identity.cluster_id:
+            assert self.peers is not None
+            identity = await self.peers.find_cluster(identity.secret, options.random_bytes(16))
+            await run_on(self._files, partial(write_identity, disk, options.directory, identity))
+        return await run_on(
+            self._files,
+            lambda: read_directory(disk, options.directory, EnteredDirectory(entered.lock, identity)),
+        )
+
+    @property
+    def _joins(self) -> bool:
+        """True if a new node searches for a cluster."""
+        return self._open_channel is not None and len(self._options.cluster.join) > 1
 
     def _release(self) -> None:
         for abandon in self._abandon:
@@ -304,6 +357,8 @@ class Node:
     def _apply(self, replica: StateReplica, entry: Entry) -> Any:
         """Apply an entry of a state group, and act on its result."""
         result = replica.apply(entry)
+        if replica is self.state_groups.metadata_replica and self.metadata.nodes is not self._nodes:
+            self._nodes_changed()
         if self._starting:
             return result
         if isinstance(result, Topic):
@@ -316,6 +371,30 @@ class Node:
             run_in_steps(result.state.sweep())
         self._log.checkpoints.applied(replica)
         return result
+
+    def _on_restored(self, replica: StateReplica) -> None:
+        """The state of a state group was replaced by that of a leader's checkpoint."""
+        if self._starting:
+            return
+        if replica is self.state_groups.metadata_replica:
+            self._look_at_topics()
+            self._nodes_changed()
+        self.state_groups.sweep()
+
+    def _look_at_topics(self) -> None:
+        """Act on the differences between metadata and what the partitions were told of it."""
+        known, topics = self._partitions.topics, self.metadata.topics
+        for name, topic in known.items():
+            if name not in topics or topics[name].topic_id != topic.topic_id:
+                self._topic_deleted(topic)
+        for name, topic in topics.items():
+            if known.get(name) is not topic:
+                self._topic_changed(topic)
+
+    def _nodes_changed(self) -> None:
+        self._nodes = self.metadata.nodes
+        if self.peers is not None:
+            self.peers.nodes_changed(self.metadata.nodes)
 
     def _topic_changed(self, topic: Topic) -> None:
         self._partitions.put_topic(topic)
@@ -338,12 +417,16 @@ class Node:
     def _open(self, recovered: RecoveredNode) -> None:
         hooks = LogHooks(
             drop_segments=self._drop_segments,
+            on_restored=self._on_restored,
             on_positions=self._on_positions,
             on_damaged=self._log_damaged,
             on_full=self._on_full,
             on_fault=self._fault,
         )
-        self._log = NodeLog(self._disk, self._clock, self._options, recovered, self._files, hooks)
+        peers = LogPeers() if self.peers is None else self.peers.log_peers()
+        self._log = NodeLog(self._disk, self._clock, self._options, recovered, self._files, hooks, peers)
+        if self.peers is not None:
+            self.peers.attach(self._log, recovered.identity, self.state_groups, self._duties())
         self._cold_reads = ColdReads(
             self._disk,
             self._files,
@@ -368,6 +451,7 @@ class Node:
             find_part=self._stages.part,
             on_readiness=lambda topic: self._loop.call_soon(self.observer.topic_changed, topic),
         )
+        self._partitions.voters = ConfState((FIRST_NODE,))
         self._reserve = Reserve(
             self._disk,
             self._options.directory,
@@ -386,13 +470,14 @@ class Node:
         )
 
     async def _restore(self, recovered: RecoveredNode) -> None:
-        await self.state_groups.restore(recovered, self._log, self._apply)
+        start_peers = None if self.peers is None else self.peers.start
+        await self.state_groups.restore(recovered, self._log, self._apply, start_peers)
         topics = list(self.metadata.topics.values())
         for topic in topics:
             self._partitions.put_topic(topic)
         await self._stages.recover(recovered.identity.cluster_id)
         behind = await self._partitions.restore(recovered, topics, self.metadata.next_raft_group, self._files)
-        await self._log.driver.reads.catch_up(behind)
+        await self._log.driver.reads.catch_up(group for group in behind if not group.has_peers)
         self.publisher = Publisher(
             SinksGroup(self.state_groups.sinks, self.state_groups.sinks_replica),
             self._stages,
@@ -409,10 +494,63 @@ class Node:
             raise self._broken
         if not self.metadata.groups_count:
             command = MetadataCommand(init_cluster=InitCluster(groups_count=GROUPS_COUNT))
+            if self.peers is not None:
+                command.init_cluster.first_node.CopyFrom(self.peers.own_record())
             written = self._first_entry = asyncio.get_running_loop().create_future()
             group, payload = self.state_groups.metadata_replica.group, command.SerializeToString()
             self._propose(group, EntryType.COMMAND, payload, partial(resolve, written))
             await written
+
+    # --- peers ------------------------------------------------------------------------------------
+
+    def _duties(self) -> PeerDuties:
+        return PeerDuties(
+            register=self._register_peer,
+            find_group=self._find_group,
+            fetch=self._fetch_snapshot,
+            methods={},
+        )
+
+    def _find_group(self, raft_group: int) -> RaftGroup | None:
+        return None if self._starting else self._partitions.find_group(raft_group)
+
+    async def _register_peer(self, request: JoinRequest) -> int:
+        """Register a node that wants to join; returns its id."""
+        if self._starting:
+            raise Unavailable(f"node {self.node_id} is starting")
+        command = RegisterNode(
+            secret=request.secret,
+            address=request.address,
+            grpc_address=request.grpc_address,
+            rack=request.rack,
+            version=request.version,
+            feature_level=request.feature_level,
+        )
+        result = await self._metadata_command(MetadataCommand(register_node=command))
+        node_id: int = result.value if isinstance(result, Repeated) else result
+        return node_id
+
+    async def _register(self, peers: NodePeers) -> None:
+        """Tell the cluster of this start, and wait until there are as many nodes as the answers of a
+        new cluster are durable on.
+        """
+        own = peers.own_record()
+        start = StartNode(
+            node_id=own.node_id,
+            secret=own.secret,
+            address=own.address,
+            grpc_address=own.grpc_address,
+            rack=own.rack,
+            incarnation=own.incarnation,
+            process=own.process,
+            version=own.version,
+            feature_level=own.feature_level,
+        )
+        await self._metadata_command(MetadataCommand(start_node=start))
+        await peers.wait_for_founders()
+
+    async def _metadata_command(self, command: MetadataCommand) -> Any:
+        return await self._command(self.state_groups.metadata_replica, command.SerializeToString())
 
     def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
         self._partitions.drop_segments(replica, log_begin_offset)

@@ -81,6 +81,7 @@ class LogHooks:
 
     Attributes:
         drop_segments: removes the segments of a partition below an offset.
+        on_restored: called when the state of a state group was replaced by the leader's.
         on_positions: called when applied positions have become durable.
         on_damaged: called with a partition whose segments cannot be written any more.
         on_full: called when the disk is full.
@@ -88,6 +89,7 @@ class LogHooks:
     """
 
     drop_segments: Callable[[PartitionReplica, int], None]
+    on_restored: Callable[[StateReplica], None]
     on_positions: Callable[[], None]
     on_damaged: Callable[[DamagedLog], None]
     on_full: Callable[[], None]
@@ -298,6 +300,7 @@ class NodeLog:
     def _restore(self, group: RaftGroup, snapshot: Snapshot) -> None:
         assert isinstance(group.application, StateReplica)
         self.checkpoints.restored(group.application, snapshot)
+        self._hooks.on_restored(group.application)
 
     def _on_full_checkpoint(self) -> None:
         self._hooks.on_full()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pixy.cluster.cluster_options import ClusterOptions
 from pixy.config import JournalConfig, StagingConfig, StorageConfig
 from pixy.storage import MakeWorker, WriterPace
 
@@ -23,6 +24,7 @@ class NodeOptions:
         random_bytes: source of ids.
         worker: creates a worker thread.
         writer_pace: when segments are written.
+        cluster: its place among other nodes.
     """
 
     directory: Path
@@ -32,6 +34,7 @@ class NodeOptions:
     worker: MakeWorker
     staging: StagingConfig = field(default_factory=StagingConfig)
     writer_pace: WriterPace = field(default_factory=WriterPace)
+    cluster: ClusterOptions = ClusterOptions()
 
 
 class NodeObserver:

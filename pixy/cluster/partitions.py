@@ -27,6 +27,7 @@ import structlog
 
 from pixy.cluster.driver import Driver
 from pixy.cluster.dropped_topic import DroppedTopic, take_some
+from pixy.cluster.group_names import GroupNames
 from pixy.cluster.group_recovery import recovered_group
 from pixy.cluster.metadata import Topic
 from pixy.cluster.partition_condition import PartitionCondition
@@ -40,9 +41,10 @@ from pixy.config import StorageConfig
 from pixy.errors import CorruptData, DataDirectoryError, UnknownPartition
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import HardState, PartitionCommand, PartitionIdentity, PublishParts
-from pixy.raft import ConfState, Entry
+from pixy.raft import NONE, ConfState, Entry
 from pixy.records import TopicPartition, split_batches
 from pixy.staging import StageName
+from pixy.steps import run_in_steps
 from pixy.storage import (
     DamagedLog,
     EntryType,
@@ -66,6 +68,7 @@ log = structlog.get_logger(__name__)
 
 _UNWRITABLE = PartitionCondition.UNWRITABLE
 _RECORD_BATCH = EntryType.RECORD_BATCH
+_OPENED_PER_STEP = 50
 
 FindPart = Callable[[StageName, bytes, int], StagedPart | None]
 """Finds a sealed stage's part by stage, topic id and partition; None if there is no such part."""
@@ -84,7 +87,7 @@ class Partitions:
         on_readiness: called with the name of a topic when one of its partitions becomes unready.
 
     Attributes:
-        voters: configuration of partitions that the journal knows nothing of.
+        voters: configuration of partitions without replicas of their own in metadata.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class Partitions:
         self._find_part = find_part
         self._on_readiness = on_readiness
         self._by_topic: dict[str, _TopicPartitions] = {}
+        self._by_group = GroupNames()
         # Deleted topics whose directories still have their names.
         self._dropping: dict[str, DroppedTopic] = {}
 
@@ -145,18 +149,65 @@ class Partitions:
                 dropped.retire_all()
             of_topic = self._by_topic[topic.name] = _TopicPartitions(topic, TopicLogs(options))
         of_topic.put(topic, options)
+        self._by_group.put(topic)
+        run_in_steps(self._open_new(of_topic))
+
+    def _open_new(self, of_topic: "_TopicPartitions") -> Iterator[None]:
+        """Open the raft groups of partitions with several replicas, and have the preferred leaders
+        campaign: nobody asks a group without a leader for anything.
+        """
+        node_id = self._driver.node_id
+        while of_topic.opened < len(of_topic.replicas) and not of_topic.logs.deleted:
+            number = of_topic.opened
+            of_topic.opened += 1
+            replicas = self._replicas_of(of_topic.topic, number)
+            if len(replicas) > 1 and node_id in replicas:
+                group = self.group_of(of_topic.replicas[number] or self._make(of_topic, number))
+                if self._driver.open(group).raft.lead == NONE and replicas[0] == node_id:
+                    self._driver.campaign(group)
+            if not of_topic.opened % _OPENED_PER_STEP:
+                yield
+
+    def _replicas_of(self, topic: Topic, number: int) -> tuple[int, ...]:
+        """Nodes of a partition's replicas, the preferred leader first."""
+        replicas = topic.replicas[number] if number < len(topic.replicas) else ()
+        return replicas or self.voters.voters
+
+    def has_replica(self, replica: PartitionReplica) -> bool:
+        """True if this node is one of a partition's replicas."""
+        return self._driver.node_id in replica.replicas
+
+    def find_group(self, raft_group: int) -> RaftGroup | None:
+        """The raft group of a partition by its id; None if metadata does not know it, or this node
+        has no replica.
+        """
+        partition = self._by_group.find(raft_group)
+        replica = None if partition is None else self.get(partition)
+        if replica is None or replica.raft_group != raft_group or not self.has_replica(replica):
+            return None
+        return self.group_of(replica)
+
+    @property
+    def topics(self) -> dict[str, Topic]:
+        """The topics that it was told of, by name."""
+        return {name: of_topic.topic for name, of_topic in self._by_topic.items()}
 
     def _make_all(self) -> Iterator[PartitionReplica]:
+        node_id = self._driver.node_id
         for of_topic in self._by_topic.values():
             for number, replica in enumerate(of_topic.replicas):
-                yield replica or self._make(of_topic, number)
+                if node_id in self._replicas_of(of_topic.topic, number):
+                    yield replica or self._make(of_topic, number)
 
     def _make(self, of_topic: "_TopicPartitions", number: int) -> PartitionReplica:
         topic = of_topic.topic
         directory, identity = self._topics / f"{topic.name}-{number}", self._identity(topic, number)
         partition_log = PartitionLog(self._disk, directory, identity, of_topic.logs)
         replica = PartitionReplica(
-            topic.raft_groups[number], TopicPartition(topic.name, number), partition_log
+            topic.raft_groups[number],
+            TopicPartition(topic.name, number),
+            partition_log,
+            self._replicas_of(topic, number),
         )
         of_topic.replicas[number] = replica
         return replica
@@ -165,9 +216,13 @@ class Partitions:
         """The raft group of a partition, opened at its first use."""
         group = replica.group
         if group is None:
-            group = replica.group = self._driver.group(replica.raft_group, self.voters)
+            group = replica.group = self._driver.group(replica.raft_group, self._configuration(replica))
             self._driver.bind(group, replica, self.apply)
         return group
+
+    def _configuration(self, replica: PartitionReplica) -> ConfState:
+        """Configuration of a partition that the journal knows nothing of."""
+        return ConfState(tuple(sorted(replica.replicas)), self.voters.learners)
 
     def drop_topic(self, topic: Topic, then: Callable[[], None]) -> None:
         """Delete the partitions of a topic: unknown at once, their files removed later.
@@ -175,6 +230,7 @@ class Partitions:
         `then` is called when the raft groups are gone.
         """
         of_topic = self._by_topic.pop(topic.name)
+        self._by_group.remove(of_topic.topic)
         of_topic.logs.deleted = True
         replicas = [replica for replica in of_topic.replicas if replica is not None]
         dropped = DroppedTopic(deque(replicas), self._writer, self._removal)
@@ -320,6 +376,7 @@ class Partitions:
             f"{topic.name}-{number}": self._identity(topic, number)
             for topic in topics
             for number in range(len(topic.raft_groups))
+            if self._driver.node_id in self._replicas_of(topic, number)
         }
         known = KnownPartitions(live, self._cluster_id, next_raft_group)
         # Entries that are missing from the journal are found before any file is touched.
@@ -375,7 +432,7 @@ class Partitions:
             recovered.group(replica.raft_group),
             applied,
             restoring.tail,
-            HardState(voters=self.voters.voters),
+            HardState(voters=sorted(replica.replicas), learners=self.voters.learners),
         )
         self._driver.add(group)
         if restoring.damage is not None:
@@ -392,13 +449,15 @@ def _nothing(_: object) -> None:
 class _TopicPartitions:
     """The partitions of one topic; None for each that was not made yet."""
 
-    __slots__ = ("damaged", "logs", "replicas", "topic")
+    __slots__ = ("damaged", "logs", "opened", "replicas", "topic")
 
     def __init__(self, topic: Topic, logs: TopicLogs) -> None:
         self.topic = topic
         self.logs = logs
         self.damaged: list[int] = []
         self.replicas: list[PartitionReplica | None] = []
+        # Partitions whose raft groups were opened, if they have peers.
+        self.opened = 0
 
     def put(self, topic: Topic, options: LogOptions) -> None:
         """Apply a change of the topic."""

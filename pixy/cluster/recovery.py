@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from pixy.cluster.nodes import FIRST_NODE
 from pixy.errors import DataDirectoryError
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import (
@@ -15,11 +16,10 @@ from pixy.storage import (
     RecoveredJournal,
     load_identity,
     recover_journal,
+    write_identity,
 )
 
-__all__ = ["DataDirectory", "RecoveredNode", "recover_node"]
-
-_FIRST_NODE = 1
+__all__ = ["DataDirectory", "EnteredDirectory", "RecoveredNode", "enter_directory", "read_directory", "recover_node"]
 
 
 class DataDirectory(NamedTuple):
@@ -28,6 +28,13 @@ class DataDirectory(NamedTuple):
     disk: Disk
     path: Path
     cluster_id: bytes
+
+
+class EnteredDirectory(NamedTuple):
+    """A data directory that is locked until `lock` is closed."""
+
+    lock: File
+    identity: NodeIdentity
 
 
 @dataclass(slots=True)
@@ -43,10 +50,16 @@ class RecoveredNode:
         return self.journal.groups.get(raft_group) or RecoveredGroup(raft_group)
 
 
-def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], bytes]) -> RecoveredNode:
-    """Lock and read the data directory of a node. Blocks.
+def enter_directory(
+    disk: Disk, directory: Path, random_bytes: Callable[[int], bytes], *, joins: bool
+) -> EnteredDirectory:
+    """Lock the data directory of a node and read its identity. Blocks.
 
     An empty directory becomes that of a new cluster's first node.
+
+    Args:
+        joins: an empty directory becomes that of a node without a cluster instead, which is to find
+            one: `NodeIdentity.cluster_id` is empty.
 
     Raises:
         DataDirectoryError: it is in use, not writable, foreign or of a newer release.
@@ -64,8 +77,43 @@ def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], byte
     try:
         if "identity" not in disk.names(directory):
             _sync_ancestors(disk, directory)
-        new = NodeIdentity(cluster_id=random_bytes(16), node_id=_FIRST_NODE)
-        identity = load_identity(disk, directory, new)
+        new = NodeIdentity(secret=random_bytes(16))
+        founder = NodeIdentity(cluster_id=random_bytes(16), node_id=FIRST_NODE, secret=new.secret)
+        identity = load_identity(disk, directory, new if joins else founder)
+        if not identity.cluster_id and not joins:
+            founder.secret = identity.secret
+            write_identity(disk, directory, founder)
+            identity = founder
+        return EnteredDirectory(lock, identity)
+    except OSError as error:
+        lock.close()
+        raise DataDirectoryError(f"data directory {directory} cannot be used: {error}") from error
+    except BaseException:
+        lock.close()
+        raise
+
+
+def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], bytes]) -> RecoveredNode:
+    """Lock and read the data directory of a node. Blocks.
+
+    An empty directory becomes that of a new cluster's first node.
+
+    Raises:
+        DataDirectoryError, CorruptData: as `enter_directory` and `read_directory`.
+    """
+    entered = enter_directory(disk, directory, random_bytes, joins=False)
+    return read_directory(disk, directory, entered)
+
+
+def read_directory(disk: Disk, directory: Path, entered: EnteredDirectory) -> RecoveredNode:
+    """Read the locked data directory of a node, which is unlocked if that fails. Blocks.
+
+    Raises:
+        DataDirectoryError: it is not writable, foreign or of a newer release.
+        CorruptData: durable data is damaged.
+    """
+    lock, identity = entered
+    try:
         _sync_directories(disk, directory)
         disk.make_directory(directory / "journal")
         owner = (identity.cluster_id, identity.node_id)

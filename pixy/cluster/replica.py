@@ -62,6 +62,7 @@ class PartitionReplica:
         raft_group: id of its raft group.
         group: the raft group; None before its first use.
         partition: its topic and number.
+        replicas: the nodes of its replicas, the preferred leader first.
         log: the applied records.
         rows: results of the last proposals.
         waiters: fetches that wait for the next append, None if there are none.
@@ -85,13 +86,17 @@ class PartitionReplica:
         "proposed_publication",
         "publication",
         "raft_group",
+        "replicas",
         "rows",
         "stuck_bytes",
         "waiters",
     )
 
-    def __init__(self, raft_group: int, partition: TopicPartition, log: PartitionLog) -> None:
+    def __init__(
+        self, raft_group: int, partition: TopicPartition, log: PartitionLog, replicas: tuple[int, ...] = (1,)
+    ) -> None:
         self.raft_group = raft_group
+        self.replicas = replicas
         self.group: RaftGroup | None = None
         self.partition = partition
         self.log = log

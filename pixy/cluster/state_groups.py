@@ -6,12 +6,13 @@ newest valid checkpoint and the journal's entries after it.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
 from pixy.cluster.node_log import NodeLog
 from pixy.cluster.raft_group import Apply
+from pixy.cluster.nodes import FIRST_NODE
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import StateMachine, StateReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
@@ -21,7 +22,7 @@ from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, HardState
 
 __all__ = ["GROUPS_COUNT", "StateGroups"]
 
-GROUPS_COUNT = 1
+GROUPS_COUNT = 8
 """Number of groups `groups-n` of a new cluster."""
 
 
@@ -43,6 +44,7 @@ class StateGroups:
         self.groups: list[StateReplica] = []
         # Deleted topics whose offsets are not forgotten yet.
         self._deleted_topic_ids: list[bytes] = []
+        self._complete = False
 
     def group_of(self, consumer_group: str) -> StateReplica:
         """State group that holds the offsets of a consumer group."""
@@ -70,6 +72,15 @@ class StateGroups:
             for replica in self.groups:
                 propose(replica, command.SerializeToString())
 
+    def sweep(self) -> None:
+        """Remove the offsets in forgotten topics from all groups."""
+        for state in self.groups_states():
+            deque(state.sweep(), maxlen=0)
+
+    def replicas(self) -> list[StateReplica]:
+        """All state groups that are restored."""
+        return [self.metadata_replica, *self.groups, *([self.sinks_replica] if self._complete else ())]
+
     def deleted_topic_ids(self) -> list[bytes]:
         """Ids of deleted topics that still have committed offsets."""
         live = {topic.topic_id for topic in self.metadata.topics.values()}
@@ -78,11 +89,21 @@ class StateGroups:
             known |= state.topic_ids()
         return sorted(known - live)
 
-    async def restore(self, recovered: RecoveredNode, node_log: NodeLog, apply: Apply) -> None:
+    async def restore(
+        self,
+        recovered: RecoveredNode,
+        node_log: NodeLog,
+        apply: Apply,
+        start_peers: Callable[[], Awaitable[None]] | None,
+    ) -> None:
         """Restore every state group. Their entries are applied by `apply`.
 
         Metadata comes first, with everything that was committed: what the others, and partitions,
         are judged by must be current.
+
+        Args:
+            start_peers: starts the exchange with other nodes, once metadata is restored as far as
+                this node has it; None if there are none.
 
         Raises:
             DataDirectoryError, CorruptData: a file cannot be used, or entries are missing from the
@@ -90,21 +111,30 @@ class StateGroups:
         """
 
         async def restored(raft_group: int, name: str, machine: StateMachine) -> StateReplica:
-            alone = HardState(voters=[node_log.driver.node_id])
-            replica = await recover_state_group(node_log, recovered, raft_group, name, machine, alone, apply)
-            if replica.group.has_tail:
-                await node_log.driver.reads.catch_up([replica.group])
-            return replica
+            founder = HardState(voters=[FIRST_NODE])
+            return await recover_state_group(
+                node_log, recovered, raft_group, name, machine, founder, apply
+            )
+
+        async def catch_up(replicas: Iterable[StateReplica]) -> None:
+            alone = start_peers is None
+            groups = [each.group for each in replicas if each.group.has_tail or not alone]
+            await node_log.driver.reads.catch_up(groups)
 
         self.metadata_replica = await restored(METADATA_GROUP, "metadata", self.metadata)
+        if start_peers is not None:
+            await start_peers()
+        await catch_up([self.metadata_replica])
         for number in range(self.metadata.groups_count or GROUPS_COUNT):
             state = GroupsState()
             self.groups.append(await restored(FIRST_GROUPS_GROUP + number, f"groups-{number}", state))
-            deque(state.sweep(), maxlen=0)
         for raft_group in recovered.journal.groups:
             if raft_group >= self.metadata.next_raft_group:
                 raise CorruptData(
                     f"the journal has records of raft group {raft_group}, but the entry that created it is missing"
                 )
         self.sinks_replica = await restored(SINKS_GROUP, "sinks", self.sinks)
+        self._complete = True
+        await catch_up([*self.groups, self.sinks_replica])
+        self.sweep()
         self._deleted_topic_ids = self.deleted_topic_ids()

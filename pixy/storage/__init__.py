@@ -4,6 +4,7 @@ from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, r
 from pixy.storage.disk import Disk, File, RealDisk, RealFile, is_disk_full, sync_is_final
 from pixy.storage.identity import (
     load_identity,
+    write_identity,
     read_identity,
     read_partition_identity,
     read_publication_mark,
@@ -118,6 +119,7 @@ __all__ = [
     "journal_record",
     "judge_partition_directory",
     "load_identity",
+    "write_identity",
     "parts_with",
     "read_checkpoint",
     "read_file_header",

@@ -48,6 +48,7 @@ __all__ = [
     "read_partition_identity",
     "read_publication_mark",
     "read_stage_record",
+    "write_identity",
     "write_partition_identity",
     "write_publication_mark",
     "write_stage_record",
@@ -85,6 +86,11 @@ def load_identity(disk: Disk, directory: Path, new: NodeIdentity) -> NodeIdentit
             raise DataDirectoryError(f"{path} is missing, although {directory} has {other!r}")
     _write(disk, path, _encode(_NODE, new.SerializeToString()))
     return new
+
+
+def write_identity(disk: Disk, directory: Path, identity: NodeIdentity) -> None:
+    """Replace the identity of a data directory; durable on return. Blocks."""
+    _write(disk, directory / "identity", _encode(_NODE, identity.SerializeToString()))
 
 
 def read_identity(disk: Disk, path: Path) -> NodeIdentity:

@@ -168,6 +168,7 @@ class LogMember:
         self._outside.recovered(recovered)
         hooks = LogHooks(
             drop_segments=self._drop_segments,
+            on_restored=lambda _: None,
             on_positions=lambda: None,
             on_damaged=self._damaged,
             on_full=lambda: None,

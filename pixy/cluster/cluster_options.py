@@ -1,0 +1,34 @@
+"""A node's place among others: what the configuration says of its cluster."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from pixy.peers import Address
+
+__all__ = ["ClusterOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Options of a node that may have peers.
+
+    Attributes:
+        name: of the cluster, the key of its entry under `proxies`.
+        join: the join list, sorted; empty for a lone node.
+        address: at which its peers reach it.
+        grpc_address: at which clients reach it.
+        rack: of the machine, empty if there is none.
+        version: of this release.
+    """
+
+    name: str = ""
+    join: tuple[Address, ...] = ()
+    address: str = ""
+    grpc_address: str = ""
+    rack: str = ""
+    version: str = ""
+
+    @property
+    def join_hash(self) -> bytes:
+        """Hash of the join list, empty without one."""
+        return sha256(" ".join(map(str, self.join)).encode()).digest()[:16] if self.join else b""

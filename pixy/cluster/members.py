@@ -1,0 +1,227 @@
+"""The other nodes of a cluster, as one node sees them: connections, admission, beats.
+
+Every node connects to every registered node. A node that comes is admitted if metadata knows it by
+id and secret, and if it is no older self (`peer_starts`). Twice a second each node tells the others
+what it is: start, newest flush, clock.
+
+A node counts as lost when its connection has ended and it cannot be reached at once, and as found
+when a connection stands again. Raft's own timeouts do not depend on that; elections are quicker
+with it (`failover`).
+"""
+
+import asyncio
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from pixy.clock import Clock
+from pixy.cluster.nodes import NodeInfo
+from pixy.cluster.peer_messages import Beat, Forwarded, MessageKind, encode_beat, encode_proposal, encode_raft
+from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.peers import Address, Hello, PeerChannel
+from pixy.raft import Message
+
+__all__ = ["Member", "Members"]
+
+log = structlog.get_logger(__name__)
+
+CLOCK_OFF_MS = 60_000
+"""Difference to the median of the nodes' clocks from which on a node decides nothing by its own."""
+
+
+@dataclass(slots=True)
+class Member:
+    """Another node.
+
+    Attributes:
+        node_id: its id.
+        address: at which it is reached.
+        up: True while a connection to it stands.
+        heard_at: loop time of its last beat or handshake, None before.
+        clock_offset_ms: its clock minus this node's, as of the last beat.
+        incarnation: as of its last handshake, 0 for none.
+        version: of its release.
+    """
+
+    node_id: int
+    address: str
+    up: bool = False
+    heard_at: float | None = None
+    clock_offset_ms: int = 0
+    incarnation: int = 0
+    version: str = ""
+
+
+class Members:
+    """The other nodes.
+
+    Args:
+        node_id: this node.
+        channel: to them.
+        starts: newest known start of each.
+        registered: the nodes that metadata knows, by id.
+        clock: of this node.
+        on_lost: called with the id of a node that went.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        channel: PeerChannel,
+        starts: PeerStarts,
+        registered: Callable[[], dict[int, NodeInfo]],
+        clock: Clock,
+        on_lost: Callable[[int], None],
+    ) -> None:
+        self._node_id = node_id
+        self._channel = channel
+        self._starts = starts
+        self._registered = registered
+        self._clock = clock
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._members: dict[int, Member] = {}
+        # Forwarded proposals that leave at the end of this iteration of the loop, by leader.
+        self._forwarded: dict[int, list[bytes | bytearray]] = {}
+        self._refused: dict[int, str] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def get(self, node_id: int) -> Member | None:
+        """Another node, None if it is not known."""
+        return self._members.get(node_id)
+
+    def is_up(self, node_id: int) -> bool:
+        """True for this node, and while a connection to another one stands."""
+        member = self._members.get(node_id)
+        return node_id == self._node_id or (member is not None and member.up)
+
+    @property
+    def is_connected(self) -> bool:
+        """True while a connection to any other node stands."""
+        return any(member.up for member in self._members.values())
+
+    @property
+    def clock_is_off(self) -> bool:
+        """True while this node's clock is more than a minute from the median of all clocks."""
+        offsets = [0, *(each.clock_offset_ms for each in self._members.values() if each.up)]
+        return abs(statistics.median(offsets)) > CLOCK_OFF_MS
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def set_nodes(self, nodes: Mapping[int, NodeInfo]) -> None:
+        """Connect to the registered nodes, and to removed ones no more.
+
+        Metadata may be behind what a handshake or another node has told.
+        """
+        for node_id in [each for each in self._members if each in nodes and nodes[each].removed]:
+            del self._members[node_id]
+            self._channel.disconnect(node_id)
+        for node in nodes.values():
+            if not node.removed and node.node_id not in self._members:
+                self.add_address(node.node_id, node.address)
+
+    def add_address(self, node_id: int, address: str) -> None:
+        """Connect to a node at an address: that of a handshake, or of metadata."""
+        if node_id == self._node_id or not address:
+            return
+        member = self._members.setdefault(node_id, Member(node_id, ""))
+        if member.address != address:
+            member.address = address
+            self._channel.connect(node_id, Address.parse(address))
+
+    def admit(self, hello: Hello) -> str | None:
+        """Reason to refuse a node, None if it is welcome."""
+        reason = self._judge(hello)
+        if reason is None:
+            self._refused.pop(hello.node_id, None)
+            # Identity is id and secret: a node may come with another address.
+            self.add_address(hello.node_id, hello.address)
+        else:
+            self._refused[hello.node_id] = reason
+        return reason
+
+    def _judge(self, hello: Hello) -> str | None:
+        known = self._registered().get(hello.node_id)
+        if known is not None:
+            if known.removed:
+                return (
+                    f"node {hello.node_id} was removed from the cluster; give it an empty data directory, and it joins "
+                    "as a new node"
+                )
+            if known.secret and known.secret != hello.secret:
+                return (
+                    f"node {hello.node_id} comes with another secret than it was registered with: two nodes have one id, "
+                    "or its data directory is that of another cluster"
+                )
+            if hello.incarnation < known.incarnation:
+                return (
+                    f"node {hello.node_id} comes with start {hello.incarnation}, but has been here with start "
+                    f"{known.incarnation}: its data directory is an older copy; forget the node and let it join as a new one"
+                )
+        return self._starts.admit(hello.node_id, PeerStart(hello.incarnation, hello.flush_number))
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """Nodes whose last handshake was refused, with the reasons."""
+        return self._refused
+
+    def on_up(self, node_id: int, hello: Hello) -> None:
+        """A connection to a node stands."""
+        member = self._members.get(node_id)
+        if member is None:
+            return
+        was_up, member.up = member.up, True
+        member.heard_at = self._loop.time()
+        member.incarnation, member.version = hello.incarnation, hello.version
+        if not was_up:
+            log.info("a node can be reached", node=node_id, address=member.address)
+
+    def on_down(self, node_id: int, closed: bool) -> None:
+        """The connection to a node has ended."""
+        member = self._members.get(node_id)
+        if member is None or not member.up:
+            return
+        member.up = False
+        log.warning(
+            "a node cannot be reached",
+            node=node_id,
+            address=member.address,
+            reason="it has closed the connection" if closed else "it is silent",
+        )
+        self._on_lost(node_id)
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def send_raft(self, node_id: int, messages: Sequence[tuple[int, Message]]) -> None:
+        """As `Send`."""
+        self._channel.send(node_id, MessageKind.RAFT, encode_raft(messages))
+
+    def forward(self, node_id: int, proposal: Forwarded) -> None:
+        """Send a proposal to the node that leads its group; all of an iteration leave together."""
+        if not self._forwarded:
+            self._loop.call_soon(self._send_forwarded)
+        self._forwarded.setdefault(node_id, []).extend(encode_proposal(proposal))
+
+    def _send_forwarded(self) -> None:
+        forwarded, self._forwarded = self._forwarded, {}
+        for node_id, parts in forwarded.items():
+            self._channel.send(node_id, MessageKind.PROPOSALS, parts)
+
+    def beat(self, beat: Beat) -> None:
+        """Tell the others what this node is."""
+        payload = encode_beat(beat)
+        for member in self._members.values():
+            if member.up:
+                self._channel.send(member.node_id, MessageKind.BEAT, (payload,))
+
+    def heard(self, node_id: int, beat: Beat) -> None:
+        """A node has told what it is."""
+        self._starts.admit(node_id, PeerStart(beat.incarnation, beat.flush_number))
+        member = self._members.get(node_id)
+        if member is not None:
+            member.heard_at = self._loop.time()
+            member.clock_offset_ms = beat.wall_ms - self._clock.wall_ms()

@@ -1,0 +1,419 @@
+"""What a node does because it has peers: it finds its cluster, speaks with the others, and keeps its
+raft groups led.
+
+    before its data directory is read    `find_cluster`: found one, or join
+    once its log is open                 `attach`: its raft groups send and receive
+    once it has a new incarnation        `start`: handshakes, clocks
+
+It wires `members`, `failover`, `leader_placement`, `membership_keeper` and `ticker` together, and
+decides nothing itself.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+import structlog
+
+from pixy.clock import Clock
+from pixy.cluster.cluster_options import ClusterOptions
+from pixy.cluster.driver import Driver
+from pixy.cluster.failover import Failover
+from pixy.cluster.formation import Formation, Found
+from pixy.cluster.leader_placement import LeaderPlacement
+from pixy.cluster.members import Members
+from pixy.cluster.membership_keeper import MembershipKeeper
+from pixy.cluster.node_log import LogPeers, NodeLog
+from pixy.cluster.nodes import FEATURE_LEVEL, FIRST_NODE, NodeInfo
+from pixy.cluster.peer_messages import (
+    Beat,
+    Forwarded,
+    MessageKind,
+    Method,
+    decode_beat,
+    decode_proposals,
+    decode_raft,
+)
+from pixy.cluster.peer_starts import PeerStarts
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.state_groups import StateGroups
+from pixy.cluster.ticker import Ticker
+from pixy.errors import PixyError, Unavailable, Unimplemented
+from pixy.peers import Address, Hello, PeerChannel, PeerHooks
+from pixy.proposal_id import ProposalId
+from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress
+from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
+from pixy.raft import NONE, Message, StateType
+from pixy.storage import EntryType
+
+__all__ = ["NodePeers", "OpenChannel", "PeerDuties"]
+
+log = structlog.get_logger(__name__)
+
+OpenChannel = Callable[[str, PeerHooks], PeerChannel]
+"""Opens the channel to the peers of the cluster of a name."""
+
+Handler = Callable[[int, bytes], Awaitable[bytes]]
+"""Answers a call of a node: its id, 0 for one that belongs to no cluster yet, and the payload."""
+
+_JOIN_TIMEOUT_S = 10.0
+_ASK_TIMEOUT_S = 2.0
+_LEARN_PAUSE_S = 0.2
+_HAND_OVER_S = 2.0
+_HAND_OVER_STEP_S = 0.02
+_BEAT_EVERY_TICKS = 5
+_FOUNDERS_MAX = 3
+_FOUNDERS_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDuties:
+    """Functions of its node that the peers ask for.
+
+    Attributes:
+        register: registers a node that wants to join; returns its id.
+        find_group: makes the raft group of a partition, None if this node has no replica of it.
+        fetch: see `DriverHooks`.
+        methods: the handlers of all other calls.
+    """
+
+    register: Callable[[JoinRequest], Awaitable[int]]
+    find_group: Callable[[int], RaftGroup | None]
+    fetch: Callable[[RaftGroup, Message], None]
+    methods: Mapping[int, Handler]
+
+
+class NodePeers:
+    """The peers of one node.
+
+    Args:
+        options: its place in the cluster.
+        open_channel: see `OpenChannel`.
+        clock: the clock that it runs on.
+        random_bytes: source of ids.
+
+    Attributes:
+        channel: to the peers.
+        members: the other nodes, from `attach` on.
+        waiting_for: what the node waits for at its first start, empty for nothing.
+        stopping: True from the beginning of `hand_over` on.
+    """
+
+    members: Members
+
+    def __init__(
+        self,
+        options: ClusterOptions,
+        open_channel: OpenChannel,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._process = random_bytes(8)
+        self._random = Random(int.from_bytes(random_bytes(8), "little"))
+        self._loop = asyncio.get_running_loop()
+        self._secret = b""
+        self._cluster_id = b""
+        # Set once handshakes may name this node: its incarnation is durable.
+        self._node_id = 0
+        self._log: NodeLog | None = None
+        self._driver: Driver
+        self._duties: PeerDuties
+        self._failover: Failover
+        self._placement: LeaderPlacement
+        self._keeper: MembershipKeeper
+        self._ticker = Ticker(self._tick, self._on_pause)
+        self._ticks = 0
+        self._up_since: dict[int, float] = {}
+        # Nodes that the member named which let this one join.
+        self._joined: list[tuple[int, str]] = []
+        self._learning: asyncio.Task[None] | None = None
+        self.starts = PeerStarts()
+        self.waiting_for = ""
+        self.stopping = False
+        hooks = PeerHooks(
+            hello=self._hello,
+            admit=self._admit,
+            on_message=self._on_message,
+            on_call=self._on_call,
+            on_up=self._on_up,
+            on_down=self._on_down,
+        )
+        self.channel = open_channel(options.name, hooks)
+
+    # --- identity ---------------------------------------------------------------------------------
+
+    def _hello(self) -> Hello:
+        node_log = self._log
+        started = self._node_id and node_log is not None
+        return Hello(
+            cluster=self._options.name,
+            cluster_id=self._cluster_id,
+            node_id=self._node_id,
+            secret=self._secret,
+            incarnation=node_log.incarnation.number if started and node_log is not None else 0,
+            flush_number=node_log.journal.flush_number if started and node_log is not None else 0,
+            process=self._process,
+            join_hash=self._options.join_hash,
+            address=self._options.address,
+            version=self._options.version,
+        )
+
+    async def find_cluster(self, secret: bytes, new_cluster_id: bytes) -> NodeIdentity:
+        """Identity of a node at its first start: the founder's, or that of a node that has joined.
+
+        Args:
+            secret: of this node, durable.
+            new_cluster_id: id of the cluster if this node founds it.
+        """
+        self._secret = secret
+        formation = Formation(self._hello(), self._options.join, self.channel.ask, self._wait_for)
+        while True:
+            decision = await formation.search()
+            if isinstance(decision, Found):
+                log.info("founding a cluster", cluster=self._options.name)
+                return NodeIdentity(cluster_id=new_cluster_id, node_id=FIRST_NODE, secret=secret)
+            try:
+                joined = await self._join(decision.address)
+            except (PixyError, OSError) as error:
+                formation.wait_for(f"{decision.address} does not let this node join yet: {error}")
+                await formation.pause()
+                continue
+            log.info("joined a cluster", cluster=self._options.name, node=joined.node_id)
+            self._joined = [(node.node_id, node.address) for node in joined.nodes]
+            return NodeIdentity(cluster_id=joined.cluster_id, node_id=joined.node_id, secret=secret)
+
+    def _wait_for(self, reason: str) -> None:
+        self.waiting_for = reason
+
+    async def _join(self, address: Address) -> JoinResponse:
+        options = self._options
+        request = JoinRequest(
+            secret=self._secret,
+            address=options.address,
+            grpc_address=options.grpc_address,
+            rack=options.rack,
+            version=options.version,
+            feature_level=FEATURE_LEVEL,
+        )
+        payload = request.SerializeToString()
+        answer = await self.channel.call_address(address, Method.JOIN, payload, _JOIN_TIMEOUT_S)
+        return JoinResponse.FromString(answer)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def log_peers(self) -> LogPeers:
+        """The peers, for the node's log."""
+        return LogPeers(send=self._send, fetch=self._fetch, forward=self._forward, random=self._random)
+
+    def attach(self, node_log: NodeLog, identity: NodeIdentity, groups: StateGroups, duties: PeerDuties) -> None:
+        """The node's log is open; nothing is received before `start`."""
+        self._driver = node_log.driver
+        self._duties = duties
+        self._secret, self._cluster_id = identity.secret, identity.cluster_id
+        self.members = Members(
+            identity.node_id,
+            self.channel,
+            self.starts,
+            lambda: groups.metadata.nodes,
+            self._clock,
+            self._on_lost,
+        )
+        self._failover = Failover(self._driver, self.members.is_up, self._random)
+        self._placement = LeaderPlacement(self._driver, self._up_since.get)
+        self._groups = groups
+        self._keeper = MembershipKeeper(self._driver, groups)
+        self._log = node_log
+
+    async def start(self) -> None:
+        """Begin handshakes and clocks, once the incarnation is durable.
+
+        The join list is asked for other nodes if metadata, as far as it is restored, names none.
+        """
+        assert self._log is not None
+        await self._log.journal.drained()
+        self._node_id = self._driver.node_id
+        for node_id, address in self._joined:
+            self.members.add_address(node_id, address)
+        self.members.set_nodes(self._groups.metadata.nodes)
+        self._ticker.start()
+        if self._node_id != FIRST_NODE and not list(self.members):
+            self._learning = asyncio.create_task(self._learn_addresses(), name="learn the peers' addresses")
+
+    async def _learn_addresses(self) -> None:
+        """Ask the join list for nodes of the cluster: this node knows of no other one."""
+        while not self.members.is_connected:
+            for address in self._options.join:
+                with suppress(OSError, PixyError):
+                    hello = await self.channel.ask(address, _ASK_TIMEOUT_S)
+                    if hello.cluster_id == self._cluster_id and hello.node_id:
+                        self.members.add_address(hello.node_id, hello.address)
+            await asyncio.sleep(_LEARN_PAUSE_S)
+
+    def own_record(self) -> NodeRecord:
+        """This node, as metadata is to know it."""
+        assert self._log is not None
+        options = self._options
+        return NodeRecord(
+            node_id=self._driver.node_id,
+            secret=self._secret,
+            address=options.address,
+            grpc_address=options.grpc_address,
+            rack=options.rack,
+            incarnation=self._log.incarnation.number,
+            process=self._process,
+            version=options.version,
+            feature_level=FEATURE_LEVEL,
+        )
+
+    async def wait_for_founders(self) -> None:
+        """Wait until a new cluster has as many nodes as its answers have to be durable on.
+
+        They must be voters of every state group: else a founder's disk alone would hold the answers.
+        """
+        count = min(len(self._options.join), _FOUNDERS_MAX)
+        while not self._has_founders(count):
+            self.waiting_for = f"{count} nodes of the join list have to be there before the first answer"
+            await asyncio.sleep(_FOUNDERS_PAUSE_S)
+        self.waiting_for = ""
+
+    def _has_founders(self, count: int) -> bool:
+        nodes = self._groups.metadata.nodes
+        if len(nodes) < count:
+            return False
+        # Some may have left since.
+        voters = min(count, sum(not node.removed for node in nodes.values()))
+        return all(len(each.group.storage.conf_state.voters) >= voters for each in self._groups.replicas())
+
+    async def hand_over(self) -> None:
+        """Hand over all leaderships, as far as others can take them within a bound."""
+        self.stopping = True
+        self._failover.stop()
+        deadline = self._loop.time() + _HAND_OVER_S
+        while self._loop.time() < deadline:
+            led = [group for group in self._driver.groups.values() if self._has_successor(group)]
+            if not led:
+                return
+            for group in led:
+                self._driver.hand_over(group)
+            await asyncio.sleep(_HAND_OVER_STEP_S)
+
+    def _has_successor(self, group: RaftGroup) -> bool:
+        node = group.node
+        return (
+            node is not None
+            and node.raft.state is StateType.LEADER
+            and any(each != node.raft.id and self.members.is_up(each) for each in node.raft.tracker.voters)
+        )
+
+    async def stop(self) -> None:
+        """Close everything."""
+        self.stopping = True
+        self._ticker.stop()
+        if self._log is not None:
+            self._failover.stop()
+        if self._learning is not None:
+            self._learning.cancel()
+        await self.channel.stop()
+
+    def nodes_changed(self, nodes: Mapping[int, NodeInfo]) -> None:
+        """Metadata has other nodes than before."""
+        if self._node_id:
+            self.members.set_nodes(nodes)
+
+    # --- clocks -----------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        assert self._log is not None
+        self._driver.tick()
+        self._ticks += 1
+        if not self._ticks % _BEAT_EVERY_TICKS:
+            journal, number = self._log.journal, self._log.incarnation.number
+            self.members.beat(Beat(number, journal.flush_number, self._clock.wall_ms()))
+        if not self.stopping:
+            self._placement.tick()
+            self._keeper.tick()
+
+    def _on_pause(self, seconds: float) -> None:
+        log.warning("this process was paused", seconds=round(seconds, 1))
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def _admit(self, hello: Hello) -> str | None:
+        if not self._node_id:
+            return f"node {self._options.address} is starting"
+        return self.members.admit(hello)
+
+    def _on_up(self, node_id: int, hello: Hello) -> None:
+        if self._node_id:
+            self._up_since.setdefault(node_id, self._loop.time())
+            self.members.on_up(node_id, hello)
+
+    def _on_down(self, node_id: int, closed: bool) -> None:
+        if self._node_id:
+            self._up_since.pop(node_id, None)
+            self.members.on_down(node_id, closed)
+
+    def _on_lost(self, node_id: int) -> None:
+        if not self.stopping:
+            self._failover.lost(node_id)
+
+    # --- messages out -----------------------------------------------------------------------------
+
+    def _send(self, node_id: int, messages: Sequence[tuple[int, Message]]) -> None:
+        self.members.send_raft(node_id, messages)
+
+    def _fetch(self, group: RaftGroup, message: Message) -> None:
+        self._duties.fetch(group, message)
+
+    def _forward(
+        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
+    ) -> None:
+        leader = group.leader
+        if leader != NONE:
+            self.members.forward(leader, Forwarded(group.raft_group, kind, payload, proposal))
+
+    # --- messages in ------------------------------------------------------------------------------
+
+    def _on_message(self, node_id: int, kind: int, payload: bytes | memoryview) -> None:
+        if not self._node_id:
+            return
+        if kind == MessageKind.RAFT:
+            self._on_raft(node_id, payload)
+        elif kind == MessageKind.PROPOSALS:
+            groups = self._driver.groups
+            for forwarded in decode_proposals(payload):
+                group = groups.get(forwarded.raft_group)
+                if group is not None:
+                    self._driver.propose_for(group, forwarded.kind, forwarded.payload, forwarded.proposal)
+        elif kind == MessageKind.BEAT:
+            self.members.heard(node_id, decode_beat(payload))
+
+    def _on_raft(self, node_id: int, payload: bytes | memoryview) -> None:
+        driver = self._driver
+        for raft_group, message in decode_raft(payload, node_id, self._node_id):
+            if raft_group not in driver.groups and self._duties.find_group(raft_group) is None:
+                continue
+            driver.step(raft_group, message)
+
+    async def _on_call(self, caller: Hello, method: int, payload: bytes) -> bytes:
+        if not self._node_id:
+            raise Unavailable(f"node {self._options.address} is starting")
+        if method == Method.JOIN:
+            return await self._register(JoinRequest.FromString(payload))
+        handler = self._duties.methods.get(method)
+        if handler is None:
+            raise Unimplemented(f"call {method} is not known to this release ({self._options.version})")
+        return await handler(caller.node_id, payload)
+
+    async def _register(self, request: JoinRequest) -> bytes:
+        node_id = await self._duties.register(request)
+        nodes = self._groups.metadata.nodes.values()
+        return JoinResponse(
+            cluster_id=self._cluster_id,
+            node_id=node_id,
+            nodes=[NodeAddress(node_id=each.node_id, address=each.address) for each in nodes],
+        ).SerializeToString()

@@ -1,0 +1,279 @@
+"""Messages between the nodes of a cluster, as payloads of `pixy.peers`.
+
+Raft messages and forwarded proposals are packed with `struct`, not protobuf: every batch of three
+nodes passes here six times, and objects of a generated class for each message and entry take three
+times as long. All numbers are little-endian.
+
+    RAFT: messages of any number of raft groups, back to back
+
+    byte  size  field
+    0     8     raft group
+    8     1     type, as `MessageType`
+    9     1     flags: 1 reject, 2 has a snapshot
+    10    2     length of the context
+    12    4     number of entries
+    16    48    term, log term, index, commit, vote, reject hint: 8 bytes each
+    64          context
+                snapshot, if there is one: length (4 bytes), raftpb's Snapshot
+                entries; their indexes follow `index` in ascending order
+
+    entry
+
+    byte  size  field
+    0     8     term
+    8     1     type, as `RaftEntryType`
+    9     2     kind
+    11    4     proposal: node id, 0 for none
+    15    4     incarnation
+    19    8     sequence
+    27    4     length of the payload
+    31          payload
+
+    PROPOSALS: proposals for raft groups that the receiver leads, back to back
+
+    byte  size  field
+    0     8     raft group
+    8     2     kind
+    10    4     node id
+    14    4     incarnation
+    18    8     sequence
+    26    4     length of the payload
+    30          payload
+
+A message whose lengths do not fit raises `MalformedMessage`. The frame around it has a checksum
+(`pixy.peers`), so that is a fault of the sender.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from pixy.proposal_id import ProposalId
+from pixy.raft import Entry, MalformedMessage, Message, MessageType, RaftEntryType
+from pixy.raft.node import is_local_message
+from pixy.raft.wire import decode_snapshot, encode_snapshot
+from pixy.storage import EntryType
+
+__all__ = [
+    "Beat",
+    "Forwarded",
+    "MessageKind",
+    "Method",
+    "decode_beat",
+    "decode_proposals",
+    "decode_raft",
+    "encode_beat",
+    "encode_proposal",
+    "encode_raft",
+]
+
+
+class MessageKind(IntEnum):
+    """Kinds of messages without an answer."""
+
+    RAFT = 1
+    PROPOSALS = 2
+    BEAT = 3
+
+
+class Method(IntEnum):
+    """Methods of calls. Their payloads are messages of `peers.proto`."""
+
+    JOIN = 1
+    FETCH_SNAPSHOT = 2
+    PROPOSE = 3
+    FETCH = 4
+    OFFSETS = 5
+    STATUS = 6
+
+
+class Beat(NamedTuple):
+    """What a node says of itself, twice a second.
+
+    Attributes:
+        incarnation: of its start.
+        flush_number: newest durable flush of its journal.
+        wall_ms: its clock.
+    """
+
+    incarnation: int
+    flush_number: int
+    wall_ms: int
+
+
+class Forwarded(NamedTuple):
+    """A proposal for a raft group that the receiver leads."""
+
+    raft_group: int
+    kind: EntryType
+    payload: bytes
+    proposal: ProposalId
+
+
+_MESSAGE = struct.Struct("<QBBHI6Q")
+_ENTRY = struct.Struct("<QBHIIQI")
+_PROPOSAL = struct.Struct("<QHIIQI")
+_BEAT = struct.Struct("<QQQ")
+_LENGTH = struct.Struct("<I")
+_REJECT, _HAS_SNAPSHOT = 1, 2
+
+_MESSAGE_TYPES = {
+    kind.value: kind for kind in MessageType if not is_local_message(kind) and kind is not MessageType.PROP
+}
+"""Messages between nodes; the others never leave one. Proposals have a message of their own."""
+_RAFT_ENTRY_TYPES = {kind.value: kind for kind in RaftEntryType}
+_ENTRY_KINDS = {kind.value: kind for kind in EntryType}
+_NORMAL = RaftEntryType.NORMAL
+
+
+def encode_raft(messages: Sequence[tuple[int, Message]]) -> list[bytes | bytearray]:
+    """Encode Raft messages, each with its raft group; returns the parts of one payload."""
+    parts: list[bytes | bytearray] = []
+    for raft_group, message in messages:
+        entries, snapshot, context = message.entries, message.snapshot, message.context
+        flags = (_REJECT if message.reject else 0) | (0 if snapshot is None else _HAS_SNAPSHOT)
+        parts.append(
+            _MESSAGE.pack(
+                raft_group,
+                message.type,
+                flags,
+                len(context),
+                len(entries),
+                message.term,
+                message.log_term,
+                message.index,
+                message.commit,
+                message.vote,
+                message.reject_hint,
+            )
+        )
+        if context:
+            parts.append(context)
+        if snapshot is not None:
+            encoded = encode_snapshot(snapshot)
+            parts += (_LENGTH.pack(len(encoded)), encoded)
+        for entry in entries:
+            node_id, incarnation, sequence = entry.proposal or (0, 0, 0)
+            payload = entry.data
+            parts.append(
+                _ENTRY.pack(entry.term, entry.type, entry.kind, node_id, incarnation, sequence, len(payload))
+            )
+            if payload:
+                parts.append(payload)
+    return parts
+
+
+def decode_raft(payload: bytes | memoryview, sender: int, to: int) -> Iterator[tuple[int, Message]]:
+    """Decode Raft messages, each with its raft group.
+
+    Raises:
+        MalformedMessage: a length or a type is wrong; the messages before it were returned.
+    """
+    view, at, end = memoryview(payload), 0, len(payload)
+    try:
+        while at < end:
+            raft_group, kind, flags, context_size, count, term, log_term, index, commit, vote, hint = (
+                _MESSAGE.unpack_from(view, at)
+            )
+            at += _MESSAGE.size
+            context = bytes(view[at : at + context_size]) if context_size else b""
+            at += context_size
+            snapshot = None
+            if flags & _HAS_SNAPSHOT:
+                (size,) = _LENGTH.unpack_from(view, at)
+                at += _LENGTH.size
+                snapshot = decode_snapshot(bytes(view[at : at + size]))
+                at += size
+            entries: list[Entry] = []
+            if count:
+                entries, at = _decode_entries(view, at, index, count)
+                if entries[-1].term > term and kind == MessageType.APP:
+                    raise MalformedMessage(f"an entry of term {entries[-1].term} in an append of term {term}")
+            if at > end:
+                raise MalformedMessage(f"a message of {at} bytes in a payload of {end}")
+            yield (
+                raft_group,
+                Message(
+                    _MESSAGE_TYPES[kind],
+                    to,
+                    sender,
+                    term,
+                    log_term,
+                    index,
+                    entries,
+                    commit,
+                    vote,
+                    snapshot,
+                    bool(flags & _REJECT),
+                    hint,
+                    context,
+                    (),
+                ),
+            )
+    except (struct.error, KeyError) as error:
+        raise MalformedMessage(f"a malformed message at byte {at} of {end}: {error!r}") from error
+
+
+def _decode_entries(view: memoryview, at: int, index: int, count: int) -> tuple[list[Entry], int]:
+    """Entries of a message, and the byte behind them."""
+    entries = []
+    end = len(view)
+    unpack, header = _ENTRY.unpack_from, _ENTRY.size
+    for _ in range(count):
+        index += 1
+        term, kind, payload_kind, node_id, incarnation, sequence, size = unpack(view, at)
+        begin = at + header
+        at = begin + size
+        if at > end:
+            raise MalformedMessage(f"an entry up to byte {at} in a payload of {end}")
+        entries.append(
+            Entry(
+                term,
+                index,
+                _RAFT_ENTRY_TYPES[kind] if kind else _NORMAL,
+                bytes(view[begin:at]),
+                payload_kind,
+                ProposalId(node_id, incarnation, sequence) if node_id else None,
+            )
+        )
+    return entries, at
+
+
+def encode_proposal(forwarded: Forwarded) -> tuple[bytes, bytes | bytearray]:
+    """Encode a proposal; returns its parts."""
+    raft_group, kind, payload, proposal = forwarded
+    return _PROPOSAL.pack(raft_group, kind, *proposal, len(payload)), payload
+
+
+def decode_proposals(payload: bytes | memoryview) -> Iterator[Forwarded]:
+    """Decode forwarded proposals.
+
+    Raises:
+        MalformedMessage: a length or a kind is wrong; the proposals before it were returned.
+    """
+    view, at, end = memoryview(payload), 0, len(payload)
+    try:
+        while at < end:
+            raft_group, kind, node_id, incarnation, sequence, size = _PROPOSAL.unpack_from(view, at)
+            begin = at + _PROPOSAL.size
+            at = begin + size
+            if at > end:
+                raise MalformedMessage(f"a proposal up to byte {at} in a payload of {end}")
+            proposal = ProposalId(node_id, incarnation, sequence)
+            yield Forwarded(raft_group, _ENTRY_KINDS[kind], bytes(view[begin:at]), proposal)
+    except (struct.error, KeyError) as error:
+        raise MalformedMessage(f"a malformed proposal at byte {at} of {end}: {error!r}") from error
+
+
+def encode_beat(beat: Beat) -> bytes:
+    """Encode a beat."""
+    return _BEAT.pack(*beat)
+
+
+def decode_beat(payload: bytes | memoryview) -> Beat:
+    """Raises MalformedMessage if these bytes are not a beat."""
+    try:
+        return Beat._make(_BEAT.unpack(payload))
+    except struct.error as error:
+        raise MalformedMessage(f"{len(payload)} bytes are not a beat") from error
