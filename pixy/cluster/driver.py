@@ -18,6 +18,7 @@ An error of the journal, or an exception in an application, is a fault of the no
 answers may then differ.
 """
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -102,6 +103,9 @@ class Driver:
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
         self._stopped = False
+        self._loop = asyncio.get_running_loop()
+        # Groups whose followers may not know the commit index, in the order of their commits.
+        self._committed: dict[RaftGroup, None] = {}
         self.groups: dict[int, RaftGroup] = {}
         self.unapplied_bytes = 0
         # Bytes that may be proposed before the node is asked for room again.
@@ -305,6 +309,8 @@ class Driver:
             raise
         finally:
             group.driving = False
+        if group.has_peers and group.node is not None and group.node.raft.commit_message_due:
+            self._pass_commit_on(group)
         if group.storage.wanted is not None and not group.loading:
             group.loading = True
             self._hooks.load(group, group.storage.wanted, self.loaded)
@@ -427,6 +433,21 @@ class Driver:
             self._cache.add(group, size)
         elif group.storage.entries_in_memory:
             group.storage.release(group.applied_index)
+
+    def _pass_commit_on(self, group: RaftGroup) -> None:
+        """Tell the followers of a new commit index in the next iteration of the loop, unless an entry
+        does: callers that were just answered often have the next one at hand.
+        """
+        if not self._committed:
+            self._loop.call_soon(self._pass_commits_on)
+        self._committed[group] = None
+
+    def _pass_commits_on(self) -> None:
+        groups, self._committed = self._committed, {}
+        for group in groups:
+            if group.node is not None and not self._stopped:
+                group.node.pass_commit_on()
+                self.drive(group)
 
     def _apply_conf_change(self, group: RaftGroup, entry: Entry) -> None:
         assert group.node is not None

@@ -24,6 +24,7 @@ RAFT_CONFIG = RaftConfig(
     async_storage_writes=True,
     takes_work=True,
     defer_commit_index=True,
+    defer_commit_messages=True,
     defer_snapshots=True,
     disable_proposal_forwarding=True,
     step_down_on_removal=True,

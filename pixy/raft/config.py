@@ -62,6 +62,8 @@ class RaftConfig:
             and never by itself, so that it takes no write of its own. etcd stores it at once. The
             stored one may then lag behind; a restart uses the larger of the stored and the applied
             index.
+        defer_commit_messages: tell followers of a new commit index with the next entries or with
+            `RaftNode.pass_commit_on`, not by a message of its own.
         defer_snapshots: restore a leader's snapshot only after the driver has reported its data
             (`snapshot_arrived`, or `snapshot_failed`), not at once. Until then the node keeps its
             log, and may vote and campaign.
@@ -90,6 +92,7 @@ class RaftConfig:
     takes_work: bool = False
     defer_vote_requests: bool = True
     defer_commit_index: bool = False
+    defer_commit_messages: bool = False
     defer_snapshots: bool = False
     disable_proposal_forwarding: bool = False
     disable_conf_change_validation: bool = False

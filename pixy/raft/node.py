@@ -47,7 +47,7 @@ from pixy.raft.ready import (
     apply_message,
     apply_response,
 )
-from pixy.raft.replication import broadcast_append, resume_sending
+from pixy.raft.replication import broadcast_append, resume_sending, send_append
 from pixy.raft.status import RaftStatus, status_of
 from pixy.raft.storage import Storage
 from pixy.raft.trace import NULL_TRACE, Trace
@@ -492,6 +492,17 @@ class RaftNode:
             log.applying = index
             return [entry]
         return log.take_stable_committed()
+
+    def pass_commit_on(self) -> None:
+        """Tell the followers of the commit index that do not know it, as the leader; for
+        `defer_commit_messages`.
+        """
+        raft = self._raft
+        raft.commit_message_due = False
+        if raft.state is StateType.LEADER:
+            for node_id, progress in raft.tracker.progress.items():
+                if node_id != raft.id and progress.can_bump_commit(raft.log.committed):
+                    send_append(raft, node_id)
 
     def applied(self, entries: Sequence[Entry]) -> None:
         """Acknowledge that committed entries of `work` are applied."""

@@ -82,6 +82,7 @@ class Raft:
         "_random",
         "awaited_snapshot",
         "awaiting_campaign",
+        "commit_message_due",
         "conf_index",
         "config",
         "election_elapsed",
@@ -134,6 +135,8 @@ class Raft:
         # refused meanwhile.
         # Invariant: its index is above `log.committed` when it is set; later it may be overtaken.
         self.awaited_snapshot: Message | None = None
+        # Followers may not know the commit index (`defer_commit_messages`).
+        self.commit_message_due = False
         # Target of a leadership transfer, NONE if there is none. Proposals are dropped meanwhile.
         self.lead_transferee = NONE
         # Invariant: at or above the index of every unapplied configuration change in the log
@@ -419,7 +422,7 @@ class Raft:
         if self.pending_reads:
             reads.release_pending_reads(self)
         if has_peers:
-            replication.broadcast_append(self)
+            replication.broadcast_commit(self)
 
     def _increase_uncommitted_size(self, size: int) -> bool:
         limit = self.config.max_uncommitted_size

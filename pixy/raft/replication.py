@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 __all__ = [
     "beat",
     "broadcast_append",
+    "broadcast_commit",
     "broadcast_heartbeat",
     "maybe_send_append",
     "progress_of_sender",
     "resume_sending",
     "send_append",
+    "send_commit",
 ]
 
 
@@ -43,6 +45,22 @@ def broadcast_append(raft: "Raft") -> None:
 def send_append(raft: "Raft", to: int) -> None:
     """Send new entries to a follower; without any, an empty append with the commit index."""
     maybe_send_append(raft, to, send_if_empty=True)
+
+
+def broadcast_commit(raft: "Raft") -> None:
+    """Tell all followers of a new commit index, at once or when the driver asks for it."""
+    if raft.config.defer_commit_messages:
+        raft.commit_message_due = True
+    else:
+        broadcast_append(raft)
+
+
+def send_commit(raft: "Raft", to: int) -> None:
+    """Tell a follower of the commit index, at once or when the driver asks for it."""
+    if raft.config.defer_commit_messages:
+        raft.commit_message_due = True
+    else:
+        send_append(raft, to)
 
 
 def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:

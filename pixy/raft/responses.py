@@ -78,9 +78,9 @@ def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
     # An index at or below the commit index cannot advance it.
     if m.index > raft.log.committed and raft.maybe_commit():
         reads.release_pending_reads(raft)
-        replication.broadcast_append(raft)
+        replication.broadcast_commit(raft)
     elif m.sender != raft.id and pr.can_bump_commit(raft.log.committed):
-        replication.send_append(raft, m.sender)
+        replication.send_commit(raft, m.sender)
     if m.sender == raft.id:
         return
     if pr.next <= raft.log.last_index():
