@@ -150,7 +150,7 @@ def layers() -> str:
         (VIOLET, (("http2", "HTTP/2 and HPACK, pure"), ("consume", "offers, acks, offsets"))),
         (GREEN, (("backend", "one protocol: embedded, Kafka"), ("inspect", "check and dump of files"))),
         (GREEN, (("cluster", "a node: raft groups, state"), ("staging", "records before publication"))),
-        (GREEN, (("storage", "journal, segments, checkpoints"), ("raft", "one replica, pure"))),
+        (GREEN, (("peers", "links between nodes"), ("storage", "files"), ("raft", "one replica, pure"))),
         (AMBER, (("records · kafka_protocol · config · errors · clock · proto", "used by all"),)),
     ]
     parts: list[Box | Arrow | Frame] = []

@@ -35,6 +35,7 @@ __all__ = [
     "OwnedElsewhere",
     "OwnerUndecided",
     "PartitionNotFound",
+    "PeerRefused",
     "PixyError",
     "ResourceExhausted",
     "ServiceDisabled",
@@ -280,6 +281,10 @@ class OwnedElsewhere(Unavailable):
     """
 
     kafka_code = 25
+
+
+class PeerRefused(Unavailable):
+    """One of two nodes refuses their connection; the message says what to do."""
 
 
 class ServiceDisabled(Unavailable):

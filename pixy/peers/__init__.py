@@ -1,0 +1,32 @@
+"""Connections to the other nodes of a cluster, for the payload of other layers.
+
+`Peers` has one listening socket for all clusters of a daemon, `PeerChannel` is the view of one of
+them. `network` is what they stand on, `frames` the bytes, `handshake` the rules by which two nodes
+accept each other.
+"""
+
+from pixy.peers.address import Address
+from pixy.peers.channel import PeerChannel
+from pixy.peers.hello import Hello
+from pixy.peers.network import Listening, Network
+from pixy.peers.options import BULK_BYTES_MAX, MESSAGE_BYTES_MAX, PeerHooks, PeerOptions
+from pixy.peers.peers import Peers
+from pixy.peers.protection import why_unprotected
+from pixy.peers.tcp import TcpNetwork
+from pixy.peers.tls import PeerCertificates
+
+__all__ = [
+    "BULK_BYTES_MAX",
+    "MESSAGE_BYTES_MAX",
+    "Address",
+    "Hello",
+    "Listening",
+    "Network",
+    "PeerCertificates",
+    "PeerChannel",
+    "PeerHooks",
+    "PeerOptions",
+    "Peers",
+    "TcpNetwork",
+    "why_unprotected",
+]

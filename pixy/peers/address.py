@@ -1,0 +1,37 @@
+"""Addresses of peers."""
+
+import ipaddress
+from typing import NamedTuple
+
+from pixy.config import split_address
+
+__all__ = ["Address"]
+
+
+class Address(NamedTuple):
+    """Host and port of a peer. An empty host means all interfaces of this machine."""
+
+    host: str
+    port: int
+
+    @staticmethod
+    def parse(text: str) -> "Address":
+        """An address of `host:port` or `[v6]:port`.
+
+        Raises:
+            ValueError: not such an address; the text says what is expected.
+        """
+        return Address(*split_address(text))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if no other machine can have this address. Names other than localhost may."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

@@ -1,0 +1,269 @@
+"""The peers of one cluster.
+
+Every node dials every other node of its cluster twice: the main connection carries messages and
+small calls, the bulk connection large calls. What a node sends goes over a connection that it has
+dialled; answers come back on it.
+
+A new connection of the same process replaces the old one. One of another process with the id of a
+node that is connected is a duplicate: it is refused, unless its incarnation is higher and no old
+connection answers in time, as after a crash of the machine. This is asked before `admit`, so the
+layer above never takes note of a copy while the original is there.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+import structlog
+
+from pixy.errors import Unavailable
+from pixy.peers.activity import LATE_S
+from pixy.peers.address import Address
+from pixy.peers.dialling import Destination, KeptLink, dial
+from pixy.peers.environment import PeerEnvironment
+from pixy.peers.frames import MESSAGE, Payload
+from pixy.peers.hello import Greeting, Hello, LinkPurpose
+from pixy.peers.link import PeerLink
+from pixy.peers.open_links import AcceptedLink, DialledLink
+from pixy.peers.options import PeerHooks
+from pixy.tasks import Tasks
+
+__all__ = ["PeerChannel"]
+
+log = structlog.get_logger(__name__)
+
+_INBOX_S = 0.1
+
+
+class PeerChannel:
+    """Connections of one cluster; made by `Peers.channel`.
+
+    Args:
+        environment: of all connections.
+        cluster: key under `proxies`.
+        hooks: see `PeerHooks`.
+    """
+
+    def __init__(self, environment: PeerEnvironment, cluster: str, hooks: PeerHooks) -> None:
+        self._environment = environment
+        self.cluster = cluster
+        self._hooks = hooks
+        self._tasks = Tasks(environment.on_fault)
+        self._addresses: dict[int, Address] = {}
+        self._keepers: dict[int, list[asyncio.Task[None]]] = {}
+        self._main: dict[int, KeptLink] = {}
+        self._bulk: dict[int, KeptLink] = {}
+        # Links of open main connections that were dialled: the way of messages.
+        self._ways: dict[int, PeerLink] = {}
+        self._accepted: set[AcceptedLink] = set()
+        self._stopped = False
+
+    # --- the nodes --------------------------------------------------------------------------------
+
+    def connect(self, node_id: int, address: Address) -> None:
+        """Keep connections to a node; another address replaces."""
+        if self._stopped or self._addresses.get(node_id) == address:
+            return
+        self._drop(node_id)
+        self._addresses[node_id] = address
+        main = self._main[node_id] = KeptLink(
+            self._environment,
+            self._destination(address, LinkPurpose.MAIN, node_id),
+            self._is_up,
+            lambda silent: self._is_down(node_id, silent),
+        )
+        bulk = self._bulk[node_id] = KeptLink(
+            self._environment,
+            self._destination(address, LinkPurpose.BULK, node_id),
+            lambda _: None,
+            lambda _: None,
+        )
+        self._keepers[node_id] = [
+            self._tasks.spawn(each.keep(), f"connection to node {node_id}") for each in (main, bulk)
+        ]
+
+    def disconnect(self, node_id: int) -> None:
+        """End all connections to and from a node. Those from it come back if it is admitted."""
+        self._drop(node_id)
+        for each in list(self._accepted):
+            if each.peer.node_id == node_id:
+                each.link.close(f"node {node_id} was disconnected")
+
+    def _drop(self, node_id: int) -> None:
+        """Stop dialling a node."""
+        self._addresses.pop(node_id, None)
+        self._ways.pop(node_id, None)
+        for kept in (self._main.pop(node_id, None), self._bulk.pop(node_id, None)):
+            if kept is not None and kept.current is not None:
+                kept.current.link.close("the node disconnects")
+        for task in self._keepers.pop(node_id, ()):
+            task.cancel()
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def send(self, node_id: int, kind: int, payload: Sequence[Payload]) -> bool:
+        """Send a message. Never blocks.
+
+        Args:
+            kind: 0 to 255, for the layer above.
+            payload: `MESSAGE_BYTES_MAX` at most, in parts that must not change afterwards.
+
+        Returns:
+            False: it was dropped, because there is no connection or its queue is full. True: it may
+            still be lost with the connection.
+        """
+        way = self._ways.get(node_id)
+        return way is not None and way.send(MESSAGE, kind, 0, 0, payload)
+
+    async def call(
+        self, node_id: int, method: int, payload: bytes, timeout: float, *, bulk: bool = False
+    ) -> bytes:
+        """Call a node.
+
+        Args:
+            method: 0 to 255, for the layer above.
+            payload: `MESSAGE_BYTES_MAX` at most, `BULK_BYTES_MAX` on the bulk connection.
+            timeout: seconds.
+
+        Raises:
+            Unavailable: no connection, or it takes no more, or it was lost. In the last case the
+                outcome is unknown.
+            DeadlineExceeded: no answer in time; the outcome is unknown.
+            PixyError: the answer.
+        """
+        kept = (self._bulk if bulk else self._main).get(node_id)
+        if kept is None or kept.current is None:
+            trouble = kept.trouble if kept is not None else "it is not a node of the cluster"
+            raise Unavailable(f"no connection to node {node_id}: {trouble}")
+        return await kept.current.calls.call(method, payload, timeout)
+
+    async def ask(self, address: Address, timeout: float) -> Hello:
+        """Greeting of whatever node is at an address, which may be this one.
+
+        Raises:
+            PeerRefused: one of the two refuses.
+            Unavailable: no handshake in time.
+        """
+        dialled = await self._dial_passing(address, timeout)
+        dialled.link.close("asked", tell=False)
+        return dialled.peer
+
+    async def call_address(self, address: Address, method: int, payload: bytes, timeout: float) -> bytes:
+        """Call whatever node is at an address, over a connection for this call.
+
+        Raises:
+            PeerRefused: one of the two refuses.
+            Unavailable: no handshake in time, or the connection was lost.
+            DeadlineExceeded: no answer in time; the outcome is unknown.
+            PixyError: the answer.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        dialled = await self._dial_passing(address, timeout)
+        try:
+            return await dialled.calls.call(method, payload, until - loop.time())
+        finally:
+            dialled.link.close("answered", tell=False)
+
+    async def _dial_passing(self, address: Address, timeout: float) -> DialledLink:
+        destination = self._destination(address, LinkPurpose.PASSING)
+        try:
+            async with asyncio.timeout(timeout):
+                return await dial(self._environment, destination)
+        except TimeoutError as error:
+            raise Unavailable(f"{address} does not answer within {timeout:.3g} s") from error
+
+    def _destination(self, address: Address, purpose: LinkPurpose, node_id: int = 0) -> Destination:
+        return Destination(address, purpose, self._hooks.hello, self.judge, node_id)
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def hello(self) -> Hello:
+        """See `Acceptor`."""
+        return self._hooks.hello()
+
+    def judge(self, peer: Hello, then: Callable[[str | None], None]) -> None:
+        """See `Judge`."""
+        rivals = list(self._rivals(peer))
+        if not rivals:
+            then(self._hooks.admit(peer))
+        elif peer.incarnation <= max(rival.incarnation for _, rival in rivals):
+            then(_duplicate(peer, rivals[0][1]))
+        else:
+            links = [link for link, _ in rivals]
+            self._tasks.spawn(self._replace(links, peer, rivals[0][1], then), "a node with a known id")
+
+    def accepted(self, link: PeerLink, peer: Greeting) -> None:
+        """See `Acceptor`."""
+        if self._stopped:
+            link.close("the node stops")
+            return
+        hello, purpose = peer.hello, peer.purpose
+        if purpose is not LinkPurpose.PASSING:
+            for each in list(self._accepted):
+                if (each.peer.node_id, each.purpose) == (hello.node_id, purpose):
+                    each.link.close("a newer connection replaces this one")
+        self._accepted.add(
+            AcceptedLink(self._environment, link, hello, purpose, self._hooks, self._accepted.discard)
+        )
+
+    def _is_up(self, dialled: DialledLink) -> None:
+        self._ways[dialled.peer.node_id] = dialled.link
+        self._hooks.on_up(dialled.peer.node_id, dialled.peer)
+
+    def _is_down(self, node_id: int, silent: bool) -> None:
+        self._ways.pop(node_id, None)
+        self._hooks.on_down(node_id, not silent)
+
+    def _links(self) -> Iterator[tuple[PeerLink, Hello]]:
+        """Open connections in either direction."""
+        for kept in (*self._main.values(), *self._bulk.values()):
+            if kept.current is not None:
+                yield kept.current.link, kept.current.peer
+        for accepted in self._accepted:
+            yield accepted.link, accepted.peer
+
+    def _rivals(self, peer: Hello) -> Iterator[tuple[PeerLink, Hello]]:
+        """Connections of other processes with the same node id."""
+        for link, other in self._links():
+            if peer.node_id and other.node_id == peer.node_id and other.process != peer.process:
+                yield link, other
+
+    async def _replace(
+        self, links: Sequence[PeerLink], peer: Hello, rival: Hello, then: Callable[[str | None], None]
+    ) -> None:
+        """Close the connections of a process that has gone, or refuse the one that comes."""
+        loop = asyncio.get_running_loop()
+        heard = [link.heard for link in links]
+        for link in links:
+            link.ping()
+        due = loop.time() + self._environment.options.ping_s
+        await asyncio.sleep(due - loop.time())
+        if loop.time() - due > LATE_S:
+            await asyncio.sleep(_INBOX_S)
+        if any(link.is_open and link.heard > before for link, before in zip(links, heard, strict=True)):
+            then(_duplicate(peer, rival))
+            return
+        for link in links:
+            link.abort("a later process of the node has connected")
+        then(self._hooks.admit(peer))
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """End all connections; calls in flight fail, and calls of peers are cancelled."""
+        self._stopped = True
+        for node_id in list(self._addresses):
+            self._drop(node_id)
+        accepted = list(self._accepted)
+        for each in accepted:
+            each.link.close("the node stops")
+        for each in accepted:
+            await each.answers.wait_ended()
+        await self._tasks.cancel_all()
+
+
+def _duplicate(peer: Hello, rival: Hello) -> str:
+    return (
+        f"{peer} has the id of {rival}, which is connected: one of their data directories is a copy; stop the copy, "
+        "remove its data directory and let it join as a new node"
+    )

@@ -1,0 +1,186 @@
+"""Connections to other nodes: one attempt (`dial`), and attempts without end (`KeptLink`).
+
+The first retry comes at once: a peer that has restarted, or a connection that was replaced, is back
+without delay. Further ones follow at pauses that double up to `retry_max_s`, each shortened at
+random by up to a half, so that nodes that have lost the same peer do not come back together.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import structlog
+
+from pixy.errors import PeerRefused, PixyError, Unavailable
+from pixy.peers.address import Address
+from pixy.peers.environment import PeerEnvironment
+from pixy.peers.hello import Greeting, Hello, LinkPurpose
+from pixy.peers.link import PeerLink
+from pixy.peers.open_links import DialledLink
+from pixy.peers.opening import DiallingLink, Judge, new_nonce
+from pixy.peers.options import PeerOptions
+from pixy.peers.protection import why_unprotected
+from pixy.retries import Backoff
+
+__all__ = ["Destination", "KeptLink", "RetryPauses", "dial"]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A peer to be dialled.
+
+    Attributes:
+        address: of the peer.
+        purpose: use of the connection.
+        hello: this node's description of itself.
+        judge: see `Judge`.
+        node_id: the node that is expected there; 0: any.
+    """
+
+    address: Address
+    purpose: LinkPurpose
+    hello: Callable[[], Hello]
+    judge: Judge
+    node_id: int = 0
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} at {self.address}" if self.node_id else str(self.address)
+
+
+async def dial(environment: PeerEnvironment, destination: Destination) -> DialledLink:
+    """Open a connection.
+
+    Raises:
+        PeerRefused: one of the two nodes refuses the connection.
+        Unavailable: there was no connection and handshake within `handshake_s`.
+    """
+    options = environment.options
+    reason = why_unprotected(destination.address, options)
+    if reason is not None:
+        raise PeerRefused(reason)
+    dialled: list[DialledLink] = []
+
+    def opened(link: PeerLink, peer: Hello) -> None:
+        dialled.append(DialledLink(environment, link, peer, destination.purpose))
+
+    own = Greeting(destination.hello(), destination.purpose, new_nonce(environment), bool(options.secret))
+    opening = DiallingLink(environment, own, destination.node_id, destination.judge, opened)
+    try:
+        async with asyncio.timeout(options.handshake_s):
+            await environment.network.connect(lambda: opening.link, destination.address)
+            await opening.outcome
+    except TimeoutError as error:
+        raise Unavailable(f"{destination} does not answer within {options.handshake_s:.3g} s") from error
+    except OSError as error:
+        raise Unavailable(f"{destination} cannot be reached: {error.strerror or error}") from error
+    finally:
+        opening.give_up()
+    return dialled[0]
+
+
+class RetryPauses:
+    """Pauses between attempts to connect.
+
+    Args:
+        options: see `PeerOptions`.
+        random: shortens the pauses.
+    """
+
+    def __init__(self, options: PeerOptions, random: Random) -> None:
+        self._stable_s = options.stable_s
+        self._random = random
+        self._backoff = Backoff(options.retry_s, options.retry_max_s)
+        # The next attempt needs no pause.
+        self._at_once = True
+
+    def stood(self, seconds: float) -> None:
+        """The last attempt led to a connection that has ended."""
+        if seconds >= self._stable_s:
+            self._at_once = True
+            self._backoff.reset()
+
+    def next(self) -> float:
+        """Seconds until the next attempt."""
+        if self._at_once:
+            self._at_once = False
+            return 0.0
+        return self._backoff.grow() * self._random.uniform(0.5, 1.0)
+
+
+class KeptLink:
+    """A connection to a node that is dialled again whenever it has ended.
+
+    Args:
+        destination: the node.
+        up: called when the connection is open.
+        down: called when it has ended; True: the peer was silent.
+
+    Attributes:
+        current: the open connection.
+        trouble: text of the last failure, empty while the connection is open.
+    """
+
+    def __init__(
+        self,
+        environment: PeerEnvironment,
+        destination: Destination,
+        up: Callable[[DialledLink], None],
+        down: Callable[[bool], None],
+    ) -> None:
+        self._environment = environment
+        self._destination = destination
+        self._up = up
+        self._down = down
+        self._pauses = RetryPauses(environment.options, environment.random)
+        self.current: DialledLink | None = None
+        self.trouble = "it has not been dialled yet"
+
+    async def keep(self) -> None:
+        """Keep the connection open, until cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    current = await dial(self._environment, self._destination)
+                except PixyError as failure:
+                    self._failed(failure)
+                else:
+                    began = loop.time()
+                    await self._serve(current)
+                    self._pauses.stood(loop.time() - began)
+                await asyncio.sleep(self._pauses.next())
+        finally:
+            if self.current is not None:
+                self.current.link.close("the node disconnects")
+                self.current = None
+
+    async def _serve(self, current: DialledLink) -> None:
+        """Return when a connection has ended."""
+        if current.link.is_open:
+            self.current, self.trouble = current, ""
+            log.info("connected to a peer", peer=str(current.peer), purpose=self._purpose)
+            self._up(current)
+            end = await current.end
+            self.current, self.trouble = None, end.reason
+            log.info(
+                "the connection to a peer has ended",
+                peer=str(current.peer),
+                purpose=self._purpose,
+                reason=end.reason,
+            )
+            self._down(end.silent)
+
+    def _failed(self, failure: PixyError) -> None:
+        if self.trouble != (trouble := str(failure)):
+            self.trouble = trouble
+            write = log.warning if isinstance(failure, PeerRefused) else log.info
+            write(
+                "no connection to a peer", peer=str(self._destination), purpose=self._purpose, reason=trouble
+            )
+
+    @property
+    def _purpose(self) -> str:
+        return self._destination.purpose.name.lower()

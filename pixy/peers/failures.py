@@ -1,0 +1,45 @@
+"""Errors as answers of calls: the class by its name, and its text.
+
+A class that this release does not know becomes INTERNAL: a newer node raises errors for newer
+requests only.
+"""
+
+from google.protobuf.message import DecodeError
+
+from pixy import errors
+from pixy.errors import Internal, OffsetOutOfRange, PixyError, ServiceDisabled, ShuttingDown
+from pixy.peers.frames import Payload
+from pixy.proto import peers_pb2 as pb
+
+__all__ = ["decode_failure", "encode_failure"]
+
+_CLASSES: dict[str, type[PixyError]] = {
+    name: found for name in errors.__all__ if issubclass(found := getattr(errors, name), PixyError)
+}
+_WITHOUT_TEXT: dict[str, type[ShuttingDown | ServiceDisabled]] = {
+    each.__name__: each for each in (ShuttingDown, ServiceDisabled)
+}
+_TEXT_MAX = 4000
+
+
+def encode_failure(error: PixyError) -> bytes:
+    """Payload of a FAILURE frame."""
+    failure = pb.Failure(error=type(error).__name__, message=str(error)[:_TEXT_MAX])
+    if isinstance(error, OffsetOutOfRange):
+        failure.begin, failure.end = error.begin, error.end
+    return failure.SerializeToString()
+
+
+def decode_failure(payload: Payload) -> PixyError:
+    """The error of a FAILURE frame."""
+    try:
+        failure = pb.Failure.FromString(bytes(payload))
+    except DecodeError:
+        return Internal("the failure of a call cannot be parsed")
+    name = failure.error
+    if name == OffsetOutOfRange.__name__:
+        return OffsetOutOfRange(failure.message, failure.begin, failure.end)
+    if name in _WITHOUT_TEXT:
+        return _WITHOUT_TEXT[name]()
+    found = _CLASSES.get(name)
+    return Internal(f"{name}: {failure.message}") if found is None else found(failure.message)

@@ -1,0 +1,164 @@
+"""The greeting of a node, as both sides of a connection send it."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from google.protobuf.message import DecodeError
+
+from pixy.peers.frames import FrameDamage, Payload
+from pixy.proto import peers_pb2 as pb
+
+__all__ = ["PROTOCOL_MAX", "PROTOCOL_MIN", "Greeting", "Hello", "LinkPurpose"]
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+"""Protocols that this release speaks. A new one is for changes that an older node would
+misunderstand; fields that it may ignore need none.
+"""
+
+_NONCE_BYTES = 32
+_ID_BYTES = 16
+_PROCESS_BYTES = 8
+_TEXT_MAX = 1024
+
+
+class LinkPurpose(IntEnum):
+    """The use of a connection."""
+
+    MAIN = pb.PURPOSE_MAIN
+    """Messages, and small calls."""
+    BULK = pb.PURPOSE_BULK
+    """Large calls."""
+    PASSING = pb.PURPOSE_PASSING
+    """One question or one call, for nodes that may belong to no cluster yet."""
+
+
+_PURPOSES = frozenset(map(int, LinkPurpose))
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A node as it describes itself in a handshake.
+
+    Attributes:
+        cluster: key under `proxies`.
+        cluster_id: 16 bytes; empty: it belongs to no cluster yet.
+        node_id: 0: none yet.
+        secret: 16 bytes of the node itself: its identity is id and secret. Not the shared secret.
+        incarnation: number of this start of the node.
+        flush_number: newest durable flush of its journal.
+        process: 8 random bytes of this process.
+        join_hash: hash of the sorted join list; empty: none.
+        address: advertised peer address.
+        version: release of pixy.
+    """
+
+    cluster: str
+    cluster_id: bytes
+    node_id: int
+    secret: bytes
+    incarnation: int
+    flush_number: int
+    process: bytes
+    join_hash: bytes
+    address: str
+    version: str
+
+    def __str__(self) -> str:
+        who = f"node {self.node_id}" if self.node_id else "the node without an id"
+        return f"{who} at {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """A greeting: a node, and what it says of the connection.
+
+    Attributes:
+        hello: the node.
+        purpose: use of the connection; that of the dialling side counts.
+        nonce: 32 random bytes.
+        proves: the node has a shared secret, and proves it.
+        protocols: oldest and newest protocol that it speaks.
+    """
+
+    hello: Hello
+    purpose: LinkPurpose
+    nonce: bytes
+    proves: bool
+    protocols: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
+
+    def encode(self) -> bytes:
+        """Bytes of a HELLO frame."""
+        hello = self.hello
+        return pb.Hello(
+            protocol_min=self.protocols[0],
+            protocol_max=self.protocols[1],
+            purpose=pb.Purpose.ValueType(self.purpose),
+            nonce=self.nonce,
+            proves=self.proves,
+            cluster=hello.cluster,
+            cluster_id=hello.cluster_id,
+            node_id=hello.node_id,
+            secret=hello.secret,
+            incarnation=hello.incarnation,
+            flush_number=hello.flush_number,
+            process=hello.process,
+            join_hash=hello.join_hash,
+            address=hello.address,
+            version=hello.version,
+        ).SerializeToString()
+
+    @staticmethod
+    def decode(payload: Payload) -> "Greeting":
+        """A greeting of the payload of a HELLO frame.
+
+        A node that speaks only newer protocols is understood as far as to refuse it.
+
+        Raises:
+            FrameDamage: not a greeting.
+        """
+        try:
+            found = pb.Hello.FromString(bytes(payload))
+        except DecodeError as error:
+            raise FrameDamage("a greeting cannot be parsed") from error
+        _check(found)
+        hello = Hello(
+            found.cluster,
+            found.cluster_id,
+            found.node_id,
+            found.secret,
+            found.incarnation,
+            found.flush_number,
+            found.process,
+            found.join_hash,
+            found.address,
+            found.version,
+        )
+        return Greeting(
+            hello,
+            LinkPurpose(found.purpose) if int(found.purpose) in _PURPOSES else LinkPurpose.MAIN,
+            found.nonce,
+            found.proves,
+            (found.protocol_min, found.protocol_max),
+        )
+
+
+def _check(found: pb.Hello) -> None:
+    """Refuse what no node says, before it is used or logged."""
+    for name, text in (("cluster", found.cluster), ("address", found.address), ("version", found.version)):
+        if len(text) > _TEXT_MAX or not text.isprintable():
+            raise FrameDamage(f"a greeting has an impossible {name}")
+    if found.protocol_min > found.protocol_max or not found.protocol_min:
+        raise FrameDamage(f"a greeting has protocols {found.protocol_min} to {found.protocol_max}")
+    if found.protocol_min > PROTOCOL_MAX:
+        return
+    for name, value, sizes in (
+        ("nonce", found.nonce, (_NONCE_BYTES,)),
+        ("cluster id", found.cluster_id, (0, _ID_BYTES)),
+        ("secret", found.secret, (0, _ID_BYTES)),
+        ("process", found.process, (_PROCESS_BYTES,)),
+    ):
+        if len(value) not in sizes:
+            raise FrameDamage(f"a greeting has a {name} of {len(value)} bytes, expected {sizes[-1]}")
+    if int(found.purpose) not in _PURPOSES:
+        raise FrameDamage(f"a greeting has purpose {found.purpose}")

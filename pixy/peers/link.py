@@ -1,0 +1,305 @@
+"""One connection to a peer, whoever has dialled it: frames, bounded output, and its end.
+
+The transport's buffer is the send queue. While it is above its high-water mark the link counts what
+it adds, and takes no more than `queue_bytes` and `queue_frames`: so sending never blocks, and a
+peer that does not read costs a bounded amount of memory.
+
+A frame is written at once: small ones as one piece, large ones as their parts, uncopied. uvloop
+gathers the writes of an iteration into one system call.
+
+The owner of a link acts on its frames. It changes once: from the handshake to what the connection
+is for. An exception of the owner is a bug that ends this connection alone; none reaches the
+transport.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from pixy.futures import resolve
+from pixy.peers.activity import Activity, CheckResult
+from pixy.peers.environment import PeerEnvironment
+from pixy.peers.frames import (
+    ALIVE,
+    CLOSING,
+    HANDSHAKE_BYTES_MAX,
+    HEAD_BYTES,
+    PING,
+    FrameDamage,
+    Payload,
+    PeerFrameReader,
+    frame_head,
+)
+
+__all__ = ["LinkOwner", "PeerLink"]
+
+log = structlog.get_logger(__name__)
+
+_JOINED_BYTES_MAX = 16 << 10
+"""Frames up to this size are written as one piece: copying them costs less than another part."""
+_REASON_CHARACTERS_MAX = 500
+
+
+class LinkOwner(Protocol):
+    """Acts on the frames of a link."""
+
+    def made(self) -> None:
+        """The transport is there."""
+
+    def received(
+        self, kind: int, method: int, milliseconds: int, number: int, payload: bytes | memoryview
+    ) -> None:
+        """A frame has come.
+
+        Raises:
+            FrameDamage: the peer does not follow the protocol.
+        """
+
+    def lost(self, reason: str, *, silent: bool) -> None:
+        """The link has ended; called once.
+
+        Args:
+            silent: nothing was heard of the peer. Else it has closed the connection, or this node
+                has.
+        """
+
+
+class PeerLink(asyncio.BufferedProtocol):
+    """A connection.
+
+    Args:
+        owner: acts on its frames.
+        environment: of all links.
+
+    Attributes:
+        owner: may be replaced.
+        activity: silence of the connection, once its handshake is over.
+        is_open: frames can be sent.
+        peer: address of the other side, for logs.
+    """
+
+    __slots__ = (
+        "_closing_since",
+        "_environment",
+        "_gone",
+        "_on_fault",
+        "_options",
+        "_paused",
+        "_queued_frames",
+        "_reader",
+        "_reason",
+        "_silent",
+        "_transport",
+        "_write",
+        "activity",
+        "is_open",
+        "owner",
+        "peer",
+    )
+
+    def __init__(self, owner: LinkOwner, environment: PeerEnvironment) -> None:
+        self.owner = owner
+        self._environment = environment
+        self._options = environment.options
+        self._on_fault = environment.on_fault
+        self._reader = PeerFrameReader(HANDSHAKE_BYTES_MAX)
+        self._transport: Any = None
+        self._write: Callable[[bytes], None] = _never
+        # The transport is above its high-water mark, and frames that were written since.
+        self._paused = False
+        self._queued_frames = 0
+        # Completed when the transport is gone; None: nobody waits for it.
+        self._gone: asyncio.Future[None] | None = None
+        # Why the link ends, by this side or, if empty, by the other.
+        self._reason = ""
+        self._silent = False
+        # Since when the transport sends the rest, None: it is not closing.
+        self._closing_since: float | None = None
+        self.activity: Activity | None = None
+        self.is_open = False
+        self.peer = ""
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def send(
+        self, kind: int, method: int, milliseconds: int, number: int, payload: Sequence[Payload]
+    ) -> bool:
+        """Send a frame.
+
+        Args:
+            payload: in parts, which must not change afterwards.
+
+        Returns:
+            False: the queue is full, or the link has ended.
+        """
+        size = 0
+        for part in payload:
+            size += len(part)
+        if not self.is_open or (self._paused and not self._has_room(size)):
+            return False
+        head = frame_head(kind, method, milliseconds, number, payload, size)
+        if size <= _JOINED_BYTES_MAX:
+            self._write(b"".join((head, *payload)))
+        else:
+            self._transport.writelines((head, *payload))
+        if self.activity is not None:
+            self.activity.sent = True
+        return True
+
+    def _has_room(self, size: int) -> bool:
+        queued: int = self._transport.get_write_buffer_size()
+        if (
+            queued + HEAD_BYTES + size > self._options.queue_bytes
+            or self._queued_frames >= self._options.queue_frames
+        ):
+            return False
+        self._queued_frames += 1
+        return True
+
+    def ping(self) -> None:
+        """Have the peer answer at once."""
+        self.send(PING, 0, 0, 0, ())
+
+    @property
+    def heard(self) -> int:
+        """Grows with everything that is received."""
+        return 0 if self.activity is None else self.activity.heard
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def established(self, bytes_max: int) -> None:
+        """The handshake is over: allow larger frames, and watch for silence."""
+        self._reader.limit = bytes_max
+        self.activity = Activity(self._options.alive_s, self._options.silence_s)
+
+    def check(self, elapsed: float, now: float) -> None:
+        """Act on the time; see `Activity`."""
+        if self._closing_since is not None:
+            if now - self._closing_since >= self._options.linger_s:
+                self._transport.abort()
+        elif self.activity is not None:
+            due = self.activity.check(elapsed)
+            if due is CheckResult.SILENT:
+                self._silent = True
+                self.abort(f"nothing was heard for {self._options.silence_s:.3g} s")
+            elif due is CheckResult.ALIVE:
+                self.send(ALIVE, 0, 0, 0, ())
+
+    def close(self, reason: str, *, tell: bool = True) -> None:
+        """Send what was written, and end.
+
+        Args:
+            tell: the peer is sent the reason.
+        """
+        if not self.is_open:
+            return
+        if tell:
+            self.send(CLOSING, 0, 0, 0, (reason[:_REASON_CHARACTERS_MAX].encode(),))
+        self._end(reason)
+        self._closing_since = asyncio.get_running_loop().time()
+        self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """End at once, and discard what is not sent."""
+        if self.is_open:
+            self._end(reason)
+            self._transport.abort()
+
+    def discard(self) -> None:
+        """Discard what is not sent of a link that has ended."""
+        self._transport.abort()
+
+    def wait_gone(self) -> "asyncio.Future[None]":
+        """Completed when the transport of a link that has ended is gone."""
+        if self._gone is None:
+            self._gone = asyncio.get_running_loop().create_future()
+        return self._gone
+
+    def _end(self, reason: str) -> None:
+        self.is_open = False
+        self._reason = self._reason or reason
+        try:
+            self.owner.lost(self._reason, silent=self._silent)
+        except Exception as bug:
+            self._on_fault(bug)
+
+    # --- asyncio.BufferedProtocol -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._transport = transport
+        self._write = self._transport.write
+        self.peer = _address(transport.get_extra_info("peername"))
+        self.is_open = True
+        self._environment.links.add(self)
+        try:
+            self.owner.made()
+        except Exception as bug:
+            self._broken(bug)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        if self.activity is not None:
+            self.activity.heard += 1
+        try:
+            for kind, method, milliseconds, number, payload in self._reader.received(nbytes):
+                if not self.is_open:
+                    return
+                if kind == ALIVE:
+                    continue
+                if kind == PING:
+                    self.send(ALIVE, 0, 0, 0, ())
+                elif kind == CLOSING:
+                    self._reason = bytes(payload[:_REASON_CHARACTERS_MAX]).decode("utf-8", "replace")
+                else:
+                    self.owner.received(kind, method, milliseconds, number, payload)
+        except FrameDamage as damage:
+            log.warning(
+                "a connection to a peer has ended: it was sent what is no frame",
+                peer=self.peer,
+                reason=str(damage),
+            )
+            self.close(str(damage))
+        except Exception as bug:
+            self._broken(bug)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._paused = False
+        self._queued_frames = 0
+
+    def eof_received(self) -> None:
+        """See `asyncio.BufferedProtocol`. The transport closes."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        if self.is_open:
+            self._end(str(exc) if exc else "the peer has closed the connection")
+        self._environment.links.discard(self)
+        if self._gone is not None:
+            resolve(self._gone, None)
+
+    def _broken(self, bug: Exception) -> None:
+        self._on_fault(bug)
+        self.close("an internal error; the log of the node has the details")
+
+
+def _never(_: bytes) -> None:
+    raise AssertionError("written before the transport is there")
+
+
+def _address(peername: object) -> str:
+    if isinstance(peername, tuple):
+        host, port = peername[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return str(peername or "")

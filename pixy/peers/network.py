@@ -1,0 +1,43 @@
+"""The network as a constructor argument: `TcpNetwork`, or the simulated one of the tests."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from pixy.peers.address import Address
+
+__all__ = ["Listening", "Network"]
+
+
+class Listening(Protocol):
+    """A socket that accepts connections.
+
+    Attributes:
+        address: with the real port.
+    """
+
+    @property
+    def address(self) -> Address: ...
+
+    def close(self) -> None:
+        """Accept no more. Connections stay."""
+
+
+class Network(Protocol):
+    """Opens connections."""
+
+    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], address: Address) -> Listening:
+        """Accept connections, each with a protocol of its own.
+
+        Raises:
+            StartError: the address cannot be used.
+        """
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], address: Address
+    ) -> asyncio.BaseTransport:
+        """Open a connection.
+
+        Raises:
+            OSError: nobody accepts it, or not as it has to be.
+        """

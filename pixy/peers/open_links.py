@@ -1,0 +1,147 @@
+"""Connections whose handshake is over: dialled ones take answers, accepted ones messages and
+calls.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pixy.futures import resolve
+from pixy.peers.answers import PeerAnswers
+from pixy.peers.calls import PeerCalls
+from pixy.peers.environment import PeerEnvironment
+from pixy.peers.frames import ANSWER, CALL, CANCEL, FAILURE, MESSAGE, FrameDamage, Payload
+from pixy.peers.hello import Hello, LinkPurpose
+from pixy.peers.link import PeerLink
+from pixy.peers.options import BULK_BYTES_MAX, MESSAGE_BYTES_MAX, PeerHooks
+
+__all__ = ["AcceptedLink", "DialledLink", "LinkEnd"]
+
+
+class LinkEnd(NamedTuple):
+    """End of a connection.
+
+    Attributes:
+        reason: for logs.
+        silent: nothing was heard of the peer.
+    """
+
+    reason: str
+    silent: bool
+
+
+def _bytes_max(purpose: LinkPurpose) -> int:
+    return BULK_BYTES_MAX if purpose is LinkPurpose.BULK else MESSAGE_BYTES_MAX
+
+
+class DialledLink:
+    """An open connection that this node has dialled.
+
+    Args:
+        link: the connection.
+        peer: the node on the other side.
+
+    Attributes:
+        link: the connection.
+        peer: the node on the other side.
+        calls: calls on it.
+        end: completed when it has ended.
+    """
+
+    def __init__(
+        self, environment: PeerEnvironment, link: PeerLink, peer: Hello, purpose: LinkPurpose
+    ) -> None:
+        self.link = link
+        self.peer = peer
+        bytes_max = _bytes_max(purpose)
+        self.calls = PeerCalls(link, environment.options, str(peer), bytes_max)
+        self.end: asyncio.Future[LinkEnd] = asyncio.get_running_loop().create_future()
+        link.owner = self
+        link.established(bytes_max)
+
+    def made(self) -> None:
+        """See `LinkOwner`."""
+        raise AssertionError("a link is made before its handshake")
+
+    def received(
+        self, kind: int, method: int, milliseconds: int, number: int, payload: bytes | memoryview
+    ) -> None:
+        """See `LinkOwner`."""
+        if kind == ANSWER:
+            self.calls.answered(number, payload)
+        elif kind == FAILURE:
+            self.calls.failed(number, payload)
+        else:
+            raise FrameDamage(f"frame {kind} on a connection that takes answers")
+
+    def lost(self, reason: str, *, silent: bool) -> None:
+        """See `LinkOwner`."""
+        self.calls.lost(reason)
+        resolve(self.end, LinkEnd(reason, silent))
+
+
+class AcceptedLink:
+    """An open connection that a peer has dialled.
+
+    Args:
+        link: the connection.
+        peer: the node on the other side.
+        hooks: take its messages and calls.
+        gone: called when it has ended.
+
+    Attributes:
+        link: the connection.
+        peer: the node on the other side.
+        purpose: use of the connection.
+        answers: its running calls.
+    """
+
+    def __init__(
+        self,
+        environment: PeerEnvironment,
+        link: PeerLink,
+        peer: Hello,
+        purpose: LinkPurpose,
+        hooks: PeerHooks,
+        gone: Callable[["AcceptedLink"], None],
+    ) -> None:
+        self.link = link
+        self.peer = peer
+        self.purpose = purpose
+        bytes_max = _bytes_max(purpose)
+        self.answers = PeerAnswers(
+            link, peer, hooks.on_call, environment.options, environment.on_fault, bytes_max
+        )
+        self._gone = gone
+        self._on_message: Callable[[int, int, bytes | memoryview], None] = (
+            hooks.on_message if purpose is LinkPurpose.MAIN else _no_message
+        )
+        self._node_id = peer.node_id
+        link.owner = self
+        link.established(bytes_max)
+
+    def made(self) -> None:
+        """See `LinkOwner`."""
+        raise AssertionError("a link is made before its handshake")
+
+    def received(
+        self, kind: int, method: int, milliseconds: int, number: int, payload: bytes | memoryview
+    ) -> None:
+        """See `LinkOwner`."""
+        if kind == MESSAGE:
+            self._on_message(self._node_id, method, payload)
+        elif kind == CALL:
+            self.answers.begin(method, milliseconds, number, payload)
+        elif kind == CANCEL:
+            self.answers.cancel(number)
+        else:
+            raise FrameDamage(f"frame {kind} on a connection that takes messages and calls")
+
+    def lost(self, reason: str, *, silent: bool) -> None:
+        """See `LinkOwner`."""
+        self.answers.lost()
+        self._gone(self)
+
+
+def _no_message(_: int, kind: int, __: Payload) -> None:
+    raise FrameDamage(f"message {kind} on a connection for calls")

@@ -1,0 +1,241 @@
+"""Connections until their handshake is over: `Handshake` on a link, for both sides."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from pixy.errors import PeerRefused
+from pixy.futures import reject, resolve
+from pixy.peers.environment import PeerEnvironment
+from pixy.peers.handshake import Handshake, HandshakeState, Outgoing, unknown_entry
+from pixy.peers.hello import Greeting, Hello, LinkPurpose
+from pixy.peers.link import PeerLink
+
+__all__ = ["AcceptingLink", "Acceptor", "DiallingLink", "Judge", "new_nonce"]
+
+log = structlog.get_logger(__name__)
+
+Judge = Callable[[Hello, Callable[[str | None], None]], None]
+"""Decides about a node whose greeting has passed all checks, now or later, by a call with a reason
+to refuse it, or None.
+"""
+
+
+def new_nonce(environment: PeerEnvironment) -> bytes:
+    """Random bytes of a greeting."""
+    return environment.random.randbytes(32)
+
+
+class _OpeningLink:
+    """One side of a handshake on its link.
+
+    Attributes:
+        link: the connection.
+    """
+
+    def __init__(self, environment: PeerEnvironment, handshake: Handshake) -> None:
+        self._environment = environment
+        self._handshake = handshake
+        self.link = PeerLink(self, environment)
+
+    def made(self) -> None:
+        """See `LinkOwner`."""
+        self._send(self._handshake.begin())
+
+    def received(
+        self, kind: int, method: int, milliseconds: int, number: int, payload: bytes | memoryview
+    ) -> None:
+        """See `LinkOwner`."""
+        self._send(self._handshake.receive(kind, payload))
+        self._advance()
+
+    def lost(self, reason: str, *, silent: bool) -> None:
+        """See `LinkOwner`."""
+        raise NotImplementedError
+
+    def _send(self, frames: Sequence[Outgoing]) -> None:
+        for kind, payload in frames:
+            self.link.send(kind, 0, 0, 0, (payload,))
+
+    def _advance(self) -> None:
+        """Do what the state of the handshake asks for."""
+        handshake, peer = self._handshake, self._handshake.peer
+        if handshake.state is HandshakeState.REFUSED:
+            self._refused(handshake.reason, by_peer=handshake.by_peer)
+            self.link.close(handshake.reason, tell=False)
+        elif peer is None:
+            return
+        elif handshake.state is HandshakeState.AWAITS_GREETING:
+            self._greet(peer)
+        elif handshake.state is HandshakeState.AWAITS_DECISION:
+            self._judge(peer.hello)
+        elif handshake.state is HandshakeState.ACCEPTED:
+            self._opened(peer)
+
+    def _decided(self, reason: str | None) -> None:
+        if self.link.is_open:
+            self._send(self._handshake.decide(reason))
+            self._advance()
+
+    def _greet(self, peer: Greeting) -> None:
+        raise NotImplementedError
+
+    def _judge(self, peer: Hello) -> None:
+        raise NotImplementedError
+
+    def _opened(self, peer: Greeting) -> None:
+        raise NotImplementedError
+
+    def _refused(self, reason: str, *, by_peer: bool) -> None:
+        raise NotImplementedError
+
+
+class DiallingLink(_OpeningLink):
+    """A connection that this node has dialled.
+
+    Args:
+        own: greeting of this node.
+        expected: id of the node that is dialled; 0: any.
+        judge: see `Judge`.
+        opened: called once the link is open; the owner of the link is to be replaced then.
+
+    Attributes:
+        outcome: completed when the connection is open. Fails with `PeerRefused` or
+            `ConnectionError`.
+    """
+
+    def __init__(
+        self,
+        environment: PeerEnvironment,
+        own: Greeting,
+        expected: int,
+        judge: Judge,
+        opened: Callable[[PeerLink, Hello], None],
+    ) -> None:
+        super().__init__(environment, Handshake(environment.options.secret, own, expected))
+        self._judge_peer = judge
+        self._announce = opened
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def made(self) -> None:
+        """See `LinkOwner`."""
+        if self.outcome.done():
+            self.link.abort("no longer wanted")
+        else:
+            super().made()
+
+    def give_up(self) -> None:
+        """Wait no longer: end the link, unless it is open and has its owner."""
+        if self.outcome.done():
+            self.outcome.exception()  # or it counts as one that nobody has seen
+        elif not self.outcome.cancel():
+            return
+        if self._handshake.state is not HandshakeState.ACCEPTED:
+            self.link.abort("no longer wanted")
+
+    def lost(self, reason: str, *, silent: bool) -> None:
+        """See `LinkOwner`."""
+        reject(self.outcome, ConnectionError(f"the handshake was cut short: {reason}"))
+
+    def _judge(self, peer: Hello) -> None:
+        self._judge_peer(peer, self._decided)
+
+    def _opened(self, peer: Greeting) -> None:
+        self._announce(self.link, peer.hello)
+        resolve(self.outcome, None)
+
+    def _refused(self, reason: str, *, by_peer: bool) -> None:
+        who = "the peer refuses this node" if by_peer else "this node refuses the peer"
+        reject(self.outcome, PeerRefused(f"{who}: {reason}"))
+
+
+class Acceptor(Protocol):
+    """A cluster whose connections are accepted."""
+
+    def hello(self) -> Hello:
+        """This node's description of itself."""
+
+    def judge(self, peer: Hello, then: Callable[[str | None], None]) -> None:
+        """See `Judge`."""
+
+    def accepted(self, link: PeerLink, peer: Greeting) -> None:
+        """The handshake is over; the owner of the link is to be replaced."""
+
+
+class AcceptingLink(_OpeningLink):
+    """A connection that a peer has dialled.
+
+    Args:
+        find: the cluster of an entry under `proxies`, None: unknown.
+        waiting: the accepted connections that are not open yet. Beyond `handshakes_max` another is
+            cut off.
+    """
+
+    def __init__(
+        self,
+        environment: PeerEnvironment,
+        find: Callable[[str], Acceptor | None],
+        waiting: "set[AcceptingLink]",
+    ) -> None:
+        super().__init__(environment, Handshake(environment.options.secret))
+        self._find = find
+        self._waiting = waiting
+        self._acceptor: Acceptor | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def made(self) -> None:
+        """See `LinkOwner`."""
+        options = self._environment.options
+        if len(self._waiting) >= options.handshakes_max:
+            log.warning(
+                "too many connections are in their handshake; another is cut off", peer=self.link.peer
+            )
+            self.link.abort("too many connections are in their handshake")
+            return
+        self._waiting.add(self)
+        self._timer = asyncio.get_running_loop().call_later(
+            options.handshake_s, self.link.abort, f"no handshake within {options.handshake_s:.3g} s"
+        )
+
+    def lost(self, reason: str, *, silent: bool) -> None:
+        """See `LinkOwner`."""
+        self._over()
+        if self._handshake.state is not HandshakeState.REFUSED:
+            log.info("a connection has ended in its handshake", peer=self.link.peer, reason=reason)
+
+    def _over(self) -> None:
+        self._waiting.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _greet(self, peer: Greeting) -> None:
+        self._acceptor = self._find(peer.hello.cluster)
+        if self._acceptor is None:
+            self._send(self._handshake.refuse(unknown_entry(peer.hello.cluster)))
+        else:
+            environment = self._environment
+            own = Greeting(
+                self._acceptor.hello(),
+                LinkPurpose.MAIN,
+                new_nonce(environment),
+                bool(environment.options.secret),
+            )
+            self._send(self._handshake.greet(own))
+        self._advance()
+
+    def _judge(self, peer: Hello) -> None:
+        assert self._acceptor is not None
+        self._acceptor.judge(peer, self._decided)
+
+    def _opened(self, peer: Greeting) -> None:
+        assert self._acceptor is not None
+        self._over()
+        self._acceptor.accepted(self.link, peer)
+
+    def _refused(self, reason: str, *, by_peer: bool) -> None:
+        peer = self._handshake.peer
+        who = str(peer.hello) if peer else "a peer"
+        event = "a peer has refused this node" if by_peer else "a peer was refused"
+        log.warning(event, peer=who, at=self.link.peer, reason=reason)

@@ -1,0 +1,87 @@
+"""Options of the peers of a daemon, and the functions of a cluster that they call."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pixy.peers.address import Address
+from pixy.peers.hello import Hello
+
+__all__ = ["BULK_BYTES_MAX", "MESSAGE_BYTES_MAX", "PeerHooks", "PeerOptions"]
+
+MESSAGE_BYTES_MAX = 16 << 20
+"""Largest payload of a message, and of a call or answer on the main connection."""
+
+BULK_BYTES_MAX = 64 << 20
+"""Largest payload of a call or answer on the bulk connection."""
+
+_DEFAULT_ADDRESS = Address("127.0.0.1", 19094)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOptions:
+    """Options of `Peers`.
+
+    Attributes:
+        address: to listen on; None: only connections to others.
+        secret: shared by all nodes, proven in each handshake and never sent; empty: none.
+        mutual_tls: the network authenticates both sides. Without it or a secret, only loopback
+            addresses are allowed.
+        alive_s: a connection that has sent nothing for this long sends a small frame.
+        silence_s: a connection that has received nothing for this long ends.
+        handshake_s: limit of connecting and handshake.
+        retry_s: second pause between attempts to connect, after a first retry at once; doubles.
+        retry_max_s: longest such pause.
+        stable_s: a connection that has stood this long is retried at once again.
+        queue_bytes: unsent bytes of a connection beyond which messages are dropped and calls fail.
+        queue_frames: the same in frames.
+        calls_max: calls in flight of a connection.
+        calls_bytes: payload of these calls.
+        ping_s: time that a connection has to answer when another process comes with its node's id.
+        handshakes_max: accepted connections that are not open yet.
+        linger_s: a connection that is closed has this long to send the rest.
+    """
+
+    address: Address | None = _DEFAULT_ADDRESS
+    secret: bytes = b""
+    mutual_tls: bool = False
+    alive_s: float = 0.5
+    silence_s: float = 2.0
+    handshake_s: float = 3.0
+    retry_s: float = 0.05
+    retry_max_s: float = 2.0
+    stable_s: float = 1.0
+    queue_bytes: int = 32 << 20
+    queue_frames: int = 10_000
+    calls_max: int = 4096
+    calls_bytes: int = 64 << 20
+    ping_s: float = 1.0
+    handshakes_max: int = 128
+    linger_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHooks:
+    """Functions of a cluster that its `PeerChannel` calls, all on the event loop.
+
+    Attributes:
+        hello: the node's description of itself. Called for each handshake; everything in it is
+            durable.
+        admit: decides about a node whose greeting has passed all other checks: a reason to refuse
+            it (older self, unknown node, wrong secret of the node), or None. Called for each
+            connection in either direction, also for passing ones of nodes without an id.
+        on_message: takes a message: node id, message kind, payload. In the order in which the node
+            has sent them.
+        on_call: answers a call: caller, method, payload. A `PixyError` reaches the caller as it is.
+            Cancelled when the caller's patience or its connection ends.
+        on_up: the main connection that this node has dialled to another is open; called again after
+            each reconnect.
+        on_down: that connection has ended, other than by `disconnect` or `stop`. True: the peer has
+            closed or reset it; False: nothing was heard of it.
+    """
+
+    hello: Callable[[], Hello]
+    admit: Callable[[Hello], str | None]
+    on_message: Callable[[int, int, bytes | memoryview], None]
+    on_call: Callable[[Hello, int, bytes], Awaitable[bytes]]
+    on_up: Callable[[int, Hello], None]
+    on_down: Callable[[int, bool], None]

@@ -1,0 +1,121 @@
+"""All connections of a daemon to its peers: one listening socket for all its clusters, one timer
+that watches all connections.
+"""
+
+import asyncio
+from random import Random, SystemRandom
+
+import structlog
+
+from pixy.errors import StartError
+from pixy.faults import OnFault, report_to_loop
+from pixy.peers.activity import PauseDetector
+from pixy.peers.address import Address
+from pixy.peers.channel import PeerChannel
+from pixy.peers.environment import PeerEnvironment
+from pixy.peers.link import PeerLink
+from pixy.peers.network import Listening, Network
+from pixy.peers.opening import AcceptingLink
+from pixy.peers.options import PeerHooks, PeerOptions
+from pixy.peers.protection import why_unprotected
+
+__all__ = ["Peers"]
+
+log = structlog.get_logger(__name__)
+
+_CHECKS_PER_ALIVE = 2
+
+
+class Peers:
+    """Connections to all peers.
+
+    Args:
+        network: opens connections.
+        options: see `PeerOptions`.
+        random: for nonces and pauses. Nonces must not be predictable, except in simulations.
+        on_fault: called with exceptions that nobody expected, those of `PeerHooks` among them. The
+            connection on which they occur ends.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        options: PeerOptions,
+        random: Random | None = None,
+        on_fault: OnFault = report_to_loop,
+    ) -> None:
+        self._environment = PeerEnvironment(network, options, random or SystemRandom(), on_fault)
+        self._channels: dict[str, PeerChannel] = {}
+        self._waiting: set[AcceptingLink] = set()
+        self._listening: Listening | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._interval = options.alive_s / _CHECKS_PER_ALIVE
+        self._pauses: PauseDetector | None = None
+
+    def channel(self, cluster: str, hooks: PeerHooks) -> PeerChannel:
+        """Connections of one cluster."""
+        assert cluster not in self._channels, f"cluster {cluster} has its peers"
+        channel = self._channels[cluster] = PeerChannel(self._environment, cluster, hooks)
+        return channel
+
+    async def start(self) -> Address | None:
+        """Listen.
+
+        Returns:
+            the address with its real port; None: `options.address` is None.
+
+        Raises:
+            StartError: the address cannot be used, or must not be.
+        """
+        self._pauses = PauseDetector(self._interval, asyncio.get_running_loop().time())
+        self._check_later()
+        address = self._environment.options.address
+        if address is None:
+            return None
+        reason = why_unprotected(address, self._environment.options)
+        if reason is not None:
+            raise StartError(f"peer_addr {reason}")
+        self._listening = await self._environment.network.listen(self._accept, address)
+        return self._listening.address
+
+    async def stop(self) -> None:
+        """Accept nothing more, and end all connections."""
+        if self._listening is not None:
+            self._listening.close()
+        for channel in self._channels.values():
+            await channel.stop()
+        for link in list(self._environment.links):
+            link.close("the node stops")
+        await self._wait_closed()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _accept(self) -> PeerLink:
+        return AcceptingLink(self._environment, self._channels.get, self._waiting).link
+
+    async def _wait_closed(self) -> None:
+        """Return when all transports are gone; those that linger are aborted."""
+        links = self._environment.links
+        if not links:
+            return
+        waits = [link.wait_gone() for link in links]
+        _, lingering = await asyncio.wait(waits, timeout=self._environment.options.linger_s)
+        for link in links:
+            link.discard()
+        if lingering:
+            await asyncio.wait(lingering)
+
+    def _check_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._check)
+
+    def _check(self) -> None:
+        """Look at the silence of all connections."""
+        assert self._pauses is not None
+        self._check_later()
+        now = asyncio.get_running_loop().time()
+        elapsed = self._pauses.elapsed(now)
+        if elapsed is None:
+            log.info("the process was paused: what peers have sent meanwhile is handled first")
+            return
+        for link in list(self._environment.links):
+            link.check(elapsed, now)
