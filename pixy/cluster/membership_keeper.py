@@ -4,14 +4,10 @@
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-
 import structlog
 
 from pixy.cluster.driver import Driver
-from pixy.cluster.membership import CatchUp, next_change
-from pixy.cluster.nodes import NodeInfo
-from pixy.cluster.replica import StateReplica
+from pixy.cluster.state_groups import StateGroups
 
 __all__ = ["MembershipKeeper"]
 
@@ -25,22 +21,14 @@ class MembershipKeeper:
 
     Args:
         driver: of the groups.
-        replicas: the state groups.
-        nodes: the registered nodes, by id.
+        groups: the state groups, `metadata` with the nodes among them.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        replicas: Callable[[], list[StateReplica]],
-        nodes: Callable[[], Mapping[int, NodeInfo]],
-    ) -> None:
+    def __init__(self, driver: Driver, groups: StateGroups) -> None:
         self._driver = driver
-        self._replicas = replicas
-        self._nodes = nodes
+        self._groups = groups
         self._loop = asyncio.get_running_loop()
         self._next_look = 0.0
-        self._catch_ups: dict[int, CatchUp] = {}
 
     def tick(self) -> None:
         """Propose the next changes."""
@@ -48,5 +36,3 @@ class MembershipKeeper:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
-        for replica in self._replicas():
-            self._look(replica)
