@@ -18,7 +18,7 @@ class _Run(NamedTuple):
 
     first_group: int
     first_partition: int
-    count: int
+    partitions: int
     topic: str
 
 
@@ -57,9 +57,9 @@ class GroupNames:
         at = bisect_right(self._runs, raft_group, key=_first_group) - 1
         if at < 0:
             return None
-        first_group, first_partition, count, topic = self._runs[at]
+        first_group, first_partition, partitions, topic = self._runs[at]
         number = raft_group - first_group
-        return TopicPartition(topic, first_partition + number) if number < count else None
+        return TopicPartition(topic, first_partition + number) if number < partitions else None
 
 
 def _first_group(run: _Run) -> int:

@@ -514,6 +514,9 @@ class Node:
     def _find_group(self, raft_group: int) -> RaftGroup | None:
         return None if self._starting else self._partitions.find_group(raft_group)
 
+    def _fetch_snapshot(self, group: RaftGroup, message: Message) -> None:
+        """Fetch the data of a snapshot that a leader has announced."""
+
     async def _register_peer(self, request: JoinRequest) -> int:
         """Register a node that wants to join; returns its id."""
         if self._starting:

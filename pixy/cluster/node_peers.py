@@ -40,7 +40,7 @@ from pixy.cluster.peer_starts import PeerStarts
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.ticker import Ticker
-from pixy.errors import PixyError, Unavailable, Unimplemented
+from pixy.errors import FailedPrecondition, PixyError, Unavailable
 from pixy.peers import Address, Hello, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress
@@ -406,7 +406,7 @@ class NodePeers:
             return await self._register(JoinRequest.FromString(payload))
         handler = self._duties.methods.get(method)
         if handler is None:
-            raise Unimplemented(f"call {method} is not known to this release ({self._options.version})")
+            raise FailedPrecondition(f"call {method} is not known to this release ({self._options.version})")
         return await handler(caller.node_id, payload)
 
     async def _register(self, request: JoinRequest) -> bytes:

@@ -107,7 +107,7 @@ class Forwarded(NamedTuple):
 
     raft_group: int
     kind: EntryType
-    payload: bytes
+    payload: bytes | bytearray
     proposal: ProposalId
 
 

@@ -94,7 +94,7 @@ class StateGroups:
         recovered: RecoveredNode,
         node_log: NodeLog,
         apply: Apply,
-        start_peers: Callable[[], Awaitable[None]] | None,
+        start_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Restore every state group. Their entries are applied by `apply`.
 

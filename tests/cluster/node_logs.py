@@ -50,7 +50,7 @@ def open_log(
         NodeOptions(directory, journal or JournalConfig(), storage or StorageConfig(), bytes, InlineWorker),
         recovered,
         InlineWorker(),
-        LogHooks(nothing, nothing, nothing, nothing, faults.append),
+        LogHooks(nothing, nothing, nothing, nothing, nothing, faults.append),
         LogPeers(send=send, fetch=fetch, random=Random(1)),
     )
     return OpenedLog(log, recovered, disk, faults)
