@@ -64,6 +64,12 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
 @click.option(
     "--unix-addr", "--unixAddr", "unix_addr", metavar="PATH", help="Additional unix socket of the gRPC API."
 )
+@click.option("--peer-addr", metavar="HOST:PORT", help="Address for the other nodes of the cluster.")
+@click.option(
+    "--join",
+    metavar="HOST:PORT,...",
+    help="Peer addresses of the nodes that form the cluster, this one among them.",
+)
 @click.option("--default-cluster", metavar="NAME", help="Cluster of requests that name none.")
 @click.option("--shutdown-timeout", metavar="DURATION", help="How long a shutdown may take, such as 30s.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="Format of the logs.")
@@ -124,6 +130,7 @@ def _option_values(given: Mapping[str, Any]) -> dict[str, Any]:
     from pixy.config import KAFKA_PIXY_FLAGS
 
     paths = {
+        "join": "cluster.join",
         "auto_create_topics": "proxy.auto_create_topics",
         "default_partitions": "proxy.default_partitions",
         "tls_certificate_path": "tls.certificate_path",

@@ -4,11 +4,13 @@ flags.
 A leaf package: of pixy it imports only the errors.
 """
 
-from pixy.config.checks import is_socket_path, split_address
+from pixy.config.addresses import is_loopback, is_socket_path, split_address
 from pixy.config.identity import effective_client_id
 from pixy.config.kafka_pixy import FLAGS as KAFKA_PIXY_FLAGS
 from pixy.config.load import load_config
 from pixy.config.options import (
+    AdvertisedConfig,
+    ClusterConfig,
     Config,
     ConsumerConfig,
     GrpcConfig,
@@ -16,6 +18,7 @@ from pixy.config.options import (
     KafkaConfig,
     LoggingConfig,
     NetConfig,
+    PeerTlsConfig,
     ProducerConfig,
     ProxyConfig,
     SaslConfig,
@@ -25,10 +28,13 @@ from pixy.config.options import (
     ZooKeeperConfig,
 )
 from pixy.config.render import config_values, render_config, render_default_config
+from pixy.config.secret_file import read_secret
 from pixy.config.values import format_duration, parse_bytes, parse_duration
 
 __all__ = [
     "KAFKA_PIXY_FLAGS",
+    "AdvertisedConfig",
+    "ClusterConfig",
     "Config",
     "ConsumerConfig",
     "GrpcConfig",
@@ -36,6 +42,7 @@ __all__ = [
     "KafkaConfig",
     "LoggingConfig",
     "NetConfig",
+    "PeerTlsConfig",
     "ProducerConfig",
     "ProxyConfig",
     "SaslConfig",
@@ -46,10 +53,12 @@ __all__ = [
     "config_values",
     "effective_client_id",
     "format_duration",
+    "is_loopback",
     "is_socket_path",
     "load_config",
     "parse_bytes",
     "parse_duration",
+    "read_secret",
     "render_config",
     "render_default_config",
     "split_address",

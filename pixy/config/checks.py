@@ -3,55 +3,39 @@
 Pure: takes a configuration whose values each fit the table, and the places where they were set.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+from pixy.config.addresses import is_loopback, is_socket_path, split_address
 from pixy.config.build import nearest
+from pixy.config.cluster_checks import find_contradictions, find_dangers
 from pixy.config.options import Config
 from pixy.config.tree import Place, Problem
 
-__all__ = ["GRPC_HEADROOM_BYTES", "find_problems", "find_warnings", "split_address"]
+__all__ = ["GRPC_HEADROOM_BYTES", "find_problems", "find_warnings"]
 
 GRPC_HEADROOM_BYTES = 65_536
 """Space of a request beside its message: names, and the framing of headers."""
 
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<host>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})")
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[v6]:port` or `:port` (all interfaces, with an empty host).
-
-    Raises:
-        ValueError: not such an address; the text says what is expected.
-    """
-    match = _ADDRESS.fullmatch(address)
-    if match is None or int(match["port"]) > 65_535:
-        raise ValueError(f'is "{address}"; expected host:port, such as 127.0.0.1:19091')
-    return match["v6"] or match["host"] or "", int(match["port"])
-
-
-def is_socket_path(address: str) -> bool:
-    """True if an address names a unix socket instead of host and port."""
-    return "/" in address
 
 
 def find_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
     """All contradictions between options, each with the place where one of the options was set."""
     check = _Checks(config, places)
-    for rule in (check.addresses, check.tls, check.clusters, check.sizes, check.kafka):
+    for rule in (check.addresses, check.tls, check.clusters, check.nodes, check.sizes, check.kafka):
         rule()
     return check.problems
 
 
 def find_warnings(config: Config) -> Iterator[str]:
     """Warnings about settings that work and are dangerous."""
-    if config.grpc_addr and not _is_loopback(config.grpc_addr) and not config.tls.certificate_path:
+    if config.grpc_addr and not is_loopback(config.grpc_addr) and not config.tls.certificate_path:
         yield (
             f"grpc_addr {config.grpc_addr} CAN BE REACHED FROM OTHER MACHINES WITHOUT ENCRYPTION: anybody there can read "
             "and write every topic. Set tls.certificate_path and tls.key_path, or an address such as 127.0.0.1:19091"
         )
+    yield from find_dangers(config)
     for name, proxy in config.proxies.items():
         sasl = proxy.net.sasl
         if (
@@ -70,18 +54,6 @@ def _broker_address(address: str) -> None:
     host, port = split_address(address)
     if not host or not port:
         raise ValueError(f'is "{address}"; expected host:port of a broker, such as kafka-1:9092')
-
-
-def _is_loopback(address: str) -> bool:
-    if is_socket_path(address):
-        return True
-    host, _ = split_address(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _Checks:
@@ -122,6 +94,10 @@ class _Checks:
             hint = nearest(config.default_cluster, config.proxies)
             message = f'default_cluster is "{config.default_cluster}", which is not under proxies; {hint}'
             self._report(message, "default_cluster")
+
+    def nodes(self) -> None:
+        for message, options in find_contradictions(self._config):
+            self._report(message, *options)
 
     def sizes(self) -> None:
         grpc = self._config.grpc

@@ -13,6 +13,7 @@ from pixy.config import checks, kafka_pixy
 from pixy.config.build import Builder
 from pixy.config.environment import lay_environment_over
 from pixy.config.options import Config, LoggingConfig, Option, members
+from pixy.config.secret_file import read_secret
 from pixy.config.tree import (
     Branch,
     BranchEntry,
@@ -30,7 +31,7 @@ from pixy.errors import ConfigError
 __all__ = ["load_config"]
 
 _DEFAULT_CLUSTER = "default"
-_FLAG_NAMES = {path: f"--{flag}" for flag, path in kafka_pixy.FLAGS.items()}
+_FLAG_NAMES = {path: f"--{flag}" for flag, path in kafka_pixy.FLAGS.items()} | {"cluster.join": "--join"}
 _LOGGING_FLAGS = {"log_format": "name", "log_level": "severity"}
 
 
@@ -59,6 +60,7 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
     problems += builder.problems
     config = replace(config, logging=_logging(config.logging, given, problems))
     problems += checks.find_problems(config, builder.places)
+    problems += _secret_problems(config, builder.places)
     if problems:
         raise _error(problems)
     warnings += kafka_pixy.warnings(config, builder.places)
@@ -146,6 +148,17 @@ def _logging(
     if "name" in chosen:
         entries = entries[:1]
     return tuple(replace(entry, **chosen) for entry in entries)
+
+
+def _secret_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
+    option = "cluster.secret_file"
+    if not config.cluster.secret_file:
+        return []
+    try:
+        read_secret(config.cluster.secret_file)
+    except ValueError as error:
+        return [Problem(places[option], f"{option} {error}")]
+    return []
 
 
 def _error(problems: list[Problem]) -> ConfigError:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 __all__ = [
+    "AdvertisedConfig",
+    "ClusterConfig",
     "Config",
     "ConsumerConfig",
     "GrpcConfig",
@@ -28,6 +30,7 @@ __all__ = [
     "LoggingConfig",
     "NetConfig",
     "Option",
+    "PeerTlsConfig",
     "ProducerConfig",
     "ProxyConfig",
     "SaslConfig",
@@ -45,6 +48,7 @@ __all__ = [
 V = TypeVar("V")
 
 EVERY_KIND = ("embedded", "kafka")
+EMBEDDED_ONLY = ("embedded",)
 KAFKA_ONLY = ("kafka",)
 NO_KIND: tuple[str, ...] = ()
 
@@ -244,7 +248,7 @@ class ProducerConfig:
         "once; messages that arrive together are batched while an earlier batch of their "
         "partition is in flight, and for at most 2 ms otherwise. On a Kafka cluster linger_ms "
         "applies instead: kafka-pixy's files have 500ms here, which would delay every message.",
-        effect=("embedded",),
+        effect=EMBEDDED_ONLY,
     )
     linger_ms: int = _integer(
         0,
@@ -581,13 +585,13 @@ class ProxyConfig:
         "Reading on behalf of consumer groups: delivery, redelivery and offsets.",
     )
     journal: JournalConfig = _section(
-        JournalConfig, JournalConfig, "Write-ahead log of an embedded cluster.", effect=("embedded",)
+        JournalConfig, JournalConfig, "Write-ahead log of an embedded cluster.", effect=EMBEDDED_ONLY
     )
     storage: StorageConfig = _section(
         StorageConfig,
         StorageConfig,
         "Partition logs and checkpoints of an embedded cluster.",
-        effect=("embedded",),
+        effect=EMBEDDED_ONLY,
     )
     staging: StagingConfig = _section(
         StagingConfig, StagingConfig, "Records that are written but not yet published."
@@ -624,6 +628,56 @@ class TlsConfig:
         "How often these files are checked for changes. New connections use the new certificate, "
         "open ones stay. 0s: never.",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertisedConfig:
+    """`advertised`: addresses of this node as others reach it."""
+
+    peer: str = _text(
+        "",
+        "Address and port for the other nodes. Empty: peer_addr. Required if that is an address of "
+        "all interfaces, such as 0.0.0.0.",
+    )
+    grpc: str = _text(
+        "",
+        "Address and port for clients, as `pixy cluster status` shows it. Empty: grpc_addr.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTlsConfig:
+    """`cluster.tls`: certificates between nodes."""
+
+    cert_file: str = _text("", "Certificate of this node, PEM, for both directions. Empty: no TLS.")
+    key_file: str = _text("", "Private key of that certificate, PEM.")
+    ca_file: str = _text(
+        "",
+        "Certificate authority of the nodes, PEM. Use one that signs for this cluster alone: "
+        "whoever has a certificate of it is let in as a node.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """`cluster`: the nodes that form a cluster."""
+
+    join: tuple[str, ...] = _texts(
+        (),
+        "Peer addresses of the nodes that form the cluster at their first start, this one among "
+        "them; the same on all of them, in any order. Empty, or this node alone: a cluster of one, "
+        "which other nodes can join later. Without effect once the node belongs to a cluster.",
+    )
+    secret_file: str = _text(
+        "",
+        "File with a secret of at least 16 bytes, the same on all nodes. Each node proves to the "
+        "others that it knows it. What nodes then send is neither encrypted nor protected from "
+        "changes: for that set tls. Peer addresses beyond loopback require one or the other.",
+    )
+    tls: PeerTlsConfig = _section(
+        PeerTlsConfig, PeerTlsConfig, "Mutual TLS between nodes. All three files, or none."
+    )
+    rack: str = _text("", "Where the node stands, such as a rack or zone; shown by `pixy cluster status`.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -825,6 +879,12 @@ class Config:
     tcp_addr: str = _text(
         "", "Address and port of kafka-pixy's HTTP API, which this release does not have.", effect=NO_KIND
     )
+    peer_addr: str = _text(
+        "127.0.0.1:19094",
+        "Address and port for the other nodes of embedded clusters. Port 0 picks a free port; "
+        "empty: the node is alone, and no other can join it.",
+        effect=EMBEDDED_ONLY,
+    )
     data_dir: str = _text(
         "./pixy-data", "Directory of the embedded clusters; each has a subdirectory of its name."
     )
@@ -833,6 +893,19 @@ class Config:
     )
     shutdown_timeout: float = _seconds(30.0, "How long a shutdown may take before it is cut short.")
     tls: TlsConfig = _section(TlsConfig, TlsConfig, "TLS of the gRPC API, on TCP.")
+    advertised: AdvertisedConfig = _section(
+        AdvertisedConfig,
+        AdvertisedConfig,
+        "Addresses of this node as others reach it, where they differ from those that it listens on.",
+        effect=EMBEDDED_ONLY,
+    )
+    cluster: ClusterConfig = _section(
+        ClusterConfig,
+        ClusterConfig,
+        "The nodes that form a cluster. Each embedded entry under proxies is a cluster of its own "
+        "over the same nodes.",
+        effect=EMBEDDED_ONLY,
+    )
     logging: tuple[LoggingConfig, ...] = _section(
         LoggingConfig,
         lambda: (LoggingConfig(),),

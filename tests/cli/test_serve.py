@@ -54,6 +54,8 @@ def test_every_flag_sets_its_option(daemon: Daemon, run_alone: Run) -> None:
         *("--data-dir", "d"),
         *("--grpc-addr", "127.0.0.1:0"),
         *("--unix-addr", "u.sock"),
+        *("--peer-addr", "127.0.0.1:1"),
+        *("--join", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"),
         *("--default-cluster", "default"),
         *("--shutdown-timeout", "5s"),
         *("--log-format", "json"),
@@ -66,6 +68,8 @@ def test_every_flag_sets_its_option(daemon: Daemon, run_alone: Run) -> None:
     assert result.exit_code == 0, result.stderr
     (config,) = daemon.configs
     assert (config.data_dir, config.grpc_addr, config.unix_addr) == ("d", "127.0.0.1:0", "u.sock")
+    assert config.peer_addr == "127.0.0.1:1"
+    assert config.cluster.join == ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
     assert (config.default_cluster, config.shutdown_timeout) == ("default", 5.0)
     assert [(entry.name, entry.severity) for entry in config.logging] == [("json", "error")]
     assert (config.proxies["default"].auto_create_topics, config.proxies["default"].default_partitions) == (

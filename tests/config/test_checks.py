@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.config import load_config, split_address
+from pixy.config import load_config
 from pixy.errors import ConfigError
 
 
@@ -10,27 +10,6 @@ from pixy.errors import ConfigError
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return Path("config.yaml")
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [
-        ("127.0.0.1:19091", ("127.0.0.1", 19091)),
-        ("localhost:0", ("localhost", 0)),
-        ("[::1]:1", ("::1", 1)),
-        (":19091", ("", 19091)),
-    ],
-)
-def test_an_address_is_host_and_port(address: str, parts: tuple[str, int]) -> None:
-    assert split_address(address) == parts
-
-
-@pytest.mark.parametrize(
-    "address", ["", "19091", "host", "host:", "host:65536", "::1:19091", "host:port", "a/b:1"]
-)
-def test_anything_but_host_and_port_is_rejected(address: str) -> None:
-    with pytest.raises(ValueError, match="expected host:port"):
-        split_address(address)
 
 
 @pytest.mark.parametrize(

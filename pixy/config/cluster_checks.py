@@ -1,0 +1,137 @@
+"""Rules for the options of a cluster's nodes: addresses of peers, the join list, secret and TLS.
+
+Pure, as `checks`, which reports what is found here.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pixy.config.addresses import is_every_interface, is_loopback, split_address
+from pixy.config.options import Config
+
+__all__ = ["Contradiction", "find_contradictions", "find_dangers"]
+
+
+class Contradiction(NamedTuple):
+    """A contradiction, and the options of which at least one was set."""
+
+    message: str
+    options: tuple[str, ...]
+
+
+def find_contradictions(config: Config) -> Iterator[Contradiction]:
+    """All contradictions between the options of a cluster's nodes."""
+    unusable = list(_unusable_addresses(config))
+    yield from unusable
+    yield from _tls(config)
+    if not unusable:
+        yield from _own_address(config)
+        yield from _join_list(config)
+        yield from _unprotected(config)
+
+
+def find_dangers(config: Config) -> Iterator[str]:
+    """Warnings about settings that work and are dangerous."""
+    join = config.cluster.join
+    if all(proxy.kind != "embedded" for proxy in config.proxies.values()):
+        if join:
+            yield "cluster.join has no effect: no entry under proxies is an embedded cluster"
+        return
+    if len(join) == 2:
+        yield (
+            "cluster.join names two nodes: both have to confirm each write, so the loss of either one stops all "
+            "writes. Name three, or run one node alone"
+        )
+    if _beyond_loopback(config) and not config.cluster.tls.cert_file:
+        yield (
+            "nodes prove to each other that they know the secret of cluster.secret_file, but what they send is neither "
+            "encrypted nor protected from changes: set cluster.tls, unless you trust the network between them"
+        )
+
+
+def _unusable_addresses(config: Config) -> Iterator[Contradiction]:
+    try:
+        if config.peer_addr:
+            split_address(config.peer_addr)
+    except ValueError as error:
+        yield Contradiction(f"peer_addr {error}", ("peer_addr",))
+    for option, address in (("peer", config.advertised.peer), ("grpc", config.advertised.grpc)):
+        if address and not _can_be_dialled(address):
+            message = f'advertised.{option} is "{address}"; expected host:port that others can connect to'
+            yield Contradiction(message, (f"advertised.{option}",))
+    for address in config.cluster.join:
+        if not _can_be_dialled(address):
+            message = f'cluster.join has "{address}"; expected host:port of a node, such as 10.0.0.1:19094'
+            yield Contradiction(message, ("cluster.join",))
+
+
+def _can_be_dialled(address: str) -> bool:
+    try:
+        return split_address(address)[1] > 0 and not is_every_interface(address)
+    except ValueError:
+        return False
+
+
+def _own_address(config: Config) -> Iterator[Contradiction]:
+    if config.peer_addr and not config.advertised.peer and is_every_interface(config.peer_addr):
+        message = (
+            f"peer_addr {config.peer_addr} stands for all addresses of this machine: set advertised.peer to the one that "
+            "the other nodes connect to"
+        )
+        yield Contradiction(message, ("peer_addr",))
+
+
+def _join_list(config: Config) -> Iterator[Contradiction]:
+    join = config.cluster.join
+    if not join:
+        return
+    if not config.peer_addr:
+        yield Contradiction("cluster.join needs peer_addr, which is empty", ("peer_addr", "cluster.join"))
+        return
+    nodes = [_node(address) for address in join]
+    repeated = [address for at, address in enumerate(join) if nodes[at] in nodes[:at]]
+    if repeated:
+        yield Contradiction(f"cluster.join has {repeated[0]} more than once", ("cluster.join",))
+    option = "advertised.peer" if config.advertised.peer else "peer_addr"
+    own = config.advertised.peer or config.peer_addr
+    if not is_every_interface(own) and _node(own) not in nodes:
+        message = (
+            f"cluster.join does not name this node, which is {own} by {option}: add it, on all nodes, or set "
+            f"advertised.peer to the address in the list that is this node's ({', '.join(join)})"
+        )
+        yield Contradiction(message, ("cluster.join", option))
+
+
+def _node(address: str) -> tuple[str, int]:
+    host, port = split_address(address)
+    return host.lower(), port
+
+
+def _tls(config: Config) -> Iterator[Contradiction]:
+    tls = config.cluster.tls
+    files = {"cert_file": tls.cert_file, "key_file": tls.key_file, "ca_file": tls.ca_file}
+    if any(files.values()) and not all(files.values()):
+        message = "cluster.tls.cert_file, cluster.tls.key_file and cluster.tls.ca_file must be set together"
+        yield Contradiction(message, tuple(f"cluster.tls.{name}" for name in files))
+
+
+def _unprotected(config: Config) -> Iterator[Contradiction]:
+    far = _beyond_loopback(config)
+    if far and not config.cluster.secret_file and not config.cluster.tls.cert_file:
+        options, addresses = zip(*far, strict=True)
+        message = (
+            f"{options[0]} has {addresses[0]}, which other machines can reach: nodes need cluster.secret_file, with the same "
+            "secret of 16 bytes or more on all of them, or cluster.tls. Without either use addresses of this machine, "
+            "such as 127.0.0.1:19094"
+        )
+        yield Contradiction(message, options)
+
+
+def _beyond_loopback(config: Config) -> list[tuple[str, str]]:
+    """Options with an address that other machines can reach, and the address."""
+    named = [
+        ("peer_addr", config.peer_addr),
+        ("advertised.peer", config.advertised.peer if config.peer_addr else ""),
+        *(("cluster.join", address) for address in config.cluster.join),
+    ]
+    return [(option, address) for option, address in named if address and not is_loopback(address)]

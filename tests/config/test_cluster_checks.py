@@ -1,0 +1,146 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pixy.config import load_config
+from pixy.errors import ConfigError
+
+HERE = "127.0.0.1:19094"
+THREE = "127.0.0.1:19094,127.0.0.1:19194,127.0.0.1:19294"
+FAR = {"peer_addr": "10.0.0.1:19094", "cluster.join": "10.0.0.1:19094,10.0.0.2:19094,10.0.0.3:19094"}
+TLS = {"cluster.tls.cert_file": "c.pem", "cluster.tls.key_file": "k.pem", "cluster.tls.ca_file": "a.pem"}
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    path = tmp_path / "secret"
+    path.write_bytes(bytes(range(97, 113)))
+    path.chmod(0o600)
+    return str(path)
+
+
+def problems_of(**flags: Any) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        load_config(None, {}, flags)
+    return str(raised.value).splitlines()
+
+
+@pytest.mark.parametrize("join", ["", HERE, THREE, "localhost:1,127.0.0.1:19094"])
+def test_a_join_list_that_names_this_node_is_accepted(join: str) -> None:
+    assert load_config(None, {}, {"cluster.join": join}).cluster.join == tuple(filter(None, join.split(",")))
+
+
+def test_a_file_has_a_join_list_as_a_list_or_a_text(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    for written in ("[127.0.0.1:19094, 127.0.0.1:19194]", "127.0.0.1:19094, 127.0.0.1:19194"):
+        file.write_text(f"cluster:\n  join: {written}\n")
+        assert load_config(file, {}, {}).cluster.join == ("127.0.0.1:19094", "127.0.0.1:19194")
+
+
+def test_the_environment_has_a_join_list() -> None:
+    config = load_config(None, {"PIXY_CLUSTER__JOIN": THREE, "PIXY_ADVERTISED__PEER": "127.0.0.1:19194"}, {})
+    assert config.cluster.join == tuple(THREE.split(","))
+
+
+@pytest.mark.parametrize("entry", ["19094", "host", "host:0", ":19094", "0.0.0.0:1", "host:99999"])
+def test_an_entry_that_nobody_can_connect_to_is_rejected(entry: str) -> None:
+    assert problems_of(**{"cluster.join": f"{HERE},{entry}"}) == [
+        f'--join: cluster.join has "{entry}"; expected host:port of a node, such as 10.0.0.1:19094'
+    ]
+
+
+def test_an_entry_that_is_there_twice_is_rejected() -> None:
+    problems = problems_of(**{"cluster.join": f"LOCALHOST:1,{HERE},localhost:1"})
+    assert "--join: cluster.join has localhost:1 more than once" in problems
+
+
+@pytest.mark.parametrize(
+    ("own", "option"), [("peer_addr", "peer_addr"), ("advertised.peer", "advertised.peer")]
+)
+def test_a_join_list_without_this_node_is_rejected(own: str, option: str) -> None:
+    problems = problems_of(**{"cluster.join": THREE, own: "127.0.0.1:1"})
+    assert problems == [
+        f"--join: cluster.join does not name this node, which is 127.0.0.1:1 by {option}: add it, on all nodes, or set "
+        "advertised.peer to the address in the list that is this node's (127.0.0.1:19094, 127.0.0.1:19194, 127.0.0.1:19294)"
+    ]
+
+
+def test_a_join_list_needs_an_address_to_listen_on() -> None:
+    assert problems_of(**{"cluster.join": THREE, "peer_addr": ""}) == [
+        "--peer-addr: cluster.join needs peer_addr, which is empty"
+    ]
+
+
+def test_without_a_join_list_peers_may_be_off() -> None:
+    assert load_config(None, {}, {"peer_addr": ""}).peer_addr == ""
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:19094", "[::]:19094", ":19094"])
+def test_other_nodes_need_one_address_of_this_one(address: str, secret: str) -> None:
+    assert problems_of(**{"peer_addr": address, "cluster.secret_file": secret}) == [
+        f"--peer-addr: peer_addr {address} stands for all addresses of this machine: set advertised.peer to the one that "
+        "the other nodes connect to"
+    ]
+    flags = {"peer_addr": address, "advertised.peer": "pixy-1:19094", "cluster.secret_file": secret}
+    assert load_config(None, {}, flags).advertised.peer == "pixy-1:19094"
+
+
+@pytest.mark.parametrize("option", ["advertised.peer", "advertised.grpc"])
+def test_an_advertised_address_that_nobody_can_connect_to_is_rejected(option: str) -> None:
+    flag = "--" + option.replace(".", "-")
+    assert problems_of(**{option: "0.0.0.0:1"}) == [
+        f'{flag}: {option} is "0.0.0.0:1"; expected host:port that others can connect to'
+    ]
+
+
+def test_a_peer_address_is_host_and_port() -> None:
+    assert problems_of(peer_addr="/run/peers") == [
+        '--peer-addr: peer_addr is "/run/peers"; expected host:port, such as 127.0.0.1:19091'
+    ]
+
+
+def test_addresses_beyond_loopback_need_a_secret_or_tls() -> None:
+    assert problems_of(**FAR) == [
+        "--peer-addr: peer_addr has 10.0.0.1:19094, which other machines can reach: nodes need cluster.secret_file, with the "
+        "same secret of 16 bytes or more on all of them, or cluster.tls. Without either use addresses of this machine, "
+        "such as 127.0.0.1:19094"
+    ]
+
+
+@pytest.mark.parametrize(
+    "flags", [{"advertised.peer": "pixy-1:19094"}, {"cluster.join": f"{HERE},pixy-2:19094"}]
+)
+def test_one_address_beyond_loopback_is_enough(flags: dict[str, str]) -> None:
+    (problem,) = problems_of(**flags)
+    assert "which other machines can reach" in problem
+
+
+def test_with_a_secret_alone_a_warning_says_what_it_does_not_protect(secret: str) -> None:
+    (warning,) = load_config(None, {}, {**FAR, "cluster.secret_file": secret}).warnings
+    assert "neither encrypted nor protected from changes" in warning
+
+
+def test_with_tls_there_is_no_warning() -> None:
+    assert load_config(None, {}, {**FAR, **TLS}).warnings == ()
+
+
+@pytest.mark.parametrize("missing", TLS)
+def test_the_files_of_tls_belong_together(missing: str) -> None:
+    flags = {name: value for name, value in TLS.items() if name != missing}
+    (problem,) = problems_of(**flags)
+    assert problem.endswith(
+        "cluster.tls.cert_file, cluster.tls.key_file and cluster.tls.ca_file must be set together"
+    )
+
+
+def test_a_cluster_of_two_gives_a_warning() -> None:
+    (warning,) = load_config(None, {}, {"cluster.join": f"{HERE},127.0.0.1:19194"}).warnings
+    assert warning.startswith("cluster.join names two nodes")
+
+
+def test_a_join_list_has_no_effect_without_an_embedded_cluster() -> None:
+    flags = {"cluster.join": THREE, "proxy.kafka.seed_peers": "localhost:9092"}
+    assert "cluster.join has no effect: no entry under proxies is an embedded cluster" in (
+        load_config(None, {}, flags).warnings
+    )
