@@ -33,13 +33,15 @@ from typing import Any
 
 import structlog
 
+from pixy import __version__
 from pixy.api.grpc import GrpcServer
 from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import SystemClock
-from pixy.cluster import Node, NodeOptions, unsynced_logs_max
-from pixy.config import Config, ProxyConfig, effective_client_id
-from pixy.errors import Internal
+from pixy.cluster import ClusterOptions, Node, NodeOptions, unsynced_logs_max
+from pixy.config import Config, ProxyConfig, effective_client_id, read_secret
+from pixy.errors import Internal, StartError
 from pixy.faults import FaultLog
+from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, TcpNetwork
 from pixy.proxy import Proxy
 from pixy.scheduling import run_soon
 from pixy.storage import RealDisk, ThreadWorker
@@ -135,6 +137,8 @@ class Daemon:
         self._backends: dict[str, Backend] = {}
         # Every cluster was ready once, and the drain has not begun.
         self._ready = False
+        self._peers: Peers | None = None
+        self._peer_address = ""
         self._server: GrpcServer | None = None
         self._stop = asyncio.Event()
         self._fault: BaseException | None = None
@@ -150,6 +154,7 @@ class Daemon:
             StartError, CorruptData: it cannot serve; nothing is left open.
         """
         try:
+            await self._start_peers()
             for name, proxy_config in self._config.proxies.items():
                 proxy = self._proxy(name, proxy_config)
                 await proxy.start()
@@ -162,8 +167,37 @@ class Daemon:
         except BaseException:
             for proxy in self._proxies.values():
                 await proxy.stop()
+            if self._peers is not None:
+                await self._peers.stop()
             raise
         return addresses
+
+    async def _start_peers(self) -> None:
+        """Listen for the other nodes of embedded clusters.
+
+        A node without a join list does without them where the address is taken: several lone nodes
+        may run on one machine with nothing configured.
+        """
+        config, cluster = self._config, self._config.cluster
+        if not config.peer_addr or all(each.kind != "embedded" for each in config.proxies.values()):
+            return
+        tls = cluster.tls
+        certificates = PeerCertificates(tls.cert_file, tls.key_file, tls.ca_file) if tls.cert_file else None
+        options = PeerOptions(
+            Address.parse(config.peer_addr),
+            secret=read_secret(cluster.secret_file) if cluster.secret_file else b"",
+            mutual_tls=certificates is not None,
+        )
+        peers = Peers(TcpNetwork(certificates), options, on_fault=self._faults.note)
+        try:
+            self._peer_address = str(await peers.start())
+        except StartError as error:
+            await peers.stop()
+            if cluster.join:
+                raise
+            log.warning(f"{error}; this node is alone, and no other can join it")
+            return
+        self._peers = peers
 
     async def wait_ready(self) -> bool:
         """Wait until every cluster is ready, then report SERVING; False if the stop was requested
@@ -257,6 +291,8 @@ class Daemon:
         await self._server.stop(grace=1.0)
         for proxy in proxies:
             await proxy.stop()
+        if self._peers is not None:
+            await self._peers.stop()
         if any(in_doubt):
             raise DaemonFault(f"stopped with {sum(in_doubt)} messages that are not known to be written")
         log.info("stopped")
@@ -294,8 +330,17 @@ class Daemon:
             random_bytes=os.urandom,
             worker=ThreadWorker,
             staging=config.staging,
+            cluster=ClusterOptions(
+                name,
+                join=tuple(sorted(map(Address.parse, self._config.cluster.join))),
+                address=self._config.advertised.peer or self._peer_address,
+                grpc_address=self._config.advertised.grpc or self._config.grpc_addr,
+                rack=self._config.cluster.rack,
+                version=__version__,
+            ),
         )
-        return EmbeddedBackend(Node(RealDisk(), self._clock, options, self.on_fault))
+        open_channel = None if self._peers is None else self._peers.channel
+        return EmbeddedBackend(Node(RealDisk(), self._clock, options, self.on_fault, open_channel))
 
     def counts(self) -> dict[str, int]:
         """Current numbers of tasks, connections and calls, and of what each cluster buffers for its

@@ -1,5 +1,6 @@
 """A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
+from pixy.cluster.cluster_options import ClusterOptions
 from pixy.cluster.coordinator import Coordinator, Member
 from pixy.cluster.entry_offsets import misplaced_batch, published_records
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
@@ -18,6 +19,7 @@ __all__ = [
     "METADATA_GROUP",
     "PARTITIONS_MAX",
     "SINKS_GROUP",
+    "ClusterOptions",
     "Coordinator",
     "GroupsState",
     "Member",

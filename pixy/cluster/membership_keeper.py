@@ -8,6 +8,7 @@ import structlog
 
 from pixy.cluster.driver import Driver
 from pixy.cluster.state_groups import StateGroups
+from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2
 
 __all__ = ["MembershipKeeper"]
 
@@ -36,3 +37,21 @@ class MembershipKeeper:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
+        nodes = [node.node_id for node in self._groups.metadata.nodes.values() if not node.removed]
+        for replica in self._groups.replicas():
+            group = replica.group
+            if not group.leads or group.node is None:
+                continue
+            raft = group.node.raft
+            conf = group.storage.conf_state
+            if conf.voters_outgoing or raft.pending_conf_index > group.applied_index:
+                continue
+            count = len(nodes) if len(nodes) < 3 else 3
+            wanted = sorted(nodes)[:count]
+            missing = [n for n in nodes if n not in conf.members]
+            if missing:
+                self._driver.change_configuration(group, ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, missing[0]),)))
+                continue
+            promote = [n for n in wanted if n in conf.learners]
+            if promote and all(raft.tracker.progress[n].match >= raft.log.committed for n in promote):
+                self._driver.change_configuration(group, ConfChangeV2(tuple(ConfChangeSingle(ConfChangeType.ADD_NODE, n) for n in promote)))

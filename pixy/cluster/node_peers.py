@@ -343,8 +343,8 @@ class NodePeers:
     # --- connections ------------------------------------------------------------------------------
 
     def _admit(self, hello: Hello) -> str | None:
-        if not self._node_id:
-            return f"node {self._options.address} is starting"
+        if not hello.node_id or not self._node_id:
+            return None  # one of them asks, or wants to join
         return self.members.admit(hello)
 
     def _on_up(self, node_id: int, hello: Hello) -> None:
