@@ -51,6 +51,11 @@ class Failover:
         led = [group for group in self._driver.groups.values() if group.leader == node_id]
         run_in_steps(self._forget(led, node_id))
 
+    def elect(self, group: RaftGroup) -> None:
+        """Campaign in a group without a leader, again until there is one."""
+        self._driver.campaign(group)
+        self._try_again([group], 0)
+
     def _forget(self, groups: Sequence[RaftGroup], node_id: int) -> Iterator[None]:
         mine: list[RaftGroup] = []
         for number, group in enumerate(groups):

@@ -452,6 +452,8 @@ class Node:
             on_readiness=lambda topic: self._loop.call_soon(self.observer.topic_changed, topic),
         )
         self._partitions.voters = ConfState((FIRST_NODE,))
+        if self.peers is not None:
+            self._partitions.elect = self.peers.elect
         self._reserve = Reserve(
             self._disk,
             self._options.directory,

@@ -253,6 +253,10 @@ class NodePeers:
                         self.members.add_address(hello.node_id, hello.address)
             await asyncio.sleep(_LEARN_PAUSE_S)
 
+    def elect(self, group: RaftGroup) -> None:
+        """Campaign in a group without a leader."""
+        self._failover.elect(group)
+
     def own_record(self) -> NodeRecord:
         """This node, as metadata is to know it."""
         assert self._log is not None

@@ -88,6 +88,7 @@ class Partitions:
 
     Attributes:
         voters: configuration of partitions without replicas of their own in metadata.
+        elect: elects a leader of a new raft group, of which the other members may not know yet.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Partitions:
         self._storage = storage
         self._driver = driver
         self.voters = ConfState((driver.node_id,))
+        self.elect: Callable[[RaftGroup], None] = driver.campaign
         self._writer = writer
         self._upkeep = upkeep
         self._removal = Removal(self._disk, self._topics, upkeep)
@@ -164,7 +166,7 @@ class Partitions:
             if len(replicas) > 1 and node_id in replicas:
                 group = self.group_of(of_topic.replicas[number] or self._make(of_topic, number))
                 if self._driver.open(group).raft.lead == NONE and replicas[0] == node_id:
-                    self._driver.campaign(group)
+                    self.elect(group)
             if not of_topic.opened % _OPENED_PER_STEP:
                 yield
 
