@@ -357,7 +357,7 @@ class Node:
     def _apply(self, replica: StateReplica, entry: Entry) -> Any:
         """Apply an entry of a state group, and act on its result."""
         result = replica.apply(entry)
-        if replica is self.state_groups.metadata_replica and self.metadata.nodes is not self._nodes:
+        if replica.machine is self.metadata and self.metadata.nodes is not self._nodes:
             self._nodes_changed()
         if self._starting:
             return result
