@@ -1,20 +1,31 @@
-"""The state machine of raft group `metadata`: the topics, and the raft group of each partition.
+"""The state machine of raft group `metadata`: nodes, topics, and raft group and replicas of each
+partition.
 
 Pure and deterministic: every replica that applies the same commands has the same state. Ids of
-topics and raft groups are never reused.
+nodes, topics and raft groups are never reused.
+
+Replicas of a partition are placed when it is created (`placement`), and lose nodes that leave.
+Nodes that come later do not change them.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
-from pixy.errors import InvalidArgument, PixyError, TopicExists, UnknownTopic
+from pixy.cluster.newer_command import newer_command
+from pixy.cluster.nodes import FIRST_NODE, NodeInfo, NodeTable, node_record
+from pixy.cluster.placement import ReplicaCounts, ReplicaSets, place, replication_of
+from pixy.errors import FailedPrecondition, InvalidArgument, PixyError, TopicExists, UnknownTopic
 from pixy.proto.state_pb2 import (
     AlterTopic,
     ClusterRecord,
     CreateTopic,
     DeleteTopic,
+    InitCluster,
     MetadataCommand,
+    NodeRecord,
+    ReplicaSet,
     TopicRecord,
 )
 from pixy.records import check_topic_name
@@ -24,6 +35,8 @@ __all__ = [
     "METADATA_GROUP",
     "PARTITIONS_MAX",
     "DeletedTopic",
+    "LeftNode",
+    "MetadataResult",
     "MetadataState",
     "Topic",
     "check_partitions",
@@ -37,6 +50,8 @@ FIRST_PARTITION_GROUP = 1000
 
 PARTITIONS_MAX = 10_000
 _CLUSTER_KEY = b"cluster"
+_NODE_KEY = b"node/"
+_TOPIC_KEY = b"topic/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +59,9 @@ class Topic:
     """One topic.
 
     Attributes:
-        version: 1 at creation, raised by every change.
+        version: 1 at creation, raised by every change of partitions and options.
         raft_groups: raft group of each partition, by its number.
+        replicas: nodes of each partition, by its number; the first one is preferred as leader.
     """
 
     name: str
@@ -53,6 +69,7 @@ class Topic:
     version: int
     config: Mapping[str, str]
     raft_groups: tuple[int, ...]
+    replicas: ReplicaSets = ()
 
 
 def check_partitions(count: int) -> None:
@@ -71,8 +88,19 @@ class DeletedTopic(NamedTuple):
     topic: Topic
 
 
+class LeftNode(NamedTuple):
+    """A node has left the cluster, and the replicas of these topics."""
+
+    node: NodeInfo
+    topics: tuple[Topic, ...]
+
+
+MetadataResult = Topic | DeletedTopic | LeftNode | int | PixyError | None
+"""Result of a command; the number is the id of a registered node."""
+
+
 class MetadataState:
-    """Topics and the raft groups of their partitions.
+    """Nodes, topics and the raft groups of their partitions.
 
     Attributes:
         groups_count: number of state groups for consumer groups; 0 before the cluster's first
@@ -86,47 +114,99 @@ class MetadataState:
         self.groups_count = 0
         self.next_raft_group = FIRST_PARTITION_GROUP
         self.topics: dict[str, Topic] = {}
+        self._table = NodeTable()
+        # Invariant: they count the replicas of `topics`.
+        self._counts = ReplicaCounts()
 
-    def apply(self, payload: bytes) -> Topic | DeletedTopic | PixyError | None:
-        """Apply one command; returns its result for the proposer."""
+    @property
+    def nodes(self) -> dict[int, NodeInfo]:
+        """All nodes that ever were in the cluster, by id; another object after each change."""
+        return self._table.nodes
+
+    @property
+    def registered(self) -> list[int]:
+        """Ids of the nodes that have not left, ascending; at least one."""
+        return self._table.registered()
+
+    @property
+    def feature_level(self) -> int:
+        """Newest commands that every registered node knows."""
+        return self._table.feature_level
+
+    def under_replicated(self) -> list[str]:
+        """Topics with fewer replicas than their replication and the registered nodes allow."""
+        nodes = set(self.registered)
+        return [
+            topic.name
+            for topic in self.topics.values()
+            if any(
+                len(nodes.intersection(replicas)) < min(replication_of(topic.config), len(nodes))
+                for replicas in set(topic.replicas)
+            )
+        ]
+
+    def apply(self, payload: bytes) -> MetadataResult:
+        """Apply one command; returns its result for the proposer.
+
+        Raises:
+            DataDirectoryError: a newer release wrote it.
+        """
         command = MetadataCommand.FromString(payload)
+        result: MetadataResult = None
         match command.WhichOneof("command"):
             case "init_cluster":
-                self.groups_count = self.groups_count or command.init_cluster.groups_count
-                return None
+                self._init_cluster(command.init_cluster)
             case "create_topic":
-                return self._create_topic(command.create_topic)
+                result = self._create_topic(command.create_topic)
             case "alter_topic":
-                return self._alter_topic(command.alter_topic)
+                result = self._alter_topic(command.alter_topic)
             case "delete_topic":
-                return self._delete_topic(command.delete_topic)
-            case other:
-                raise AssertionError(f"unknown metadata command {other}")
+                result = self._delete_topic(command.delete_topic)
+            case "register_node":
+                result = self._table.register(command.register_node)
+            case "start_node":
+                result = self._table.start(command.start_node)
+            case "remove_node":
+                result = self._remove_node(command.remove_node.node_id, lost=False)
+            case "forget_node":
+                result = self._remove_node(command.forget_node.node_id, lost=True)
+            case _:
+                raise newer_command("metadata")
+        return result
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
         """The whole state as checkpoint records.
 
         May be consumed on another thread while commands are applied.
         """
-        cluster = ClusterRecord(groups_count=self.groups_count, next_raft_group=self.next_raft_group)
-        return _records(cluster, list(self.topics.values()))
+        cluster = ClusterRecord(
+            groups_count=self.groups_count,
+            next_raft_group=self.next_raft_group,
+            next_node_id=self._table.next_node_id,
+        )
+        return _records(cluster, self.nodes, list(self.topics.values()))
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Replace the whole state by a checkpoint's records."""
         self.topics = {}
+        self._table, self._counts = NodeTable(), ReplicaCounts()
         for key, value in records:
             if key == _CLUSTER_KEY:
                 cluster = ClusterRecord.FromString(value)
                 self.groups_count, self.next_raft_group = cluster.groups_count, cluster.next_raft_group
+                self._table.next_node_id = max(self._table.next_node_id, cluster.next_node_id)
+            elif key.startswith(_NODE_KEY):
+                self._table.restore(NodeRecord.FromString(value))
             else:
-                record = TopicRecord.FromString(value)
-                self.topics[record.name] = Topic(
-                    record.name,
-                    record.topic_id,
-                    record.changes + 1,
-                    dict(record.config),
-                    tuple(record.raft_groups),
-                )
+                topic = _topic_of(TopicRecord.FromString(value))
+                self.topics[topic.name] = topic
+                self._counts.add(topic.replicas)
+
+    def _init_cluster(self, command: InitCluster) -> None:
+        if not self.groups_count:
+            self.groups_count = command.groups_count
+            if command.HasField("first_node"):
+                self._table.restore(command.first_node)
 
     def _create_topic(self, command: CreateTopic) -> Topic | PixyError:
         try:
@@ -136,9 +216,8 @@ class MetadataState:
             return error
         if command.name in self.topics:
             return TopicExists(f"topic {command.name} exists already")
-        raft_groups = self._new_raft_groups(command.partitions)
-        topic = Topic(command.name, command.topic_id, 1, dict(command.config), raft_groups)
-        self.topics[topic.name] = topic
+        topic = Topic(command.name, command.topic_id, 1, dict(command.config), (), ())
+        topic = self.topics[topic.name] = self._with_partitions(topic, command.partitions)
         return topic
 
     def _alter_topic(self, command: AlterTopic) -> Topic | PixyError:
@@ -154,29 +233,86 @@ class MetadataState:
         config = {name: value for name, value in topic.config.items() if name not in command.unset_config}
         config |= command.set_config
         if wanted != present or config != topic.config:
-            raft_groups = topic.raft_groups + self._new_raft_groups(wanted - present)
-            topic = replace(topic, version=topic.version + 1, config=config, raft_groups=raft_groups)
-            self.topics[topic.name] = topic
+            topic = replace(topic, version=topic.version + 1, config=config)
+            topic = self.topics[topic.name] = self._with_partitions(topic, wanted - present)
         return topic
 
     def _delete_topic(self, command: DeleteTopic) -> DeletedTopic | PixyError:
         topic = self.topics.pop(command.name, None)
-        return UnknownTopic(f"unknown topic {command.name}") if topic is None else DeletedTopic(topic)
+        if topic is None:
+            return UnknownTopic(f"unknown topic {command.name}")
+        self._counts.remove(topic.replicas)
+        return DeletedTopic(topic)
 
-    def _new_raft_groups(self, count: int) -> tuple[int, ...]:
+    def _with_partitions(self, topic: Topic, count: int) -> Topic:
+        """A topic with `count` further partitions."""
         first = self.next_raft_group
         self.next_raft_group += count
-        return tuple(range(first, self.next_raft_group))
+        replication = replication_of(topic.config)
+        placed = place(count, replication, self.registered, self._counts, topic.replicas)
+        self._counts.add(placed)
+        raft_groups = (*topic.raft_groups, *range(first, self.next_raft_group))
+        return replace(topic, raft_groups=raft_groups, replicas=topic.replicas + placed)
+
+    def _remove_node(self, node_id: int, *, lost: bool) -> LeftNode | PixyError | None:
+        """A node leaves; it keeps replicas that no other node has."""
+        node = self._table.leaving(node_id)
+        if isinstance(node, PixyError):
+            return node
+        if node.removed:
+            return None
+        alone = (node_id,)
+        if not lost:
+            for topic in self.topics.values():
+                if alone in topic.replicas:
+                    return FailedPrecondition(
+                        f"node {node_id} has the only replica of partition {topic.replicas.index(alone)} of topic {topic.name}"
+                    )
+        self._table.remove(node)
+        changed = [
+            self._without(topic, node_id)
+            for topic in self.topics.values()
+            if node_id in chain.from_iterable(set(topic.replicas) - {alone})
+        ]
+        self.topics |= {topic.name: topic for topic in changed}
+        return LeftNode(self.nodes[node_id], tuple(changed))
+
+    def _without(self, topic: Topic, node_id: int) -> Topic:
+        """A topic without the replicas on a node, except those that are the only ones."""
+        left = {
+            replicas: tuple([node for node in replicas if node != node_id]) or replicas
+            for replicas in set(topic.replicas)
+        }
+        replicas = tuple([left[replicas] for replicas in topic.replicas])
+        self._counts.remove(topic.replicas)
+        self._counts.add(replicas)
+        return replace(topic, replicas=replicas)
 
 
-def _records(cluster: ClusterRecord, topics: list[Topic]) -> Iterable[tuple[bytes, bytes]]:
+def _records(
+    cluster: ClusterRecord, nodes: Mapping[int, NodeInfo], topics: list[Topic]
+) -> Iterable[tuple[bytes, bytes]]:
     yield _CLUSTER_KEY, cluster.SerializeToString()
+    for node in nodes.values():
+        yield _NODE_KEY + b"%d" % node.node_id, node_record(node).SerializeToString()
     for topic in topics:
+        sets = {replicas: number for number, replicas in enumerate(dict.fromkeys(topic.replicas))}
         record = TopicRecord(
             name=topic.name,
             topic_id=topic.topic_id,
             config=topic.config,
             changes=topic.version - 1,
             raft_groups=topic.raft_groups,
+            replica_sets=[ReplicaSet(node_ids=replicas) for replicas in sets],
+            replica_set=[sets[replicas] for replicas in topic.replicas],
         )
-        yield b"topic/" + topic.name.encode(), record.SerializeToString()
+        yield _TOPIC_KEY + topic.name.encode(), record.SerializeToString()
+
+
+def _topic_of(record: TopicRecord) -> Topic:
+    raft_groups = tuple(record.raft_groups)
+    sets = [tuple(each.node_ids) for each in record.replica_sets]
+    replicas = tuple([sets[number] for number in record.replica_set])
+    if not sets:  # a release without other nodes
+        replicas = ((FIRST_NODE,),) * len(raft_groups)
+    return Topic(record.name, record.topic_id, record.changes + 1, dict(record.config), raft_groups, replicas)

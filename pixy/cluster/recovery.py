@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from pixy.cluster.nodes import FIRST_NODE
 from pixy.errors import DataDirectoryError
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import (
@@ -18,8 +19,6 @@ from pixy.storage import (
 )
 
 __all__ = ["DataDirectory", "RecoveredNode", "recover_node"]
-
-_FIRST_NODE = 1
 
 
 class DataDirectory(NamedTuple):
@@ -64,7 +63,7 @@ def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], byte
     try:
         if "identity" not in disk.names(directory):
             _sync_ancestors(disk, directory)
-        new = NodeIdentity(cluster_id=random_bytes(16), node_id=_FIRST_NODE)
+        new = NodeIdentity(cluster_id=random_bytes(16), node_id=FIRST_NODE, secret=random_bytes(16))
         identity = load_identity(disk, directory, new)
         _sync_directories(disk, directory)
         disk.make_directory(directory / "journal")

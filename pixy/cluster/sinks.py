@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from pixy.cluster.newer_command import newer_command
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted
 from pixy.proto.state_pb2 import (
     PublicationPart,
@@ -89,8 +90,8 @@ class SinksState:
                 for sink_id in expired.sink_ids:
                     if self.is_inactive_since(sink_id, expired.before_ms):
                         del self.sinks[sink_id]
-            case other:
-                raise AssertionError(f"unknown sinks command {other}")
+            case _:
+                raise newer_command("sinks")
         return None
 
     def is_published(self, stage: StageName) -> bool:

@@ -12,14 +12,16 @@ __all__ = ["check_topic_config", "log_options"]
 _LONG_MAX = 2**63 - 1
 _SEGMENT_BYTES_MAX = 1 << 30
 """Kafka's tools count the bytes of a segment in 31 bits, as do the positions in its index."""
+_REPLICATION_MAX = 7
 _BOUNDS = {
     "retention_bytes": (-1, _LONG_MAX),
     "retention_ms": (-1, _LONG_MAX),
     "segment_bytes": (1, _SEGMENT_BYTES_MAX),
     "segment_ms": (1, _LONG_MAX),
+    "replication": (1, _REPLICATION_MAX),
 }
-"""Least and greatest value of each option, by Kafka's name with underscores for dots; -1 stands for
-no bound.
+"""Least and greatest value of each option: the number of replicas, and Kafka's options by their
+names with underscores for dots; -1 stands for no bound.
 """
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")

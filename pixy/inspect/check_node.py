@@ -263,7 +263,7 @@ class _NodeCheck:
             for entry in entries or ():
                 if entry.entry_type is EntryType.COMMAND:
                     machine.apply(entry.command)
-        except CorruptData as error:
+        except (CorruptData, DataDirectoryError) as error:
             group.whole = self._journal.whole = False
             self.report.damaged("state", name, f"{error}: the next start is refused")
             return group

@@ -28,6 +28,7 @@ from pixy.proto.state_pb2 import (
     GroupsCommand,
     HardState,
     MetadataCommand,
+    NodeRecord,
     OffsetRecord,
     PartitionCommand,
     PublicationRecord,
@@ -65,6 +66,7 @@ _SUFFIXES = (".journal", ".checkpoint", ".log", ".batches")
 _IDENTITIES = ("identity", STAGE_FILE)
 _HEADER_BYTES = 64
 _GROUP_KEY = b"group\0"
+_NODE_KEY = b"node/"
 _CODECS = {number: name for name, number in COMPRESSION.items()}
 _MESSAGES: Mapping[EntryType, type[ConfChange | ConfChangeV2 | StagedPiece]] = {
     EntryType.CONF_CHANGE: ConfChange,
@@ -346,6 +348,8 @@ def _dump_checkpoint(disk: Disk, path: Path) -> Iterator[DumpLine]:
             yield DumpLine("offset", _plain(OffsetRecord.FromString(value)))
         elif key == b"cluster":
             yield DumpLine("cluster", _plain(ClusterRecord.FromString(value)))
+        elif key.startswith(_NODE_KEY):
+            yield DumpLine("node", _plain(NodeRecord.FromString(value)))
         else:
             yield DumpLine("topic", _plain(TopicRecord.FromString(value)))
 

@@ -30,19 +30,25 @@ class NodeIdentity(_message.Message):
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """16 random bytes, generated at the first start."""
     node_id: _builtins.int
     """Id of this node in its cluster; the first node is 1."""
+    secret: _builtins.bytes
+    """16 random bytes. With the id they are the node's identity, whatever its addresses. Empty in
+    directories of releases without them.
+    """
     def __init__(
         self,
         *,
         cluster_id: _builtins.bytes = ...,
         node_id: _builtins.int = ...,
+        secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "node_id", b"node_id", "secret", b"secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -288,6 +294,10 @@ class MetadataCommand(_message.Message):
     CREATE_TOPIC_FIELD_NUMBER: _builtins.int
     ALTER_TOPIC_FIELD_NUMBER: _builtins.int
     DELETE_TOPIC_FIELD_NUMBER: _builtins.int
+    REGISTER_NODE_FIELD_NUMBER: _builtins.int
+    START_NODE_FIELD_NUMBER: _builtins.int
+    REMOVE_NODE_FIELD_NUMBER: _builtins.int
+    FORGET_NODE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def init_cluster(self) -> Global___InitCluster: ...
     @_builtins.property
@@ -296,6 +306,14 @@ class MetadataCommand(_message.Message):
     def alter_topic(self) -> Global___AlterTopic: ...
     @_builtins.property
     def delete_topic(self) -> Global___DeleteTopic: ...
+    @_builtins.property
+    def register_node(self) -> Global___RegisterNode: ...
+    @_builtins.property
+    def start_node(self) -> Global___StartNode: ...
+    @_builtins.property
+    def remove_node(self) -> Global___RemoveNode: ...
+    @_builtins.property
+    def forget_node(self) -> Global___ForgetNode: ...
     def __init__(
         self,
         *,
@@ -303,12 +321,16 @@ class MetadataCommand(_message.Message):
         create_topic: Global___CreateTopic | None = ...,
         alter_topic: Global___AlterTopic | None = ...,
         delete_topic: Global___DeleteTopic | None = ...,
+        register_node: Global___RegisterNode | None = ...,
+        start_node: Global___StartNode | None = ...,
+        remove_node: Global___RemoveNode | None = ...,
+        forget_node: Global___ForgetNode | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "init_cluster", b"init_cluster"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "forget_node", b"forget_node", "init_cluster", b"init_cluster", "register_node", b"register_node", "remove_node", b"remove_node", "start_node", b"start_node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "init_cluster", b"init_cluster"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "forget_node", b"forget_node", "init_cluster", b"init_cluster", "register_node", b"register_node", "remove_node", b"remove_node", "start_node", b"start_node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["init_cluster", "create_topic", "alter_topic", "delete_topic"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["init_cluster", "create_topic", "alter_topic", "delete_topic", "register_node", "start_node", "remove_node", "forget_node"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -321,20 +343,213 @@ class InitCluster(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUPS_COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_NODE_FIELD_NUMBER: _builtins.int
     groups_count: _builtins.int
     """Number of raft groups `groups-0..n`; never changes."""
+    @_builtins.property
+    def first_node(self) -> Global___NodeRecord:
+        """The node that makes the cluster, which is node 1. Absent in clusters of earlier releases: their
+        node 1 is registered by its first `StartNode`.
+        """
+
     def __init__(
         self,
         *,
         groups_count: _builtins.int = ...,
+        first_node: Global___NodeRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_node", b"first_node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups_count", b"groups_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_node", b"first_node", "groups_count", b"groups_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InitCluster: _TypeAlias = InitCluster  # noqa: Y015
+
+@_typing.final
+class NodeRecord(_message.Message):
+    """Checkpoint record of one node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    GRPC_ADDRESS_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    secret: _builtins.bytes
+    """16 random bytes; with the id they are the node's identity."""
+    address: _builtins.str
+    """Addresses for other nodes and for clients, as "host:port"."""
+    grpc_address: _builtins.str
+    rack: _builtins.str
+    incarnation: _builtins.int
+    """Number of the newest known start, and the random bytes of its process."""
+    process: _builtins.bytes
+    version: _builtins.str
+    """Release of pixy that it runs."""
+    feature_level: _builtins.int
+    """Newest commands that this release knows."""
+    removed: _builtins.bool
+    """Left the cluster; neither id nor secret come back."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        secret: _builtins.bytes = ...,
+        address: _builtins.str = ...,
+        grpc_address: _builtins.str = ...,
+        rack: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        process: _builtins.bytes = ...,
+        version: _builtins.str = ...,
+        feature_level: _builtins.int = ...,
+        removed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "node_id", b"node_id", "process", b"process", "rack", b"rack", "removed", b"removed", "secret", b"secret", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeRecord: _TypeAlias = NodeRecord  # noqa: Y015
+
+@_typing.final
+class RegisterNode(_message.Message):
+    """A new node joins. Its id is the result. The same secret again gets the same id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECRET_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    GRPC_ADDRESS_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    secret: _builtins.bytes
+    address: _builtins.str
+    grpc_address: _builtins.str
+    rack: _builtins.str
+    incarnation: _builtins.int
+    version: _builtins.str
+    process: _builtins.bytes
+    feature_level: _builtins.int
+    """0: that of the first release with this command."""
+    def __init__(
+        self,
+        *,
+        secret: _builtins.bytes = ...,
+        address: _builtins.str = ...,
+        grpc_address: _builtins.str = ...,
+        rack: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        version: _builtins.str = ...,
+        process: _builtins.bytes = ...,
+        feature_level: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "process", b"process", "rack", b"rack", "secret", b"secret", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterNode: _TypeAlias = RegisterNode  # noqa: Y015
+
+@_typing.final
+class StartNode(_message.Message):
+    """A node has started. Refused for an older self: one whose start is not newer than the known one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    GRPC_ADDRESS_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    secret: _builtins.bytes
+    address: _builtins.str
+    grpc_address: _builtins.str
+    rack: _builtins.str
+    incarnation: _builtins.int
+    version: _builtins.str
+    process: _builtins.bytes
+    feature_level: _builtins.int
+    """As in `RegisterNode`."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        secret: _builtins.bytes = ...,
+        address: _builtins.str = ...,
+        grpc_address: _builtins.str = ...,
+        rack: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        version: _builtins.str = ...,
+        process: _builtins.bytes = ...,
+        feature_level: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "node_id", b"node_id", "process", b"process", "rack", b"rack", "secret", b"secret", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartNode: _TypeAlias = StartNode  # noqa: Y015
+
+@_typing.final
+class RemoveNode(_message.Message):
+    """A node leaves. Refused while it has the only replica of a partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNode: _TypeAlias = RemoveNode  # noqa: Y015
+
+@_typing.final
+class ForgetNode(_message.Message):
+    """A node is lost for good, with all of its data."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetNode: _TypeAlias = ForgetNode  # noqa: Y015
 
 @_typing.final
 class CreateTopic(_message.Message):
@@ -464,18 +679,22 @@ class ClusterRecord(_message.Message):
 
     GROUPS_COUNT_FIELD_NUMBER: _builtins.int
     NEXT_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    NEXT_NODE_ID_FIELD_NUMBER: _builtins.int
     groups_count: _builtins.int
     next_raft_group: _builtins.int
     """Raft group of the next partition; ids are never reused."""
+    next_node_id: _builtins.int
+    """Id of the next node; ids are never reused. 0 in checkpoints of releases without nodes."""
     def __init__(
         self,
         *,
         groups_count: _builtins.int = ...,
         next_raft_group: _builtins.int = ...,
+        next_node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups_count", b"groups_count", "next_raft_group", b"next_raft_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups_count", b"groups_count", "next_node_id", b"next_node_id", "next_raft_group", b"next_raft_group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -512,6 +731,8 @@ class TopicRecord(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    REPLICA_SETS_FIELD_NUMBER: _builtins.int
+    REPLICA_SET_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     changes: _builtins.int
@@ -522,6 +743,14 @@ class TopicRecord(_message.Message):
     def raft_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Raft group of each partition, indexed by partition number."""
 
+    @_builtins.property
+    def replica_sets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaSet]:
+        """Different sets of replicas, and the set of each partition, indexed by partition number. Without
+        them node 1 has the only replica of each.
+        """
+
+    @_builtins.property
+    def replica_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -530,14 +759,38 @@ class TopicRecord(_message.Message):
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         changes: _builtins.int = ...,
         raft_groups: _abc.Iterable[_builtins.int] | None = ...,
+        replica_sets: _abc.Iterable[Global___ReplicaSet] | None = ...,
+        replica_set: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "config", b"config", "name", b"name", "raft_groups", b"raft_groups", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "config", b"config", "name", b"name", "raft_groups", b"raft_groups", "replica_set", b"replica_set", "replica_sets", b"replica_sets", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopicRecord: _TypeAlias = TopicRecord  # noqa: Y015
+
+@_typing.final
+class ReplicaSet(_message.Message):
+    """Nodes with a replica; the first one is preferred as leader."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        node_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_ids", b"node_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaSet: _TypeAlias = ReplicaSet  # noqa: Y015
 
 @_typing.final
 class PartitionCommand(_message.Message):
@@ -1014,6 +1267,8 @@ class GroupsCommand(_message.Message):
     FORGET_TOPICS_FIELD_NUMBER: _builtins.int
     TOUCH_GROUPS_FIELD_NUMBER: _builtins.int
     EXPIRE_GROUPS_FIELD_NUMBER: _builtins.int
+    CLAIM_GROUP_FIELD_NUMBER: _builtins.int
+    RELEASE_GROUP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def commit_offsets(self) -> Global___CommitOffsets: ...
     @_builtins.property
@@ -1022,6 +1277,10 @@ class GroupsCommand(_message.Message):
     def touch_groups(self) -> Global___TouchGroups: ...
     @_builtins.property
     def expire_groups(self) -> Global___ExpireGroups: ...
+    @_builtins.property
+    def claim_group(self) -> Global___ClaimGroup: ...
+    @_builtins.property
+    def release_group(self) -> Global___ReleaseGroup: ...
     def __init__(
         self,
         *,
@@ -1029,12 +1288,14 @@ class GroupsCommand(_message.Message):
         forget_topics: Global___ForgetTopics | None = ...,
         touch_groups: Global___TouchGroups | None = ...,
         expire_groups: Global___ExpireGroups | None = ...,
+        claim_group: Global___ClaimGroup | None = ...,
+        release_group: Global___ReleaseGroup | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "touch_groups", b"touch_groups"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claim_group", b"claim_group", "command", b"command", "commit_offsets", b"commit_offsets", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "release_group", b"release_group", "touch_groups", b"touch_groups"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "touch_groups", b"touch_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_group", b"claim_group", "command", b"command", "commit_offsets", b"commit_offsets", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "release_group", b"release_group", "touch_groups", b"touch_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups", "claim_group", "release_group"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -1049,9 +1310,14 @@ class CommitOffsets(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     timestamp_ms: _builtins.int
     """Wall clock of the proposer, milliseconds since the Unix epoch."""
+    node_id: _builtins.int
+    """The committing process: refused if another one has claimed the consumer group. 0: not fenced."""
+    incarnation: _builtins.int
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]: ...
     def __init__(
@@ -1060,14 +1326,104 @@ class CommitOffsets(_message.Message):
         group: _builtins.str = ...,
         offsets: _abc.Iterable[Global___CommittedOffset] | None = ...,
         timestamp_ms: _builtins.int = ...,
+        node_id: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "offsets", b"offsets", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "node_id", b"node_id", "offsets", b"offsets", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommitOffsets: _TypeAlias = CommitOffsets  # noqa: Y015
+
+@_typing.final
+class GroupClaim(_message.Message):
+    """A process of a node, which consumes in a consumer group for the whole cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    incarnation: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupClaim: _TypeAlias = GroupClaim  # noqa: Y015
+
+@_typing.final
+class ClaimGroup(_message.Message):
+    """A node claims a consumer group. Refused while another node has claimed it, unless the claim is
+    the one that it takes over.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    TAKES_FROM_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    node_id: _builtins.int
+    incarnation: _builtins.int
+    timestamp_ms: _builtins.int
+    """Wall clock of the proposer, milliseconds since the Unix epoch."""
+    @_builtins.property
+    def takes_from(self) -> Global___GroupClaim: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        node_id: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        takes_from: Global___GroupClaim | None = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["takes_from", b"takes_from"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "node_id", b"node_id", "takes_from", b"takes_from", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimGroup: _TypeAlias = ClaimGroup  # noqa: Y015
+
+@_typing.final
+class ReleaseGroup(_message.Message):
+    """Ends a claim. No effect if another process has claimed the consumer group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    node_id: _builtins.int
+    incarnation: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        node_id: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseGroup: _TypeAlias = ReleaseGroup  # noqa: Y015
 
 @_typing.final
 class CommittedOffset(_message.Message):
@@ -1182,18 +1538,24 @@ class GroupRecord(_message.Message):
 
     GROUP_FIELD_NUMBER: _builtins.int
     ACTIVE_MS_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     active_ms: _builtins.int
     """Time of the last commit, or when the group last had members."""
+    @_builtins.property
+    def claim(self) -> Global___GroupClaim:
+        """Absent: nobody has claimed it."""
+
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         active_ms: _builtins.int = ...,
+        claim: Global___GroupClaim | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "group", b"group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "claim", b"claim", "group", b"group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

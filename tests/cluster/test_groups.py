@@ -2,19 +2,24 @@
 group.
 """
 
+from collections import deque
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.groups import Forgotten, GroupsState, groups_index
+from pixy.cluster.groups import Claim, Forgotten, GroupsState, groups_index
+from pixy.errors import DataDirectoryError, OwnedElsewhere, PixyError
 from pixy.proto.state_pb2 import (
+    ClaimGroup,
     CommitOffsets,
     CommittedOffset,
     ExpireGroups,
     ForgetTopics,
+    GroupClaim,
     GroupsCommand,
+    ReleaseGroup,
     TouchGroups,
 )
 from pixy.records import OffsetCommit
@@ -58,9 +63,9 @@ def test_an_offset_may_go_back() -> None:
     assert state.committed("g", b"a") == {0: OffsetCommit(3, "m3")}
 
 
-def test_an_unknown_command_is_a_bug() -> None:
-    with pytest.raises(AssertionError, match="unknown groups command None"):
-        GroupsState().apply(b"")
+def test_an_unknown_command_is_that_of_a_newer_release() -> None:
+    with pytest.raises(DataDirectoryError, match="a newer release wrote it"):
+        GroupsState().apply(b"\xfa\x07\x01x")
 
 
 @given(COMMITS)
@@ -209,7 +214,7 @@ def test_topics_are_forgotten_at_once_and_their_offsets_removed_in_steps() -> No
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("cftes"), st.sampled_from("gh"), st.sampled_from("ab")), max_size=25)
+    st.lists(st.tuples(st.sampled_from("cftesCR"), st.sampled_from("gh"), st.sampled_from("ab")), max_size=25)
 )
 def test_the_time_of_sweeping_forgotten_topics_changes_nothing(steps: list[tuple[str, str, str]]) -> None:
     swept, lazy = GroupsState(), GroupsState()
@@ -220,6 +225,8 @@ def test_the_time_of_sweeping_forgotten_topics_changes_nothing(steps: list[tuple
             "t": touch(at, group),
             "e": expire(at - 1, group),
             "s": touch(0),
+            "C": claim(group, at % 2 + 1, 1, timestamp_ms=at),
+            "R": release(group, at % 2 + 1, 1),
         }[what]
         for state in (swept, lazy):
             state.apply(command)
@@ -237,3 +244,161 @@ def test_the_time_of_sweeping_forgotten_topics_changes_nothing(steps: list[tuple
                     swept.committed(each, of) for of in (b"a", b"b")
                 ]
         assert inactive(restored, at) == inactive(swept, at)
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def claim(
+    group: str, node_id: int, incarnation: int, takes_from: Claim | None = None, timestamp_ms: int = 0
+) -> bytes:
+    command = ClaimGroup(
+        group=group,
+        node_id=node_id,
+        incarnation=incarnation,
+        takes_from=None if takes_from is None else GroupClaim(**takes_from._asdict()),
+        timestamp_ms=timestamp_ms,
+    )
+    return GroupsCommand(claim_group=command).SerializeToString()
+
+
+def release(group: str, node_id: int, incarnation: int) -> bytes:
+    command = ReleaseGroup(group=group, node_id=node_id, incarnation=incarnation)
+    return GroupsCommand(release_group=command).SerializeToString()
+
+
+def fenced(offset: int, node_id: int, incarnation: int, group: str = "g") -> bytes:
+    offsets = [CommittedOffset(topic="a", topic_id=b"a", offset=offset)]
+    command = CommitOffsets(group=group, offsets=offsets, node_id=node_id, incarnation=incarnation)
+    return GroupsCommand(commit_offsets=command).SerializeToString()
+
+
+def claimed(node_id: int, incarnation: int) -> GroupsState:
+    state = GroupsState()
+    assert state.apply(claim("g", node_id, incarnation)) is None
+    return state
+
+
+@pytest.mark.parametrize(
+    ("command", "owner"),
+    [
+        (claim("g", 2, 5), Claim(2, 5)),  # again
+        (claim("g", 2, 6), Claim(2, 6)),  # a later process of the node
+        (claim("g", 3, 1, Claim(2, 5)), Claim(3, 1)),  # takes over
+    ],
+)
+def test_a_claim_is_granted(command: bytes, owner: Claim) -> None:
+    state = claimed(2, 5)
+    assert state.apply(command) is None
+    assert (state.claimed_by("g"), state.claimed_by("h")) == (owner, None)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        claim("g", 3, 9),
+        claim("g", 2, 4),
+        claim("g", 2, 4, Claim(2, 5)),
+        claim("g", 3, 1, Claim(2, 4)),
+        claim("g", 3, 1, Claim(4, 1)),
+    ],
+)
+def test_a_claim_is_refused_with_the_owner(command: bytes) -> None:
+    state = claimed(2, 5)
+    refusal = state.apply(command)
+    assert isinstance(refusal, OwnedElsewhere)
+    assert str(refusal) == "consumer group g is consumed in on node 2"
+    assert state.claimed_by("g") == Claim(2, 5)
+
+
+def test_of_two_nodes_that_give_up_an_owner_one_succeeds_it() -> None:
+    state = claimed(2, 5)
+    assert state.apply(claim("g", 1, 1, Claim(2, 5))) is None
+    assert isinstance(state.apply(claim("g", 3, 1, Claim(2, 5))), OwnedElsewhere)
+    assert state.claimed_by("g") == Claim(1, 1)
+
+
+def test_a_claim_ends_when_its_owner_releases_it() -> None:
+    state = claimed(2, 5)
+    for stale in (release("g", 2, 4), release("g", 3, 5), release("h", 2, 5)):
+        assert state.apply(stale) is None
+        assert state.claimed_by("g") == Claim(2, 5)
+    state.apply(release("g", 2, 5))
+    assert (state.claimed_by("g"), groups(state)) == (None, [])
+    assert state.apply(claim("g", 3, 1)) is None
+
+
+def test_commits_of_a_former_owner_are_refused() -> None:
+    state = claimed(2, 5)
+    assert state.apply(fenced(10, 2, 5)) is None
+    state.apply(claim("g", 3, 1, Claim(2, 5)))
+    assert state.apply(fenced(20, 3, 1)) is None
+    for late in (fenced(11, 2, 5), fenced(11, 3, 2), fenced(11, 1, 1)):
+        assert isinstance(state.apply(late), OwnedElsewhere)
+    assert state.committed("g", b"a") == {0: OffsetCommit(20)}
+    state.apply(release("g", 3, 1))
+    assert state.apply(fenced(30, 1, 1)) is None
+
+
+def test_a_commit_without_a_fence_is_accepted_and_keeps_the_claim() -> None:
+    state = claimed(2, 5)
+    assert state.apply(commit_command(7, "g", "a", 0)) is None
+    assert (state.claimed_by("g"), state.committed("g", b"a")[0].offset) == (Claim(2, 5), 7)
+
+
+def test_a_claim_survives_a_checkpoint_and_the_loss_of_its_topics() -> None:
+    state = claimed(2, 5)
+    state.apply(commit_command(7, "g", "a", 0))
+    state.apply(forget(b"a"))
+    restored = GroupsState()
+    restored.restore(state.snapshot())
+    deque(state.sweep(), maxlen=0)
+    for each in (state, restored):
+        assert each.claimed_by("g") == Claim(2, 5)
+        assert (each.committed("g", b"a"), groups(each)) == ({}, ["g"])
+
+
+def test_a_claim_expires_with_its_group() -> None:
+    state = GroupsState()
+    state.apply(claim("g", 2, 5, timestamp_ms=10))
+    state.apply(commit_command(1, "g", "a", 0, timestamp_ms=5))
+    assert (inactive(state, 10), inactive(state, 11)) == ([], ["g"])
+    state.apply(touch(20, "g"))
+    state.apply(expire(20, "g"))
+    assert state.claimed_by("g") == Claim(2, 5)
+    state.apply(expire(21, "g"))
+    assert (state.claimed_by("g"), groups(state)) == (None, [])
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(claim, st.just("g"), st.integers(1, 3), st.integers(1, 3)),
+            st.builds(
+                claim,
+                st.just("g"),
+                st.integers(1, 3),
+                st.integers(1, 3),
+                st.builds(Claim, st.integers(1, 3), st.integers(1, 3)),
+            ),
+            st.builds(release, st.just("g"), st.integers(1, 3), st.integers(1, 3)),
+            st.builds(fenced, st.integers(0, 9), st.integers(1, 3), st.integers(1, 3)),
+        ),
+        max_size=30,
+    )
+)
+def test_only_the_owner_of_a_claim_commits_while_it_lasts(commands: list[bytes]) -> None:
+    state = GroupsState()
+    for payload in commands:
+        owner, before = state.claimed_by("g"), state.committed("g", b"a")
+        other = GroupsState()
+        other.restore(state.snapshot())
+        results: list[PixyError | Forgotten | None] = [each.apply(payload) for each in (state, other)]
+        assert type(results[0]) is type(results[1])
+        assert list(other.snapshot()) == list(state.snapshot())
+        command = GroupsCommand.FromString(payload)
+        if command.HasField("commit_offsets") and owner is not None:
+            by = Claim(command.commit_offsets.node_id, command.commit_offsets.incarnation)
+            assert (results[0] is None) == (by == owner)
+        if results[0] is not None:
+            assert (state.claimed_by("g"), state.committed("g", b"a")) == (owner, before)

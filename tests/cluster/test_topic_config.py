@@ -16,6 +16,8 @@ from pixy.storage import LogOptions
         {"retention_ms": "0", "retention_bytes": "0", "segment_bytes": "1", "segment_ms": "1"},
         {"retention_ms": str(2**63 - 1)},
         {"segment_bytes": str(1 << 30)},
+        {"replication": "1"},
+        {"replication": "7"},
     ],
 )
 def test_valid_options_are_accepted(config: dict[str, str]) -> None:
@@ -30,6 +32,8 @@ def test_valid_options_are_accepted(config: dict[str, str]) -> None:
         ("segment_bytes", "0"),
         ("segment_ms", "0"),
         ("segment_bytes", "-1"),
+        ("replication", "0"),
+        ("replication", "8"),
         ("segment_bytes", str((1 << 30) + 1)),
         ("retention_ms", str(2**63)),
         ("retention_ms", ""),
@@ -52,7 +56,7 @@ def test_a_value_out_of_range_is_refused_with_the_allowed_range(name: str, value
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         InvalidArgument,
-        match=r"retention\.ms is unknown; known options are retention_bytes, retention_ms, segment_bytes, segment_ms",
+        match=r"retention\.ms is unknown; known options are retention_bytes, retention_ms, segment_bytes, segment_ms, replication",
     ):
         check_topic_config({"retention.ms": "1"})
 
@@ -68,6 +72,10 @@ def test_each_option_of_a_topic_overrides_that_of_the_cluster() -> None:
     assert log_options(storage, own) == LogOptions(1 << 20, 9, 8, 2000)
     own = {"retention_ms": "3", "segment_bytes": "4"}
     assert log_options(storage, own) == LogOptions(4, 500, 7, 3)
+
+
+def test_the_number_of_replicas_is_no_option_of_a_log() -> None:
+    assert log_options(StorageConfig(), {"replication": "2"}) == log_options(StorageConfig(), {})
 
 
 def test_unlimited_is_0_in_the_configuration_and_minus_1_in_a_topic_where_0_keeps_nothing() -> None:

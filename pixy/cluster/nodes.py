@@ -1,0 +1,231 @@
+"""The nodes of a cluster: a table in `metadata`.
+
+Pure and deterministic. A node is its id and its secret, not its address: whoever comes with both is
+the node, wherever it runs. Ids are never reused. A node that has left stays in the table, so that
+its data directory is recognized and refused.
+
+Each start of a node is a command, before the node takes part in anything:
+
+    the start is                                     then
+    -----------------------------------------------  ---------------------------------------------
+    newer than the known one                         addresses, release and start are replaced
+    the known one: same number, same process         nothing: the command was sent again
+    the same number, another process                 refused: a copy of the directory has started
+    older                                            refused: the directory is an older copy
+    of a node that has left, or with another secret  refused
+    of a release that lacks commands in use          refused
+
+Clusters of releases without this table have node 1 alone: it counts as registered, and its first
+start enters it.
+
+The feature level of the cluster is the lowest one of its nodes. A command is proposed only if the
+cluster has its level, so that every node can apply it. It never falls, because nodes below it are
+refused.
+"""
+
+from dataclasses import dataclass, replace
+
+from pixy.errors import FailedPrecondition, NotFound, PixyError
+from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
+
+__all__ = ["FEATURE_LEVEL", "FIRST_NODE", "NodeInfo", "NodeTable", "node_record"]
+
+FIRST_NODE = 1
+"""The node that makes the cluster."""
+
+FEATURE_LEVEL = 1
+"""Feature level of this release:
+
+    0  a node alone
+    1  several nodes: the table, claims of consumer groups
+"""
+
+_NODES = 1
+"""First level with the table of nodes, hence of every node in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One node.
+
+    Attributes:
+        secret: 16 random bytes; empty in a data directory of a release without secrets.
+        address, grpc_address: where nodes and clients reach it, as "host:port".
+        rack: its place, as configured.
+        incarnation: number of its newest known start.
+        version: the release that it runs.
+        removed: it has left the cluster, for good.
+        process: random bytes of the process of that start.
+        feature_level: newest commands that it knows.
+    """
+
+    node_id: int
+    secret: bytes
+    address: str
+    grpc_address: str
+    rack: str
+    incarnation: int
+    version: str
+    removed: bool = False
+    process: bytes = b""
+    feature_level: int = _NODES
+
+
+class NodeTable:
+    """All nodes that ever were in the cluster.
+
+    Attributes:
+        nodes: by id, those that have left included. Invariant: replaced by each change, never
+            changed in place.
+        next_node_id: id of the next node. Invariant: above every id ever assigned.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, NodeInfo] = {}
+        self.next_node_id = FIRST_NODE + 1
+
+    def registered(self) -> list[int]:
+        """Ids of the nodes that have not left, ascending; those that are down included."""
+        ids = [node.node_id for node in self.nodes.values() if not node.removed]
+        return sorted(ids if FIRST_NODE in self.nodes else [FIRST_NODE, *ids])
+
+    @property
+    def feature_level(self) -> int:
+        """Newest commands that every node knows."""
+        return min([self.nodes[id].feature_level if id in self.nodes else 0 for id in self.registered()])
+
+    def add_first(self, record: NodeRecord) -> None:
+        """Enter the node that makes the cluster."""
+        self._put(_node_of(record))
+
+    def register(self, command: RegisterNode) -> int | PixyError:
+        """Enter a new node; returns its id."""
+        if not command.secret:
+            return FailedPrecondition("a node without a secret cannot join")
+        known = next((node for node in self.nodes.values() if node.secret == command.secret), None)
+        if known is not None and known.removed:
+            return _left(known)
+        if known is not None and command.incarnation <= known.incarnation:
+            return known.node_id
+        refusal = self._refusal_of_level(command)
+        if refusal is not None:
+            return refusal
+        node_id = self.next_node_id if known is None else known.node_id
+        self._put(_started(node_id, command))
+        return node_id
+
+    def start(self, command: StartNode) -> PixyError | None:
+        """Note the start of a node; returns the reason if it is refused."""
+        known = self.nodes.get(command.node_id)
+        if known is None and command.node_id != FIRST_NODE:
+            return FailedPrecondition(f"node {command.node_id} is unknown in this cluster")
+        if known is not None:
+            if known.removed:
+                return _left(known)
+            if known.secret not in (b"", command.secret):
+                return FailedPrecondition(
+                    f"node {command.node_id} comes with another secret: two nodes have its id"
+                )
+            if (command.incarnation, command.process) == (known.incarnation, known.process):
+                return None
+            if command.incarnation <= known.incarnation:
+                return _older(known, command)
+        refusal = self._refusal_of_level(command)
+        if refusal is None:
+            self._put(_started(command.node_id, command))
+        return refusal
+
+    def leaving(self, node_id: int) -> NodeInfo | PixyError:
+        """The node that is to leave, or has left; or the reason why it cannot."""
+        node = self.nodes.get(node_id)
+        if node is None:
+            return NotFound(f"no node {node_id}; nodes are {', '.join(map(str, self.registered()))}")
+        if not node.removed and len(self.registered()) == 1:
+            return FailedPrecondition(f"node {node_id} is the only node of its cluster")
+        return node
+
+    def remove(self, node: NodeInfo) -> None:
+        """Mark a node as one that has left."""
+        self._put(replace(node, removed=True))
+
+    def _refusal_of_level(self, command: RegisterNode | StartNode) -> PixyError | None:
+        level = max(command.feature_level, _NODES)
+        if level >= self.feature_level:
+            return None
+        return FailedPrecondition(
+            f"release {command.version} has feature level {level}, the cluster has {self.feature_level}: it needs a "
+            "newer release"
+        )
+
+    def _put(self, node: NodeInfo) -> None:
+        self.nodes = {**self.nodes, node.node_id: node}
+        self.next_node_id = max(self.next_node_id, node.node_id + 1)
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.nodes, self.next_node_id = {}, FIRST_NODE + 1
+
+    def restore(self, record: NodeRecord) -> None:
+        """Add a node of a checkpoint."""
+        self._put(_node_of(record))
+
+
+def node_record(node: NodeInfo) -> NodeRecord:
+    """A node as a message."""
+    return NodeRecord(
+        node_id=node.node_id,
+        secret=node.secret,
+        address=node.address,
+        grpc_address=node.grpc_address,
+        rack=node.rack,
+        incarnation=node.incarnation,
+        process=node.process,
+        version=node.version,
+        feature_level=node.feature_level,
+        removed=node.removed,
+    )
+
+
+def _node_of(record: NodeRecord) -> NodeInfo:
+    return NodeInfo(
+        record.node_id,
+        record.secret,
+        record.address,
+        record.grpc_address,
+        record.rack,
+        record.incarnation,
+        record.version,
+        record.removed,
+        record.process,
+        max(record.feature_level, _NODES),
+    )
+
+
+def _started(node_id: int, command: RegisterNode | StartNode) -> NodeInfo:
+    return NodeInfo(
+        node_id,
+        command.secret,
+        command.address,
+        command.grpc_address,
+        command.rack,
+        command.incarnation,
+        command.version,
+        process=command.process,
+        feature_level=max(command.feature_level, _NODES),
+    )
+
+
+def _older(known: NodeInfo, command: StartNode) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"node {known.node_id} comes with start {command.incarnation}, but has been here with start {known.incarnation}: "
+        "its data directory is an older copy, or is used twice; forget the node and let it join as a new one, with an "
+        "empty directory"
+    )
+
+
+def _left(node: NodeInfo) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"node {node.node_id} has left the cluster: with an empty data directory it can join as a new one"
+    )
