@@ -92,7 +92,7 @@ OUT ?= pixy/proto
 proto: $(BIN)/.pixy-dev  ## generate the protobuf stubs
 	@rm -rf $(CACHE)/proto-raw && mkdir -p $(CACHE)/proto-raw $(OUT)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I . -I pixy/proto --python_out=$(CACHE)/proto-raw \
-	    --grpc_python_out=$(CACHE)/proto-raw --mypy_out=quiet:$(CACHE)/proto-raw --mypy_grpc_out=quiet:$(CACHE)/proto-raw kafkapixy.proto pixy_topics.proto pixy_log.proto
+	    --grpc_python_out=$(CACHE)/proto-raw --mypy_out=quiet:$(CACHE)/proto-raw --mypy_grpc_out=quiet:$(CACHE)/proto-raw kafkapixy.proto pixy_topics.proto pixy_log.proto pixy_cluster.proto
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I pixy/proto --python_out=$(CACHE)/proto-raw \
 	    --mypy_out=quiet:$(CACHE)/proto-raw state.proto raft.proto peers.proto node_calls.proto
 	@# The stubs live in a package, so their imports of each other are made absolute.

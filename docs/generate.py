@@ -275,16 +275,17 @@ def _kinds(kinds: tuple[str, ...]) -> str:
 _API = """\
 # API
 
-Three gRPC services on one address, beside health checking (`grpc.health.v1.Health`) and reflection
+Four gRPC services on one address, beside health checking (`grpc.health.v1.Health`) and reflection
 (`v1` and `v1alpha`). The proto files are in `pixy/proto`, in the wheel too: `kafkapixy.proto`,
-`pixy_topics.proto` and `pixy_log.proto`. Python stubs are in `pixy.proto`; stubs for other
-languages are generated from the files with protoc.
+`pixy_topics.proto`, `pixy_log.proto` and `pixy_cluster.proto`. Python stubs are in `pixy.proto`;
+stubs for other languages are generated from the files with protoc.
 
 | service | purpose |
 |---|---|
 | [`KafkaPixy`](#service-kafkapixy) | messages, acks and offsets; kafka-pixy's API |
 | [`pixy.topics.v1.Topics`](#service-topics) | create, change, delete and describe topics |
 | [`pixy.log.v1.Log`](#service-log) | whole record batches and staged writes, see [The log in bulk](log.md) |
+| [`pixy.cluster.v1.Cluster`](#service-cluster) | nodes and raft groups of an embedded cluster, see [Clusters](cluster.md) |
 
 ## Statuses that any call may have
 
@@ -329,7 +330,7 @@ class _Proto:
 
 def _protos() -> list[_Proto]:
     """The proto files of the services, parsed by protoc."""
-    names = ["kafkapixy.proto", "pixy_topics.proto", "pixy_log.proto"]
+    names = ["kafkapixy.proto", "pixy_topics.proto", "pixy_log.proto", "pixy_cluster.proto"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "set"
         command = [sys.executable, "-m", "grpc_tools.protoc", "-I", ".", "-I", "pixy/proto"]

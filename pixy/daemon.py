@@ -2,8 +2,8 @@
 together.
 
     start   Each cluster recovers or connects, and the server listens. "ready" is logged once every
-            cluster is ready. While one is not, the others are served, health reports NOT_SERVING,
-            and requests for it are answered UNAVAILABLE with the reason.
+            cluster is ready. While one is not, the log has the reason, the others are served,
+            health reports NOT_SERVING, and requests for it are answered UNAVAILABLE.
     serve   Until SIGTERM or SIGINT, or until storage or a state machine is broken, which only a
             restart repairs; any other fault is contained (`faults`). Health reports NOT_SERVING
             whenever a cluster is not ready.
@@ -226,16 +226,21 @@ class Daemon:
             return
         if self._backends[name].fault:
             self._log_unready(name)
+        elif self._is_kafka(name):
+            log.info("a Kafka cluster can be reached again", cluster=name)
         else:
-            log.info(f"a {self._kind(name)} cluster can be reached again", cluster=name)
+            log.info("ready again", cluster=name)
         self._tell_health()
 
     def _log_unready(self, name: str) -> None:
         reason = self._backends[name].fault
-        log.warning(f"not ready: a {self._kind(name)} cluster cannot be reached", cluster=name, reason=reason)
+        if self._is_kafka(name):
+            log.warning("not ready: a Kafka cluster cannot be reached", cluster=name, reason=reason)
+        else:
+            log.warning(f"not ready: {reason}", cluster=name)
 
-    def _kind(self, name: str) -> str:
-        return self._config.proxies[name].kind.title()
+    def _is_kafka(self, name: str) -> bool:
+        return self._config.proxies[name].kind == "kafka"
 
     def _tell_health(self) -> None:
         assert self._server is not None

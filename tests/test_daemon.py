@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -38,6 +40,20 @@ async def test_a_fault_ends_the_wait_with_its_reason(daemon: Daemon) -> None:
     daemon.on_fault(OSError(5, "the disk is gone"))
     with pytest.raises(DaemonFault, match="the disk is gone"):
         await waiting
+
+
+async def test_an_embedded_cluster_that_is_not_ready_is_logged_with_its_reason(daemon: Daemon) -> None:
+    await daemon.wait_ready()
+    waiting: Any = SimpleNamespace(fault="waits for node 2")
+    embedded, daemon._backends["default"] = daemon._backends["default"], waiting
+    with capture_logs() as logged:
+        daemon._readiness_changed("default")
+        daemon._backends["default"] = embedded
+        daemon._readiness_changed("default")
+    assert [(entry["event"], entry["cluster"]) for entry in logged] == [
+        ("not ready: waits for node 2", "default"),
+        ("ready again", "default"),
+    ]
 
 
 @pytest.fixture

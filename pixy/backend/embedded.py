@@ -18,7 +18,16 @@ from pixy.backend.protocol import (
     TopicDescription,
 )
 from pixy.backend.timestamps import first_since
-from pixy.cluster import PARTITIONS_MAX, Coordinator, Member, Node, NodeObserver, PartitionReplica, Topic
+from pixy.cluster import (
+    PARTITIONS_MAX,
+    ClusterStatus,
+    Coordinator,
+    Member,
+    Node,
+    NodeObserver,
+    PartitionReplica,
+    Topic,
+)
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, ShuttingDown, UnknownPartition, UnknownTopic
 from pixy.futures import resolve
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
@@ -403,6 +412,22 @@ class EmbeddedBackend:
 
     async def consumer_group_exists(self, group: str) -> bool:
         return self._coordinator.exists(group)
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    async def cluster_status(self) -> ClusterStatus:
+        self._check_running()
+        return await self._node.status()
+
+    async def remove_node(self, node_id: int) -> None:
+        self._check_running()
+        await self._node.remove_node(node_id)
+
+    async def forget_node(self, node_id: int) -> None:
+        self._check_running()
+        await self._node.forget_node(node_id)
+
+    # --- checks -----------------------------------------------------------------------------------
 
     def _check_running(self) -> None:
         if self._stopped:

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from pixy.cluster import ClusterStatus
 from pixy.errors import PixyError
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 from pixy.staging import Published, StagedBatches, StagedWrites, StageSeal
@@ -29,6 +30,7 @@ __all__ = [
     "Assignment",
     "Backend",
     "Batch",
+    "ClusterStatus",
     "ConsumerMembership",
     "FetchResult",
     "OffsetCommit",
@@ -338,3 +340,29 @@ class Backend(StagedWrites, Protocol):
 
     async def consumer_group_exists(self, group: str) -> bool:
         """True if a consumer group has members."""
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    async def cluster_status(self) -> ClusterStatus:
+        """Status of the nodes and raft groups, also while the cluster is not ready.
+
+        Raises:
+            FailedPrecondition: a Kafka cluster.
+        """
+
+    async def remove_node(self, node_id: int) -> None:
+        """Take a node out of the cluster for good; durable on return.
+
+        Raises:
+            NotFound: there is no such node.
+            FailedPrecondition: it has the only replica of a partition, or is the only node; or a
+                Kafka cluster.
+        """
+
+    async def forget_node(self, node_id: int) -> None:
+        """Give up a node that is lost with its data; durable on return.
+
+        Raises:
+            NotFound: there is no such node.
+            FailedPrecondition: it is up, or the only node; or a Kafka cluster.
+        """

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 import pixy
+from pixy.cli.cluster import cluster
 from pixy.cli.config import config
 from pixy.cli.messages import ack, consume, produce
 from pixy.cli.offsets import offsets
@@ -56,5 +57,5 @@ def main() -> None:
     """
 
 
-for command in (serve, produce, consume, peek, ack, offsets, topics, consumers, config, storage):
+for command in (serve, produce, consume, peek, ack, offsets, topics, consumers, cluster, config, storage):
     main.add_command(command)

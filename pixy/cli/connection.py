@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import grpc
 
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+    from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
     from pixy.proto.pixy_log_pb2_grpc import LogStub
     from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
@@ -85,6 +86,14 @@ class DaemonConnection:
 
         with self._connect() as channel:
             yield LogStub(channel)
+
+    @contextmanager
+    def open_cluster(self) -> "Iterator[ClusterStub]":
+        """As `open`, for the cluster service."""
+        from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
+
+        with self._connect() as channel:
+            yield ClusterStub(channel)
 
     def failure(self, error: "grpc.RpcError") -> CallFailed:
         """A gRPC error as one line, with a hint if the daemon could not be reached."""

@@ -3,11 +3,11 @@ consumers.
 """
 
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pixy.cli.confirmation import confirm
 from pixy.cli.connection import CallFailed, DaemonConnection, client_command, status_name
 from pixy.cli.output import print_json, print_line, print_table
 
@@ -200,7 +200,8 @@ def delete(connection: DaemonConnection, topic: str, yes: bool, force: bool) -> 
     from pixy.proto import pixy_topics_pb2
 
     if not yes:
-        _ask(topic)
+        question = f"Delete topic {topic} with all its messages and committed offsets?"
+        confirm(question, f"{topic} was not deleted")
     request = pixy_topics_pb2.DeleteTopicRequest(cluster=connection.cluster, topic=topic, force=force)
     with connection.open_topics() as stub:
         stub.DeleteTopic(request, timeout=connection.timeout)
@@ -296,22 +297,6 @@ def _print_consumers(connection: DaemonConnection, found: dict[str, dict[str, li
         [name, client, _numbers(held)] for name, held_by in found.items() for client, held in held_by.items()
     ]
     print_table(["GROUP", "CLIENT", "PARTITIONS"], rows)
-
-
-def _ask(topic: str) -> None:
-    """Ask for confirmation of a deletion.
-
-    Raises:
-        click.UsageError: standard input is not a terminal.
-        CallFailed: the answer is not yes.
-    """
-    if not sys.stdin.isatty():
-        raise click.UsageError("standard input is not a terminal: confirm with --yes")
-    question = f"Delete topic {topic} with all its messages and committed offsets? [y/N] "
-    click.echo(question, nl=False, err=True)
-    # Not click.confirm: with it Ctrl-C has another exit code than everywhere else.
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CallFailed(f"{topic} was not deleted")
 
 
 def _named_once(config: tuple[tuple[str, str], ...]) -> dict[str, str]:

@@ -12,6 +12,16 @@ from pixy.cluster.publisher import Publisher
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.cluster.state_group_recovery import check_journal_reaches, check_reset
+from pixy.cluster.status import (
+    ClusterStatus,
+    MemberState,
+    MemberStatus,
+    NodeStatus,
+    RaftGroupStatus,
+    problems,
+    safe_to_stop,
+)
+from pixy.cluster.status_messages import decode_status, encode_status
 
 __all__ = [
     "FIRST_GROUPS_GROUP",
@@ -20,22 +30,31 @@ __all__ = [
     "PARTITIONS_MAX",
     "SINKS_GROUP",
     "ClusterOptions",
+    "ClusterStatus",
     "Coordinator",
     "GroupsState",
     "Member",
+    "MemberState",
+    "MemberStatus",
     "MetadataState",
     "Node",
     "NodeObserver",
     "NodeOptions",
+    "NodeStatus",
     "PartitionReplica",
     "Publisher",
+    "RaftGroupStatus",
     "SinksState",
     "Topic",
     "check_journal_reaches",
     "check_reset",
     "conf_state_of",
+    "decode_status",
+    "encode_status",
     "misplaced_batch",
+    "problems",
     "published_records",
+    "safe_to_stop",
     "split_checkpoint",
     "unsynced_logs_max",
 ]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+import pixy
 from pixy.clock import Clock
 from pixy.cluster.cold_reads import ColdReads
 from pixy.cluster.disk_reserve import Reserve
@@ -21,6 +22,7 @@ from pixy.cluster.metadata import DeletedTopic, Topic
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeObserver, NodeOptions
 from pixy.cluster.node_peers import NodePeers, OpenChannel, PeerDuties
+from pixy.cluster.node_status import raft_group_status
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.nodes import FIRST_NODE
 from pixy.cluster.partitions import Partitions
@@ -38,10 +40,13 @@ from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
 from pixy.cluster.retention import Retention
 from pixy.cluster.sinks import Publication
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
+from pixy.cluster.status import ClusterStatus, NodeStatus
 from pixy.cluster.topic_commands import alter_command, create_command, delete_command
 from pixy.errors import (
     CorruptData,
     DataDirectoryError,
+    FailedPrecondition,
+    NotFound,
     PixyError,
     Unavailable,
     UnknownPartition,
@@ -132,6 +137,7 @@ class Node:
         # The nodes that the peers were told of.
         self._nodes = self.metadata.nodes
         self.node_id = 0
+        self._cluster_id = b""
         self.observer: NodeObserver = NodeObserver()
 
     # --- life -------------------------------------------------------------------------------------
@@ -148,6 +154,7 @@ class Node:
         try:
             recovered = await self._recover()
             self.node_id = recovered.identity.node_id
+            self._cluster_id = recovered.identity.cluster_id
             self._open(recovered)
             await self._restore(recovered)
             self._log.retention.start()
@@ -313,6 +320,52 @@ class Node:
                 raise UnknownTopic(f"topic {name} was deleted meanwhile")
         assert isinstance(topic, Topic)
         return topic
+
+    async def status(self) -> ClusterStatus:
+        """Status of the cluster: of this node and its raft groups."""
+        replicas = [
+            self.state_groups.metadata_replica,
+            *self.state_groups.groups,
+            self.state_groups.sinks_replica,
+        ]
+        groups = [raft_group_status(each.group, each.name, self.node_id) for each in replicas]
+        for partition in self._partitions:
+            if partition.group is not None:
+                name = "{}-{}".format(*partition.partition)
+                groups.append(raft_group_status(partition.group, name, self.node_id))
+        node = NodeStatus(
+            self.node_id,
+            address="",
+            version=pixy.__version__,
+            incarnation=self._log.incarnation.number,
+            is_self=True,
+        )
+        return ClusterStatus(
+            self._cluster_id, (node,), tuple(sorted(groups, key=lambda group: group.raft_group))
+        )
+
+    async def remove_node(self, node_id: int) -> None:
+        """Take a node out of the cluster.
+
+        Raises:
+            NotFound: there is no such node.
+            FailedPrecondition: it is the only one.
+        """
+        self._check_may_leave(node_id)
+
+    async def forget_node(self, node_id: int) -> None:
+        """Give up a node that is lost.
+
+        Raises:
+            NotFound: there is no such node.
+            FailedPrecondition: it is the only one.
+        """
+        self._check_may_leave(node_id)
+
+    def _check_may_leave(self, node_id: int) -> None:
+        if node_id != self.node_id:
+            raise NotFound(f"the cluster has no node {node_id}")
+        raise FailedPrecondition(f"node {node_id} is the only one of the cluster")
 
     async def groups_command(self, consumer_group: str, payload: bytes) -> None:
         """Run a command in the state group of a consumer group; durable and applied on return."""

@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
-from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicDescription
+from pixy.backend import Backend, ClusterStatus, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
 from pixy.consume import AckDone, ConsumeDone, Consumers, PendingRequest, Timers, decode, describe
@@ -413,6 +413,36 @@ class Proxy:
         if await self._backend.consumer_group_exists(group):
             raise NotConsumed(f"topic {topic} is not consumed by {group}")
         raise UnknownGroup(f"unknown consumer group {group}")
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    async def cluster_status(self) -> ClusterStatus:
+        """Status of the nodes, as `Backend.cluster_status`.
+
+        Raises:
+            FailedPrecondition: a Kafka cluster.
+        """
+        return await self._backend.cluster_status()
+
+    async def remove_node(self, node_id: int) -> None:
+        """Take a node out of the cluster, as `Backend.remove_node`.
+
+        Raises:
+            NotFound, FailedPrecondition, ShuttingDown.
+        """
+        if self._draining:
+            raise ShuttingDown
+        await self._backend.remove_node(node_id)
+
+    async def forget_node(self, node_id: int) -> None:
+        """Give up a lost node, as `Backend.forget_node`.
+
+        Raises:
+            NotFound, FailedPrecondition, ShuttingDown.
+        """
+        if self._draining:
+            raise ShuttingDown
+        await self._backend.forget_node(node_id)
 
     # --- checks -----------------------------------------------------------------------------------
 

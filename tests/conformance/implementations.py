@@ -36,6 +36,9 @@ class Capability(Enum):
     SECOND_MEMBER = auto()
     """A second call of `join_consumer_group` for the same group makes a second member."""
 
+    NODES = auto()
+    """Its nodes are pixy's own."""
+
 
 class Controls(Protocol):
     """Direct operations on the cluster, bypassing the backend; required by the capabilities that
@@ -118,6 +121,8 @@ async def _open_kafka(directory: Path, cluster: KafkaCluster) -> AsyncIterator[B
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "fake": Implementation(_open_fake, frozenset(Capability), _FakeControls),
-    "embedded": Implementation(_open_embedded, frozenset({Capability.SECOND_MEMBER})),
-    "kafka": Implementation(_open_kafka, frozenset(Capability), KafkaControls, cluster="kafka"),
+    "embedded": Implementation(_open_embedded, frozenset({Capability.SECOND_MEMBER, Capability.NODES})),
+    "kafka": Implementation(
+        _open_kafka, frozenset(Capability) - {Capability.NODES}, KafkaControls, cluster="kafka"
+    ),
 }

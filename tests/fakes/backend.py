@@ -31,6 +31,7 @@ from itertools import count
 from pixy.backend import (
     AppendDone,
     Assignment,
+    ClusterStatus,
     FetchResult,
     OffsetCommit,
     OffsetRange,
@@ -42,10 +43,12 @@ from pixy.backend import (
     TopicDescription,
     TopicPartition,
 )
+from pixy.cluster import NodeStatus
 from pixy.errors import (
     CorruptData,
     FailedPrecondition,
     InvalidArgument,
+    NotFound,
     PixyError,
     ShuttingDown,
     StartError,
@@ -123,6 +126,9 @@ class FakeBackend:
         self.unready: set[TopicPartition] = set()
         for name, partitions in (topics or {}).items():
             self.create(name, partitions)
+        # Status of its nodes, and those that were removed or forgotten.
+        self.status = ClusterStatus(b"", (NodeStatus(node_id, "127.0.0.1:19094", is_self=True),), ())
+        self.left: list[tuple[str, int]] = []
 
     async def step(self, name: str) -> None:
         """A step of a call: waits for its gate, and fails if a failure is set."""
@@ -517,6 +523,28 @@ class FakeBackend:
         if log is None:
             raise UnknownPartition(f"unknown partition {partition.partition} of topic {partition.topic}")
         return log
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    async def cluster_status(self) -> ClusterStatus:
+        await self.step("cluster_status")
+        return self.status
+
+    async def remove_node(self, node_id: int) -> None:
+        self._leave("remove", node_id)
+
+    async def forget_node(self, node_id: int) -> None:
+        self._leave("forget", node_id)
+
+    def _leave(self, how: str, node_id: int) -> None:
+        self._check_running()
+        if self.status.node(node_id) is None:
+            raise NotFound(f"the cluster has no node {node_id}")
+        if len(self.status.nodes) == 1:
+            raise FailedPrecondition(f"node {node_id} is the only one of the cluster")
+        left = tuple(node for node in self.status.nodes if node.node_id != node_id)
+        self.status = replace(self.status, nodes=left)
+        self.left.append((how, node_id))
 
 
 def _check_partitions(partitions: int) -> None:

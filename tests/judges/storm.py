@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_cluster_pb2 as cluster_pb
 from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from tests.fakes.batches import batch_of
@@ -42,6 +43,7 @@ _SERVICES: list[ServiceDescriptor] = [
     pb.DESCRIPTOR.services_by_name["KafkaPixy"],
     log_pb.DESCRIPTOR.services_by_name["Log"],
     topics_pb.DESCRIPTOR.services_by_name["Topics"],
+    cluster_pb.DESCRIPTOR.services_by_name["Cluster"],
     # The published types of these packages are incomplete.
     cast(Any, health_pb2.DESCRIPTOR).services_by_name["Health"],
     cast(Any, reflection_pb2.DESCRIPTOR).services_by_name["ServerReflection"],
@@ -146,6 +148,9 @@ _MAKES: Mapping[str, Make] = {
     ),
     "DeleteTopic": lambda rng: topics_pb.DeleteTopicRequest(topic=TOPICS[0], force=True),
     "DescribeTopic": lambda rng: topics_pb.DescribeTopicRequest(topic=rng.choice(TOPICS)),
+    "Status": lambda rng: cluster_pb.StatusRequest(),
+    "RemoveNode": lambda rng: cluster_pb.RemoveNodeRequest(node_id=rng.randrange(3)),
+    "ForgetNode": lambda rng: cluster_pb.ForgetNodeRequest(node_id=rng.randrange(3)),
     "Check": lambda rng: health_pb2.HealthCheckRequest(),
     "Watch": lambda rng: health_pb2.HealthCheckRequest(service="KafkaPixy"),
     "ServerReflectionInfo": lambda rng: reflection_pb2.ServerReflectionRequest(list_services=""),

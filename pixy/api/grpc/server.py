@@ -1,11 +1,12 @@
-"""gRPC server of a daemon: `KafkaPixy`, `Topics`, `Log`, health and reflection.
+"""gRPC server of a daemon: `KafkaPixy`, `Topics`, `Log`, `Cluster`, health and reflection.
 
-The daemon sets the health, which is the same for the server ("") and each of the three services,
+The daemon sets the health, which is the same for the server ("") and each of the four services,
 and NOT_SERVING at first. Requests are answered regardless of it.
 """
 
 from collections.abc import Callable, Mapping
 
+from pixy.api.grpc.cluster import ClusterService
 from pixy.api.grpc.kafkapixy import KafkaPixyService
 from pixy.api.grpc.log import LogService
 from pixy.api.grpc.options import server_options
@@ -40,6 +41,7 @@ class GrpcServer:
             KafkaPixyService(proxies).service(),
             TopicsService(proxies).service(),
             LogService(proxies).service(),
+            ClusterService(proxies).service(),
         ]
         self._health = Health(service.descriptor.full_name for service in services)
         reflection = Reflection([*(service.descriptor for service in services), HEALTH])

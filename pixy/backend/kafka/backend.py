@@ -31,6 +31,7 @@ from pixy.backend.kafka.topics import Topics
 from pixy.backend.protocol import (
     AppendDone,
     Assignment,
+    ClusterStatus,
     ConsumerMembership,
     FetchResult,
     OffsetCommit,
@@ -43,7 +44,14 @@ from pixy.backend.protocol import (
     TopicPartition,
 )
 from pixy.backend.timestamps import first_since
-from pixy.errors import OffsetOutOfRange, ShuttingDown, Unavailable, UnknownPartition, UnknownTopic
+from pixy.errors import (
+    FailedPrecondition,
+    OffsetOutOfRange,
+    ShuttingDown,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
 from pixy.faults import OnFault, report_to_loop
 from pixy.proto.state_pb2 import PublishStages
 from pixy.staging import StageName
@@ -310,6 +318,21 @@ class KafkaBackend:
         self._check_running()
         return bool(await self._group_list.members(group))
 
+    # --- nodes ------------------------------------------------------------------------------------
+
+    async def cluster_status(self) -> ClusterStatus:
+        raise _with_kafkas_tools()
+
+    async def remove_node(self, node_id: int) -> None:
+        raise _with_kafkas_tools()
+
+    async def forget_node(self, node_id: int) -> None:
+        raise _with_kafkas_tools()
+
     def _check_running(self) -> None:
         if self._stopped:
             raise ShuttingDown
+
+
+def _with_kafkas_tools() -> FailedPrecondition:
+    return FailedPrecondition("this is a Kafka cluster: its nodes are operated with Kafka's own tools")

@@ -31,10 +31,10 @@ async def health(channel: grpc.aio.Channel, service: str) -> int:
 async def test_health_is_the_last_status_set_for_every_service(
     served: ServedNode, channel: grpc.aio.Channel
 ) -> None:
-    names = ("", "KafkaPixy", "pixy.topics.v1.Topics", "pixy.log.v1.Log")
-    assert [await health(channel, name) for name in names] == [SERVING] * 4
+    names = ("", "KafkaPixy", "pixy.topics.v1.Topics", "pixy.log.v1.Log", "pixy.cluster.v1.Cluster")
+    assert [await health(channel, name) for name in names] == [SERVING] * 5
     served.server.set_health(serving=False)
-    assert [await health(channel, name) for name in names] == [NOT_SERVING] * 4
+    assert [await health(channel, name) for name in names] == [NOT_SERVING] * 5
 
 
 async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
@@ -49,6 +49,7 @@ async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
         "KafkaPixy",
         "pixy.topics.v1.Topics",
         "pixy.log.v1.Log",
+        "pixy.cluster.v1.Cluster",
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",

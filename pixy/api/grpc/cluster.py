@@ -1,0 +1,50 @@
+"""Service `Cluster` of pixy_cluster.proto: translates between requests and calls of a proxy."""
+
+from collections.abc import Mapping
+
+from pixy.api.grpc.refusals import proxy_of, translate
+from pixy.cluster import encode_status, problems, safe_to_stop
+from pixy.proto import pixy_cluster_pb2 as pb
+from pixy.proxy import Proxy
+from pixy.rpc import Handler, Service, UnaryCall
+
+__all__ = ["ClusterService"]
+
+
+class ClusterService:
+    """Handlers of `Cluster`.
+
+    Args:
+        proxies: by name of the cluster; "" is the default cluster.
+    """
+
+    def __init__(self, proxies: Mapping[str, Proxy]) -> None:
+        self._proxies = proxies
+
+    def service(self) -> Service:
+        """The service with its handlers."""
+        handlers: dict[str, Handler] = {
+            "Status": self.status,
+            "RemoveNode": self.remove_node,
+            "ForgetNode": self.forget_node,
+        }
+        return Service(pb.DESCRIPTOR.services_by_name["Cluster"], handlers, translate)
+
+    async def status(self, request: pb.StatusRequest, call: UnaryCall) -> pb.StatusResponse:
+        """# pixy_cluster.proto: Status"""
+        status = await proxy_of(self._proxies, request.cluster).cluster_status()
+        response = encode_status(status)
+        response.problems.extend(problems(status))
+        for node in response.nodes:
+            node.reasons_to_stay.extend(safe_to_stop(status, node.node_id))
+        return response
+
+    async def remove_node(self, request: pb.RemoveNodeRequest, call: UnaryCall) -> pb.RemoveNodeResponse:
+        """# pixy_cluster.proto: RemoveNode"""
+        await proxy_of(self._proxies, request.cluster).remove_node(request.node_id)
+        return pb.RemoveNodeResponse()
+
+    async def forget_node(self, request: pb.ForgetNodeRequest, call: UnaryCall) -> pb.ForgetNodeResponse:
+        """# pixy_cluster.proto: ForgetNode"""
+        await proxy_of(self._proxies, request.cluster).forget_node(request.node_id)
+        return pb.ForgetNodeResponse()

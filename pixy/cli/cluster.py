@@ -1,0 +1,280 @@
+"""`pixy cluster`: shows the nodes and raft groups of a cluster, and takes nodes out of it."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pixy.cli.confirmation import confirm
+from pixy.cli.connection import CallFailed, DaemonConnection, client_command
+from pixy.cli.output import print_json, print_line, print_table, report_error
+
+if TYPE_CHECKING:
+    from pixy.proto.pixy_cluster_pb2 import NodeStatus, RaftGroupStatus, StatusResponse
+
+__all__ = ["cluster"]
+
+_WATCH_S = 2.0
+_FAILED = 1
+_CLOCK_SHOWN_MS = 100
+
+
+@click.group()
+def cluster() -> None:
+    """Show the nodes of a cluster, or take nodes out of it."""
+
+
+@cluster.command()
+@click.option("--watch", is_flag=True, help="Show it again every 2 seconds, until Ctrl-C.")
+@click.option("--all", "every", is_flag=True, help="Show all partitions, not only those with a problem.")
+@click.option(
+    "--safe-to-stop",
+    type=click.IntRange(min=1),
+    metavar="NODE",
+    help="Tell only if this node can be stopped without a failed call. With --watch: wait until it can.",
+)
+@client_command
+@click.pass_context
+def status(
+    ctx: click.Context, connection: DaemonConnection, watch: bool, every: bool, safe_to_stop: int | None
+) -> None:
+    """Show nodes, raft groups and problems of a cluster.
+
+    Any node answers for the whole cluster. BEHIND counts the entries that a member lacks, or says
+    what it waits for. With --json one object: cluster_id, node_id, nodes, groups, under_replicated,
+    not_ready, problems; with --safe-to-stop: node, safe, reasons; with --watch one per line.
+
+    Exits with 0 if nothing is wrong, or the node can be stopped, else with 1.
+    """
+    if safe_to_stop is not None:
+        well = _tell_safety(connection, safe_to_stop, watch=watch)
+    elif watch:
+        well = _watch(connection, every=every)
+    else:
+        well = _show(connection, _status_of(connection), every=every)
+    ctx.exit(0 if well else _FAILED)
+
+
+@cluster.command()
+@click.argument("node", type=click.IntRange(min=1))
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@client_command
+def remove(connection: DaemonConnection, node: int, yes: bool) -> None:
+    """Take NODE out of the cluster for good.
+
+    Its raft groups get other members first. Afterwards it can be stopped, and its data directory
+    can join no more. Refused while it has the only replica of a partition. Asks for confirmation;
+    without a terminal, --yes is required. With --json an object: node.
+    """
+    from pixy.proto import pixy_cluster_pb2
+
+    if not yes:
+        confirm(f"Remove node {node} from the cluster for good?", f"node {node} was not removed")
+    request = pixy_cluster_pb2.RemoveNodeRequest(cluster=connection.cluster, node_id=node)
+    with connection.open_cluster() as stub:
+        stub.RemoveNode(request, timeout=connection.timeout)
+    _print_done(connection, "removed", node)
+
+
+@cluster.command()
+@click.argument("node", type=click.IntRange(min=1))
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@client_command
+def forget(connection: DaemonConnection, node: int, yes: bool) -> None:
+    """Give up NODE, which is lost with its data or refused as an older copy of itself.
+
+    Its id never comes back: with an empty data directory the machine joins as a new node. Records
+    of which it had the only replica are lost. Refused while it is up. Asks for confirmation;
+    without a terminal, --yes is required. With --json an object: node.
+    """
+    from pixy.proto import pixy_cluster_pb2
+
+    if not yes:
+        question = f"Forget node {node}, with all records of which it has the only replica?"
+        confirm(question, f"node {node} was not forgotten")
+    request = pixy_cluster_pb2.ForgetNodeRequest(cluster=connection.cluster, node_id=node)
+    with connection.open_cluster() as stub:
+        stub.ForgetNode(request, timeout=connection.timeout)
+    _print_done(connection, "forgot", node)
+
+
+def _print_done(connection: DaemonConnection, done: str, node: int) -> None:
+    if connection.as_json:
+        print_json({"node": node})
+    else:
+        print_line(f"{done} node {node}")
+
+
+def _status_of(connection: DaemonConnection) -> "StatusResponse":
+    from pixy.proto import pixy_cluster_pb2
+
+    request = pixy_cluster_pb2.StatusRequest(cluster=connection.cluster)
+    with connection.open_cluster() as stub:
+        return stub.Status(request, timeout=connection.timeout)
+
+
+def _watch(connection: DaemonConnection, *, every: bool) -> bool:
+    """Show the status again and again; a daemon that does not answer may come back."""
+    while True:
+        try:
+            found = _status_of(connection)
+            if sys.stdout.isatty():
+                click.clear()
+            _show(connection, found, every=every)
+            if not connection.as_json:
+                print_line("")
+        except CallFailed as error:
+            report_error(str(error))
+        time.sleep(_WATCH_S)
+
+
+def _tell_safety(connection: DaemonConnection, node_id: int, *, watch: bool) -> bool:
+    """Print if a node can be stopped; with `watch` return once it can."""
+    told: tuple[str, ...] = ()
+    while True:
+        found = _status_of(connection)
+        node = next((node for node in found.nodes if node.node_id == node_id), None)
+        if node is None:
+            raise CallFailed(f"the cluster has no node {node_id}")
+        reasons = tuple(node.reasons_to_stay)
+        if not (watch and reasons == told):
+            _print_safety(connection, node)
+        if not (reasons and watch):
+            return not reasons
+        told = reasons
+        time.sleep(_WATCH_S)
+
+
+def _print_safety(connection: DaemonConnection, node: "NodeStatus") -> None:
+    reasons = list(node.reasons_to_stay)
+    if connection.as_json:
+        print_json({"node": node.node_id, "safe": not reasons, "reasons": reasons})
+    elif not reasons:
+        print_line(f"node {node.node_id} can be stopped{'' if node.up else ': it is not up'}")
+    for reason in [] if connection.as_json else reasons:
+        print_line(f"node {node.node_id} must not be stopped: {reason}")
+
+
+def _show(connection: DaemonConnection, found: "StatusResponse", *, every: bool) -> bool:
+    """Print a status; True if it has no problems."""
+    if connection.as_json:
+        print_json(_json_of(found))
+        return not found.problems
+    leads = {node.node_id: 0 for node in found.nodes}
+    for group in found.groups:
+        leads[group.leader] = leads.get(group.leader, 0) + 1
+    print_table(
+        ["NODE", "STATE", "ADDRESS", "GRPC ADDRESS", "RACK", "RELEASE", "START", "CLOCK", "LEADS"],
+        [[*_node_row(node, found.node_id), leads[node.node_id]] for node in found.nodes],
+    )
+    shown = [group for group in found.groups if every or _is_shown(group)]
+    if shown:
+        print_line("")
+        print_table(
+            ["RAFT GROUP", "LEADER", "TERM", "VOTERS", "LEARNERS", "BEHIND"],
+            [_group_row(group) for group in shown],
+        )
+    hidden = len(found.groups) - len(shown)
+    if hidden:
+        print_line(f"and {hidden} partition{'' if hidden == 1 else 's'} without a problem (--all)")
+    print_line("")
+    for problem in found.problems:
+        print_line(f"problem: {problem}")
+    if not found.problems:
+        print_line("no problems")
+    return not found.problems
+
+
+def _node_row(node: "NodeStatus", own: int) -> list[object]:
+    return [
+        node.node_id,
+        _state_of(node, own),
+        node.address or "-",
+        node.grpc_address or "-",
+        node.rack or "-",
+        node.version or "-",
+        node.incarnation,
+        f"{node.clock_offset_ms / 1000:+.1f}s" if abs(node.clock_offset_ms) >= _CLOCK_SHOWN_MS else "-",
+    ]
+
+
+def _state_of(node: "NodeStatus", own: int) -> str:
+    if node.up:
+        return "up, answers" if node.node_id == own else "up"
+    return f"down for {node.silent_ms / 1000:.0f}s" if node.HasField("silent_ms") else "down"
+
+
+def _is_shown(group: "RaftGroupStatus") -> bool:
+    return not group.is_partition or not group.leader or _behind(group) != "-"
+
+
+def _group_row(group: "RaftGroupStatus") -> list[object]:
+    voters = _ids(group.voters)
+    if group.voters_outgoing:
+        voters += f" (was {_ids(group.voters_outgoing)})"
+    return [
+        group.name,
+        str(group.leader or "none"),
+        group.term,
+        voters,
+        _ids(group.learners) or "-",
+        _behind(group),
+    ]
+
+
+def _behind(group: "RaftGroupStatus") -> str:
+    """Members that lack entries: `3 by 12` or `3 checkpoint`."""
+    lag = [
+        f"{member.node_id} {f'by {member.behind}' if member.state == 'replicating' else member.state}"
+        for member in group.members
+        if member.state not in ("leader", "replicating") or member.behind
+    ]
+    return ", ".join(lag) or "-"
+
+
+def _ids(node_ids: Any) -> str:
+    return ",".join(map(str, node_ids))
+
+
+def _json_of(found: "StatusResponse") -> dict[str, Any]:
+    return {
+        "cluster_id": found.cluster_id.hex(),
+        "node_id": found.node_id,
+        "nodes": [
+            {
+                "node_id": node.node_id,
+                "address": node.address,
+                "grpc_address": node.grpc_address,
+                "rack": node.rack,
+                "version": node.version,
+                "incarnation": node.incarnation,
+                "up": node.up,
+                "silent_ms": node.silent_ms if node.HasField("silent_ms") else None,
+                "clock_offset_ms": node.clock_offset_ms,
+                "problem": node.problem,
+                "reasons_to_stay": list(node.reasons_to_stay),
+            }
+            for node in found.nodes
+        ],
+        "groups": [
+            {
+                "raft_group": group.raft_group,
+                "name": group.name,
+                "is_partition": group.is_partition,
+                "leader": group.leader,
+                "term": group.term,
+                "voters": list(group.voters),
+                "learners": list(group.learners),
+                "voters_outgoing": list(group.voters_outgoing),
+                "members": [
+                    {"node_id": each.node_id, "match": each.match, "behind": each.behind, "state": each.state}
+                    for each in group.members
+                ],
+            }
+            for group in found.groups
+        ],
+        "under_replicated": list(found.under_replicated),
+        "not_ready": found.not_ready,
+        "problems": list(found.problems),
+    }

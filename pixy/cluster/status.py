@@ -1,0 +1,315 @@
+"""Status of a cluster as one node sees it, and what follows from it.
+
+Pure. A node knows from its own connections which nodes are up, from its raft groups their
+configurations, and of the groups that it leads how far each member is. `merged` puts together what
+all nodes know: the members of each group are taken from its leader.
+
+`problems` and `safe_to_stop` judge a status. A voter counts where it can confirm the next entry:
+its node is up, and it has all entries but the newest ones. While replication to it stands still,
+for a checkpoint or a copy, it does not count.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+__all__ = [
+    "CAUGHT_UP_ENTRIES",
+    "ClusterStatus",
+    "MemberState",
+    "MemberStatus",
+    "NodeStatus",
+    "RaftGroupStatus",
+    "merged",
+    "problems",
+    "safe_to_stop",
+]
+
+CAUGHT_UP_ENTRIES = 1000
+"""Entries that a member may lack and still count as caught up: some are always on their way."""
+
+CLOCK_OFFSET_MS_MAX = 60_000
+"""Retention and expiry wait while the leader's clock is further from those of its peers."""
+
+_NAMES_SHOWN = 3
+
+
+class MemberState(StrEnum):
+    """Replication to a member of a raft group, as its leader sees it."""
+
+    LEADER = "leader"
+    """It leads."""
+    REPLICATING = "replicating"
+    """It gets entries as they come."""
+    PROBING = "probing"
+    """The leader looks for the last entry that both have, or gets no answers."""
+    CHECKPOINT = "checkpoint"
+    """It fetches a checkpoint, because the leader's journal does not go back far enough."""
+    COPY = "copy"
+    """The same of a partition: it waits for a copy of the partition's files."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """A member of a raft group.
+
+    Attributes:
+        match: newest entry that it is known to have.
+        behind: entries of the leader that it is not known to have.
+    """
+
+    node_id: int
+    match: int
+    behind: int
+    state: MemberState
+
+    @property
+    def caught_up(self) -> bool:
+        """True if it can confirm the next entry soon."""
+        replicates = self.state in (MemberState.LEADER, MemberState.REPLICATING)
+        return replicates and self.behind <= CAUGHT_UP_ENTRIES
+
+
+@dataclass(frozen=True, slots=True)
+class RaftGroupStatus:
+    """A raft group.
+
+    Attributes:
+        raft_group: its id.
+        name: of its state machine, or topic and partition.
+        leader: node id, 0 while there is none.
+        term: as far as the reporting node knows.
+        voters, learners: node ids.
+        voters_outgoing: the voters before, while the configuration is joint, else empty.
+        members: as the leader sees them; empty if it has not told.
+    """
+
+    raft_group: int
+    name: str
+    leader: int
+    term: int
+    voters: tuple[int, ...]
+    learners: tuple[int, ...] = ()
+    voters_outgoing: tuple[int, ...] = ()
+    members: tuple[MemberStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A node of the cluster.
+
+    Attributes:
+        address, grpc_address: for nodes and for clients, as "host:port".
+        incarnation: number of its newest start.
+        up: a connection to it stands; always true of the reporting node.
+        is_self: it is the reporting node.
+        heard_s: seconds since it was last heard of; None if never since the reporting node started.
+        clock_offset_ms: its clock minus that of the reporting node.
+        problem: reason why it is refused, or cannot be reached; empty for none.
+    """
+
+    node_id: int
+    address: str
+    grpc_address: str = ""
+    rack: str = ""
+    version: str = ""
+    incarnation: int = 0
+    up: bool = True
+    is_self: bool = False
+    heard_s: float | None = None
+    clock_offset_ms: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A cluster.
+
+    Attributes:
+        cluster_id: empty before it is formed.
+        nodes: those that have not left it, by id.
+        groups: its raft groups, by id.
+        under_replicated: topics with fewer replicas than their `replication` and the number of
+            nodes allow.
+        not_ready: reason why the reporting node serves nothing yet; empty if it serves.
+    """
+
+    cluster_id: bytes
+    nodes: tuple[NodeStatus, ...]
+    groups: tuple[RaftGroupStatus, ...]
+    under_replicated: tuple[str, ...] = ()
+    not_ready: str = ""
+
+    @property
+    def self_id(self) -> int:
+        """The reporting node, 0 if it has no id yet."""
+        return next((node.node_id for node in self.nodes if node.is_self), 0)
+
+    def node(self, node_id: int) -> NodeStatus | None:
+        """A node, None if the cluster has none of that id."""
+        return next((node for node in self.nodes if node.node_id == node_id), None)
+
+
+def merged(own: ClusterStatus, others: Iterable[ClusterStatus]) -> ClusterStatus:
+    """The status with what other nodes know of raft groups.
+
+    Of each group the report of its leader in the highest term counts, else the one of the highest
+    term.
+    """
+    groups: dict[int, RaftGroupStatus] = {}
+    for status in (own, *others):
+        for group in status.groups:
+            known = groups.get(group.raft_group)
+            if known is None or _weight(group) > _weight(known):
+                groups[group.raft_group] = group
+    return replace(own, groups=tuple(groups[raft_group] for raft_group in sorted(groups)))
+
+
+def _weight(group: RaftGroupStatus) -> tuple[int, bool, bool]:
+    return group.term, bool(group.members), group.leader > 0
+
+
+# --- stopping a node ------------------------------------------------------------------------------
+
+
+def safe_to_stop(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
+    """Reasons against stopping a node: raft groups that would have no majority of voters that are
+    up and caught up. Empty if it can be stopped without a call that fails.
+    """
+    node = status.node(node_id)
+    if node is None:
+        known = ", ".join(str(each.node_id) for each in status.nodes)
+        return (f"the cluster has no node {node_id}, only {known}",)
+    if not node.up:
+        return ()
+    up = {each.node_id for each in status.nodes if each.up}
+    stuck: dict[str, list[str]] = defaultdict(list)
+    for group in status.groups:
+        reason = _reason_to_stay(group, node_id, up)
+        if reason:
+            stuck[reason].append(group.name)
+    return tuple(f"{_groups(names)}: {reason}" for reason, names in stuck.items())
+
+
+def _reason_to_stay(group: RaftGroupStatus, node_id: int, up: set[int]) -> str:
+    """Reason why a group needs a node; empty if it can do without."""
+    configurations = [voters for voters in (group.voters, group.voters_outgoing) if node_id in voters]
+    if not configurations:
+        return ""
+    if not group.leader:
+        return "no leader, so nobody knows which replicas are complete"
+    if not group.members:
+        return f"the leader, node {group.leader}, has not told which replicas are complete"
+    rest = {member.node_id for member in group.members if member.caught_up and member.node_id in up}
+    rest.discard(node_id)
+    for voters in configurations:
+        left = [voter for voter in voters if voter in rest]
+        if not _is_majority(left, voters):
+            return f"{_of_voters(left, voters)} would be up and caught up"
+    return ""
+
+
+def _is_majority(some: Sequence[int], voters: Sequence[int]) -> bool:
+    return len(some) > len(voters) // 2
+
+
+# --- problems -------------------------------------------------------------------------------------
+
+
+def problems(status: ClusterStatus) -> tuple[str, ...]:
+    """Sentences about everything that is not well, the most severe first."""
+    return tuple(_problems(status))
+
+
+def _problems(status: ClusterStatus) -> Iterator[str]:
+    if status.not_ready:
+        yield f"this node is not ready: {status.not_ready}"
+    for node in status.nodes:
+        yield from _node_problems(node, status.self_id)
+    yield from _leaderless(status)
+    yield from _lagging(status)
+    if status.under_replicated:
+        yield (
+            f"{_counted('topic', status.under_replicated)} {'has' if len(status.under_replicated) == 1 else 'have'} fewer "
+            "replicas than `replication` asks for: made when the cluster had fewer nodes"
+        )
+    if len(status.nodes) == 2:
+        yield "the cluster has two nodes: both must confirm each write, so the loss of either stops all writes"
+
+
+def _node_problems(node: NodeStatus, self_id: int) -> Iterator[str]:
+    name = f"node {node.node_id} ({node.address})"
+    if not node.up:
+        heard = "since this node started" if node.heard_s is None else f"for {node.heard_s:.0f} s"
+        reason = f": {node.problem}" if node.problem else ""
+        yield f"{name} is not reachable: not heard of {heard}{reason}"
+    elif node.problem:
+        yield f"{name}: {node.problem}"
+    if node.up and abs(node.clock_offset_ms) > CLOCK_OFFSET_MS_MAX:
+        word = "ahead of" if node.clock_offset_ms > 0 else "behind"
+        yield (
+            f"the clock of {name} is {abs(node.clock_offset_ms) / 1000:.0f} s {word} that of node {self_id}: "
+            "nothing expires where a leader's clock is more than 60 s off"
+        )
+
+
+def _leaderless(status: ClusterStatus) -> Iterator[str]:
+    up = {node.node_id for node in status.nodes if node.up}
+    by_voters: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for group in status.groups:
+        if not group.leader:
+            by_voters[group.voters].append(group.name)
+    for voters, names in by_voters.items():
+        left = [voter for voter in voters if voter in up]
+        few = f"{_of_voters(left, voters)} {'are' if len(left) > 1 else 'is'} up"
+        yield f"no leader for {_groups(names)}: {'an election is due' if _is_majority(left, voters) else few}"
+
+
+def _lagging(status: ClusterStatus) -> Iterator[str]:
+    up = {node.node_id for node in status.nodes if node.up}
+    slow: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    waiting: dict[tuple[int, MemberState], list[str]] = defaultdict(list)
+    for group in status.groups:
+        for member in group.members:
+            if member.node_id not in up or member.caught_up:
+                continue
+            if member.state in (MemberState.CHECKPOINT, MemberState.COPY):
+                waiting[member.node_id, member.state].append(group.name)
+            elif member.behind:
+                slow[member.node_id].append((member.behind, group.name))
+    for node_id, lags in sorted(slow.items()):
+        behind, name = max(lags)
+        others = f" and, by less, in {len(lags) - 1} other raft groups" if len(lags) > 1 else ""
+        yield f"node {node_id} is {behind} entries behind in {name}{others}"
+    for (node_id, state), names in sorted(waiting.items()):
+        if state is MemberState.CHECKPOINT:
+            yield f"node {node_id} fetches checkpoints of {_listed(names)}"
+        else:
+            yield (
+                f"node {node_id} waits for copies of {_counted('partition', names)}: the leaders' journals do not go back "
+                "to where it is"
+            )
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _groups(names: Sequence[str]) -> str:
+    return _counted("raft group", names)
+
+
+def _counted(noun: str, names: Sequence[str]) -> str:
+    return f"{noun}{'' if len(names) == 1 else 's'} {_listed(names)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    if len(names) > _NAMES_SHOWN + 1:
+        return f"{', '.join(names[:_NAMES_SHOWN])} and {len(names) - _NAMES_SHOWN} others"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _of_voters(left: Sequence[int], voters: Sequence[int]) -> str:
+    named = f"of {_counted('voter', [str(voter) for voter in voters])}"
+    return f"{named} only {_listed([str(voter) for voter in left])}" if left else f"{named} none"

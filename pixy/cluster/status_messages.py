@@ -1,0 +1,107 @@
+"""The status of a cluster as a message of pixy_cluster.proto, for clients and between nodes."""
+
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP
+from pixy.cluster.status import (
+    ClusterStatus,
+    MemberState,
+    MemberStatus,
+    NodeStatus,
+    RaftGroupStatus,
+)
+from pixy.proto import pixy_cluster_pb2 as pb
+
+__all__ = ["decode_status", "encode_status"]
+
+
+def encode_status(status: ClusterStatus) -> pb.StatusResponse:
+    """The status as a message, without the judgements of it."""
+    return pb.StatusResponse(
+        cluster_id=status.cluster_id,
+        node_id=status.self_id,
+        nodes=map(_encode_node, status.nodes),
+        groups=map(_encode_group, status.groups),
+        under_replicated=status.under_replicated,
+        not_ready=status.not_ready,
+    )
+
+
+def decode_status(message: pb.StatusResponse) -> ClusterStatus:
+    """The status that another node has sent."""
+    return ClusterStatus(
+        message.cluster_id,
+        tuple(_decode_node(node, is_self=node.node_id == message.node_id) for node in message.nodes),
+        tuple(map(_decode_group, message.groups)),
+        tuple(message.under_replicated),
+        message.not_ready,
+    )
+
+
+def _encode_node(node: NodeStatus) -> pb.NodeStatus:
+    return pb.NodeStatus(
+        node_id=node.node_id,
+        address=node.address,
+        grpc_address=node.grpc_address,
+        rack=node.rack,
+        version=node.version,
+        incarnation=node.incarnation,
+        up=node.up,
+        silent_ms=None if node.heard_s is None else round(node.heard_s * 1000),
+        clock_offset_ms=node.clock_offset_ms,
+        problem=node.problem,
+    )
+
+
+def _decode_node(node: pb.NodeStatus, *, is_self: bool) -> NodeStatus:
+    return NodeStatus(
+        node.node_id,
+        node.address,
+        node.grpc_address,
+        node.rack,
+        node.version,
+        node.incarnation,
+        node.up,
+        is_self,
+        node.silent_ms / 1000 if node.HasField("silent_ms") else None,
+        node.clock_offset_ms,
+        node.problem,
+    )
+
+
+def _encode_group(group: RaftGroupStatus) -> pb.RaftGroupStatus:
+    return pb.RaftGroupStatus(
+        raft_group=group.raft_group,
+        name=group.name,
+        leader=group.leader,
+        term=group.term,
+        voters=group.voters,
+        learners=group.learners,
+        voters_outgoing=group.voters_outgoing,
+        members=[
+            pb.MemberStatus(
+                node_id=member.node_id, match=member.match, behind=member.behind, state=member.state.value
+            )
+            for member in group.members
+        ],
+        is_partition=group.raft_group >= FIRST_PARTITION_GROUP,
+    )
+
+
+def _decode_group(group: pb.RaftGroupStatus) -> RaftGroupStatus:
+    return RaftGroupStatus(
+        group.raft_group,
+        group.name,
+        group.leader,
+        group.term,
+        tuple(group.voters),
+        tuple(group.learners),
+        tuple(group.voters_outgoing),
+        tuple(
+            MemberStatus(each.node_id, each.match, each.behind, _decode_state(each.state))
+            for each in group.members
+        ),
+    )
+
+
+def _decode_state(state: str) -> MemberState:
+    """A member's state; that of a newer release counts as one that cannot confirm entries."""
+    return MemberState(state) if state in set(MemberState) else MemberState.PROBING

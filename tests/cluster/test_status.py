@@ -1,0 +1,240 @@
+from dataclasses import replace
+
+import pytest
+
+from pixy.cluster.status import (
+    CAUGHT_UP_ENTRIES,
+    ClusterStatus,
+    MemberState,
+    MemberStatus,
+    NodeStatus,
+    RaftGroupStatus,
+    merged,
+    problems,
+    safe_to_stop,
+)
+
+REPLICATING, CHECKPOINT, COPY = MemberState.REPLICATING, MemberState.CHECKPOINT, MemberState.COPY
+
+
+def node(node_id: int, *, up: bool = True, heard_s: float | None = 0.1, problem: str = "") -> NodeStatus:
+    is_self = node_id == 1
+    return NodeStatus(
+        node_id,
+        f"10.0.0.{node_id}:19094",
+        up=up,
+        is_self=is_self,
+        heard_s=None if is_self else heard_s,
+        problem=problem,
+    )
+
+
+def group(
+    raft_group: int = 1,
+    name: str = "metadata",
+    *,
+    leader: int = 1,
+    voters: tuple[int, ...] = (1, 2, 3),
+    states: dict[int, MemberState] | None = None,
+    behind: dict[int, int] | None = None,
+) -> RaftGroupStatus:
+    members = tuple(
+        MemberStatus(
+            voter,
+            100,
+            (behind or {}).get(voter, 0),
+            MemberState.LEADER if voter == leader else (states or {}).get(voter, REPLICATING),
+        )
+        for voter in voters
+    )
+    return RaftGroupStatus(raft_group, name, leader, 5, voters, members=members if leader else ())
+
+
+def cluster(*groups: RaftGroupStatus, nodes: tuple[NodeStatus, ...] = ()) -> ClusterStatus:
+    return ClusterStatus(b"c" * 16, nodes or (node(1), node(2), node(3)), groups)
+
+
+WELL = cluster(group(), group(1000, "topic-0", leader=2))
+LOST_NODE_3 = cluster(group(), nodes=(node(1), node(2), node(3, up=False, heard_s=12.3)))
+
+
+# --- safe to stop ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node_id", [1, 2, 3])
+def test_any_node_of_three_can_be_stopped_while_all_are_up(node_id: int) -> None:
+    assert safe_to_stop(WELL, node_id) == ()
+
+
+def test_a_second_node_of_three_cannot_be_stopped() -> None:
+    assert safe_to_stop(LOST_NODE_3, 2) == (
+        "raft group metadata: of voters 1, 2 and 3 only 1 would be up and caught up",
+    )
+
+
+def test_a_node_that_is_down_can_be_stopped() -> None:
+    assert safe_to_stop(LOST_NODE_3, 3) == ()
+
+
+def test_an_unknown_node_cannot_be_stopped() -> None:
+    assert safe_to_stop(WELL, 7) == ("the cluster has no node 7, only 1, 2, 3",)
+
+
+def test_a_node_alone_cannot_be_stopped() -> None:
+    status = cluster(group(voters=(1,)), group(1000, "topic-0", voters=(1,)), nodes=(node(1),))
+    assert safe_to_stop(status, 1) == (
+        "raft groups metadata and topic-0: of voter 1 none would be up and caught up",
+    )
+
+
+@pytest.mark.parametrize("state", [CHECKPOINT, COPY, MemberState.PROBING])
+def test_a_follower_that_waits_cannot_replace_another_node(state: MemberState) -> None:
+    status = cluster(group(states={3: state}))
+    assert safe_to_stop(status, 2) == (
+        "raft group metadata: of voters 1, 2 and 3 only 1 would be up and caught up",
+    )
+    assert safe_to_stop(status, 3) == ()
+
+
+@pytest.mark.parametrize(("behind", "safe"), [(CAUGHT_UP_ENTRIES, True), (CAUGHT_UP_ENTRIES + 1, False)])
+def test_a_follower_counts_while_it_lacks_only_the_newest_entries(behind: int, safe: bool) -> None:
+    assert (not safe_to_stop(cluster(group(behind={3: behind})), 2)) == safe
+
+
+def test_a_group_without_a_leader_keeps_its_voters() -> None:
+    status = cluster(group(leader=0), group(1000, "topic-0", voters=(1,)))
+    assert safe_to_stop(status, 2) == (
+        "raft group metadata: no leader, so nobody knows which replicas are complete",
+    )
+
+
+def test_a_group_whose_leader_has_not_answered_keeps_its_voters() -> None:
+    status = cluster(replace(group(leader=3), members=()))
+    assert safe_to_stop(status, 1) == (
+        "raft group metadata: the leader, node 3, has not told which replicas are complete",
+    )
+
+
+def test_a_learner_can_be_stopped() -> None:
+    status = cluster(replace(group(voters=(1, 2)), learners=(3,)))
+    assert safe_to_stop(status, 3) == ()
+
+
+def test_a_joint_configuration_needs_both_majorities() -> None:
+    joint = replace(group(), voters_outgoing=(1, 2))
+    assert safe_to_stop(cluster(joint), 3) == ()
+    assert safe_to_stop(cluster(joint), 2) == (
+        "raft group metadata: of voters 1 and 2 only 1 would be up and caught up",
+    )
+
+
+# --- problems -------------------------------------------------------------------------------------
+
+
+def test_a_cluster_that_is_well_has_no_problems() -> None:
+    assert problems(WELL) == ()
+    assert problems(cluster(group(voters=(1,)), nodes=(node(1),))) == ()
+
+
+def test_a_node_that_is_down_is_named_with_the_time_since_it_was_heard_of() -> None:
+    assert problems(LOST_NODE_3) == ("node 3 (10.0.0.3:19094) is not reachable: not heard of for 12 s",)
+
+
+def test_a_node_that_was_never_heard_of_is_named_with_the_reason() -> None:
+    status = cluster(group(), nodes=(node(1), node(2), node(3, up=False, heard_s=None, problem="refused")))
+    assert problems(status) == (
+        "node 3 (10.0.0.3:19094) is not reachable: not heard of since this node started: refused",
+    )
+
+
+def test_the_problem_of_a_node_that_is_up_is_reported() -> None:
+    status = cluster(group(), nodes=(node(1), node(2, problem="an older self was refused"), node(3)))
+    assert problems(status) == ("node 2 (10.0.0.2:19094): an older self was refused",)
+
+
+def test_groups_without_a_leader_are_gathered_by_their_voters() -> None:
+    groups = [group(number, f"t-{number}", leader=0) for number in range(6)]
+    status = cluster(
+        *groups, group(9, "u-0", leader=0, voters=(3,)), nodes=(node(1), node(2, up=False), node(3, up=False))
+    )
+    assert problems(status)[2:] == (
+        "no leader for raft groups t-0, t-1, t-2 and 3 others: of voters 1, 2 and 3 only 1 is up",
+        "no leader for raft group u-0: of voter 3 none is up",
+    )
+
+
+def test_a_group_that_can_elect_a_leader_is_about_to() -> None:
+    assert problems(cluster(group(leader=0))) == ("no leader for raft group metadata: an election is due",)
+
+
+def test_a_follower_that_is_behind_is_named_with_its_worst_group() -> None:
+    groups = [group(number, f"t-{number}", behind={2: 5000 + number}) for number in range(3)]
+    assert problems(cluster(*groups)) == (
+        "node 2 is 5002 entries behind in t-2 and, by less, in 2 other raft groups",
+    )
+
+
+def test_a_follower_that_waits_for_files_is_named() -> None:
+    groups = [group(1000 + number, f"t-{number}", states={2: COPY}) for number in range(2)]
+    assert problems(cluster(*groups, group(states={3: CHECKPOINT}))) == (
+        "node 2 waits for copies of partitions t-0 and t-1: the leaders' journals do not go back to where it is",
+        "node 3 fetches checkpoints of metadata",
+    )
+
+
+def test_what_a_node_that_is_down_lacks_is_no_problem_of_its_own() -> None:
+    status = cluster(group(behind={3: 5000}, states={3: MemberState.PROBING}), nodes=LOST_NODE_3.nodes)
+    assert len(problems(status)) == 1
+
+
+def test_topics_with_too_few_replicas_are_named() -> None:
+    assert problems(replace(WELL, under_replicated=("a",))) == (
+        "topic a has fewer replicas than `replication` asks for: made when the cluster had fewer nodes",
+    )
+    (problem,) = problems(replace(WELL, under_replicated=("a", "b", "c", "d")))
+    assert problem.startswith("topics a, b, c and d have fewer replicas")
+
+
+def test_a_cluster_of_two_is_a_problem() -> None:
+    status = cluster(group(voters=(1, 2)), nodes=(node(1), node(2)))
+    assert problems(status) == (
+        "the cluster has two nodes: both must confirm each write, so the loss of either stops all writes",
+    )
+
+
+@pytest.mark.parametrize(
+    ("offset_ms", "text"), [(60_000, ""), (3_600_000, "3600 s ahead of"), (-61_000, "61 s behind")]
+)
+def test_a_clock_that_is_a_minute_off_is_a_problem(offset_ms: int, text: str) -> None:
+    nodes = (node(1), replace(node(2), clock_offset_ms=offset_ms), node(3))
+    found = problems(cluster(group(), nodes=nodes))
+    assert found == (() if not text else found)
+    assert not text or found[0].startswith(
+        f"the clock of node 2 (10.0.0.2:19094) is {text} that of node 1: nothing expires"
+    )
+
+
+def test_a_node_that_is_not_ready_says_so_first() -> None:
+    assert problems(replace(LOST_NODE_3, not_ready="waits for node 3"))[0] == (
+        "this node is not ready: waits for node 3"
+    )
+
+
+# --- merging --------------------------------------------------------------------------------------
+
+
+def test_of_each_group_the_leaders_report_counts() -> None:
+    follower = replace(group(), members=())
+    assert merged(cluster(follower), [cluster(group())]).groups == (group(),)
+    assert merged(cluster(group()), [cluster(follower)]).groups == (group(),)
+
+
+def test_a_higher_term_counts_more_than_a_former_leaders_report() -> None:
+    newer = replace(group(leader=0), term=6)
+    assert merged(cluster(group()), [cluster(newer)]).groups == (newer,)
+
+
+def test_groups_that_only_others_have_are_added_in_order() -> None:
+    whole = merged(cluster(group(5, "b-0")), [cluster(group(4, "a-0")), cluster(group(6, "c-0"))])
+    assert [each.name for each in whole.groups] == ["a-0", "b-0", "c-0"]
+    assert whole.nodes == WELL.nodes

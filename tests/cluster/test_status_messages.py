@@ -1,0 +1,43 @@
+import pytest
+
+from pixy.cluster.status import ClusterStatus, MemberState, MemberStatus, NodeStatus, RaftGroupStatus
+from pixy.cluster.status_messages import decode_status, encode_status
+
+STATUS = ClusterStatus(
+    bytes(range(16)),
+    (
+        NodeStatus(1, "a:1", "a:2", "r1", "1.2", 7, is_self=True),
+        NodeStatus(2, "b:1", "b:2", "r2", "1.3", 9, up=False, heard_s=1.5, clock_offset_ms=-250, problem="p"),
+    ),
+    (
+        RaftGroupStatus(1, "metadata", 2, 5, (1, 2), (3,), (2, 4)),
+        RaftGroupStatus(
+            1000,
+            "t-0",
+            1,
+            6,
+            (1, 2),
+            members=(
+                MemberStatus(1, 10, 0, MemberState.LEADER),
+                MemberStatus(2, 8, 2, MemberState.COPY),
+            ),
+        ),
+    ),
+    ("t", "u"),
+    "waits for node 2",
+)
+
+
+@pytest.mark.parametrize("status", [STATUS, ClusterStatus(b"", (), ())])
+def test_a_status_comes_back_as_it_was_sent(status: ClusterStatus) -> None:
+    assert decode_status(encode_status(status)) == status
+
+
+def test_partitions_are_marked() -> None:
+    assert [group.is_partition for group in encode_status(STATUS).groups] == [False, True]
+
+
+def test_a_state_of_a_newer_release_does_not_count_as_caught_up() -> None:
+    message = encode_status(STATUS)
+    message.groups[1].members[1].state = "teleporting"
+    assert decode_status(message).groups[1].members[1].state is MemberState.PROBING
