@@ -12,16 +12,17 @@ from tests.integration.kafka_tools import dump_log_segments, kafka_libs
 pytestmark = pytest.mark.process
 
 SECONDS = 60.0
-# Every codec shrinks a batch with a value of so many bytes, nearly all of them the same.
-COMPRESSIBLE_BYTES = 200
+# A batch that compression does not shrink stays uncompressed. With this padding every codec shrinks
+# each record, even one that is flushed alone.
+PADDING = "x" * 200
 HEADERS = (("trace", b"abc"), ("trace", b""), ("binary", b"\x00\xff"))
 # Key, value and headers of each record. The tool prints text, so keys and values are text here.
 RECORDS = [
-    (None, "no key", ()),
-    ("", "empty key", ()),
-    ("key", "", ()),
-    ("key", "with headers", HEADERS),
-    *((f"key {number}", f"value {number} " + "x" * number * 20, ()) for number in range(40)),
+    (None, "no key" + PADDING, ()),
+    ("", "empty key" + PADDING, ()),
+    ("key", "", (("padding", PADDING.encode()),)),
+    ("key", "with headers" + PADDING, HEADERS),
+    *((f"key {number}", f"value {number} {PADDING}" + "x" * number * 20, ()) for number in range(40)),
 ]
 
 
@@ -62,10 +63,7 @@ def test_kafka_reads_segments_of_the_daemon(make_daemon: MakeDaemon, compression
         assert (record.key, record.value) == (key, value)
         assert record.header_names == tuple(name for name, _ in headers)
         assert record.batch.is_valid
-        # A batch that compression does not shrink stays uncompressed: short records that were
-        # flushed alone.
-        may_stay_uncompressed = len(value) < COMPRESSIBLE_BYTES
-        assert record.batch.codec == compression or (may_stay_uncompressed and record.batch.codec == "none")
+        assert record.batch.codec == compression
         assert not record.batch.is_control
 
 

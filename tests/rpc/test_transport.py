@@ -10,6 +10,9 @@ import pytest
 from pixy.rpc.transport import Transport
 from tests.rpc.support import FakeTransport
 
+# The server's and the client's end of a connection.
+Pair = tuple[socket.socket, socket.socket]
+
 
 class _SocketTransport(FakeTransport):
     """A transport of a socket."""
@@ -22,15 +25,15 @@ class _SocketTransport(FakeTransport):
         return self._below if name == "socket" else default
 
 
-def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+def _tcp_pair() -> Pair:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
         return listener.accept()[0], client
 
 
 @pytest.fixture(params=[_tcp_pair, socket.socketpair], ids=["tcp", "unix"])
-def pair(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The server's and the client's end of a connection."""
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A connection of each kind."""
     ends = request.param()
     yield ends
     for end in ends:
@@ -43,7 +46,7 @@ def _made(below: socket.socket) -> Transport:
     return transport
 
 
-def test_writes_are_taken_until_the_client_closes(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_writes_are_taken_until_the_client_closes(pair: Pair) -> None:
     server, client = pair
     transport = _made(server)
     assert transport.took_writes()
@@ -55,7 +58,7 @@ def test_writes_are_taken_until_the_client_closes(pair: tuple[socket.socket, soc
 
 
 def test_writes_are_not_taken_once_the_client_has_ended_its_output(
-    pair: tuple[socket.socket, socket.socket],
+    pair: Pair,
 ) -> None:
     server, client = pair
     transport = _made(server)
@@ -64,7 +67,7 @@ def test_writes_are_not_taken_once_the_client_has_ended_its_output(
 
 
 def test_a_closed_socket_takes_no_writes_even_if_another_one_has_its_descriptor(
-    pair: tuple[socket.socket, socket.socket],
+    pair: Pair,
 ) -> None:
     server, client = pair
     transport = _made(server)
