@@ -435,8 +435,8 @@ class Driver:
             group.storage.release(group.applied_index)
 
     def _pass_commit_on(self, group: RaftGroup) -> None:
-        """Tell the followers of a new commit index in the next iteration of the loop, unless an entry
-        does: callers that were just answered often have the next one at hand.
+        """Tell the followers of a new commit index in the next iteration of the loop, unless an
+        entry does: callers that were just answered often have the next one at hand.
         """
         if not self._committed:
             self._loop.call_soon(self._pass_commits_on)

@@ -1,7 +1,7 @@
 """Partitions by their raft groups, for messages of groups that this node has not opened yet.
 
-A topic gets consecutive raft groups at its creation, and further ones when it grows. So a few ranges
-name ten thousand partitions.
+A topic gets consecutive raft groups at its creation, and further ones when it grows. So a few
+ranges name ten thousand partitions.
 """
 
 from bisect import bisect_right

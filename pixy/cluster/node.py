@@ -26,6 +26,7 @@ from pixy.cluster.node_status import raft_group_status
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.nodes import FIRST_NODE
 from pixy.cluster.partitions import Partitions
+from pixy.cluster.peer_messages import Method
 from pixy.cluster.proposals import Repeated
 from pixy.cluster.publisher import Publisher, SinksGroup
 from pixy.cluster.raft_group import RaftGroup
@@ -40,13 +41,13 @@ from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
 from pixy.cluster.retention import Retention
 from pixy.cluster.sinks import Publication
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
-from pixy.cluster.status import ClusterStatus, NodeStatus
+from pixy.cluster.status import ClusterStatus, NodeStatus, merged
+from pixy.cluster.status_messages import encode_status
 from pixy.cluster.topic_commands import alter_command, create_command, delete_command
 from pixy.errors import (
     CorruptData,
     DataDirectoryError,
     FailedPrecondition,
-    NotFound,
     PixyError,
     Unavailable,
     UnknownPartition,
@@ -54,7 +55,14 @@ from pixy.errors import (
 )
 from pixy.futures import reject, resolve
 from pixy.proto.node_calls_pb2 import JoinRequest
-from pixy.proto.state_pb2 import InitCluster, MetadataCommand, RegisterNode, StartNode
+from pixy.proto.state_pb2 import (
+    ForgetNode,
+    InitCluster,
+    MetadataCommand,
+    RegisterNode,
+    RemoveNode,
+    StartNode,
+)
 from pixy.raft import ConfState, Entry, Message
 from pixy.records import TopicPartition
 from pixy.staging import Stages
@@ -322,50 +330,56 @@ class Node:
         return topic
 
     async def status(self) -> ClusterStatus:
-        """Status of the cluster: of this node and its raft groups."""
-        replicas = [
-            self.state_groups.metadata_replica,
-            *self.state_groups.groups,
-            self.state_groups.sinks_replica,
-        ]
+        """Status of the cluster, with what the other nodes know of raft groups."""
+        own = self._own_status()
+        return own if self.peers is None else merged(own, await self.peers.ask_status())
+
+    def _own_status(self) -> ClusterStatus:
+        """Status of the cluster as this node knows it by itself."""
+        if self._starting:
+            reason = "it is starting" if self.peers is None else self.peers.waiting_for or "it is starting"
+            return ClusterStatus(self._cluster_id, self._node_statuses(), (), (), reason)
+        replicas = self.state_groups.replicas()
         groups = [raft_group_status(each.group, each.name, self.node_id) for each in replicas]
         for partition in self._partitions:
             if partition.group is not None:
                 name = "{}-{}".format(*partition.partition)
                 groups.append(raft_group_status(partition.group, name, self.node_id))
-        node = NodeStatus(
-            self.node_id,
-            address="",
-            version=pixy.__version__,
-            incarnation=self._log.incarnation.number,
-            is_self=True,
-        )
         return ClusterStatus(
-            self._cluster_id, (node,), tuple(sorted(groups, key=lambda group: group.raft_group))
+            self._cluster_id,
+            self._node_statuses(),
+            tuple(sorted(groups, key=lambda group: group.raft_group)),
+            tuple(self.metadata.under_replicated()),
+            "" if self.peers is None else self.peers.waiting_for,
         )
+
+    def _node_statuses(self) -> tuple[NodeStatus, ...]:
+        if self.peers is not None and self.node_id:
+            return self.peers.node_statuses()
+        return (NodeStatus(self.node_id, address="", version=pixy.__version__, is_self=True),)
+
+    async def _answer_status(self, _: int, __: bytes) -> bytes:
+        return encode_status(self._own_status()).SerializeToString()
 
     async def remove_node(self, node_id: int) -> None:
         """Take a node out of the cluster.
 
         Raises:
             NotFound: there is no such node.
-            FailedPrecondition: it is the only one.
+            FailedPrecondition: it is the only one, or has the only replica of a partition.
         """
-        self._check_may_leave(node_id)
+        await self._metadata_command(MetadataCommand(remove_node=RemoveNode(node_id=node_id)))
 
     async def forget_node(self, node_id: int) -> None:
         """Give up a node that is lost.
 
         Raises:
             NotFound: there is no such node.
-            FailedPrecondition: it is the only one.
+            FailedPrecondition: it is the only one, or is running.
         """
-        self._check_may_leave(node_id)
-
-    def _check_may_leave(self, node_id: int) -> None:
-        if node_id != self.node_id:
-            raise NotFound(f"the cluster has no node {node_id}")
-        raise FailedPrecondition(f"node {node_id} is the only one of the cluster")
+        if node_id in self.metadata.nodes and self.peers is not None and self.peers.members.is_up(node_id):
+            raise FailedPrecondition(f"node {node_id} is running: only a lost node can be forgotten")
+        await self._metadata_command(MetadataCommand(forget_node=ForgetNode(node_id=node_id)))
 
     async def groups_command(self, consumer_group: str, payload: bytes) -> None:
         """Run a command in the state group of a consumer group; durable and applied on return."""
@@ -563,7 +577,7 @@ class Node:
             register=self._register_peer,
             find_group=self._find_group,
             fetch=self._fetch_snapshot,
-            methods={},
+            methods={Method.STATUS: self._answer_status},
         )
 
     def _find_group(self, raft_group: int) -> RaftGroup | None:
@@ -589,8 +603,8 @@ class Node:
         return node_id
 
     async def _register(self, peers: NodePeers) -> None:
-        """Tell the cluster of this start, and wait until there are as many nodes as the answers of a
-        new cluster are durable on.
+        """Tell the cluster of this start, and wait until there are as many nodes as the answers of
+        a new cluster are durable on.
         """
         own = peers.own_record()
         start = StartNode(

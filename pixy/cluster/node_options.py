@@ -34,7 +34,7 @@ class NodeOptions:
     worker: MakeWorker
     staging: StagingConfig = field(default_factory=StagingConfig)
     writer_pace: WriterPace = field(default_factory=WriterPace)
-    cluster: ClusterOptions = ClusterOptions()
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
 
 
 class NodeObserver:

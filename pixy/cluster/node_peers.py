@@ -1,5 +1,5 @@
-"""What a node does because it has peers: it finds its cluster, speaks with the others, and keeps its
-raft groups led.
+"""A node among others: the search for its cluster, the exchange with its peers, the leaders of its
+raft groups.
 
     before its data directory is read    `find_cluster`: found one, or join
     once its log is open                 `attach`: its raft groups send and receive
@@ -39,11 +39,14 @@ from pixy.cluster.peer_messages import (
 from pixy.cluster.peer_starts import PeerStarts
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.state_groups import StateGroups
+from pixy.cluster.status import ClusterStatus, NodeStatus
+from pixy.cluster.status_messages import decode_status
 from pixy.cluster.ticker import Ticker
 from pixy.errors import FailedPrecondition, PixyError, Unavailable
 from pixy.peers import Address, Hello, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress
+from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, Message, StateType
 from pixy.storage import EntryType
@@ -61,6 +64,7 @@ Handler = Callable[[int, bytes], Awaitable[bytes]]
 _JOIN_TIMEOUT_S = 10.0
 _ASK_TIMEOUT_S = 2.0
 _LEARN_PAUSE_S = 0.2
+_STATUS_TIMEOUT_S = 2.0
 _HAND_OVER_S = 2.0
 _HAND_OVER_STEP_S = 0.02
 _BEAT_EVERY_TICKS = 5
@@ -209,7 +213,9 @@ class NodePeers:
         """The peers, for the node's log."""
         return LogPeers(send=self._send, fetch=self._fetch, forward=self._forward, random=self._random)
 
-    def attach(self, node_log: NodeLog, identity: NodeIdentity, groups: StateGroups, duties: PeerDuties) -> None:
+    def attach(
+        self, node_log: NodeLog, identity: NodeIdentity, groups: StateGroups, duties: PeerDuties
+    ) -> None:
         """The node's log is open; nothing is received before `start`."""
         self._driver = node_log.driver
         self._duties = duties
@@ -276,7 +282,7 @@ class NodePeers:
     async def wait_for_founders(self) -> None:
         """Wait until a new cluster has as many nodes as its answers have to be durable on.
 
-        They must be voters of every state group: else a founder's disk alone would hold the answers.
+        They must be voters of every state group: else one disk alone would hold the answers.
         """
         count = min(len(self._options.join), _FOUNDERS_MAX)
         while not self._has_founders(count):
@@ -327,6 +333,45 @@ class NodePeers:
         """Metadata has other nodes than before."""
         if self._node_id:
             self.members.set_nodes(nodes)
+
+    # --- status -----------------------------------------------------------------------------------
+
+    def node_statuses(self) -> tuple[NodeStatus, ...]:
+        """The nodes that have not left the cluster."""
+        return tuple(
+            self._status_of(node)
+            for node in sorted(self._groups.metadata.nodes.values(), key=lambda each: each.node_id)
+            if not node.removed
+        )
+
+    def _status_of(self, node: NodeInfo) -> NodeStatus:
+        member = self.members.get(node.node_id)
+        heard = None if member is None or member.heard_at is None else self._loop.time() - member.heard_at
+        return NodeStatus(
+            node.node_id,
+            node.address,
+            node.grpc_address,
+            node.rack,
+            node.version,
+            node.incarnation,
+            up=self.members.is_up(node.node_id),
+            is_self=node.node_id == self._node_id,
+            heard_s=heard,
+            clock_offset_ms=0 if member is None else member.clock_offset_ms,
+            problem=self.members.refused.get(node.node_id, ""),
+        )
+
+    async def ask_status(self) -> list[ClusterStatus]:
+        """What the other nodes know; those that do not answer in time are left out."""
+        answers = await asyncio.gather(*(self._ask_status(each.node_id) for each in self.members if each.up))
+        return [answer for answer in answers if answer is not None]
+
+    async def _ask_status(self, node_id: int) -> ClusterStatus | None:
+        try:
+            answer = await self.channel.call(node_id, Method.STATUS, b"", _STATUS_TIMEOUT_S)
+        except PixyError:
+            return None
+        return decode_status(StatusResponse.FromString(answer))
 
     # --- clocks -----------------------------------------------------------------------------------
 

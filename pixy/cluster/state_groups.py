@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
 from pixy.cluster.node_log import NodeLog
-from pixy.cluster.raft_group import Apply
 from pixy.cluster.nodes import FIRST_NODE
+from pixy.cluster.raft_group import Apply
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import StateMachine, StateReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
@@ -112,9 +112,7 @@ class StateGroups:
 
         async def restored(raft_group: int, name: str, machine: StateMachine) -> StateReplica:
             founder = HardState(voters=[FIRST_NODE])
-            return await recover_state_group(
-                node_log, recovered, raft_group, name, machine, founder, apply
-            )
+            return await recover_state_group(node_log, recovered, raft_group, name, machine, founder, apply)
 
         async def catch_up(replicas: Iterable[StateReplica]) -> None:
             alone = start_peers is None

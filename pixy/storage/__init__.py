@@ -4,11 +4,11 @@ from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, r
 from pixy.storage.disk import Disk, File, RealDisk, RealFile, is_disk_full, sync_is_final
 from pixy.storage.identity import (
     load_identity,
-    write_identity,
     read_identity,
     read_partition_identity,
     read_publication_mark,
     read_stage_record,
+    write_identity,
     write_publication_mark,
     write_stage_record,
 )
@@ -119,7 +119,6 @@ __all__ = [
     "journal_record",
     "judge_partition_directory",
     "load_identity",
-    "write_identity",
     "parts_with",
     "read_checkpoint",
     "read_file_header",
@@ -135,6 +134,7 @@ __all__ = [
     "segment_path",
     "sort_partition_directories",
     "sync_is_final",
+    "write_identity",
     "write_publication_mark",
     "write_stage_record",
 ]
