@@ -70,7 +70,7 @@ class WantedMembers(NamedTuple):
 
     Attributes:
         voters, learners: node ids, ascending.
-        registered: nodes that have not left the cluster.
+        registered: nodes that are not removed from the cluster.
     """
 
     voters: tuple[int, ...]
@@ -82,7 +82,7 @@ def state_group_members(raft_group: int, registered: Sequence[int]) -> WantedMem
     """Members of a state group.
 
     Args:
-        registered: nodes that have not left the cluster.
+        registered: nodes that are not removed from the cluster.
     """
     nodes = sorted(registered)
     most = 5 if raft_group == METADATA_GROUP and len(nodes) >= 5 else 3
