@@ -382,6 +382,7 @@ class NodeRecord(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     secret: _builtins.bytes
     """16 random bytes; with the id they are the node's identity."""
@@ -397,7 +398,11 @@ class NodeRecord(_message.Message):
     feature_level: _builtins.int
     """Newest commands that this release knows."""
     removed: _builtins.bool
-    """Left the cluster; neither id nor secret come back."""
+    """Has no new replicas and, as soon as its raft groups can do without it, no others. Neither id nor
+    secret come back.
+    """
+    lost: _builtins.bool
+    """Lost with its data: it is not waited for."""
     def __init__(
         self,
         *,
@@ -411,10 +416,11 @@ class NodeRecord(_message.Message):
         version: _builtins.str = ...,
         feature_level: _builtins.int = ...,
         removed: _builtins.bool = ...,
+        lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "node_id", b"node_id", "process", b"process", "rack", b"rack", "removed", b"removed", "secret", b"secret", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "lost", b"lost", "node_id", b"node_id", "process", b"process", "rack", b"rack", "removed", b"removed", "secret", b"secret", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
