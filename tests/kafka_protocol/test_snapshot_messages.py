@@ -1,5 +1,5 @@
-"""FetchSnapshot: byte vectors of both versions and directions, encoded by kio 0.6.5 from Kafka's own
-message definitions.
+"""FetchSnapshot: byte vectors of both versions and directions, encoded by kio 0.6.5 from Kafka's
+own message definitions.
 """
 
 from io import BytesIO
