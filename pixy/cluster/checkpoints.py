@@ -129,12 +129,13 @@ class Checkpoints:
     ) -> None:
         replica.checkpointing = False
         if error is not None or ids is None:
-            self._failed(replica, error)
+            self.failed(replica, error)
             return
         replica.set_checkpoints(ids, snapshot)
         self._on_written(replica)
 
-    def _failed(self, replica: StateReplica, error: BaseException | None) -> None:
+    def failed(self, replica: StateReplica, error: BaseException | None) -> None:
+        """A checkpoint could not be written: a full disk gets room, any other error is a fault."""
         log.error("a checkpoint could not be written", state_group=replica.name, error=str(error))
         if is_disk_full(error):
             self._on_full()
@@ -155,16 +156,25 @@ class Checkpoints:
         self.write(replica)
         return None
 
-    def install(self, replica: StateReplica, checkpoint: Checkpoint, done: Callable[[bool], None]) -> None:
-        """Write a checkpoint that was fetched from the leader.
+    def install(
+        self,
+        replica: StateReplica,
+        checkpoint: Checkpoint,
+        done: Callable[[bool], None],
+        *,
+        downloaded: bool = False,
+    ) -> None:
+        """Make a checkpoint of the leader one of this node's.
 
         Args:
             done: called when it is durable, with False if it cannot be written.
+            downloaded: it is a complete download (`CheckpointDownload`), else it is written.
         """
-        self._files.submit(
-            partial(replica.store.write, checkpoint.id, checkpoint.records, self._clock.wall_ms()),
-            partial(self._installed, replica, checkpoint, done),
-        )
+        if downloaded:
+            work = partial(replica.store.adopt, checkpoint.id)
+        else:
+            work = partial(replica.store.write, checkpoint.id, checkpoint.records, self._clock.wall_ms())
+        self._files.submit(work, partial(self._installed, replica, checkpoint, done))
 
     def _installed(
         self,
@@ -175,7 +185,7 @@ class Checkpoints:
         error: BaseException | None,
     ) -> None:
         if ids is None:
-            self._failed(replica, error)
+            self.failed(replica, error)
         else:
             self._installing[replica.group, checkpoint.id] = checkpoint
         done(ids is not None)

@@ -259,24 +259,30 @@ class NodeLog:
 
     def bind(self, replica: StateReplica, apply: Apply) -> None:
         """Set the application of a state group, whose checkpoints followers get."""
-        replica.group.storage.make_snapshot = partial(self.checkpoints.snapshot, replica)
+        self.driver.snapshots.offer(replica.group, partial(self.checkpoints.snapshot, replica))
         self.driver.bind(replica.group, replica, apply)
 
-    def install(self, replica: StateReplica, checkpoint: Checkpoint) -> None:
+    def install(
+        self, replica: StateReplica, checkpoint: Checkpoint, downloaded: Snapshot | None = None
+    ) -> None:
         """Continue a state group from a checkpoint of its leader, the one that was asked for with
         `LogPeers.fetch`.
+
+        Args:
+            downloaded: the snapshot that is awaited, if the checkpoint is in the directory of the
+                group as a complete download (`CheckpointDownload`).
         """
         term, index = checkpoint.id
         configuration = split_checkpoint(checkpoint.records)[0].configuration
-        snapshot = Snapshot(index, term, conf_state_of(configuration))
+        snapshot = downloaded or Snapshot(index, term, conf_state_of(configuration))
 
         def written(durable: bool) -> None:
             if not durable:
-                self.driver.snapshots.failed(replica.group, snapshot)
+                self.driver.snapshots.failed(replica.group, snapshot, silently=downloaded is not None)
             elif not self.driver.snapshots.arrived(replica.group, snapshot):
                 self.checkpoints.not_needed(replica, checkpoint.id)
 
-        self.checkpoints.install(replica, checkpoint, written)
+        self.checkpoints.install(replica, checkpoint, written, downloaded=downloaded is not None)
 
     # --- between the parts ------------------------------------------------------------------------
 

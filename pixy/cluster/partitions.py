@@ -219,8 +219,12 @@ class Partitions:
         group = replica.group
         if group is None:
             group = replica.group = self._driver.group(replica.raft_group, self._configuration(replica))
-            self._driver.bind(group, replica, self.apply)
+            self._bind(group, replica)
         return group
+
+    def _bind(self, group: RaftGroup, replica: PartitionReplica) -> None:
+        self._driver.snapshots.offer(group)
+        self._driver.bind(group, replica, self.apply)
 
     def _configuration(self, replica: PartitionReplica) -> ConfState:
         """Configuration of a partition that the journal knows nothing of."""
@@ -440,7 +444,7 @@ class Partitions:
         if restoring.damage is not None:
             replica.stuck_bytes = group.storage.memory_bytes(applied.index)
             return None
-        self._driver.bind(group, replica, self.apply)
+        self._bind(group, replica)
         return group if group.has_tail else None
 
 

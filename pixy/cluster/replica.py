@@ -69,6 +69,8 @@ class PartitionReplica:
         condition: its condition. Invariant: it only becomes worse.
         fault: the damage that made it unready, None while it is ready.
         stuck_bytes: approximate size of its entries in the journal while it is unwritable, else 0.
+        needs_copy: True while it lacks entries that the journal of its leader does not have any
+            more: it votes, and gets no records until it is copied.
         publication: number of the newest applied publication, 0 for none. Invariant: ascending.
         durable_publication: `publication` as of a durable applied position. Invariant: ascending.
         proposed_end, proposed_publication: end offset and publication behind the entries that are
@@ -81,6 +83,7 @@ class PartitionReplica:
         "fault",
         "group",
         "log",
+        "needs_copy",
         "partition",
         "proposed_end",
         "proposed_publication",
@@ -105,6 +108,7 @@ class PartitionReplica:
         self.condition = PartitionCondition.READY
         self.fault: CorruptData | None = None
         self.stuck_bytes = 0
+        self.needs_copy = False
         self.publication = 0
         self.durable_publication = 0
         self.proposed_end = 0

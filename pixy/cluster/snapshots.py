@@ -3,14 +3,21 @@
 At a follower, a message with the position of a snapshot comes first. The core waits for the data;
 once that is in its place, the log is reset behind it, by a record of the journal. When that is
 durable, the snapshot replaces the application's state.
+
+A leader whose journal does not reach back to what a follower lacks sends such a message, and then
+nothing more: until the follower has restored the snapshot or refused it, or the driver is told that
+it failed (`snapshot_serving`). Partitions have no data to fetch yet: the position of their
+snapshots is the begin of the leader's log.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pixy.cluster.group_states import hard_state_record, reset_record
 from pixy.cluster.raft_group import RaftGroup
-from pixy.raft import Snapshot
+from pixy.raft import Snapshot, StateType
+from pixy.raft.progress import ProgressState
 from pixy.storage import Journal
 
 if TYPE_CHECKING:
@@ -26,6 +33,10 @@ class Snapshots:
         driver: goes on with a group.
         journal: the node's journal.
         restore: see `DriverHooks`.
+
+    Attributes:
+        offered: groups of which a follower was sent a snapshot. Whether it still waits for it is in
+            `waiting`; who finds that none does removes the group.
     """
 
     def __init__(
@@ -34,8 +45,37 @@ class Snapshots:
         self._driver = driver
         self._journal = journal
         self._restore = restore
+        self.offered: dict[RaftGroup, None] = {}
 
     # --- leader -----------------------------------------------------------------------------------
+
+    def offer(self, group: RaftGroup, make: Callable[[], Snapshot | None] | None = None) -> None:
+        """Let followers of a group that the journal cannot serve have a snapshot.
+
+        Args:
+            make: returns the newest one, None if there is none yet. Without it, followers get the
+                position of the begin of the log, which tells them that they are behind.
+        """
+        group.storage.make_snapshot = partial(self._made, group, make)
+
+    def _made(self, group: RaftGroup, make: Callable[[], Snapshot | None] | None) -> Snapshot | None:
+        snapshot = _begin_of_log(group) if make is None else make()
+        if snapshot is not None:
+            self.offered[group] = None
+        return snapshot
+
+    def waiting(self, group: RaftGroup) -> Mapping[int, int]:
+        """Followers that this node, as the leader, has sent a snapshot and nothing since: node id
+        and index of the snapshot.
+        """
+        node = group.node
+        if node is None or node.raft.state is not StateType.LEADER:
+            return {}
+        return {
+            peer: progress.pending_snapshot
+            for peer, progress in node.raft.tracker.progress.items()
+            if progress.state is ProgressState.SNAPSHOT
+        }
 
     def ready(self, group: RaftGroup) -> None:
         """There is a snapshot for the followers that wait for one."""
@@ -63,10 +103,19 @@ class Snapshots:
         self._driver.drive(group)
         return needed
 
-    def failed(self, group: RaftGroup, snapshot: Snapshot) -> None:
-        """The data of an awaited snapshot cannot be fetched."""
+    def awaits(self, group: RaftGroup, snapshot: Snapshot) -> bool:
+        """True while the data of a snapshot is awaited and needed."""
+        return group.node is not None and group.node.awaits_snapshot(snapshot)
+
+    def failed(self, group: RaftGroup, snapshot: Snapshot, *, silently: bool = False) -> None:
+        """The data of an awaited snapshot cannot be fetched.
+
+        Args:
+            silently: the leader is not told, and offers one again when it has waited long enough;
+                else it does after the next heartbeat.
+        """
         if group.node is not None:
-            group.node.snapshot_failed(snapshot)
+            group.node.snapshot_failed(snapshot, silently=silently)
             self._driver.drive(group)
 
     def restored(self, group: RaftGroup, snapshot: Snapshot) -> None:
@@ -94,3 +143,10 @@ class Snapshots:
 
         records = (reset_record(group.raft_group, snapshot), hard_state_record(group.raft_group, storage))
         self._journal.append(records, durable)
+
+
+def _begin_of_log(group: RaftGroup) -> Snapshot | None:
+    """Position of the last entry that is not in the log any more."""
+    storage = group.storage
+    start = storage.start
+    return Snapshot(start.index, start.term, storage.conf_state) if start.index else None

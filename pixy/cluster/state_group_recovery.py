@@ -98,6 +98,7 @@ async def recover_state_group(
     replica.set_checkpoints(ids, newest)
     if not group.has_peers:
         check_journal_reaches(name, applied, found.end, found.term(applied.index))
+        await run_on(log.files, store.remove_parts)
     if is_behind:
         await run_on(log.files, store.make_durable)
         log.driver.snapshots.finish_install(group)

@@ -30,7 +30,9 @@ def check_checkpoints(disk: Disk, directory: Path, report: Report) -> Checkpoint
         path = directory / name
         id = CheckpointId.from_file_name(name)
         if name.endswith(_PART):
-            report.warn("checkpoint", path, "left from a crash: removed by the next start")
+            report.warn(
+                "checkpoint", path, "unfinished: the next start goes on with its download, or removes it"
+            )
             continue
         if id is None:
             report.damaged("checkpoint", path, "not a checkpoint: the next start is refused")

@@ -5,14 +5,14 @@ and encodes responses. The `Request` of a client has the methods that aiokafka's
 """
 
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any, NamedTuple
 
 from pixy.errors import Unavailable
 from pixy.kafka_protocol.fields import INT16, INT32, STRING, TAGGED_FIELDS, Struct
 
-__all__ = ["Api", "Request", "VersionMismatch"]
+__all__ = ["Api", "Request", "RequestHeader", "ResponseHeader", "VersionMismatch"]
 
 _HEADER = Struct(("api_key", INT16), ("api_version", INT16), ("correlation_id", INT32), ("client_id", STRING))
 _TAGS = Struct(("tags", TAGGED_FIELDS))
@@ -81,11 +81,36 @@ class RequestHeader(NamedTuple):
         header = _HEADER.encode((api.key, api.version, self.correlation_id, self.client_id))
         return header + _TAGS.encode(({},)) if api.flexible else header
 
+    @classmethod
+    def decode(cls, reader: BytesIO, apis: Mapping[tuple[int, int], Api]) -> "RequestHeader":
+        """The header of a request to a server.
+
+        Args:
+            apis: what the server supports, by API key and version.
+
+        Raises:
+            ValueError: the bytes are malformed, or the server does not support the request.
+        """
+        key, version, correlation_id, client_id = _HEADER.decode(reader)
+        api = apis.get((key, version))
+        if api is None:
+            known = ", ".join(f"{each.name} {each.version}" for each in apis.values())
+            raise ValueError(f"API {key} in version {version} is not supported, only {known}")
+        if api.flexible:
+            _TAGS.decode(reader)
+        return cls(api, correlation_id, client_id or "")
+
 
 class ResponseHeader(NamedTuple):
-    """The header of a response; tagged fields of version 1 are passed over."""
+    """The header of a response, version 0, or version 1 with tagged fields, which are passed over
+    by a reader.
+    """
 
     correlation_id: int
+
+    def encode(self, api: Api) -> bytes:
+        header = _ANSWER_HEADER.encode((self.correlation_id,))
+        return header + _TAGS.encode(({},)) if api.flexible else header
 
 
 class Request(NamedTuple):

@@ -2,6 +2,7 @@
 
     type                 bytes
     INT8 ... INT64       big-endian, two's complement
+    UINT16               2 bytes, big-endian
     BOOLEAN              1 byte, 0 or 1
     UUID                 16 bytes
     STRING               INT16 length, UTF-8; length -1: None
@@ -32,6 +33,7 @@ __all__ = [
     "INT64",
     "STRING",
     "TAGGED_FIELDS",
+    "UINT16",
     "UUID",
     "Array",
     "CompactArray",
@@ -99,6 +101,7 @@ INT8 = _Number(">b")
 INT16 = _Number(">h")
 INT32 = _Number(">i")
 INT64 = _Number(">q")
+UINT16 = _Number(">H")
 BOOLEAN = _Number(">?")
 UUID = _Uuid()
 _VARINT = _UnsignedVarint()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "abandon_snapshot",
+    "awaits_snapshot",
     "complete_snapshot",
     "forget_leader",
     "forward_proposal",
@@ -122,13 +123,21 @@ def complete_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
     return _answer_snapshot(raft, raft.lead or awaited.sender, snapshot)
 
 
-def abandon_snapshot(raft: "Raft", snapshot: Snapshot) -> None:
-    """Await the snapshot no longer, whose data could not be fetched, and tell the leader."""
+def awaits_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
+    """True while the data of this snapshot is awaited and needed."""
+    awaited = raft.awaited_snapshot
+    return awaited is not None and awaited.snapshot == snapshot and _is_needed(raft, snapshot)
+
+
+def abandon_snapshot(raft: "Raft", snapshot: Snapshot, *, silently: bool) -> None:
+    """Await the snapshot no longer, whose data could not be fetched, and tell the leader unless
+    `silently`.
+    """
     awaited = raft.awaited_snapshot
     if awaited is None or awaited.snapshot != snapshot:
         return
     raft.awaited_snapshot = None
-    if raft.state is StateType.FOLLOWER:
+    if raft.state is StateType.FOLLOWER and not silently:
         _refuse_snapshot(raft, raft.lead or awaited.sender, snapshot)
 
 

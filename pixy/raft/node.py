@@ -17,7 +17,7 @@ from pixy.proposal_id import ProposalId
 from pixy.raft.config import RaftConfig, RandomSource
 from pixy.raft.election import resume_campaign
 from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic
-from pixy.raft.follower import abandon_snapshot, complete_snapshot
+from pixy.raft.follower import abandon_snapshot, awaits_snapshot, complete_snapshot
 from pixy.raft.leader import propose_payloads
 from pixy.raft.messages import (
     APPLY_THREAD,
@@ -197,14 +197,26 @@ class RaftNode:
         """
         return complete_snapshot(self._raft, snapshot)
 
-    def snapshot_failed(self, snapshot: Snapshot) -> None:
+    def report_active(self, node_id: int) -> None:
+        """Report a sign of life of a follower other than a message: it counts for check-quorum."""
+        progress = self._raft.tracker.progress.get(node_id)
+        if progress is not None:
+            progress.recently_active = True
+
+    def awaits_snapshot(self, snapshot: Snapshot) -> bool:
+        """True while the data of this snapshot is awaited, and the node cannot do without."""
+        return awaits_snapshot(self._raft, snapshot)
+
+    def snapshot_failed(self, snapshot: Snapshot, *, silently: bool = False) -> None:
         """Report that the data of the awaited snapshot cannot be fetched: the leader sends another
         one later.
 
         Args:
             snapshot: from the message in `Ready.awaited_snapshot`.
+            silently: the leader is not told: it sends another one when its driver reports this one
+                as failed.
         """
-        abandon_snapshot(self._raft, snapshot)
+        abandon_snapshot(self._raft, snapshot, silently=silently)
 
     def snapshot_ready(self) -> None:
         """Report that `Storage.snapshot` has one after `SnapshotTemporarilyUnavailable`: it is sent

@@ -1,6 +1,7 @@
 """Storage on disk: journal, partition logs, indexes, checkpoints. Knows nothing of Raft's rules."""
 
 from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, read_checkpoint
+from pixy.storage.checkpoint_download import CheckpointDownload, DownloadedBytes
 from pixy.storage.disk import Disk, File, RealDisk, RealFile, is_disk_full, sync_is_final
 from pixy.storage.identity import (
     load_identity,
@@ -59,12 +60,14 @@ __all__ = [
     "RETIRED",
     "VERSION_WITH_OFFSETS",
     "Checkpoint",
+    "CheckpointDownload",
     "CheckpointId",
     "CheckpointStore",
     "Chunk",
     "DamagedLog",
     "DirectoryKind",
     "Disk",
+    "DownloadedBytes",
     "EntriesRead",
     "EntryRange",
     "EntryType",

@@ -3,8 +3,9 @@
     <end offset, 20 digits>-<epoch, 10 digits>.checkpoint
 
 `end offset` is the index of the last entry in the snapshot; `epoch` is the term of that entry.
-During the write the file is called `.checkpoint.part`. It is synced and renamed, then the directory
-is synced, so a file with the final name is complete.
+During the write, or the download from another node (`checkpoint_download`), the file is called
+`.checkpoint.part`. It is synced and renamed, then the directory is synced, so a file with the final
+name is complete.
 
 The body is a sequence of Kafka v2 record batches with offsets from 0 on and the epoch as leader
 epoch: a control batch with the snapshot header (control type 3, version, time of the last contained
@@ -21,9 +22,15 @@ the name. The end offset is in the name alone and cannot be verified.
                                                                  group's entries
     whole               header, records and footer, all batches  the newest is used
                         valid
-    temporary file      `.checkpoint.part`                       left by a crash: removed
-    half a rename       a whole `.checkpoint.part`: a crash      removed: nothing relies on it
-                        lost its new name                        before the directory is synced
+    temporary file      `.checkpoint.part`                       the newest is kept for its download
+                                                                 from another node to go on, if it
+                                                                 is newer than all checkpoints;
+                                                                 others are removed
+    temporary file of   the same, of a raft group without        removed
+    a lone node         members on other nodes
+    half a rename       a whole `.checkpoint.part`: a crash      as a temporary file: nothing relies
+                        lost its new name                        on it before the directory is
+                                                                 synced
     half a removal      more than two whole ones: a crash lost   the newest is used; the next write
                         the removal of the oldest                removes all but two
     foreign name        any other name                           refused
@@ -88,14 +95,24 @@ from pixy.records import (
     read_header,
     read_records,
 )
-from pixy.storage.disk import Disk, sync_is_final
+from pixy.storage.disk import Disk, File, sync_is_final
 
-__all__ = ["Checkpoint", "CheckpointId", "CheckpointStore", "read_checkpoint"]
+__all__ = [
+    "PART",
+    "Checkpoint",
+    "CheckpointId",
+    "CheckpointStore",
+    "decode_checkpoint",
+    "intact_bytes",
+    "read_checkpoint",
+    "read_whole",
+]
 
 log = structlog.get_logger(__name__)
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-_PART = ".checkpoint.part"
+PART = ".part"
+"""Suffix of a file that is being written, or fetched."""
 _SNAPSHOT_HEADER = 3
 _SNAPSHOT_FOOTER = 4
 _HEADER_VALUE = struct.Struct(">hqB")
@@ -115,6 +132,11 @@ class CheckpointId(NamedTuple):
     def file_name(self) -> str:
         return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
 
+    @property
+    def part_name(self) -> str:
+        """Name of the file while it is incomplete."""
+        return self.file_name + PART
+
     @classmethod
     def from_file_name(cls, name: str) -> "CheckpointId | None":
         """The id in a file name, None if the name is not a checkpoint's."""
@@ -130,11 +152,15 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointStore:
-    """Checkpoints of one state group. All methods block and are called by one worker at a time."""
+    """Checkpoints of one state group. All methods block and are called by one worker at a time.
+
+    Attributes:
+        disk, directory: their location.
+    """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
-        self._disk = disk
-        self._directory = directory
+        self.disk = disk
+        self.directory = directory
         self._damaged: set[CheckpointId] = set()
 
     def write(
@@ -145,51 +171,90 @@ class CheckpointStore:
         Returns:
             The remaining checkpoints, oldest first.
         """
-        self._disk.make_directory(self._directory)
-        part = self._directory / (id.file_name.removesuffix(".checkpoint") + _PART)
+        self.disk.make_directory(self.directory)
+        part = self.directory / id.part_name
         try:
             self._write_part(part, _batches(id.epoch, records, timestamp_ms))
         except OSError:
             # Return the space to a full disk.
             with suppress(OSError):
-                self._disk.unlink(part)
+                self.disk.unlink(part)
             raise
-        self._disk.rename(part, self._directory / id.file_name)
+        return self._complete(id)
+
+    def adopt(self, id: CheckpointId) -> list[CheckpointId]:
+        """Take over a checkpoint whose download is complete and verified, durably, then remove all
+        but the newest two valid ones.
+
+        Returns:
+            The remaining checkpoints, oldest first.
+        """
+        names = self.disk.names(self.directory)
+        if id.part_name not in names and id.file_name in names:
+            return self._remove_old()  # this node has written the same one meanwhile
+        file = self.disk.open(self.directory / id.part_name)
+        try:
+            with sync_is_final():
+                file.sync()
+        finally:
+            file.close()
+        return self._complete(id)
+
+    def _complete(self, id: CheckpointId) -> list[CheckpointId]:
+        """Give a synced file its name, then remove old ones."""
+        self.disk.rename(self.directory / id.part_name, self.directory / id.file_name)
         with sync_is_final():
-            self._disk.sync_directory(self._directory)
+            self.disk.sync_directory(self.directory)
         self._damaged.discard(id)
         return self._remove_old()
 
     def load(self) -> tuple[Checkpoint | None, list[CheckpointId]]:
         """The newest valid checkpoint, and the ids of all valid ones, oldest first.
 
+        Incomplete ones are removed, except the newest if it is newer than all of these.
+
         Raises:
             DataDirectoryError: a foreign file, or one of a newer release.
         """
-        ids = self._ids()
+        ids, parts = self._scan()
         newest: Checkpoint | None = None
         valid: list[CheckpointId] = []
         for id in reversed(ids):
-            path = self._directory / id.file_name
+            path = self.directory / id.file_name
             try:
-                checkpoint = Checkpoint(id, read_checkpoint(self._disk, path))
+                checkpoint = Checkpoint(id, read_checkpoint(self.disk, path))
             except CorruptData as error:
                 log.error("a checkpoint is damaged and not used", file=str(path), reason=str(error))
                 self._damaged.add(id)
                 continue
             newest = newest or checkpoint
             valid.insert(0, id)
+        self._remove_parts(parts, valid)
         return newest, valid
+
+    def remove_parts(self) -> None:
+        """Remove incomplete checkpoints: no download of this group can go on."""
+        _, parts = self._scan()
+        for name in parts:
+            self.disk.unlink(self.directory / name)
+
+    def open(self, id: CheckpointId) -> File:
+        """A checkpoint, to be read and closed; it stays readable when it is removed.
+
+        Raises:
+            FileNotFoundError: it was removed.
+        """
+        return self.disk.open(self.directory / id.file_name)
 
     def make_durable(self) -> None:
         """Make the names durable that `load` has found: a process that was killed may have left one
         that a loss of power takes away.
         """
         with sync_is_final():
-            self._disk.sync_directory(self._directory)
+            self.disk.sync_directory(self.directory)
 
     def _write_part(self, part: Path, batches: Iterable[bytearray]) -> None:
-        file = self._disk.open(part, create=True)
+        file = self.disk.open(part, create=True)
         try:
             file.truncate(0)
             position = 0
@@ -201,30 +266,40 @@ class CheckpointStore:
         finally:
             file.close()
 
-    def _ids(self) -> list[CheckpointId]:
-        ids = []
-        for name in self._disk.names(self._directory):
-            if name.endswith(_PART):
-                self._disk.unlink(self._directory / name)
+    def _scan(self) -> tuple[list[CheckpointId], list[str]]:
+        """Ids of the checkpoints, oldest first, and names of the incomplete ones."""
+        ids, parts = [], []
+        for name in self.disk.names(self.directory):
+            if name.endswith(f".checkpoint{PART}"):
+                parts.append(name)
                 continue
             id = CheckpointId.from_file_name(name)
             if id is None:
                 raise DataDirectoryError(
-                    f"{self._directory / name} is not a checkpoint; move it out of the way"
+                    f"{self.directory / name} is not a checkpoint; move it out of the way"
                 )
             ids.append(id)
-        return sorted(ids)
+        return sorted(ids), parts
 
     def _remove_old(self) -> list[CheckpointId]:
-        ids = self._ids()
+        ids, parts = self._scan()
         kept = [id for id in ids if id not in self._damaged][-_KEPT:]
         for id in ids:
             if id not in kept:
-                self._disk.unlink(self._directory / id.file_name)
+                self.disk.unlink(self.directory / id.file_name)
+        self._remove_parts(parts, kept)
         with sync_is_final():
-            self._disk.sync_directory(self._directory)
+            self.disk.sync_directory(self.directory)
         self._damaged.clear()
         return kept
+
+    def _remove_parts(self, names: list[str], checkpoints: list[CheckpointId]) -> None:
+        """Remove incomplete checkpoints, except the newest if it is newer than the others."""
+        ids = [CheckpointId.from_file_name(name.removesuffix(PART)) for name in names]
+        newest = max([*checkpoints, *[id for id in ids if id is not None]], default=None)
+        for name, id in zip(names, ids, strict=True):
+            if id is None or id != newest or id in checkpoints:
+                self.disk.unlink(self.directory / name)
 
 
 def read_checkpoint(disk: Disk, path: Path) -> list[tuple[bytes, bytes]]:
@@ -237,11 +312,28 @@ def read_checkpoint(disk: Disk, path: Path) -> list[tuple[bytes, bytes]]:
     id = CheckpointId.from_file_name(path.name)
     if id is None:
         raise CorruptData("its name is not a checkpoint's")
+    return decode_checkpoint(read_whole(disk, path), id, path)
+
+
+def read_whole(disk: Disk, path: Path) -> bytes:
+    """Content of a file. Blocks."""
     file = disk.open(path)
     try:
-        data = file.read_at(file.size(), 0)
+        return file.read_at(file.size(), 0)
     finally:
         file.close()
+
+
+def decode_checkpoint(data: bytes, id: CheckpointId, path: Path) -> list[tuple[bytes, bytes]]:
+    """Key and value of each record in the content of a checkpoint.
+
+    Args:
+        path: the file that it is from, for errors.
+
+    Raises:
+        DataDirectoryError: a newer release wrote it.
+        CorruptData: it is damaged, has no valid footer, or contradicts its id.
+    """
     records: list[tuple[bytes, bytes]] = []
     ended = False
     for position, batch in _split(data, id.epoch):
@@ -257,6 +349,15 @@ def read_checkpoint(disk: Disk, path: Path) -> list[tuple[bytes, bytes]]:
     if not ended:
         raise CorruptData(f"cut off at byte {len(data)}: no snapshot footer")
     return records
+
+
+def intact_bytes(data: bytes, epoch: int) -> int:
+    """Bytes from the beginning of a checkpoint that are whole and valid batches."""
+    end = 0
+    with suppress(CorruptData):
+        for at, batch in _split(data, epoch):
+            end = at + len(batch)
+    return end
 
 
 def _batches(epoch: int, records: Iterable[tuple[bytes, bytes]], timestamp_ms: int) -> Iterable[bytearray]:

@@ -68,5 +68,5 @@ def test_leftovers_of_checkpoints_are_warnings_and_other_names_damage(state: Pat
     assert sorted(wrong(checkpoints(state)[1])) == [
         ("damaged", "not a checkpoint: the next start is refused"),
         ("warning", "3 checkpoints: the next one removes all but two"),
-        ("warning", "left from a crash: removed by the next start"),
+        ("warning", "unfinished: the next start goes on with its download, or removes it"),
     ]

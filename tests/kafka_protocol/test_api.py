@@ -14,7 +14,17 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitRequest,
 )
 
-from pixy.kafka_protocol import Api, Request, VersionMismatch, group_messages, messages, transaction_messages
+from pixy.kafka_protocol import (
+    Api,
+    Request,
+    RequestHeader,
+    ResponseHeader,
+    VersionMismatch,
+    group_messages,
+    messages,
+    snapshot_messages,
+    transaction_messages,
+)
 from pixy.kafka_protocol.group_messages import HEARTBEAT
 from pixy.kafka_protocol.messages import (
     CREATE_PARTITIONS,
@@ -34,7 +44,7 @@ from pixy.kafka_protocol.transaction_messages import (
 ALL_VERSIONS = dict.fromkeys(range(100), (0, 99))
 TABLE = [
     each
-    for module in (messages, group_messages, transaction_messages)
+    for module in (messages, group_messages, snapshot_messages, transaction_messages)
     for each in vars(module).values()
     if isinstance(each, Api)
 ]
@@ -75,8 +85,8 @@ def test_a_request_has_the_bytes_of_aiokafkas(ours: Request, theirs: Any) -> Non
 
 def test_no_two_entries_of_the_table_have_one_key() -> None:
     keys = [(api.key, api.version) for api in TABLE]
-    assert len(set(keys)) == len(keys) >= 24
-    assert len({api.name for api in TABLE}) == len(TABLE)
+    assert len(set(keys)) == len(keys) >= 26
+    assert len({api.name for api in TABLE}) == len({api.key for api in TABLE})
 
 
 def test_a_response_is_read_by_the_names_of_its_fields() -> None:
@@ -98,3 +108,23 @@ def test_flexible_versions_have_tagged_fields_in_their_headers(request_: Request
 def test_a_version_that_the_broker_lacks_is_rejected(versions: dict[int, tuple[int, int]]) -> None:
     with pytest.raises(VersionMismatch, match="of Metadata, version 12 is needed"):
         METADATA(None, False, False, {}).prepare(versions)
+
+
+@pytest.mark.parametrize("api", [HEARTBEAT, METADATA])
+def test_a_server_reads_the_header_of_a_request_and_answers_with_its_number(api: Api) -> None:
+    apis = {(each.key, each.version): each for each in TABLE}
+    header = RequestHeader(api, 7, "me")
+    reader = BytesIO(header.encode() + b"rest")
+    assert RequestHeader.decode(reader, apis) == header
+    assert reader.read() == b"rest"
+    answer = BytesIO(ResponseHeader(7).encode(api) + b"rest")
+    assert Request(api, ()).parse_response_header(answer) == ResponseHeader(7)
+    assert answer.read() == b"rest"
+
+
+@pytest.mark.parametrize("asked", [(3, 11), (99, 0)])
+def test_a_server_rejects_what_it_does_not_support(asked: tuple[int, int]) -> None:
+    header = asked[0].to_bytes(2, "big") + asked[1].to_bytes(2, "big") + b"\0\0\0\x07\0\0"
+    reason = f"API {asked[0]} in version {asked[1]} is not supported, only Metadata 12"
+    with pytest.raises(ValueError, match=reason):
+        RequestHeader.decode(BytesIO(header), {(3, 12): METADATA})

@@ -18,10 +18,10 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_checkpoints, check_node
 from pixy.raft import ConfState
 from pixy.records import batch_bytes, build_control_batch, patch_batch
-from pixy.storage import CheckpointId, CheckpointStore, RealDisk, read_checkpoint
+from pixy.storage import CheckpointDownload, CheckpointId, CheckpointStore, RealDisk, read_checkpoint
 from tests.cluster.nodes import Cluster, Sizes
 
-OLD, NEW, NEXT = CheckpointId(1, 10), CheckpointId(2, 20), CheckpointId(2, 30)
+OLD, NEW, NEXT, LAST = CheckpointId(1, 10), CheckpointId(2, 20), CheckpointId(2, 30), CheckpointId(3, 31)
 RECORDS = [(b"key %d" % at, b"value %d" % at) for at in range(1200)]
 TIME = 1_700_000_000_000
 
@@ -116,16 +116,31 @@ def test_whole(state: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"half", bytes(100)])
 def test_temporary_file(state: Path, data: bytes) -> None:
-    part = state / (NEXT.file_name + ".part")
-    part.write_bytes(data)
+    for id in (OLD, NEW, NEXT, LAST):
+        (state / id.part_name).write_bytes(data)
     assert (verdict(state), used(state)) == (Verdict.WARNING, [OLD, NEW])
-    assert not part.exists()
+    assert sorted(path.name for path in state.iterdir()) == [OLD.file_name, NEW.file_name, LAST.part_name]
+    assert CheckpointStore(RealDisk(), state).write(LAST, RECORDS, TIME) == [NEW, LAST]
+    assert sorted(path.name for path in state.iterdir()) == [NEW.file_name, LAST.file_name]
 
 
 def test_half_a_rename(state: Path) -> None:
-    (state / NEW.file_name).rename(state / (NEW.file_name + ".part"))
+    (state / NEW.file_name).rename(state / NEW.part_name)
     assert (verdict(state), used(state)) == (Verdict.WARNING, [OLD])
+    store = CheckpointStore(RealDisk(), state)
+    assert CheckpointDownload(store, NEW).read().records == RECORDS
+    store.remove_parts()
     assert [path.name for path in state.iterdir()] == [OLD.file_name]
+
+
+async def test_temporary_file_of_a_lone_node(tmp_path: Path) -> None:
+    async with Cluster(tmp_path).running() as cluster:
+        await cluster.create_topic()
+    part = tmp_path / "state" / "metadata" / LAST.part_name
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.write_bytes(b"half")
+    async with Cluster(tmp_path).running():
+        assert not part.exists()
 
 
 def test_half_a_removal(state: Path) -> None:
@@ -134,8 +149,7 @@ def test_half_a_removal(state: Path) -> None:
     store.write(NEXT, RECORDS, TIME)
     (state / OLD.file_name).write_bytes(kept)
     assert (verdict(state), used(state)) == (Verdict.WARNING, [OLD, NEW, NEXT])
-    last = CheckpointId(3, 31)
-    assert store.write(last, RECORDS, TIME) == [NEXT, last] == used(state)
+    assert store.write(LAST, RECORDS, TIME) == [NEXT, LAST] == used(state)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "1-1.checkpoint", NEW.file_name + ".old"])
