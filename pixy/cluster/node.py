@@ -18,7 +18,7 @@ from pixy.clock import Clock
 from pixy.cluster.cold_reads import ColdReads
 from pixy.cluster.disk_reserve import Reserve
 from pixy.cluster.groups import Forgotten
-from pixy.cluster.metadata import DeletedTopic, Topic
+from pixy.cluster.metadata import DeletedTopic, LeftNode, Topic
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeObserver, NodeOptions
 from pixy.cluster.node_peers import NodePeers, OpenChannel, PeerDuties
@@ -63,7 +63,7 @@ from pixy.proto.state_pb2 import (
     RemoveNode,
     StartNode,
 )
-from pixy.raft import ConfState, Entry, Message
+from pixy.raft import ConfState, Entry
 from pixy.records import TopicPartition
 from pixy.staging import Stages
 from pixy.steps import run_in_steps
@@ -212,7 +212,9 @@ class Node:
         self._lock = entered.lock
         identity = entered.identity
         if self._open_channel is not None:
-            self.peers = NodePeers(options.cluster, self._open_channel, self._clock, options.random_bytes)
+            self.peers = NodePeers(
+                options.cluster, self._open_channel, self._clock, options.random_bytes, self._fault
+            )
         if self.peers is not None and not identity.secret:
             identity.secret = options.random_bytes(16)
             await run_on(self._files, partial(write_identity, disk, options.directory, identity))
@@ -432,6 +434,9 @@ class Node:
             self._topic_changed(result)
         elif isinstance(result, DeletedTopic):
             self._topic_deleted(result.topic)
+        elif isinstance(result, LeftNode):
+            for topic in result.topics:
+                self._topic_changed(topic)
         elif isinstance(result, Publication):
             self.publisher.committed(result)
         elif isinstance(result, Forgotten):
@@ -576,15 +581,11 @@ class Node:
         return PeerDuties(
             register=self._register_peer,
             find_group=self._find_group,
-            fetch=self._fetch_snapshot,
             methods={Method.STATUS: self._answer_status},
         )
 
     def _find_group(self, raft_group: int) -> RaftGroup | None:
         return None if self._starting else self._partitions.find_group(raft_group)
-
-    def _fetch_snapshot(self, group: RaftGroup, message: Message) -> None:
-        """Fetch the data of a snapshot that a leader has announced."""
 
     async def _register_peer(self, request: JoinRequest) -> int:
         """Register a node that wants to join; returns its id."""

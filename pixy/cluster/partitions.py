@@ -467,6 +467,9 @@ class _TopicPartitions:
 
     def put(self, topic: Topic, options: LogOptions) -> None:
         """Apply a change of the topic."""
+        for number, replica in enumerate(self.replicas if topic.replicas != self.topic.replicas else ()):
+            if replica is not None:
+                replica.replicas = topic.replicas[number]
         self.topic = topic
         self.logs.options = options
         self.replicas += [None] * (len(topic.raft_groups) - len(self.replicas))

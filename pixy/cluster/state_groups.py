@@ -81,6 +81,10 @@ class StateGroups:
         """All state groups that are restored."""
         return [self.metadata_replica, *self.groups, *([self.sinks_replica] if self._complete else ())]
 
+    def find(self, name: str) -> StateReplica | None:
+        """A state group by its name, None if there is none."""
+        return next((each for each in self.replicas() if each.name == name), None)
+
     def deleted_topic_ids(self) -> list[bytes]:
         """Ids of deleted topics that still have committed offsets."""
         live = {topic.topic_id for topic in self.metadata.topics.values()}
