@@ -51,7 +51,7 @@ from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, Message, StateType
 from pixy.storage import EntryType
 
-__all__ = ["NodePeers", "OpenChannel", "PeerDuties"]
+__all__ = ["Handler", "NodePeers", "OpenChannel", "PeerDuties"]
 
 log = structlog.get_logger(__name__)
 
@@ -81,12 +81,16 @@ class PeerDuties:
         find_group: makes the raft group of a partition, None if this node has no replica of it.
         fetch: see `DriverHooks`.
         methods: the handlers of all other calls.
+        nodes_seen: called when a node can be reached again, or cannot be reached any more.
+        ticked: called at the end of each tick.
     """
 
     register: Callable[[JoinRequest], Awaitable[int]]
     find_group: Callable[[int], RaftGroup | None]
     fetch: Callable[[RaftGroup, Message], None]
     methods: Mapping[int, Handler]
+    nodes_seen: Callable[[], None]
+    ticked: Callable[[], None]
 
 
 class NodePeers:
@@ -385,6 +389,7 @@ class NodePeers:
         if not self.stopping:
             self._placement.tick()
             self._keeper.tick()
+        self._duties.ticked()
 
     def _on_pause(self, seconds: float) -> None:
         log.warning("this process was paused", seconds=round(seconds, 1))
@@ -400,11 +405,13 @@ class NodePeers:
         if self._node_id:
             self._up_since.setdefault(node_id, self._loop.time())
             self.members.on_up(node_id, hello)
+            self._duties.nodes_seen()
 
     def _on_down(self, node_id: int, closed: bool) -> None:
         if self._node_id:
             self._up_since.pop(node_id, None)
             self.members.on_down(node_id, closed)
+            self._duties.nodes_seen()
 
     def _on_lost(self, node_id: int) -> None:
         if not self.stopping:
