@@ -35,6 +35,7 @@ from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import Application, Apply, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.snapshots import Snapshots
+from pixy.cluster.watched_proposals import LeadershipLost, WatchedProposals
 from pixy.errors import PixyError
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
@@ -82,6 +83,7 @@ class Driver:
         groups: the raft groups by id.
         reads: linearizable reads of the groups.
         snapshots: snapshots of the groups.
+        watched: proposals of nodes that have no replica of the group.
         unapplied_bytes: payload of the entries that are not applied.
     """
 
@@ -102,6 +104,7 @@ class Driver:
         self._stalled: dict[RaftGroup, None] = {}
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
+        self.watched = WatchedProposals()
         self._stopped = False
         self._loop = asyncio.get_running_loop()
         # Groups whose followers may not know the commit index, in the order of their commits.
@@ -149,6 +152,7 @@ class Driver:
         if group.proposals is not None:
             group.proposals.fail(error)
         self.reads.removed(group)
+        self.watched.end(group.raft_group, error)
         self._maybe_resume()
 
     def open(self, group: RaftGroup) -> RaftNode:
@@ -423,6 +427,8 @@ class Driver:
                     and group.proposals is not None
                 ):
                     group.proposals.applied(proposal[2], result)
+                elif self.watched:
+                    self.watched.applied(group.raft_group, proposal, result)
         self.unapplied_bytes -= size
         node = group.node
         assert node is not None, "no entry removes its own group"
@@ -467,6 +473,10 @@ class Driver:
             group.leads = False
         group.look_at_role()
         self.reads.request_again(group)
+        if state.state is not StateType.LEADER and self.watched:
+            self.watched.end(group.raft_group, LeadershipLost())
+        if self._hooks.leader_changed is not None:
+            self._hooks.leader_changed(group)
         if group.proposals is not None and not group.leads and state.lead != NONE:
             group.proposals.propose_again()
 

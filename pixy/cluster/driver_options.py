@@ -52,6 +52,7 @@ class DriverHooks:
         restore: replaces the application by that of a snapshot whose data is in its place.
         forward: sends a proposal to the leader of a group, for `Driver.propose_for` there. It may
             be lost. None if the node has no way to.
+        leader_changed: called when a group has another leader, or none; None: nobody asks.
         fault: called with an error after which disk and answers may differ.
     """
 
@@ -63,6 +64,7 @@ class DriverHooks:
     fetch: Callable[[RaftGroup, Message], None]
     restore: Callable[[RaftGroup, Snapshot], None]
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
+    leader_changed: Callable[[RaftGroup], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

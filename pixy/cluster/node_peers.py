@@ -53,7 +53,7 @@ from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, Message, StateType
 from pixy.storage import EntryType
 
-__all__ = ["NodePeers", "OpenChannel", "PeerDuties"]
+__all__ = ["Handler", "NodePeers", "OpenChannel", "PeerDuties"]
 
 log = structlog.get_logger(__name__)
 
@@ -82,11 +82,15 @@ class PeerDuties:
         register: registers a node that wants to join; returns its id.
         find_group: makes the raft group of a partition, None if this node has no replica of it.
         methods: the handlers of all other calls.
+        nodes_seen: called when a node can be reached again, or cannot be reached any more.
+        ticked: called at the end of each tick.
     """
 
     register: Callable[[JoinRequest], Awaitable[int]]
     find_group: Callable[[int], RaftGroup | None]
     methods: Mapping[int, Handler]
+    nodes_seen: Callable[[], None]
+    ticked: Callable[[], None]
 
 
 class NodePeers:
@@ -397,6 +401,7 @@ class NodePeers:
         if not self.stopping:
             self._placement.tick()
             self._keeper.tick()
+        self._duties.ticked()
 
     def _on_pause(self, seconds: float) -> None:
         log.warning("this process was paused", seconds=round(seconds, 1))
@@ -412,11 +417,13 @@ class NodePeers:
         if self._node_id:
             self._up_since.setdefault(node_id, self._loop.time())
             self.members.on_up(node_id, hello)
+            self._duties.nodes_seen()
 
     def _on_down(self, node_id: int, closed: bool) -> None:
         if self._node_id:
             self._up_since.pop(node_id, None)
             self.members.on_down(node_id, closed)
+            self._duties.nodes_seen()
 
     def _on_lost(self, node_id: int) -> None:
         if not self.stopping:
