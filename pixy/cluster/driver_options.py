@@ -14,7 +14,7 @@ __all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions"]
 
 RAFT_CONFIG = RaftConfig(
     election_tick=10,
-    heartbeat_tick=1,
+    heartbeat_tick=4,
     max_inflight_messages=64,
     max_size_per_message=1 << 20,
     max_inflight_bytes=8 << 20,
