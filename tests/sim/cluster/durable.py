@@ -174,15 +174,7 @@ class DurableJournal:
         Raises:
             ClusterFailure: something is missing, or is not what was written.
         """
-        found = journal.at.flush_number - 1
-        if self._pending is not None and found == self.flush_number + 1:
-            self._take()
-        self._pending = None
-        require(found == self.flush_number, f"the journal ends with flush {found}, not {self.flush_number}")
-        require(
-            journal.incarnation == self.incarnation,
-            f"incarnation {journal.incarnation}, expected {self.incarnation}",
-        )
+        self.take_up(journal)
         for raft_group, group in self.groups.items():
             recovered = journal.groups.get(raft_group)
             where = f"raft group {raft_group} at a start"
@@ -202,6 +194,39 @@ class DurableJournal:
             reset = _BEGIN if recovered.reset is None else recovered.reset.position
             require(reset == group.start, f"{where}: log reset {reset}, expected {group.start}")
             self._check_entries(group, recovered, applied[raft_group], where)
+
+    def take_up(self, journal: RecoveredJournal) -> None:
+        """Take over what a start has found: perhaps a flush that was written and not synced.
+
+        Raises:
+            ClusterFailure: the newest flush, or the newest start, is missing.
+        """
+        found = journal.at.flush_number - 1
+        if self._pending is not None and found == self.flush_number + 1:
+            self._take()
+        self._pending = None
+        require(found == self.flush_number, f"the journal ends with flush {found}, not {self.flush_number}")
+        require(
+            journal.incarnation == self.incarnation,
+            f"incarnation {journal.incarnation}, expected {self.incarnation}",
+        )
+
+    @classmethod
+    def found(cls, cluster_id: bytes, journal: RecoveredJournal) -> "DurableJournal":
+        """The journal that a start has found, of which nothing was known."""
+        model = cls(cluster_id)
+        model.flush_number, model.incarnation = journal.at.flush_number - 1, journal.incarnation
+        for raft_group, recovered in journal.groups.items():
+            group = model.group(raft_group)
+            if recovered.reset is not None:
+                group.reset(recovered.reset.position)
+            if recovered.hard_state:
+                group.vote(recovered.hard_state)
+            for each in recovered.entries:
+                if each.index > group.start.index:
+                    group.last = max(group.last, each.index - 1)
+                    group.append(each.index, _stored(each))
+        return model
 
     def _check_entries(
         self, group: DurableGroup, recovered: RecoveredGroup, applied: LogPosition, where: str
