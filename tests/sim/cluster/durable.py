@@ -46,6 +46,7 @@ class DurableGroup:
         applied: index and end offset of the newest applied position.
     """
 
+    raft_group: int
     log: dict[int, StoredEntry] = field(default_factory=dict)
     start: LogPosition = _BEGIN
     votes: dict[int, int] = field(default_factory=dict)
@@ -66,8 +67,8 @@ class DurableGroup:
         return index <= self.start.index or self.term_at(index) == term
 
     def append(self, index: int, entry: StoredEntry) -> None:
-        require(index <= self.last + 1, f"entry {index} is written behind entry {self.last}")
-        require(index > self.start.index, f"entry {index} is written behind a log reset at {self.start}")
+        require(index <= self.last + 1, f"{self.raft_group}: entry {index} is written behind entry {self.last}")
+        require(index > self.start.index, f"{self.raft_group}: entry {index} is written behind a log reset at {self.start}")
         for behind in range(index + 1, self.last + 1):
             self.log.pop(behind, None)
         self.log[index], self.last = entry, index
@@ -79,10 +80,11 @@ class DurableGroup:
     def vote(self, payload: bytes) -> None:
         state = hard_state_of(HardState.FromString(payload))
         require(
-            state.term >= self.term, f"a hard state of term {state.term} is written behind one of {self.term}"
+            state.term >= self.term,
+            f"{self.raft_group}: a hard state of term {state.term} is written behind one of {self.term}",
         )
         known = self.votes.get(state.term, 0)
-        require(known in (0, state.vote), f"votes in term {state.term}: {known} and {state.vote}")
+        require(known in (0, state.vote), f"{self.raft_group}: votes in term {state.term}: {known} and {state.vote}")
         self.term, self.hard_state = state.term, payload
         self.votes[state.term] = state.vote
 
@@ -114,7 +116,7 @@ class DurableJournal:
     def group(self, raft_group: int) -> DurableGroup:
         found = self.groups.get(raft_group)
         if found is None:
-            found = self.groups[raft_group] = DurableGroup()
+            found = self.groups[raft_group] = DurableGroup(raft_group)
         return found
 
     def writing(self, path: Path, _position: int, data: bytes) -> None:

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from pixy.backend import EmbeddedBackend
+from pixy.backend import EmbeddedBackend, FetchResult
 from pixy.errors import (
     CorruptData,
     DeadlineExceeded,
@@ -175,8 +175,7 @@ class Calls:
     def _end(self, call: Call, answer: Any) -> None:
         call.answer, call.end, call.ended_at = answer, self._next(), self._scene.now
         del self.open[call]
-        text = repr(answer) if isinstance(answer, PixyError) else str(answer)
-        self._scene.note(f"{call.machine.number}   {call.outcome.value}: #{call.number}: {text[:160]}")
+        self._scene.note(f"{call.machine.number}   {call.outcome.value}: #{call.number}: {_brief(answer)}")
         self._scene.counts[f"calls {call.outcome.value}"] += 1
         # In no process: the client is elsewhere.
         self._scene.loop.outside(0, call.on_end, call)
@@ -195,3 +194,9 @@ def outcome_of(answer: Any) -> Outcome:
     if isinstance(answer, DeadlineExceeded | Unavailable | Internal | CorruptData):
         return Outcome.UNKNOWN
     return Outcome.FAILED
+
+
+def _brief(answer: Any) -> str:
+    if isinstance(answer, FetchResult):
+        return f"{len(answer.batches)} batches to {answer.next_offset} of {answer.high_watermark}"
+    return (repr(answer) if isinstance(answer, PixyError) else str(answer))[:160]

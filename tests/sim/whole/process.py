@@ -1,9 +1,13 @@
-"""A process of the daemon in the simulation: a node with its backend, and nothing above these."""
+"""A process of the daemon in the simulation: a node with its backend and peers, and nothing above
+these.
+"""
 
 from random import Random
 
 from pixy.backend import EmbeddedBackend
 from pixy.cluster import Node, NodeOptions
+from pixy.cluster.cluster_options import ClusterOptions
+from pixy.peers import Address, PeerOptions, Peers
 from tests.sim.cluster.lives import Life
 from tests.sim.cluster.scene import Scene
 from tests.sim.whole.machine import Machine
@@ -11,7 +15,10 @@ from tests.sim.whole.network import SimulatedNetwork
 from tests.sim.whole.swarm import Swarm
 from tests.sim.world import DIRECTORY
 
-__all__ = ["WholeProcess"]
+__all__ = ["PEER_PORT", "WholeProcess"]
+
+PEER_PORT = 19094
+_CLUSTER = "default"
 
 
 class WholeProcess:
@@ -27,15 +34,29 @@ class WholeProcess:
         self, scene: Scene, swarm: Swarm, network: SimulatedNetwork, machine: Machine, life: Life
     ) -> None:
         rng = Random(f"{scene.seed} machine {machine.number}, process {life.number}")
-        sizes = swarm.sizes
+        sizes, formation = swarm.sizes, swarm.formation
+        address = Address(machine.host, PEER_PORT)
+        # Everybody has the same list but the node that begins alone.
+        listed = max(2, formation.listed) if machine.number > 1 or formation.listed > 1 else 0
+        join = [Address(f"127.0.0.{number}", PEER_PORT) for number in range(1, listed + 1)]
         options = NodeOptions(
-            DIRECTORY, sizes.journal, sizes.storage, rng.randbytes, machine.worker, writer_pace=sizes.pace
+            DIRECTORY,
+            sizes.journal,
+            sizes.storage,
+            rng.randbytes,
+            machine.worker,
+            writer_pace=sizes.pace,
+            cluster=ClusterOptions(_CLUSTER, tuple(sorted(join)), str(address), f"{machine.host}:19091"),
         )
-        self.node = Node(machine.disk, machine.clock, options, machine.fault)
+        peer_options = PeerOptions(address, secret=swarm.secret, queue_bytes=sizes.queue_bytes)
+        self._peers = Peers(network.of(machine.host, life), peer_options, rng, scene.fail)
+        self.node = Node(machine.disk, machine.clock, options, machine.fault, self._peers.channel)
         self.backend = EmbeddedBackend(self.node)
 
     async def start(self) -> None:
+        await self._peers.start()
         await self.backend.start()
 
     async def stop(self) -> None:
         await self.backend.stop()
+        await self._peers.stop()

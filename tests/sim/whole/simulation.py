@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from structlog.testing import capture_logs
 
-from pixy.errors import PixyError
 from tests.sim.cluster.failure import ClusterFailure
 from tests.sim.cluster.lives import LivesLoop
 from tests.sim.whole.cluster import Cluster
@@ -81,7 +80,7 @@ class Simulation:
             cluster = self._cluster = Cluster(self.seed, loop, prints=self._prints, focus=self._focus)
             with capture_logs(), cluster.watches.spying():
                 loop.run_until_complete(task)
-        except (AssertionError, PixyError, OSError) as error:
+        except Exception as error:
             raise ClusterFailure(f"{type(error).__name__}: {error}") from error
         finally:
             _close(loop)

@@ -33,12 +33,14 @@ class Sizes:
 
     Attributes:
         interleaves: jobs of worker threads pause at calls on the disk.
+        queue_bytes: unsent bytes of a connection to a peer.
     """
 
     journal: JournalConfig
     storage: StorageConfig
     pace: WriterPace
     interleaves: bool
+    queue_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Swarm:
 
     Attributes:
         weather: of the network while nothing particular happens.
+        secret: shared by all nodes, empty for none.
         clocks_apart_ms: largest error of a wall clock.
         faults: kinds that may happen, with their weights.
         faults_count: number of faults.
@@ -93,6 +96,7 @@ class Swarm:
     sizes: Sizes
     habits: Habits
     weather: Weather
+    secret: bytes
     clocks_apart_ms: int
     faults: dict[FaultKind, int]
     faults_count: int
@@ -127,6 +131,7 @@ def draw_swarm(rng: Random) -> Swarm:
         _draw_sizes(rng),
         _draw_habits(rng),
         _draw_weather(rng),
+        rng.choice((b"", b"a secret of enough bytes")),
         rng.choice((0, 0, 500, 30_000, 3_600_000)),
         kinds or {FaultKind.CRASH: 1},
         rng.randint(2, 9),
@@ -137,7 +142,7 @@ def draw_swarm(rng: Random) -> Swarm:
 
 
 def _draw_formation(rng: Random) -> Formation:
-    return Formation(1, rng.choice((0.0, 0.1, 1.0)))
+    return Formation(rng.choice((1, 1, 2, 3, 3, 3, 3, 3, 4)), rng.choice((0.0, 0.1, 1.0)))
 
 
 def _draw_sizes(rng: Random) -> Sizes:
@@ -153,7 +158,7 @@ def _draw_sizes(rng: Random) -> Sizes:
         reserve_bytes=0,
     )
     pace = WriterPace(gather_s=rng.choice((0.02, 0.1)), sync_after_s=rng.choice((0.1, 0.5, 2.0)))
-    return Sizes(journal, storage, pace, rng.random() < 0.15)
+    return Sizes(journal, storage, pace, rng.random() < 0.15, rng.choice((20_000, 32 << 20)))
 
 
 def _draw_habits(rng: Random) -> Habits:
