@@ -128,10 +128,10 @@ class DiallingLink(_OpeningLink):
 
     def give_up(self) -> None:
         """Wait no longer: end the link, unless it is open and has its owner."""
-        if self.outcome.done():
+        if self.outcome.done() and not self.outcome.cancelled():
             self.outcome.exception()  # or it counts as one that nobody has seen
-        elif not self.outcome.cancel():
-            return
+        else:
+            self.outcome.cancel()
         if self._handshake.state is not HandshakeState.ACCEPTED:
             self.link.abort("no longer wanted")
 
