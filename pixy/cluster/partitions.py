@@ -116,6 +116,8 @@ class Partitions:
         self._on_readiness = on_readiness
         self._by_topic: dict[str, _TopicPartitions] = {}
         self._by_group = GroupNames()
+        # Until `restore` a group may be in the journal: a new one would have forgotten its vote.
+        self._restored = False
         # Deleted topics whose directories still have their names.
         self._dropping: dict[str, DroppedTopic] = {}
 
@@ -152,7 +154,8 @@ class Partitions:
             of_topic = self._by_topic[topic.name] = _TopicPartitions(topic, TopicLogs(options))
         of_topic.put(topic, options)
         self._by_group.put(topic)
-        run_in_steps(self._open_new(of_topic))
+        if self._restored:
+            run_in_steps(self._open_new(of_topic))
 
     def _open_new(self, of_topic: "_TopicPartitions") -> Iterator[None]:
         """Open the raft groups of partitions with several replicas, and have the preferred leaders
@@ -397,6 +400,9 @@ class Partitions:
 
         retired, left = await run_on(files, open_logs)
         restored = [self._restore(each, recovered) for each in restoring]
+        self._restored = True
+        for of_topic in self._by_topic.values():
+            run_in_steps(self._open_new(of_topic))
         self._removal.remove_directories(retired)
         self._removal.remove_files(left)
         self._repair_indexes(iter([each.replica.log for each in restoring if each.replica.log.has_indexes()]))
