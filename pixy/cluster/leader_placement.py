@@ -68,7 +68,12 @@ class LeaderPlacement:
             return False
         raft, since = group.node.raft, self._up_since(preferred)
         progress = raft.tracker.progress.get(preferred)
-        if since is None or now - since < _SETTLED_S or progress is None or preferred not in raft.tracker.voters:
+        if (
+            since is None
+            or now - since < _SETTLED_S
+            or progress is None
+            or preferred not in raft.tracker.voters
+        ):
             return False
         behind = raft.log.last_index() - progress.match
         if not progress.recently_active or behind > raft.log.last_index() - raft.log.committed:

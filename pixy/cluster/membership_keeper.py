@@ -50,8 +50,12 @@ class MembershipKeeper:
             wanted = sorted(nodes)[:count]
             missing = [n for n in nodes if n not in conf.members]
             if missing:
-                self._driver.change_configuration(group, ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, missing[0]),)))
+                self._driver.change_configuration(
+                    group, ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, missing[0]),))
+                )
                 continue
             promote = [n for n in wanted if n in conf.learners]
             if promote and all(raft.tracker.progress[n].match >= raft.log.committed for n in promote):
-                self._driver.change_configuration(group, ConfChangeV2(tuple(ConfChangeSingle(ConfChangeType.ADD_NODE, n) for n in promote)))
+                self._driver.change_configuration(
+                    group, ConfChangeV2(tuple(ConfChangeSingle(ConfChangeType.ADD_NODE, n) for n in promote))
+                )

@@ -209,7 +209,9 @@ class NodePeers:
         """The peers, for the node's log."""
         return LogPeers(send=self._send, fetch=self._fetch, forward=self._forward, random=self._random)
 
-    def attach(self, node_log: NodeLog, identity: NodeIdentity, groups: StateGroups, duties: PeerDuties) -> None:
+    def attach(
+        self, node_log: NodeLog, identity: NodeIdentity, groups: StateGroups, duties: PeerDuties
+    ) -> None:
         """The node's log is open; nothing is received before `start`."""
         self._driver = node_log.driver
         self._duties = duties

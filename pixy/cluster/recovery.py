@@ -19,7 +19,14 @@ from pixy.storage import (
     write_identity,
 )
 
-__all__ = ["DataDirectory", "EnteredDirectory", "RecoveredNode", "enter_directory", "read_directory", "recover_node"]
+__all__ = [
+    "DataDirectory",
+    "EnteredDirectory",
+    "RecoveredNode",
+    "enter_directory",
+    "read_directory",
+    "recover_node",
+]
 
 
 class DataDirectory(NamedTuple):

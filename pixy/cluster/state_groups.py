@@ -112,9 +112,7 @@ class StateGroups:
 
         async def restored(raft_group: int, name: str, machine: StateMachine) -> StateReplica:
             founder = HardState(voters=[FIRST_NODE])
-            return await recover_state_group(
-                node_log, recovered, raft_group, name, machine, founder, apply
-            )
+            return await recover_state_group(node_log, recovered, raft_group, name, machine, founder, apply)
 
         async def catch_up(replicas: Iterable[StateReplica]) -> None:
             alone = start_peers is None

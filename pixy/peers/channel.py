@@ -203,7 +203,12 @@ class PeerChannel:
                 if (each.peer.node_id, each.purpose) == (hello.node_id, purpose):
                     each.link.close("a newer connection replaces this one")
         accepted = AcceptedLink(
-            self._environment, link, hello, purpose, self._hooks, lambda ended: self._accepted.pop(ended, None)
+            self._environment,
+            link,
+            hello,
+            purpose,
+            self._hooks,
+            lambda ended: self._accepted.pop(ended, None),
         )
         self._accepted[accepted] = None
 

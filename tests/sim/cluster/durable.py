@@ -67,8 +67,13 @@ class DurableGroup:
         return index <= self.start.index or self.term_at(index) == term
 
     def append(self, index: int, entry: StoredEntry) -> None:
-        require(index <= self.last + 1, f"{self.raft_group}: entry {index} is written behind entry {self.last}")
-        require(index > self.start.index, f"{self.raft_group}: entry {index} is written behind a log reset at {self.start}")
+        require(
+            index <= self.last + 1, f"{self.raft_group}: entry {index} is written behind entry {self.last}"
+        )
+        require(
+            index > self.start.index,
+            f"{self.raft_group}: entry {index} is written behind a log reset at {self.start}",
+        )
         for behind in range(index + 1, self.last + 1):
             self.log.pop(behind, None)
         self.log[index], self.last = entry, index
@@ -84,7 +89,10 @@ class DurableGroup:
             f"{self.raft_group}: a hard state of term {state.term} is written behind one of {self.term}",
         )
         known = self.votes.get(state.term, 0)
-        require(known in (0, state.vote), f"{self.raft_group}: votes in term {state.term}: {known} and {state.vote}")
+        require(
+            known in (0, state.vote),
+            f"{self.raft_group}: votes in term {state.term}: {known} and {state.vote}",
+        )
         self.term, self.hard_state = state.term, payload
         self.votes[state.term] = state.vote
 

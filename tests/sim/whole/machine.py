@@ -98,6 +98,8 @@ class Machine:
         self.fails_reads = False
         self.refusal: BaseException | None = None
         self._loses_power = False
+        # The disk was full at some time in this process.
+        self._was_full = False
         self._task: asyncio.Task[None] | None = None
         self._watch_disk()
 
@@ -158,6 +160,7 @@ class Machine:
         room = disk.room
         disk.restart()
         disk.room = room
+        self._was_full = room is not None
         disk.on_ended = self._disk_ended
         self.lives += 1
         self.stopping = self.serving = False
@@ -180,7 +183,7 @@ class Machine:
             return
         self.refusal = error
         self._scene.note(f"{self.number} does not start: {error}")
-        if not (self._has_failed or self.disk.refused is not None or self.disk.full):
+        if not (self._has_failed or self.disk.refused is not None or self._was_full):
             self._scene.fail(error)
             return
         self._scene.counts["refused starts"] += 1
@@ -262,6 +265,11 @@ class Machine:
         disk.die_near = None
         if self.life is not None:
             self._resume(self.life)
+
+    def limit_room(self, room: int | None) -> None:
+        """Limit the free space of the disk, or lift the limit."""
+        self.disk.room = room
+        self._was_full = self._was_full or room is not None
 
     def put_back(self, disk: SimulatedDisk, durable: DurableJournal | None) -> None:
         """Replace the disk by another one, while no process runs.

@@ -129,12 +129,8 @@ class Trouble:
 
     def _full_disk(self, rng: Random) -> None:
         machine = self._some(rng, 0.5)
-        machine.disk.room = rng.choice((0, 0, 300, 2000, 5000))
-
-        def make_room() -> None:
-            machine.disk.room = None
-
-        self._scene.loop.outside(rng.choice((0.5, 2.0, 4.0)), make_room)
+        machine.limit_room(rng.choice((0, 0, 300, 2000, 5000)))
+        self._scene.loop.outside(rng.choice((0.5, 2.0, 4.0)), machine.limit_room, None)
 
     def _failing_disk(self, rng: Random) -> None:
         disk = self._some(rng, 0.5).disk

@@ -7,6 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from pixy.cluster import PartitionReplica
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.replica import StateReplica
 from pixy.records import TopicPartition, read_records, split_batches
 from tests.sim.cluster.history import message_id, require
@@ -38,7 +39,9 @@ class Verdict:
         cluster = self._cluster
         for machine in self._machines():
             if not machine.serving:
-                yield f"{machine} does not serve: {machine.refusal}"
+                peers = None if machine.node is None else machine.node.peers
+                waits = "" if peers is None else f", waits for: {peers.waiting_for}"
+                yield f"{machine} does not serve: {machine.refusal}{waits}{cluster.describe(METADATA_GROUP)}"
         for raft_group in cluster.raft_groups():
             yield from self._unsettled_group(raft_group)
         for call in cluster.calls.open:
