@@ -170,8 +170,8 @@ async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> Non
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
     if replica.waiters is None:
-        replica.waiters = set()
-    replica.waiters.add(waiter)
+        replica.waiters = {}
+    replica.waiters[waiter] = None
     timer = None if max_wait is None else loop.call_later(max_wait, resolve, waiter, None)
     try:
         await waiter
@@ -179,5 +179,5 @@ async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> Non
         if timer is not None:
             timer.cancel()
         if replica.waiters is not None:
-            replica.waiters.discard(waiter)
+            replica.waiters.pop(waiter, None)
             replica.waiters = replica.waiters or None
