@@ -69,7 +69,7 @@ class TopicDescriptions:
         return None if topic is None else self._put(topic, [*self._partitions(topic)])
 
     async def describe(self, topic: Topic) -> TopicDescription:
-        """The description of a topic as of now, made in pieces: a topic may have 10 000 partitions."""
+        """The description of a topic as of now, made in pieces: there may be 10 000 partitions."""
         partitions: list[PartitionDescription] = []
         for described in self._partitions(topic):
             partitions.append(described)
@@ -93,7 +93,7 @@ class TopicDescriptions:
             self.changed(name)
 
     async def prepare(self, partitions: int) -> None:
-        """Make what descriptions with so many partitions share, a part in each iteration of the loop."""
+        """Make what descriptions with so many partitions share, a part per iteration of the loop."""
         count = min(partitions, PARTITIONS_MAX)
         while len(self._whole) + _DESCRIBED_PER_ITERATION < count:
             self._make_whole(len(self._whole) + _DESCRIBED_PER_ITERATION)

@@ -76,8 +76,8 @@ class Coordinator:
             del self._members[member.consumer_group]
 
     def restart(self, consumer_group: str) -> None:
-        """Take all partitions from the members of a group, and assign them anew: others may have had
-        them meanwhile.
+        """Take all partitions from the members of a group, and assign them anew: others may have
+        had them meanwhile.
         """
         members = list(self._members.get(consumer_group, ()))
         for member in members:

@@ -8,15 +8,22 @@ a partition has none for long fetches that wait for its records end with UNAVAIL
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 
+import structlog
+
+from pixy.cluster.group_names import group_name
 from pixy.cluster.node_options import NodeObserver
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.readiness import Readiness
 from pixy.cluster.replica import PartitionReplica
-from pixy.raft import NONE
+from pixy.raft import NONE, StateType
 
 __all__ = ["LeaderWatch"]
 
+log = structlog.get_logger(__name__)
+
+_NAMED_MAX = 10
 _GATHER_S = 0.05
 LEADERLESS_S = 3.0
 """Seconds without a leader after which fetches of a partition wait no longer."""
@@ -34,7 +41,9 @@ class LeaderWatch:
         self._loop = asyncio.get_running_loop()
         self._readiness = Readiness()
         # Topics whose leaders have changed since the observer was told.
-        self._changed: set[str] = set()
+        self._changed: dict[str, None] = {}
+        # Groups that this node leads since then.
+        self._led: dict[RaftGroup, None] = {}
         # Partitions without a leader, with the loop time since which; the oldest first.
         self._since: dict[PartitionReplica, float] = {}
 
@@ -46,12 +55,13 @@ class LeaderWatch:
     def leader_changed(self, group: RaftGroup) -> None:
         """A group has another leader, or none."""
         replica = group.application
-        if not isinstance(replica, PartitionReplica):
-            return
-        self.note(replica)
-        if not self._changed:
+        if not self._changed and not self._led:
             self._loop.call_later(_GATHER_S, self._tell)
-        self._changed.add(replica.partition.topic)
+        if group.has_peers and group.node is not None and group.node.raft.state is StateType.LEADER:
+            self._led[group] = None
+        if isinstance(replica, PartitionReplica):
+            self.note(replica)
+            self._changed[replica.partition.topic] = None
 
     def note(self, replica: PartitionReplica) -> None:
         """Note whether a partition has a leader, as far as this node knows."""
@@ -84,5 +94,10 @@ class LeaderWatch:
             replica.wake()
 
     def _tell(self) -> None:
-        changed, self._changed = self._changed, set()
-        self._observer().leaders_changed(changed)
+        changed, self._changed = self._changed, {}
+        led, self._led = self._led, {}
+        if led:
+            names = [f"{group_name(group)} in term {group.term}" for group in islice(led, _NAMED_MAX)]
+            log.info("this node leads raft groups", count=len(led), names=", ".join(names))
+        if changed:
+            self._observer().leaders_changed(changed.keys())

@@ -9,6 +9,7 @@ import asyncio
 import structlog
 
 from pixy.cluster.driver import Driver
+from pixy.cluster.group_names import group_name
 from pixy.cluster.membership import (
     GroupMembership,
     HandOver,
@@ -46,6 +47,8 @@ class MembershipKeeper:
         self._next_look = 0.0
         # Of the groups whose members are not yet those that they should be.
         self._changing: dict[RaftGroup, GroupMembership] = {}
+        # Configurations that were logged, or that this node has found as a leader.
+        self._told: dict[int, ConfState] = {}
 
     def tick(self) -> None:
         """Propose the next changes."""
@@ -55,6 +58,8 @@ class MembershipKeeper:
         self._next_look = now + _LOOK_S
         registered = self._groups.metadata.registered
         for group in list(self._driver.groups.values()):
+            if group.leads and group.has_peers:
+                self._tell(group)
             if group.leads:
                 wanted = self._wanted(group, registered)
                 if wanted is not None and not _is_met(wanted, group.storage.conf_state):
@@ -66,6 +71,18 @@ class MembershipKeeper:
         if isinstance(group.application, PartitionReplica):
             return partition_members(group.application.replicas, registered)
         return state_group_members(group.raft_group, registered)
+
+    def _tell(self, group: RaftGroup) -> None:
+        """Log a change of the members."""
+        before = self._told.get(group.raft_group)
+        members = self._told[group.raft_group] = group.storage.conf_state
+        if before is not None and before != members and not members.voters_outgoing:
+            log.info(
+                "a raft group has other members",
+                raft_group=group_name(group),
+                voters=",".join(map(str, members.voters)),
+                learners=",".join(map(str, members.learners)),
+            )
 
     def _step(self, group: RaftGroup, wanted: WantedMembers, now: float) -> None:
         assert group.node is not None

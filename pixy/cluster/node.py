@@ -92,6 +92,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_NAMED_MAX = 10
+"""Names in a line of the log."""
 _WRITING_S = 0.1
 """Seconds after a flush for which the journal counts as being written: shorter than the time
 between two commits of offsets.
@@ -556,7 +558,17 @@ class Node:
         self._nodes = self.metadata.nodes
         if self.peers is not None:
             self.peers.nodes_changed(self.metadata.nodes)
+            self._warn_of_missing_replicas()
             self._loop.call_soon(self._nodes_seen)
+
+    def _warn_of_missing_replicas(self) -> None:
+        missing = self.metadata.under_replicated()
+        if missing and not self._starting and self.state_groups.metadata_replica.group.leads:
+            log.warning(
+                "topics were made when there were fewer nodes, and have fewer replicas than they should",
+                count=len(missing),
+                topics=", ".join(missing[:_NAMED_MAX]),
+            )
 
     def _topic_changed(self, topic: Topic) -> None:
         self._partitions.put_topic(topic)
@@ -593,6 +605,7 @@ class Node:
             peers = replace(self.peers.log_peers(), leader_changed=self.leaders.leader_changed)
         self._log = NodeLog(self._disk, self._clock, self._options, recovered, self._files, hooks, peers)
         if self.peers is not None:
+            self._time.is_certain = self.peers.is_clock_certain
             self.peers.attach(self._log, recovered.identity, self.state_groups, self._duties())
             self.calls = ReplicaCalls(self.peers.channel, self.peers.members.is_up)
             self.remote = RemoteProposals(self.node_id, self.incarnation, self.calls, report_to_loop)
@@ -690,7 +703,7 @@ class Node:
         )
 
     async def _start_peers(self, peers: NodePeers) -> None:
-        """Begin the exchange with other nodes, once metadata is restored as far as this node has it."""
+        """Begin the exchange with other nodes, once metadata is restored as far as it is here."""
         if not self.reads.is_alone(self.state_groups.metadata_replica.group):
             self.waits_for_others.set()
         await peers.start()
@@ -758,7 +771,26 @@ class Node:
     def _has_members(self, consumer_group: str) -> bool:
         return self.observer.has_members(consumer_group)
 
+    def _find_deleted_topics(self) -> None:
+        """Forget the offsets in topics that were deleted under another leader, which is gone.
+
+        Offsets may be here before the topic in which they are committed: what is unknown was
+        deleted only if metadata, made current afterwards, does not know it either.
+        """
+        unknown = self.state_groups.deleted_topic_ids()
+        if unknown and self.peers is not None:
+            group = self.state_groups.metadata_replica.group
+            self._log.driver.reads.begin(group, partial(self._forget_unless_live, unknown))
+
+    def _forget_unless_live(self, topic_ids: Sequence[bytes]) -> None:
+        live = {topic.topic_id for topic in self.metadata.topics.values()}
+        for topic_id in topic_ids:
+            if topic_id not in live:
+                self.state_groups.topic_deleted(topic_id)
+        self._forget_offsets()
+
     def _clean_up(self) -> None:
+        self._find_deleted_topics()
         self._forget_offsets()
         if self._log.stalled is None:
             self.publisher.expire()

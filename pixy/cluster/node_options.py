@@ -58,8 +58,8 @@ class NodeObserver:
         """Partitions of these topics have other leaders, or none."""
 
     def nodes_changed(self) -> None:
-        """A node is new in the cluster or has left it, can be reached again, or cannot be reached any
-        more.
+        """A node is new in the cluster or has left it, can be reached again, or cannot be reached
+        any more.
         """
 
     def readiness_changed(self) -> None:

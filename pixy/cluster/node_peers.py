@@ -350,6 +350,10 @@ class NodePeers:
         if self._node_id:
             self.members.set_nodes(nodes)
 
+    def is_clock_certain(self) -> bool:
+        """True while the clock of this node is near those of the others."""
+        return not self.members.clock_is_off
+
     # --- status -----------------------------------------------------------------------------------
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
