@@ -91,7 +91,7 @@ class RemotePartitions:
         return FetchResponse.FromString(answer)
 
     async def offset_ranges(self, targets: Iterable[RemotePartition]) -> dict[int, OffsetRange]:
-        """Begin and end of logs, by the number of the partition; a call for each set of replicas."""
+        """Begin and end of logs, by the number of the partition; a call per set of replicas."""
         by_replicas: dict[tuple[int, ...], list[RemotePartition]] = {}
         for target in targets:
             by_replicas.setdefault(target.replicas, []).append(target)

@@ -93,7 +93,7 @@ class TopicDescriptions:
             self.changed(name)
 
     async def prepare(self, partitions: int) -> None:
-        """Make what descriptions with so many partitions share, a part per iteration of the loop."""
+        """Make what descriptions with so many partitions share, a part per turn of the loop."""
         count = min(partitions, PARTITIONS_MAX)
         while len(self._whole) + _DESCRIBED_PER_ITERATION < count:
             self._make_whole(len(self._whole) + _DESCRIBED_PER_ITERATION)
