@@ -102,6 +102,8 @@ class Driver:
         self._outbox = Outbox(hooks.send)
         # Groups whose proposals wait for room, oldest first.
         self._stalled: dict[RaftGroup, None] = {}
+        # Record batches of other nodes that wait for room.
+        self._held: dict[RaftGroup, dict[ProposalId, tuple[EntryType, bytes | bytearray]]] = {}
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
         self.watched = WatchedProposals()
@@ -146,6 +148,7 @@ class Driver:
         """Remove a group for good; its proposals are answered with an error."""
         del self.groups[group.raft_group]
         self._stalled.pop(group, None)
+        self._held.pop(group, None)
         self.unapplied_bytes -= group.storage.memory_bytes(group.applied_index)
         group.leads, group.removed = False, error
         group.node = group.application = None
@@ -208,15 +211,19 @@ class Driver:
     ) -> bool:
         """Propose an entry for another node, which learns of its result by applying it.
 
+        A record batch waits until there is room, or another node leads.
+
         Returns:
-            False if this node cannot; the other one tries again.
+            False if this node does not lead; the other one tries again.
         """
         if not group.leads:
             return False
         if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES) and not self._has_room(
             group, len(payload)
         ):
-            return False
+            # Bounded: each node has a window of proposals in flight.
+            self._held.setdefault(group, {})[proposal] = (kind, payload)
+            return True
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.NEW:
             group.tail_ids = {*group.tail_ids, proposal}
@@ -250,6 +257,8 @@ class Driver:
         """There is room again: propose what waits for it."""
         stalled, self._stalled = self._stalled, {}
         for group in stalled:
+            for proposal, (kind, payload) in self._held.pop(group, {}).items():
+                self.propose_for(group, kind, payload, proposal)
             if group.proposals is not None:
                 group.proposals.pump()
                 self.drive(group)
@@ -471,6 +480,7 @@ class Driver:
     def _role_changed(self, group: RaftGroup, state: SoftState) -> None:
         if state.state is not StateType.LEADER:
             group.leads = False
+            self._held.pop(group, None)
         group.look_at_role()
         self.reads.request_again(group)
         if state.state is not StateType.LEADER and self.watched:
