@@ -27,7 +27,7 @@ class Tasks:
 
     def __init__(self, on_fault: OnFault) -> None:
         self.on_fault = on_fault
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -45,7 +45,7 @@ class Tasks:
                 first step.
         """
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
         if on_abort is not None:
             task.add_done_callback(partial(_abort, on_abort))
@@ -74,7 +74,7 @@ class Tasks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = failure_of(task)
         if error is not None:
             self.on_fault(error)

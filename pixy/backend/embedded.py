@@ -1,88 +1,53 @@
-"""The `Backend` of an embedded cluster: translates calls to those of the node in this process."""
+"""The `Backend` of an embedded cluster: the node in this process, and the other nodes through it.
+
+It composes the parts of this package and decides nothing itself.
+
+    node_start             the start, which may wait for other nodes
+    partition_finder       where a partition is, and when it is unknown
+    local_partitions       records of partitions with a replica here
+    remote_partitions      records of the others, by calls to nodes that have replicas
+    topic_descriptions     topics as clients see them
+    consumer_groups        members, commits; `group_claims` among nodes
+    node_staging           staged writes
+    call_handlers          the other side of the calls, for other nodes
+"""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
 
+from pixy.backend.call_handlers import CallHandlers
+from pixy.backend.consumer_groups import ConsumerGroups
+from pixy.backend.group_claims import GroupClaims
+from pixy.backend.local_partitions import LocalPartitions, fault_of
+from pixy.backend.node_staging import NodeStaging
+from pixy.backend.node_start import NodeStart
+from pixy.backend.partition_finder import PartitionFinder, Place
 from pixy.backend.protocol import (
     AppendDone,
     Assignment,
+    ConsumerMembership,
     FetchResult,
-    PartitionDescription,
     Published,
     Revocation,
     StagedBatches,
     StageSeal,
     TopicDescription,
 )
-from pixy.backend.timestamps import first_since
-from pixy.cluster import (
-    PARTITIONS_MAX,
-    ClusterStatus,
-    Coordinator,
-    Member,
-    Node,
-    NodeObserver,
-    PartitionReplica,
-    Topic,
-)
-from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, ShuttingDown, UnknownPartition, UnknownTopic
-from pixy.futures import resolve
-from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
+from pixy.backend.remote_leaders import RemoteLeaders
+from pixy.backend.remote_partitions import RemotePartitions
+from pixy.backend.topic_descriptions import TopicDescriptions
+from pixy.backend.topic_observer import TopicObserver
+from pixy.cluster import ClusterStatus, Coordinator, Node, PartitionReplica, RemotePartition
+from pixy.errors import PixyError, ShuttingDown
+from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
-from pixy.staging import PieceBatches, StageName
-from pixy.steps import run_in_steps
-from pixy.storage import PartitionLog
+from pixy.tasks import Tasks
 
 __all__ = ["EmbeddedBackend"]
 
-T = TypeVar("T")
-
 _PARTITIONS_PER_ITERATION = 200
 """Partitions visited in one iteration of the event loop: a topic may have 10 000."""
-_DESCRIBED_PER_ITERATION = 1000
-_GROUPS_PER_ITERATION = 200
-
-
-class _Observer(NodeObserver):
-    """Applies changes of topics to descriptions and consumer groups."""
-
-    def __init__(self, coordinator: Coordinator, descriptions: dict[str, "_Described"]) -> None:
-        self._coordinator = coordinator
-        self._descriptions = descriptions
-        # Pending reassignments of consumer groups, oldest first.
-        self._assignments: deque[Iterator[None]] = deque()
-
-    def topic_changed(self, name: str) -> None:
-        self._descriptions.pop(name, None)
-        self._assign(self._coordinator.topic_changed(name))
-
-    def topic_deleted(self, name: str) -> None:
-        self._descriptions.pop(name, None)
-        self._assign(self._coordinator.topic_deleted(name))
-
-    def _assign(self, steps: Iterator[None]) -> None:
-        """Reassign consumer groups one per iteration: there may be thousands."""
-        self._assignments.append(steps)
-        if len(self._assignments) == 1:
-            run_in_steps(self._told())
-
-    def _told(self) -> Iterator[None]:
-        while self._assignments:
-            yield from self._assignments[0]
-            self._assignments.popleft()
-
-    def has_members(self, consumer_group: str) -> bool:
-        return self._coordinator.exists(consumer_group)
-
-
-class _Described(NamedTuple):
-    """A description, with the state of the topic that it describes."""
-
-    topic: Topic
-    description: TopicDescription
 
 
 class EmbeddedBackend:
@@ -90,64 +55,107 @@ class EmbeddedBackend:
 
     Args:
         node: not started; the backend owns it from here on.
+        append_timeout_s: limit of a write whose partition has replicas on other nodes.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, append_timeout_s: float = 10.0) -> None:
         self._node = node
+        self._append_timeout_s = append_timeout_s
+        self._start = NodeStart(node)
+        self._tasks = Tasks(report_to_loop)
+        self._on_change: Callable[[], None] | None = None
+        self._finder = PartitionFinder(node)
+        self._local = LocalPartitions(node, self._check_running)
+        self._remote = RemotePartitions(node)
         self._coordinator = Coordinator(self._partition_count)
-        # By name; replaced when a topic changes.
-        self._descriptions: dict[str, _Described] = {}
-        # Descriptions of undamaged partitions by number, shared by all topics.
-        self._whole: list[PartitionDescription] = []
-        node.observer = _Observer(self._coordinator, self._descriptions)
+        self._claims = GroupClaims(node, self._coordinator.exists, self._coordinator.restart, self._tasks)
+        self._groups = ConsumerGroups(node, self._coordinator, self._claims)
+        self._descriptions = TopicDescriptions(node, self._start.check)
+        self._leaders = RemoteLeaders(node, self._tasks, self._descriptions.changed)
+        self._descriptions.on_unknown_leader = self._leaders.ask_soon
+        self._staging = NodeStaging(node, self._check_writable, self._finder.unknown)
+        node.observer = TopicObserver(
+            self._coordinator, self._descriptions, self._groups.exists, self._readiness_changed
+        )
+        handlers = CallHandlers(node, self._local, self._coordinator, self._check_running)
+        node.methods.update(handlers.by_method())
         self._stopped = False
 
+    # --- life -------------------------------------------------------------------------------------
+
     async def start(self) -> None:
-        await self._node.start()
-        for topic in self._node.metadata.topics.values():
-            await self._make_descriptions(len(topic.raft_groups))
+        await self._start.run()
+        if self._start.is_over:
+            for topic in self._node.metadata.topics.values():
+                await self._descriptions.prepare(len(topic.raft_groups))
 
     @property
     def fault(self) -> str:
-        return ""
+        return self._start.fault or self._node.leaders.reason
 
     def watch(self, on_change: Callable[[], None]) -> None:
-        """A node in this process is ready from `start` to `stop`: `on_change` is never called."""
+        self._on_change = on_change
+
+    def _readiness_changed(self) -> None:
+        if self._on_change is not None and not self._stopped:
+            self._on_change()
 
     async def wait_ready(self) -> None:
-        return
+        await self._start.wait()
 
     async def stop(self) -> None:
+        if self._start.is_over and not self._stopped:
+            await self._claims.stop()
         self._stopped = True
+        await self._tasks.cancel_all()
+        await self._start.stop()
         await self._node.stop()
+
+    def _check_served(self) -> None:
+        """Raises Unavailable unless the node answers questions; one that is alone does so after the
+        stop too.
+        """
+        self._start.check()
+        if self._stopped and not self._node.is_alone:
+            raise ShuttingDown
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise ShuttingDown
+        self._start.check()
+
+    def _check_writable(self) -> None:
+        self._check_running()
+        blocked = self._node.blocked
+        if blocked is not None:
+            raise blocked
 
     # --- topics -----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicDescription | None:
-        topic = self._node.metadata.topics.get(name)
-        if topic is None:
-            return None
-        described = self._descriptions.get(name)
-        if described is None or described.topic is not topic:
-            described = self._descriptions[name] = _Described(topic, self._describe(topic))
-        return described.description
+        return self._descriptions.find(name)
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        description = self.topic(name)
-        if description is None:
-            raise UnknownTopic(f"unknown topic {name}")
-        return description
+        self._check_served()
+        topic = await self._finder.topic(name)
+        await self._leaders.ask(topic)
+        return await self._descriptions.describe(topic)
 
     async def list_topics(self) -> Sequence[TopicDescription]:
-        return [self._describe(topic) for _, topic in sorted(self._node.metadata.topics.items())]
+        self._check_served()
+        topics = await self._finder.topics()
+        await asyncio.gather(*map(self._leaders.ask, topics))
+        return [await self._descriptions.describe(topic) for topic in topics]
 
     async def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None
     ) -> TopicDescription:
         check_topic_name(name)
         self._check_running()
-        await self._make_descriptions(partitions)
-        return self._describe(await self._node.create_topic(name, partitions, config or {}))
+        await self._descriptions.prepare(partitions)
+        return await self._descriptions.describe(
+            await self._node.create_topic(name, partitions, config or {})
+        )
 
     async def alter_topic(
         self,
@@ -157,38 +165,15 @@ class EmbeddedBackend:
         config: Mapping[str, str | None] | None = None,
     ) -> TopicDescription:
         self._check_running()
-        await self._make_descriptions(partitions or 0)
-        return self._describe(await self._node.alter_topic(name, partitions, config or {}))
+        await self._descriptions.prepare(partitions or 0)
+        return await self._descriptions.describe(await self._node.alter_topic(name, partitions, config or {}))
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
         self._check_running()
+        # Stages of it are known here only if the topic is.
+        await self._finder.topic(name)
+        self._check_running()
         await self._node.delete_topic(name, force=force)
-
-    async def _make_descriptions(self, partitions: int) -> None:
-        """Make descriptions for this number of partitions in advance, a part in each iteration of
-        the loop.
-        """
-        count = min(partitions, PARTITIONS_MAX)
-        while len(self._whole) + _DESCRIBED_PER_ITERATION < count:
-            self._describe_up_to(len(self._whole) + _DESCRIBED_PER_ITERATION)
-            await asyncio.sleep(0)
-        self._describe_up_to(count)
-
-    def _describe_up_to(self, count: int) -> None:
-        here = self._node.node_id
-        for number in range(len(self._whole), count):
-            self._whole.append(PartitionDescription(number, here, (here,), (here,)))
-
-    def _describe(self, topic: Topic) -> TopicDescription:
-        count = len(topic.raft_groups)
-        here = self._node.node_id
-        self._describe_up_to(count)
-        partitions = self._whole[:count]
-        for number in self._node.damaged_partitions(topic.name):
-            partitions[number] = PartitionDescription(number, -1, (here,), ())
-        return TopicDescription(
-            topic.name, topic.topic_id, topic.version, topic.config, tuple(partitions), topic.version
-        )
 
     def _partition_count(self, name: str) -> int:
         topic = self._node.metadata.topics.get(name)
@@ -204,111 +189,87 @@ class EmbeddedBackend:
         done: AppendDone,
         age_s: float = 0.0,
     ) -> None:
-        replica = self._replica(partition)
-        blocked = ShuttingDown() if self._stopped else self._node.blocked or _fault(replica)
+        replica = self._finder.here(partition)
+        if replica is not None:
+            self._append_here(replica, batch, done, age_s)
+            return
+        place = self._finder.find_nowait(partition)
+        if place is not None:
+            self._append_elsewhere(place, batch, done, age_s)
+        elif self._node.is_alone:
+            raise self._finder.unknown(partition)
+        else:
+            work = self._append_unknown(partition, batch, done, age_s)
+            self._tasks.spawn(work, f"append to {partition.topic}", partial(done, -1))
+
+    def _append_here(
+        self, replica: PartitionReplica, batch: bytearray, done: AppendDone, age_s: float
+    ) -> None:
+        blocked = ShuttingDown() if self._stopped else self._node.blocked or fault_of(replica)
         if blocked is not None:
             done(-1, blocked)
             return
+        self._node.append(replica, batch, partial(_answer, done), self._append_timeout_s - age_s)
 
-        def appended(result: int | PixyError) -> None:
-            if isinstance(result, PixyError):
-                done(-1, result)
-            else:
-                done(result, None)
+    def _append_elsewhere(self, place: Place, batch: bytearray, done: AppendDone, age_s: float) -> None:
+        patience_s = self._append_timeout_s - age_s
+        if isinstance(place, PartitionReplica):
+            self._append_here(place, batch, done, age_s)
+        elif self._stopped:
+            done(-1, ShuttingDown())
+        elif (damaged := self._finder.takes_entries(place.partition)) is not None:
+            # Its entries are committed and applied as ever, and other replicas serve them.
+            self._node.append(damaged, batch, partial(_answer, done), patience_s)
+        else:
+            self._remote.append(place, batch, partial(_answer, done), patience_s)
 
-        self._node.append(replica, batch, appended)
+    async def _append_unknown(
+        self, partition: TopicPartition, batch: bytearray, done: AppendDone, age_s: float
+    ) -> None:
+        """Append to a partition that this node's metadata does not know yet, or not any more."""
+        try:
+            place = await self._finder.find(partition)
+        except PixyError as error:
+            done(-1, error)
+        else:
+            self._append_elsewhere(place, batch, done, age_s)
 
     async def fetch(
         self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
     ) -> FetchResult:
         self._check_running()
-        replica = self._ready(partition)
-        log = replica.log
-        _check_range(partition, log, offset)
-        if offset == log.end_offset:
-            await self._wait_append(replica, max_wait)
-            self._check_running()
-            replica = self._ready(partition, replica)
-            _check_range(partition, log, offset)
-        chunk = log.read_memory(offset, max_bytes)
-        if chunk is None:
-            chunk = await self._read(replica, partial(log.read, offset, max_bytes))
-        return FetchResult(chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset)
-
-    async def _read(self, replica: PartitionReplica, read: Callable[[], T]) -> T:
-        """Read files of a partition on another thread. Damage makes the partition unready."""
-        self._check_running()
-        try:
-            return await self._node.read(read)
-        except PixyError as error:
-            self._ready(replica.partition, replica)
-            if isinstance(error, CorruptData):
-                self._node.set_fault(replica, error)
-            raise
+        place = self._finder.here(partition) or await self._finder.find(partition)
+        if isinstance(place, PartitionReplica):
+            return await self._local.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
+        return await self._remote.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
 
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
-        count = self._partition_count(topic)
-        if not count:
-            raise UnknownTopic(f"unknown topic {topic}")
-        ranges: dict[int, OffsetRange] = {}
+        self._check_served()
+        count = len((await self._finder.topic(topic)).raft_groups)
+        here: list[PartitionReplica] = []
+        elsewhere: list[RemotePartition] = []
         for number in range(count):
-            log = self._replica(TopicPartition(topic, number)).log
-            ranges[number] = OffsetRange(log.begin_offset, log.end_offset)
+            partition = TopicPartition(topic, number)
+            place = self._finder.find_nowait(partition)
+            if place is None:
+                raise self._finder.unknown(partition)
+            if isinstance(place, PartitionReplica):
+                here.append(place)
+            else:
+                elsewhere.append(place)
             if not (number + 1) % _PARTITIONS_PER_ITERATION:
                 await asyncio.sleep(0)
-        return ranges
+        if not elsewhere:
+            return await self._local.offset_ranges(here)
+        found = await asyncio.gather(self._local.offset_ranges(here), self._remote.offset_ranges(elsewhere))
+        return dict(sorted((found[0] | found[1]).items()))
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
-        replica = self._ready(partition)
-        log = replica.log
-        # Batches may move from memory to segments during the search, which covers all below this
-        # offset.
-        written_offset = log.written_offset
-        found = await self._read(replica, partial(log.find_timestamp, timestamp_ms))
-        at = max(written_offset if found is None else found, log.begin_offset)
-        while at < log.end_offset:
-            try:
-                chunk = await self.fetch(partition, at, max_bytes=1 << 20)
-            except OffsetOutOfRange as error:
-                at = error.begin  # retention moved the log begin offset meanwhile
-                continue
-            # Not by `_read`: a batch that a client made undecodable is no damage of the files.
-            found = await self._node.read(partial(first_since, chunk.batches, timestamp_ms, at))
-            self._ready(partition, replica)
-            if found is not None:
-                return found
-            at = chunk.next_offset
-        return None
-
-    async def _wait_append(self, replica: PartitionReplica, max_wait: float | None) -> None:
-        if max_wait is not None and max_wait <= 0:
-            return
-        self._check_running()
-        end_offset = replica.log.end_offset
-        await _wait_append(replica, max_wait)
-        if replica.log.end_offset == end_offset:
-            self._check_running()
-
-    def _ready(
-        self, partition: TopicPartition, waited_on: PartitionReplica | None = None
-    ) -> PartitionReplica:
-        """A partition that is ready; with `waited_on`, that it is still the same one."""
-        replica = self._replica(partition)
-        if waited_on is not None and replica is not waited_on:
-            raise UnknownPartition(f"topic {partition.topic} was deleted")
-        fault = _fault(replica)
-        if fault is not None:
-            raise fault
-        return replica
-
-    def _replica(self, partition: TopicPartition) -> PartitionReplica:
-        replica = self._node.partition(partition)
-        if replica is None:
-            count = self._partition_count(partition.topic)
-            raise UnknownPartition(
-                f"unknown partition {partition.partition} of topic {partition.topic}, which has {count}"
-            )
-        return replica
+        self._check_served()
+        place = self._finder.here(partition) or await self._finder.find(partition)
+        if isinstance(place, PartitionReplica):
+            return await self._local.offset_for_timestamp(place, timestamp_ms)
+        return await self._remote.offset_for_timestamp(place, timestamp_ms)
 
     # --- staged writes ----------------------------------------------------------------------------
 
@@ -320,15 +281,8 @@ class EmbeddedBackend:
         batches: Sequence[StagedBatches],
         seal: StageSeal | None = None,
     ) -> int:
-        # A sink that retries while nothing can be written is active: its stages must not expire.
-        self._node.publisher.touch(sink_id)
-        self._check_writable()
-        topics = self._node.metadata.topics
-        pieces = []
-        for (topic, partition), data, records in batches:
-            self._replica(TopicPartition(topic, partition))
-            pieces.append(PieceBatches(topic, topics[topic].topic_id, partition, data, records))
-        return await self._node.publisher.stage(StageName(sink_id, stage_id), piece, pieces, seal)
+        self._start.check()
+        return await self._staging.stage(sink_id, stage_id, piece, batches, seal)
 
     async def publish(
         self,
@@ -340,9 +294,8 @@ class EmbeddedBackend:
         reset: bool = False,
         replaces: str = "",
     ) -> Published:
-        self._node.publisher.touch(sink_id)
-        self._check_writable()
-        return await self._node.publisher.publish(
+        self._start.check()
+        return await self._staging.publish(
             sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces
         )
 
@@ -359,59 +312,39 @@ class EmbeddedBackend:
         topics: Sequence[str],
         on_assignment: Assignment,
         on_revocation: Revocation | None = None,
-    ) -> "_Membership":
-        # `on_revocation` is never called: there are no members outside of this process.
-        member = Member(group, client_id, topics, on_assignment)
-        self._coordinator.join(member)
-        return _Membership(self._coordinator, member)
+    ) -> ConsumerMembership:
+        # `on_revocation` is never called: all members of a group are in this process.
+        self._check_served()
+        return await self._groups.join(group, client_id, topics, on_assignment)
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
-        for partition in offsets:
-            self._replica(partition)
+        while True:
+            unknown = [each for each in offsets if self._finder.find_nowait(each) is None]
+            if not unknown:
+                break
+            await self._finder.find(unknown[0])
         self._check_running()
-        topics = self._node.metadata.topics
-        command = CommitOffsets(
-            group=group,
-            offsets=[
-                CommittedOffset(
-                    topic=topic,
-                    topic_id=topics[topic].topic_id,
-                    partition=partition,
-                    offset=offset,
-                    metadata=metadata,
-                )
-                for (topic, partition), (offset, metadata) in offsets.items()
-            ],
-            timestamp_ms=self._node.now_ms(),
-        )
-        payload = GroupsCommand(commit_offsets=command).SerializeToString()
-        await self._node.groups_command(group, payload)
+        await self._groups.commit(group, offsets)
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
-        known = self._node.metadata.topics.get(topic)
-        return (
-            {}
-            if known is None
-            else self._node.state_groups.offsets_of(group).committed(group, known.topic_id)
-        )
+        self._check_served()
+        return await self._groups.committed(group, topic)
 
     async def list_groups(self) -> Collection[str]:
-        names = set(self._coordinator.groups())
-        for state in self._node.state_groups.groups_states():
-            for some in state.scan(_GROUPS_PER_ITERATION):
-                names.update(some)
-                await asyncio.sleep(0)
-        return names
+        self._check_served()
+        return await self._groups.list_groups()
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
-        return self._coordinator.consumers(topic)
+        self._check_served()
+        return await self._groups.consumers(topic)
 
     async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
-        members = self._coordinator.consumers(partition.topic).get(group, {})
-        return next((client for client, owned in members.items() if partition.partition in owned), None)
+        self._check_served()
+        return await self._groups.partition_owner(group, partition)
 
     async def consumer_group_exists(self, group: str) -> bool:
-        return self._coordinator.exists(group)
+        self._check_served()
+        return self._groups.exists(group)
 
     # --- nodes ------------------------------------------------------------------------------------
 
@@ -427,59 +360,9 @@ class EmbeddedBackend:
         self._check_running()
         await self._node.forget_node(node_id)
 
-    # --- checks -----------------------------------------------------------------------------------
 
-    def _check_running(self) -> None:
-        if self._stopped:
-            raise ShuttingDown
-
-    def _check_writable(self) -> None:
-        self._check_running()
-        blocked = self._node.blocked
-        if blocked is not None:
-            raise blocked
-
-
-class _Membership:
-    def __init__(self, coordinator: Coordinator, member: Member) -> None:
-        self._coordinator = coordinator
-        self._member = member
-
-    async def subscribe(self, topics: Sequence[str]) -> None:
-        self._coordinator.subscribe(self._member, topics)
-
-    async def leave(self) -> None:
-        self._coordinator.leave(self._member)
-
-
-def _fault(replica: PartitionReplica) -> CorruptData | None:
-    """A copy of a partition's fault: an exception that is raised again accumulates tracebacks."""
-    return None if replica.fault is None else CorruptData(str(replica.fault))
-
-
-def _check_range(partition: TopicPartition, log: PartitionLog, offset: int) -> None:
-    if not log.begin_offset <= offset <= log.end_offset:
-        raise OffsetOutOfRange(
-            f"offset {offset} of {partition.topic}-{partition.partition} is out of range: "
-            f"{log.begin_offset} to {log.end_offset} are served",
-            log.begin_offset,
-            log.end_offset,
-        )
-
-
-async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> None:
-    """Wait for the next append, for `max_wait` seconds at most, or until the node stops."""
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-    if replica.waiters is None:
-        replica.waiters = set()
-    replica.waiters.add(waiter)
-    timer = None if max_wait is None else loop.call_later(max_wait, resolve, waiter, None)
-    try:
-        await waiter
-    finally:
-        if timer is not None:
-            timer.cancel()
-        if replica.waiters is not None:
-            replica.waiters.discard(waiter)
-            replica.waiters = replica.waiters or None
+def _answer(done: AppendDone, result: int | PixyError) -> None:
+    if isinstance(result, PixyError):
+        done(-1, result)
+    else:
+        done(result, None)

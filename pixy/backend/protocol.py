@@ -91,6 +91,8 @@ class TopicDescription:
         partitions: ascending, without gaps.
         metadata_version: the version in kafka-pixy's API, 1 for a new topic. Equals `version` if
             the cluster counts changes itself, else it is always 1, as in kafka-pixy.
+        led_here: partitions that this process leads, if it leads some and not all: records without
+            a key go there, because others cost a hop.
     """
 
     name: str
@@ -99,6 +101,7 @@ class TopicDescription:
     config: Mapping[str, str]
     partitions: tuple[PartitionDescription, ...]
     metadata_version: int = 1
+    led_here: tuple[int, ...] = ()
 
 
 class FetchResult(NamedTuple):

@@ -4,12 +4,15 @@ from pixy.cluster.cluster_options import ClusterOptions
 from pixy.cluster.coordinator import Coordinator, Member
 from pixy.cluster.entry_offsets import misplaced_batch, published_records
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
-from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState
+from pixy.cluster.groups import FIRST_GROUPS_GROUP, Claim, GroupsState
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
+from pixy.cluster.peer_messages import Method
 from pixy.cluster.publisher import Publisher
-from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.raft_group import replicas_in_sync
+from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.cluster.state_group_recovery import check_journal_reaches, check_reset
 from pixy.cluster.status import (
@@ -29,6 +32,7 @@ __all__ = [
     "METADATA_GROUP",
     "PARTITIONS_MAX",
     "SINKS_GROUP",
+    "Claim",
     "ClusterOptions",
     "ClusterStatus",
     "Coordinator",
@@ -37,6 +41,7 @@ __all__ = [
     "MemberState",
     "MemberStatus",
     "MetadataState",
+    "Method",
     "Node",
     "NodeObserver",
     "NodeOptions",
@@ -44,7 +49,10 @@ __all__ = [
     "PartitionReplica",
     "Publisher",
     "RaftGroupStatus",
+    "RemotePartition",
+    "ReplicaCalls",
     "SinksState",
+    "StateReplica",
     "Topic",
     "check_journal_reaches",
     "check_reset",
@@ -54,6 +62,7 @@ __all__ = [
     "misplaced_batch",
     "problems",
     "published_records",
+    "replicas_in_sync",
     "safe_to_stop",
     "split_checkpoint",
     "unsynced_logs_max",

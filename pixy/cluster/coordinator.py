@@ -75,6 +75,16 @@ class Coordinator:
         else:
             del self._members[member.consumer_group]
 
+    def restart(self, consumer_group: str) -> None:
+        """Take all partitions from the members of a group, and assign them anew: others may have
+        had them meanwhile.
+        """
+        members = list(self._members.get(consumer_group, ()))
+        for member in members:
+            member.on_assignment({})
+        for member in members:
+            member.on_assignment(member.assigned)
+
     def topic_changed(self, topic: str) -> Iterator[None]:
         """Rebalance the groups of a topic that is new or has more partitions, one per step."""
         for group in self._groups_of(topic):

@@ -35,6 +35,7 @@ from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import Application, Apply, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.snapshots import Snapshots
+from pixy.cluster.watched_proposals import LeadershipLost, WatchedProposals
 from pixy.errors import PixyError
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
@@ -82,6 +83,7 @@ class Driver:
         groups: the raft groups by id.
         reads: linearizable reads of the groups.
         snapshots: snapshots of the groups.
+        watched: proposals of nodes that have no replica of the group.
         unapplied_bytes: payload of the entries that are not applied.
     """
 
@@ -100,8 +102,11 @@ class Driver:
         self._outbox = Outbox(hooks.send)
         # Groups whose proposals wait for room, oldest first.
         self._stalled: dict[RaftGroup, None] = {}
+        # Record batches of other nodes that wait for room.
+        self._held: dict[RaftGroup, dict[ProposalId, tuple[EntryType, bytes | bytearray]]] = {}
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
+        self.watched = WatchedProposals()
         self._stopped = False
         self._loop = asyncio.get_running_loop()
         # Groups whose followers may not know the commit index, in the order of their commits.
@@ -143,12 +148,14 @@ class Driver:
         """Remove a group for good; its proposals are answered with an error."""
         del self.groups[group.raft_group]
         self._stalled.pop(group, None)
+        self._held.pop(group, None)
         self.unapplied_bytes -= group.storage.memory_bytes(group.applied_index)
         group.leads, group.removed = False, error
         group.node = group.application = None
         if group.proposals is not None:
             group.proposals.fail(error)
         self.reads.removed(group)
+        self.watched.end(group.raft_group, error)
         self._maybe_resume()
 
     def open(self, group: RaftGroup) -> RaftNode:
@@ -204,15 +211,19 @@ class Driver:
     ) -> bool:
         """Propose an entry for another node, which learns of its result by applying it.
 
+        A record batch waits until there is room, or another node leads.
+
         Returns:
-            False if this node cannot; the other one tries again.
+            False if this node does not lead; the other one tries again.
         """
         if not group.leads:
             return False
         if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES) and not self._has_room(
             group, len(payload)
         ):
-            return False
+            # Bounded: each node has a window of proposals in flight.
+            self._held.setdefault(group, {})[proposal] = (kind, payload)
+            return True
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.NEW:
             group.tail_ids = {*group.tail_ids, proposal}
@@ -246,6 +257,8 @@ class Driver:
         """There is room again: propose what waits for it."""
         stalled, self._stalled = self._stalled, {}
         for group in stalled:
+            for proposal, (kind, payload) in self._held.pop(group, {}).items():
+                self.propose_for(group, kind, payload, proposal)
             if group.proposals is not None:
                 group.proposals.pump()
                 self.drive(group)
@@ -423,6 +436,8 @@ class Driver:
                     and group.proposals is not None
                 ):
                     group.proposals.applied(proposal[2], result)
+                elif self.watched:
+                    self.watched.applied(group.raft_group, proposal, result)
         self.unapplied_bytes -= size
         node = group.node
         assert node is not None, "no entry removes its own group"
@@ -465,8 +480,13 @@ class Driver:
     def _role_changed(self, group: RaftGroup, state: SoftState) -> None:
         if state.state is not StateType.LEADER:
             group.leads = False
+            self._held.pop(group, None)
         group.look_at_role()
         self.reads.request_again(group)
+        if state.state is not StateType.LEADER and self.watched:
+            self.watched.end(group.raft_group, LeadershipLost())
+        if self._hooks.leader_changed is not None:
+            self._hooks.leader_changed(group)
         if group.proposals is not None and not group.leads and state.lead != NONE:
             group.proposals.propose_again()
 

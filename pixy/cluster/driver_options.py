@@ -14,7 +14,7 @@ __all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions"]
 
 RAFT_CONFIG = RaftConfig(
     election_tick=10,
-    heartbeat_tick=1,
+    heartbeat_tick=4,
     max_inflight_messages=64,
     max_size_per_message=1 << 20,
     max_inflight_bytes=8 << 20,
@@ -52,6 +52,7 @@ class DriverHooks:
         restore: replaces the application by that of a snapshot whose data is in its place.
         forward: sends a proposal to the leader of a group, for `Driver.propose_for` there. It may
             be lost. None if the node has no way to.
+        leader_changed: called when a group has another leader, or none; None: nobody asks.
         fault: called with an error after which disk and answers may differ.
     """
 
@@ -63,6 +64,7 @@ class DriverHooks:
     fetch: Callable[[RaftGroup, Message], None]
     restore: Callable[[RaftGroup, Snapshot], None]
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
+    leader_changed: Callable[[RaftGroup], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

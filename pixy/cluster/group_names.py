@@ -8,9 +8,19 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from pixy.cluster.metadata import Topic
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.replica import PartitionReplica, StateReplica
 from pixy.records import TopicPartition
 
-__all__ = ["GroupNames"]
+__all__ = ["GroupNames", "group_name"]
+
+
+def group_name(group: RaftGroup) -> str:
+    """Name of a raft group, for people."""
+    application = group.application
+    if isinstance(application, PartitionReplica):
+        return f"partition {application.partition.partition} of topic {application.partition.topic}"
+    return application.name if isinstance(application, StateReplica) else f"raft group {group.raft_group}"
 
 
 class _Run(NamedTuple):

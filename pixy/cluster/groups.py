@@ -148,6 +148,12 @@ class GroupsState:
         group = self._groups.get(consumer_group)
         return None if group is None else group.claim
 
+    def has_offsets(self, consumer_group: str) -> bool:
+        """True if a consumer group has committed offsets."""
+        self._settle(consumer_group)
+        group = self._groups.get(consumer_group)
+        return group is not None and bool(group.offsets)
+
     def topic_ids(self) -> Set[bytes]:
         """Ids of the topics with committed offsets."""
         return self._by_topic.keys()

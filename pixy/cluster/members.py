@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import structlog
 
 from pixy.clock import Clock
-from pixy.cluster.nodes import NodeInfo
+from pixy.cluster.nodes import NodeInfo, why_refused
 from pixy.cluster.peer_messages import Beat, Forwarded, MessageKind, encode_beat, encode_proposal, encode_raft
 from pixy.cluster.peer_starts import PeerStart, PeerStarts
 from pixy.peers import Address, Hello, PeerChannel
@@ -113,15 +113,15 @@ class Members:
     # --- connections ------------------------------------------------------------------------------
 
     def set_nodes(self, nodes: Mapping[int, NodeInfo]) -> None:
-        """Connect to the registered nodes, and to removed ones no more.
+        """Connect to the registered nodes, and to lost ones no more.
 
         Metadata may be behind what a handshake or another node has told.
         """
-        for node_id in [each for each in self._members if each in nodes and nodes[each].removed]:
+        for node_id in [each for each in self._members if each in nodes and nodes[each].lost]:
             del self._members[node_id]
             self._channel.disconnect(node_id)
         for node in nodes.values():
-            if not node.removed and node.node_id not in self._members:
+            if not node.lost and node.node_id not in self._members:
                 self.add_address(node.node_id, node.address)
 
     def add_address(self, node_id: int, address: str) -> None:
@@ -147,21 +147,9 @@ class Members:
     def _judge(self, hello: Hello) -> str | None:
         known = self._registered().get(hello.node_id)
         if known is not None:
-            if known.removed:
-                return (
-                    f"node {hello.node_id} was removed from the cluster; give it an empty data directory, and it joins "
-                    "as a new node"
-                )
-            if known.secret and known.secret != hello.secret:
-                return (
-                    f"node {hello.node_id} comes with another secret than it was registered with: two nodes have one id, "
-                    "or its data directory is that of another cluster"
-                )
-            if hello.incarnation < known.incarnation:
-                return (
-                    f"node {hello.node_id} comes with start {hello.incarnation}, but has been here with start "
-                    f"{known.incarnation}: its data directory is an older copy; forget the node and let it join as a new one"
-                )
+            reason = why_refused(known, hello.secret, hello.incarnation, hello.process)
+            if reason is not None:
+                return reason
         return self._starts.admit(hello.node_id, PeerStart(hello.incarnation, hello.flush_number))
 
     @property

@@ -1,6 +1,7 @@
-"""Members of the state groups: where one is led, its configuration follows the registered nodes.
+"""Members of the raft groups that a node leads: configurations follow the nodes of the cluster.
 
-`membership` decides each step, one configuration change at a time; this module proposes it.
+`membership` decides each step, one configuration change at a time; this module proposes it. State
+groups have a replica on every node; the members of a partition are its replicas.
 """
 
 import asyncio
@@ -8,18 +9,31 @@ import asyncio
 import structlog
 
 from pixy.cluster.driver import Driver
+from pixy.cluster.group_names import group_name
+from pixy.cluster.membership import (
+    GroupMembership,
+    HandOver,
+    WantedMembers,
+    leader_view,
+    partition_members,
+    state_group_members,
+)
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.state_groups import StateGroups
-from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2
+from pixy.cluster.ticker import TICK_S
+from pixy.raft import ConfState
 
 __all__ = ["MembershipKeeper"]
 
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 0.2
+_PATIENCE_S = 10 * TICK_S
 
 
 class MembershipKeeper:
-    """Keeps the configuration of the state groups that one node leads.
+    """Keeps the configurations of one node's raft groups.
 
     Args:
         driver: of the groups.
@@ -31,6 +45,10 @@ class MembershipKeeper:
         self._groups = groups
         self._loop = asyncio.get_running_loop()
         self._next_look = 0.0
+        # Of the groups whose members are not yet those that they should be.
+        self._changing: dict[RaftGroup, GroupMembership] = {}
+        # Configurations that were logged, or that this node has found as a leader.
+        self._told: dict[int, ConfState] = {}
 
     def tick(self) -> None:
         """Propose the next changes."""
@@ -38,25 +56,49 @@ class MembershipKeeper:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
-        nodes = [node.node_id for node in self._groups.metadata.nodes.values() if not node.removed]
-        for replica in self._groups.replicas():
-            group = replica.group
-            if not group.leads or group.node is None:
-                continue
-            raft = group.node.raft
-            conf = group.storage.conf_state
-            if conf.voters_outgoing or raft.pending_conf_index > group.applied_index:
-                continue
-            count = len(nodes) if len(nodes) < 3 else 3
-            wanted = sorted(nodes)[:count]
-            missing = [n for n in nodes if n not in conf.members]
-            if missing:
-                self._driver.change_configuration(
-                    group, ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, missing[0]),))
-                )
-                continue
-            promote = [n for n in wanted if n in conf.learners]
-            if promote and all(raft.tracker.progress[n].match >= raft.log.committed for n in promote):
-                self._driver.change_configuration(
-                    group, ConfChangeV2(tuple(ConfChangeSingle(ConfChangeType.ADD_NODE, n) for n in promote))
-                )
+        registered = self._groups.metadata.registered
+        for group in list(self._driver.groups.values()):
+            if group.leads and group.has_peers:
+                self._tell(group)
+            if group.leads:
+                wanted = self._wanted(group, registered)
+                if wanted is not None and not _is_met(wanted, group.storage.conf_state):
+                    self._step(group, wanted, now)
+                    continue
+            self._changing.pop(group, None)
+
+    def _wanted(self, group: RaftGroup, registered: list[int]) -> WantedMembers | None:
+        if isinstance(group.application, PartitionReplica):
+            return partition_members(group.application.replicas, registered)
+        return state_group_members(group.raft_group, registered)
+
+    def _tell(self, group: RaftGroup) -> None:
+        """Log a change of the members."""
+        before = self._told.get(group.raft_group)
+        members = self._told[group.raft_group] = group.storage.conf_state
+        if before is not None and before != members and not members.voters_outgoing:
+            log.info(
+                "a raft group has other members",
+                raft_group=group_name(group),
+                voters=",".join(map(str, members.voters)),
+                learners=",".join(map(str, members.learners)),
+            )
+
+    def _step(self, group: RaftGroup, wanted: WantedMembers, now: float) -> None:
+        assert group.node is not None
+        membership = self._changing.setdefault(group, GroupMembership(_PATIENCE_S))
+        view = leader_view(group.node.raft)
+        step = None if view is None else membership.next_change(wanted, view, now)
+        if isinstance(step, HandOver):
+            self._driver.transfer(group, step.node_id)
+        elif step is not None:
+            self._driver.change_configuration(group, step)
+
+
+def _is_met(wanted: WantedMembers, configuration: ConfState) -> bool:
+    """True if a configuration is the wanted one."""
+    return (
+        configuration.voters == wanted.voters
+        and configuration.learners == wanted.learners
+        and not configuration.voters_outgoing
+    )

@@ -7,7 +7,8 @@ apply (topics that come and go, publications, forgotten offsets), and wires ever
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,17 +17,21 @@ import structlog
 import pixy
 from pixy.clock import Clock
 from pixy.cluster.cold_reads import ColdReads
+from pixy.cluster.confirmed_reads import ConfirmedReads
 from pixy.cluster.disk_reserve import Reserve
+from pixy.cluster.group_names import group_name
 from pixy.cluster.groups import Forgotten
-from pixy.cluster.metadata import DeletedTopic, Topic
+from pixy.cluster.leader_watch import LeaderWatch
+from pixy.cluster.metadata import DeletedTopic, LeftNode, Topic
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeObserver, NodeOptions
-from pixy.cluster.node_peers import NodePeers, OpenChannel, PeerDuties
+from pixy.cluster.node_peers import Handler, NodePeers, OpenChannel, PeerDuties
 from pixy.cluster.node_status import raft_group_status
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.peer_messages import Method
-from pixy.cluster.proposals import Repeated
+from pixy.cluster.proposals import NEVER, Repeated
+from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.publisher import Publisher, SinksGroup
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import (
@@ -36,7 +41,9 @@ from pixy.cluster.recovery import (
     enter_directory,
     read_directory,
 )
+from pixy.cluster.remote_proposals import RemoteProposals
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
+from pixy.cluster.replica_calls import ReplicaCalls
 from pixy.cluster.retention import Retention
 from pixy.cluster.sinks import Publication
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
@@ -52,6 +59,7 @@ from pixy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from pixy.faults import report_to_loop
 from pixy.futures import reject, resolve
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.proto.state_pb2 import (
@@ -62,7 +70,7 @@ from pixy.proto.state_pb2 import (
     RemoveNode,
     StartNode,
 )
-from pixy.raft import Entry, Message
+from pixy.raft import Entry
 from pixy.records import TopicPartition
 from pixy.staging import Stages
 from pixy.steps import run_in_steps
@@ -83,10 +91,15 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_NAMED_MAX = 10
+"""Names in a line of the log."""
 _WRITING_S = 0.1
 """Seconds after a flush for which the journal counts as being written: shorter than the time
 between two commits of offsets.
 """
+
+_COMMAND_S = 15.0
+"""Seconds until a request for a command is answered in any case; a change of leaders takes two."""
 
 
 class Node:
@@ -106,6 +119,13 @@ class Node:
         publisher: staged writes, from `start` on.
         observer: receives changes of topics.
         peers: the other nodes, from `start` on; None if it never has any.
+        waits_for_others: set when `start` waits for other nodes: it may take any time from then on.
+        methods: handlers of other nodes' calls; the layers above add theirs before `start`.
+        reads: linearizable reads, from `start` on.
+        leaders: what is noticed of leaders, from `start` on.
+        calls, remote: calls and proposals to nodes with replicas of partitions that this one has
+            none of, from `start` on; None without peers.
+        on_fault: as given.
     """
 
     def __init__(
@@ -119,7 +139,7 @@ class Node:
         self._disk = disk
         self._clock = clock
         self._options = options
-        self._on_fault = on_fault
+        self.on_fault = on_fault
         self._open_channel = open_channel
         self._lock: File | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -137,6 +157,12 @@ class Node:
         self._stages: Stages
         self.publisher: Publisher
         self.peers: NodePeers | None = None
+        self.waits_for_others = asyncio.Event()
+        self.methods: dict[int, Handler] = {}
+        self.reads: ConfirmedReads
+        self.leaders: LeaderWatch
+        self.calls: ReplicaCalls | None = None
+        self.remote: RemoteProposals | None = None
         self.state_groups = StateGroups()
         # Entries are applied again by the start: others must not hear of their effects.
         self._starting = True
@@ -175,6 +201,8 @@ class Node:
             self._reserve.start()
             self._retention.start()
         except BaseException:
+            if self.peers is not None:
+                await self.peers.stop()
             self._release()
             raise
 
@@ -193,6 +221,8 @@ class Node:
         self._retention.stop()
         for replica in self._partitions:
             replica.wake()
+        if self.remote is not None:
+            await self.remote.stop()
         if self.peers is not None:
             await self.peers.stop()
         if self._broken is None:
@@ -211,12 +241,15 @@ class Node:
         self._lock = entered.lock
         identity = entered.identity
         if self._open_channel is not None:
-            self.peers = NodePeers(options.cluster, self._open_channel, self._clock, options.random_bytes)
+            self.peers = NodePeers(
+                options.cluster, self._open_channel, self._clock, options.random_bytes, self._fault
+            )
         if self.peers is not None and not identity.secret:
             identity.secret = options.random_bytes(16)
             await run_on(self._files, partial(write_identity, disk, options.directory, identity))
         if not identity.cluster_id:
             assert self.peers is not None
+            self.waits_for_others.set()
             identity = await self.peers.find_cluster(identity.secret, options.random_bytes(16))
             await run_on(self._files, partial(write_identity, disk, options.directory, identity))
         return await run_on(
@@ -246,7 +279,7 @@ class Node:
         self._retention.stop()
         if self._first_entry is not None:
             reject(self._first_entry, self._broken)
-        self._on_fault(error)
+        self.on_fault(error)
 
     # --- what others ask for ----------------------------------------------------------------------
 
@@ -269,6 +302,56 @@ class Node:
         """Partitions of a topic that are not ready."""
         return self._partitions.damaged(topic)
 
+    def has_replica(self, replica: PartitionReplica) -> bool:
+        """True if this node is one of a partition's replicas."""
+        return self._partitions.has_replica(replica)
+
+    def made_partitions(self, topic: str) -> Sequence[PartitionReplica | None]:
+        """The partitions of a topic by number; None for each that was not asked for yet."""
+        return self._partitions.made(topic)
+
+    def find_partition(self, raft_group: int) -> PartitionReplica | None:
+        """The partition of a raft group that this node has a replica of, None if it has none."""
+        group = self._find_group(raft_group)
+        replica = None if group is None else group.application
+        return replica if isinstance(replica, PartitionReplica) else None
+
+    def knows_partition(self, raft_group: int) -> bool:
+        """True if metadata has a partition with this raft group."""
+        return self._partitions.knows(raft_group)
+
+    @property
+    def is_alone(self) -> bool:
+        """True if there is no other node in the cluster."""
+        return self.peers is None or self.metadata.registered == [self.node_id]
+
+    @property
+    def incarnation(self) -> int:
+        """Number of this start."""
+        return self._log.incarnation.number
+
+    async def confirm_metadata(self, timeout: float) -> None:
+        """Wait until metadata has everything here that was committed before.
+
+        Raises:
+            Unavailable: it has no leader that answers in time.
+        """
+        await self.reads.wait([self.state_groups.metadata_replica.group], timeout)
+
+    async def confirm(self, replicas: Iterable[Replica], timeout: float) -> None:
+        """Wait until partitions or state groups have everything here that was committed before.
+
+        Raises:
+            Unavailable: one has no leader that answers in time.
+        """
+        groups = [
+            replica.group or self._partitions.group_of(replica)
+            if isinstance(replica, PartitionReplica)
+            else replica.group
+            for replica in replicas
+        ]
+        await self.reads.wait(groups, timeout)
+
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch, ascending."""
         return self._time.now_ms()
@@ -278,15 +361,22 @@ class Node:
         self._partitions.set_fault(replica, error)
 
     def append(
-        self, replica: PartitionReplica, batch: bytearray, done: Callable[[int | PixyError], None]
+        self,
+        replica: PartitionReplica,
+        batch: bytearray,
+        done: Callable[[int | PixyError], None],
+        patience_s: float = NEVER,
     ) -> None:
         """Append a record batch to a partition.
 
         Args:
             done: gets the offset of its first record once it is durable, or an error.
+            patience_s: seconds until the answer is `DeadlineExceeded` in any case, if the partition
+                has replicas on other nodes. Alone, this node knows what becomes of it.
         """
         group = replica.group or self._partitions.group_of(replica)
-        self._log.driver.propose(group, EntryType.RECORD_BATCH, batch, done)
+        deadline = self._loop.time() + patience_s if group.has_peers else NEVER
+        self._log.driver.propose(group, EntryType.RECORD_BATCH, batch, done, deadline)
 
     async def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
         """Create a topic.
@@ -314,13 +404,14 @@ class Node:
         command = delete_command(name).SerializeToString()
         topic = self.metadata.topics.get(name)
         if topic is None:
-            await self._command(self.state_groups.metadata_replica, command)
+            await self._command(self.state_groups.metadata_replica, command, _COMMAND_S)
             return
         with self.publisher.deleting(topic, force=force):
-            await self._command(self.state_groups.metadata_replica, command)
+            await self._command(self.state_groups.metadata_replica, command, _COMMAND_S)
 
     async def _topic_command(self, name: str, command: MetadataCommand) -> Topic:
-        topic = await self._command(self.state_groups.metadata_replica, command.SerializeToString())
+        payload = command.SerializeToString()
+        topic = await self._command(self.state_groups.metadata_replica, payload, _COMMAND_S)
         if isinstance(topic, Repeated):
             topic = self.metadata.topics.get(name)
             if topic is None:
@@ -382,14 +473,16 @@ class Node:
 
     async def groups_command(self, consumer_group: str, payload: bytes) -> None:
         """Run a command in the state group of a consumer group; durable and applied on return."""
-        await self._command(self.state_groups.group_of(consumer_group), payload)
+        await self._command(self.state_groups.group_of(consumer_group), payload, _COMMAND_S)
 
-    async def _command(self, replica: StateReplica, payload: bytes) -> Any:
+    async def _command(self, replica: StateReplica, payload: bytes, patience_s: float = NEVER) -> Any:
         stalled = self._log.stalled
         if stalled is not None:
             raise Unavailable(str(stalled))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._propose(replica.group, EntryType.COMMAND, payload, partial(resolve, future))
+        deadline = self._loop.time() + patience_s
+        done = partial(resolve, future)
+        self._log.driver.propose(replica.group, EntryType.COMMAND, payload, done, deadline)
         result = await future
         if isinstance(result, PixyError):
             raise result
@@ -431,6 +524,9 @@ class Node:
             self._topic_changed(result)
         elif isinstance(result, DeletedTopic):
             self._topic_deleted(result.topic)
+        elif isinstance(result, LeftNode):
+            for topic in result.topics:
+                self._topic_changed(topic)
         elif isinstance(result, Publication):
             self.publisher.committed(result)
         elif isinstance(result, Forgotten):
@@ -461,6 +557,17 @@ class Node:
         self._nodes = self.metadata.nodes
         if self.peers is not None:
             self.peers.nodes_changed(self.metadata.nodes)
+            self._warn_of_missing_replicas()
+            self._loop.call_soon(self._nodes_seen)
+
+    def _warn_of_missing_replicas(self) -> None:
+        missing = self.metadata.under_replicated()
+        if missing and not self._starting and self.state_groups.metadata_replica.group.leads:
+            log.warning(
+                "topics were made when there were fewer nodes, and have fewer replicas than they should",
+                count=len(missing),
+                topics=", ".join(missing[:_NAMED_MAX]),
+            )
 
     def _topic_changed(self, topic: Topic) -> None:
         self._partitions.put_topic(topic)
@@ -469,6 +576,8 @@ class Node:
     def _topic_deleted(self, topic: Topic) -> None:
         self._partitions.drop_topic(topic, self._log.retention.maybe_remove)
         self.publisher.topic_deleted(topic.topic_id)
+        if self.remote is not None:
+            self.remote.removed(topic.raft_groups, UnknownPartition(f"topic {topic.name} was deleted"))
         self._loop.call_soon(self.observer.topic_deleted, topic.name)
         self.state_groups.topic_deleted(topic.topic_id)
         self._forget_offsets()
@@ -489,10 +598,17 @@ class Node:
             on_full=self._on_full,
             on_fault=self._fault,
         )
-        peers = LogPeers() if self.peers is None else self.peers.log_peers()
+        self.leaders = LeaderWatch(lambda: self.observer)
+        peers = LogPeers()
+        if self.peers is not None:
+            peers = replace(self.peers.log_peers(), leader_changed=self.leaders.leader_changed)
         self._log = NodeLog(self._disk, self._clock, self._options, recovered, self._files, hooks, peers)
         if self.peers is not None:
+            self._time.is_certain = self.peers.is_clock_certain
             self.peers.attach(self._log, recovered.identity, self.state_groups, self._duties())
+            self.calls = ReplicaCalls(self.peers.channel, self.peers.members.is_up)
+            self.remote = RemoteProposals(self.node_id, self.incarnation, self.calls, report_to_loop)
+        self.reads = ConfirmedReads(self._log.driver, group_name)
         self._cold_reads = ColdReads(
             self._disk,
             self._files,
@@ -537,7 +653,7 @@ class Node:
         )
 
     async def _restore(self, recovered: RecoveredNode) -> None:
-        start_peers = None if self.peers is None else self.peers.start
+        start_peers = None if self.peers is None else partial(self._start_peers, self.peers)
         await self.state_groups.restore(recovered, self._log, self._apply, start_peers)
         topics = list(self.metadata.topics.values())
         for topic in topics:
@@ -571,18 +687,41 @@ class Node:
     # --- peers ------------------------------------------------------------------------------------
 
     def _duties(self) -> PeerDuties:
+        propose = ProposeAnswers(self._log.driver, self._find_group)
         return PeerDuties(
             register=self._register_peer,
             find_group=self._find_group,
-            fetch=self._fetch_snapshot,
-            methods={Method.STATUS: self._answer_status},
+            methods={
+                Method.PROPOSE: propose.answer,
+                Method.STATUS: self._answer_status,
+                **self.methods,
+            },
+            nodes_seen=self._nodes_seen,
+            ticked=self._ticked,
         )
+
+    async def _start_peers(self, peers: NodePeers) -> None:
+        """Begin the exchange with other nodes, once metadata is restored as far as it is here."""
+        if not self.reads.is_alone(self.state_groups.metadata_replica.group):
+            self.waits_for_others.set()
+        await peers.start()
+
+    def _ticked(self) -> None:
+        if not self._starting:
+            self.leaders.look(self.state_groups.metadata_replica.group, self.unreachable)
+
+    def unreachable(self) -> list[int]:
+        """Ids of the nodes that cannot be reached."""
+        assert self.peers is not None
+        return [each for each in self.metadata.registered if not self.peers.members.is_up(each)]
+
+    def _nodes_seen(self) -> None:
+        """A node is new in the cluster, can be reached again, or cannot be reached any more."""
+        if not self._starting:
+            self.observer.nodes_changed()
 
     def _find_group(self, raft_group: int) -> RaftGroup | None:
         return None if self._starting else self._partitions.find_group(raft_group)
-
-    def _fetch_snapshot(self, group: RaftGroup, message: Message) -> None:
-        """Fetch the data of a snapshot that a leader has announced."""
 
     async def _register_peer(self, request: JoinRequest) -> int:
         """Register a node that wants to join; returns its id."""
@@ -617,6 +756,8 @@ class Node:
             feature_level=own.feature_level,
         )
         await self._metadata_command(MetadataCommand(start_node=start))
+        if self._joins:
+            self.waits_for_others.set()
         await peers.wait_for_founders()
 
     async def _metadata_command(self, command: MetadataCommand) -> Any:
@@ -628,7 +769,26 @@ class Node:
     def _has_members(self, consumer_group: str) -> bool:
         return self.observer.has_members(consumer_group)
 
+    def _find_deleted_topics(self) -> None:
+        """Forget the offsets in topics that were deleted under another leader, which is gone.
+
+        Offsets may be here before the topic in which they are committed: what is unknown was
+        deleted only if metadata, made current afterwards, does not know it either.
+        """
+        unknown = self.state_groups.deleted_topic_ids()
+        if unknown and self.peers is not None:
+            group = self.state_groups.metadata_replica.group
+            self._log.driver.reads.begin(group, partial(self._forget_unless_live, unknown))
+
+    def _forget_unless_live(self, topic_ids: Sequence[bytes]) -> None:
+        live = {topic.topic_id for topic in self.metadata.topics.values()}
+        for topic_id in topic_ids:
+            if topic_id not in live:
+                self.state_groups.topic_deleted(topic_id)
+        self._forget_offsets()
+
     def _clean_up(self) -> None:
+        self._find_deleted_topics()
         self._forget_offsets()
         if self._log.stalled is None:
             self.publisher.expire()

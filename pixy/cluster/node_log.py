@@ -61,7 +61,7 @@ class LogPeers:
     """The other nodes of a cluster.
 
     Attributes:
-        send, fetch, forward: see `DriverHooks`.
+        send, fetch, forward, leader_changed: see `DriverHooks`.
         random: source of randomness for election timeouts.
         config: options of the Raft core.
         cache_bytes: limit of the applied entries in memory, for nodes that are close behind.
@@ -70,6 +70,7 @@ class LogPeers:
     send: Callable[[int, Sequence[tuple[int, Message]]], None] = _no_peer
     fetch: Callable[[RaftGroup, Message], None] = _no_peer
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
+    leader_changed: Callable[[RaftGroup], None] | None = None
     random: RandomSource = field(default_factory=Random)
     config: RaftConfig = RAFT_CONFIG
     cache_bytes: int = CACHE_BYTES
@@ -171,6 +172,7 @@ class NodeLog:
                 fetch=peers.fetch,
                 restore=self._restore,
                 forward=peers.forward,
+                leader_changed=peers.leader_changed,
             ),
             DriverOptions(
                 node_id, self.incarnation.number, peers.random, peers.cache_bytes, config=peers.config

@@ -1,6 +1,6 @@
 """Options of a node, and the observer of its topics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +53,17 @@ class NodeObserver:
 
         One of the same name may exist already; `topic_changed` follows for it.
         """
+
+    def leaders_changed(self, topics: Collection[str]) -> None:
+        """Partitions of these topics have other leaders, or none."""
+
+    def nodes_changed(self) -> None:
+        """A node is new in the cluster or has left it, can be reached again, or cannot be reached
+        any more.
+        """
+
+    def readiness_changed(self) -> None:
+        """The node has become ready or unready."""
 
     def has_members(self, consumer_group: str) -> bool:
         """True when a consumer group has members."""

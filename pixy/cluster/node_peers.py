@@ -38,6 +38,8 @@ from pixy.cluster.peer_messages import (
 )
 from pixy.cluster.peer_starts import PeerStarts
 from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
+from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.status import ClusterStatus, NodeStatus
 from pixy.cluster.status_messages import decode_status
@@ -51,7 +53,7 @@ from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, Message, StateType
 from pixy.storage import EntryType
 
-__all__ = ["NodePeers", "OpenChannel", "PeerDuties"]
+__all__ = ["Handler", "NodePeers", "OpenChannel", "PeerDuties"]
 
 log = structlog.get_logger(__name__)
 
@@ -79,14 +81,16 @@ class PeerDuties:
     Attributes:
         register: registers a node that wants to join; returns its id.
         find_group: makes the raft group of a partition, None if this node has no replica of it.
-        fetch: see `DriverHooks`.
         methods: the handlers of all other calls.
+        nodes_seen: called when a node can be reached again, or cannot be reached any more.
+        ticked: called at the end of each tick.
     """
 
     register: Callable[[JoinRequest], Awaitable[int]]
     find_group: Callable[[int], RaftGroup | None]
-    fetch: Callable[[RaftGroup, Message], None]
     methods: Mapping[int, Handler]
+    nodes_seen: Callable[[], None]
+    ticked: Callable[[], None]
 
 
 class NodePeers:
@@ -97,6 +101,7 @@ class NodePeers:
         open_channel: see `OpenChannel`.
         clock: the clock that it runs on.
         random_bytes: source of ids.
+        on_fault: called with an unexpected exception.
 
     Attributes:
         channel: to the peers.
@@ -113,8 +118,10 @@ class NodePeers:
         open_channel: OpenChannel,
         clock: Clock,
         random_bytes: Callable[[int], bytes],
+        on_fault: Callable[[BaseException], None],
     ) -> None:
         self._options = options
+        self._on_fault = on_fault
         self._clock = clock
         self._process = random_bytes(8)
         self._random = Random(int.from_bytes(random_bytes(8), "little"))
@@ -161,7 +168,8 @@ class NodePeers:
             incarnation=node_log.incarnation.number if started and node_log is not None else 0,
             flush_number=node_log.journal.flush_number if started and node_log is not None else 0,
             process=self._process,
-            join_hash=self._options.join_hash,
+            # The list counts at the first start: a node that belongs to a cluster has no use for it.
+            join_hash=b"" if self._cluster_id else self._options.join_hash,
             address=self._options.address,
             version=self._options.version,
         )
@@ -228,6 +236,12 @@ class NodePeers:
             self._clock,
             self._on_lost,
         )
+        cluster_id, node_id = identity.cluster_id.hex(), identity.node_id
+        self._fetching = SnapshotFetching(
+            self._call_bulk, FetchingOptions(cluster_id, node_id), self._on_fault
+        )
+        self._fetching.attach(node_log)
+        self._serving = SnapshotServing(cluster_id, groups.find, self._driver, node_log.files)
         self._failover = Failover(self._driver, self.members.is_up, self._random)
         self._placement = LeaderPlacement(self._driver, self._up_since.get)
         self._groups = groups
@@ -246,6 +260,7 @@ class NodePeers:
             self.members.add_address(node_id, address)
         self.members.set_nodes(self._groups.metadata.nodes)
         self._ticker.start()
+        self._serving.start()
         if self._node_id != FIRST_NODE and not list(self.members):
             self._learning = asyncio.create_task(self._learn_addresses(), name="learn the peers' addresses")
 
@@ -325,6 +340,8 @@ class NodePeers:
         self._ticker.stop()
         if self._log is not None:
             self._failover.stop()
+            self._serving.stop()
+            await self._fetching.stop()
         if self._learning is not None:
             self._learning.cancel()
         await self.channel.stop()
@@ -333,6 +350,10 @@ class NodePeers:
         """Metadata has other nodes than before."""
         if self._node_id:
             self.members.set_nodes(nodes)
+
+    def is_clock_certain(self) -> bool:
+        """True while the clock of this node is near those of the others."""
+        return not self.members.clock_is_off
 
     # --- status -----------------------------------------------------------------------------------
 
@@ -385,6 +406,7 @@ class NodePeers:
         if not self.stopping:
             self._placement.tick()
             self._keeper.tick()
+        self._duties.ticked()
 
     def _on_pause(self, seconds: float) -> None:
         log.warning("this process was paused", seconds=round(seconds, 1))
@@ -400,11 +422,13 @@ class NodePeers:
         if self._node_id:
             self._up_since.setdefault(node_id, self._loop.time())
             self.members.on_up(node_id, hello)
+            self._duties.nodes_seen()
 
     def _on_down(self, node_id: int, closed: bool) -> None:
         if self._node_id:
             self._up_since.pop(node_id, None)
             self.members.on_down(node_id, closed)
+            self._duties.nodes_seen()
 
     def _on_lost(self, node_id: int) -> None:
         if not self.stopping:
@@ -416,7 +440,10 @@ class NodePeers:
         self.members.send_raft(node_id, messages)
 
     def _fetch(self, group: RaftGroup, message: Message) -> None:
-        self._duties.fetch(group, message)
+        self._fetching.fetch(group, message)
+
+    async def _call_bulk(self, node_id: int, payload: bytes, timeout: float) -> bytes:
+        return await self.channel.call(node_id, Method.FETCH_SNAPSHOT, payload, timeout, bulk=True)
 
     def _forward(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
@@ -453,6 +480,8 @@ class NodePeers:
             raise Unavailable(f"node {self._options.address} is starting")
         if method == Method.JOIN:
             return await self._register(JoinRequest.FromString(payload))
+        if method == Method.FETCH_SNAPSHOT:
+            return await self._serving.answer(payload)
         handler = self._duties.methods.get(method)
         if handler is None:
             raise FailedPrecondition(f"call {method} is not known to this release ({self._options.version})")

@@ -9,6 +9,8 @@ it and would otherwise look old from the moment they are written. Older records 
 longer, and none is lost.
 """
 
+from collections.abc import Callable
+
 import structlog
 
 from pixy.clock import Clock
@@ -22,10 +24,15 @@ _TRUSTED_AFTER_S = 3600.0
 
 
 class NodeTime:
-    """Milliseconds since the Unix epoch."""
+    """Milliseconds since the Unix epoch.
+
+    Attributes:
+        is_certain: False while the clock is far from those of the peers: nothing is to expire.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.is_certain: Callable[[], bool] = _yes
         self._wall_ms = clock.wall_ms()
         self._monotonic = clock.monotonic()
         # Monotonic time since which the wall clock has been ahead, None while it is not.
@@ -53,3 +60,8 @@ class NodeTime:
         clock.
         """
         return min(self.now_ms(), self._clock.wall_ms())
+
+
+def _yes() -> bool:
+    """Without peers there is nothing to compare a clock with."""
+    return True

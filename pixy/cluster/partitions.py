@@ -182,6 +182,15 @@ class Partitions:
         """True if this node is one of a partition's replicas."""
         return self._driver.node_id in replica.replicas
 
+    def made(self, topic: str) -> Sequence[PartitionReplica | None]:
+        """The partitions of a topic by number; None for each that was not made."""
+        of_topic = self._by_topic.get(topic)
+        return () if of_topic is None else of_topic.replicas
+
+    def knows(self, raft_group: int) -> bool:
+        """True if a partition has this raft group."""
+        return self._by_group.find(raft_group) is not None
+
     def find_group(self, raft_group: int) -> RaftGroup | None:
         """The raft group of a partition by its id; None if metadata does not know it, or this node
         has no replica.
@@ -474,6 +483,9 @@ class _TopicPartitions:
 
     def put(self, topic: Topic, options: LogOptions) -> None:
         """Apply a change of the topic."""
+        for number, replica in enumerate(self.replicas if topic.replicas != self.topic.replicas else ()):
+            if replica is not None:
+                replica.replicas = topic.replicas[number]
         self.topic = topic
         self.logs.options = options
         self.replicas += [None] * (len(topic.raft_groups) - len(self.replicas))

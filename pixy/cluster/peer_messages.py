@@ -86,6 +86,8 @@ class Method(IntEnum):
     FETCH = 4
     OFFSETS = 5
     STATUS = 6
+    LEADERS = 7
+    GROUP = 8
 
 
 class Beat(NamedTuple):

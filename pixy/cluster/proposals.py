@@ -144,6 +144,10 @@ class Proposals:
             proposal = self._in_flight[sequence] = Proposal(kind, payload, done, deadline, 0)
             self._forward(sequence, proposal)
 
+    def awaits(self, sequence: int) -> bool:
+        """True while somebody waits for the result of a proposal in flight."""
+        return sequence in self._in_flight
+
     def pump(self) -> None:
         """Propose what waits and may go."""
         waiting = self._waiting

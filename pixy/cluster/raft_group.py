@@ -17,10 +17,11 @@ from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.raft import NO_LIMIT, NONE, Entry, RaftNode, StateType
+from pixy.raft.progress import ProgressState
 from pixy.raft.raft import Raft
 from pixy.storage import EntryType
 
-__all__ = ["Application", "Apply", "GroupRead", "RaftGroup"]
+__all__ = ["Application", "Apply", "GroupRead", "RaftGroup", "replicas_in_sync"]
 
 _NO_IDS: set[ProposalId] = set()
 """Shared by all groups without any: most of ten thousand. Never changed."""
@@ -223,3 +224,14 @@ class GroupRead:
         self.done = done
         self.context = b""
         self.index = 0
+
+
+def replicas_in_sync(group: RaftGroup) -> set[int]:
+    """Nodes that follow a group closely, at its leader: they get entries as these come."""
+    assert group.node is not None
+    raft = group.node.raft
+    return {
+        node_id
+        for node_id, progress in raft.tracker.progress.items()
+        if node_id == raft.id or progress.state is ProgressState.REPLICATE
+    }

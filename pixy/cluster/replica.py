@@ -65,7 +65,7 @@ class PartitionReplica:
         replicas: the nodes of its replicas, the preferred leader first.
         log: the applied records.
         rows: results of the last proposals.
-        waiters: fetches that wait for the next append, None if there are none.
+        waiters: fetches that wait for the next append, oldest first, None if there are none.
         condition: its condition. Invariant: it only becomes worse.
         fault: the damage that made it unready, None while it is ready.
         stuck_bytes: approximate size of its entries in the journal while it is unwritable, else 0.
@@ -104,7 +104,7 @@ class PartitionReplica:
         self.partition = partition
         self.log = log
         self.rows = ProposerRows()
-        self.waiters: set[asyncio.Future[None]] | None = None
+        self.waiters: dict[asyncio.Future[None], None] | None = None
         self.condition = PartitionCondition.READY
         self.fault: CorruptData | None = None
         self.stuck_bytes = 0

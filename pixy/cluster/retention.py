@@ -14,6 +14,8 @@ are kept while they live, also over restarts.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
+import structlog
+
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partition_condition import PartitionCondition
@@ -24,6 +26,8 @@ from pixy.proto.state_pb2 import ExpireGroups, GroupsCommand, PartitionCommand, 
 from pixy.steps import run_in_steps
 
 __all__ = ["Retention"]
+
+log = structlog.get_logger(__name__)
 
 _PARTITIONS_PER_ITERATION = 200
 _GROUPS_PER_ITERATION = 500
@@ -76,6 +80,10 @@ class Retention:
             self._timer.cancel()
 
     def _check(self) -> None:
+        if not self._time.is_certain():
+            log.warning("nothing expires: the clock of this machine is far from those of the other nodes")
+            self.start()
+            return
         now_ms = self._time.now_ms()
         if self._storage.offsets_retention:
             run_in_steps(self._check_groups(now_ms))

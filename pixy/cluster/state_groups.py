@@ -65,12 +65,15 @@ class StateGroups:
         self._deleted_topic_ids.append(topic_id)
 
     def forget_offsets(self, propose: Callable[[StateReplica, bytes], None]) -> None:
-        """Propose to forget the offsets in topics that were deleted since the last call."""
+        """Propose to forget the offsets in topics that were deleted since the last call, in the
+        groups for which this node decides.
+        """
         if self._deleted_topic_ids:
             command = GroupsCommand(forget_topics=ForgetTopics(topic_ids=self._deleted_topic_ids))
             self._deleted_topic_ids.clear()
             for replica in self.groups:
-                propose(replica, command.SerializeToString())
+                if replica.group.decides:
+                    propose(replica, command.SerializeToString())
 
     def sweep(self) -> None:
         """Remove the offsets in forgotten topics from all groups."""
@@ -81,8 +84,14 @@ class StateGroups:
         """All state groups that are restored."""
         return [self.metadata_replica, *self.groups, *([self.sinks_replica] if self._complete else ())]
 
+    def find(self, name: str) -> StateReplica | None:
+        """A state group by its name, None if there is none."""
+        return next((each for each in self.replicas() if each.name == name), None)
+
     def deleted_topic_ids(self) -> list[bytes]:
-        """Ids of deleted topics that still have committed offsets."""
+        """Ids of topics with committed offsets that metadata does not have: deleted ones, if
+        metadata is current.
+        """
         live = {topic.topic_id for topic in self.metadata.topics.values()}
         known: set[bytes] = set()
         for state in self.groups_states():
@@ -135,4 +144,5 @@ class StateGroups:
         self._complete = True
         await catch_up([*self.groups, self.sinks_replica])
         self.sweep()
-        self._deleted_topic_ids = self.deleted_topic_ids()
+        if start_peers is None:
+            self._deleted_topic_ids = self.deleted_topic_ids()

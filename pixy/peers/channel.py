@@ -54,7 +54,7 @@ class PeerChannel:
         self._bulk: dict[int, KeptLink] = {}
         # Links of open main connections that were dialled: the way of messages.
         self._ways: dict[int, PeerLink] = {}
-        self._accepted: set[AcceptedLink] = set()
+        self._accepted: dict[AcceptedLink, None] = {}
         self._stopped = False
 
     # --- the nodes --------------------------------------------------------------------------------
@@ -202,9 +202,15 @@ class PeerChannel:
             for each in list(self._accepted):
                 if (each.peer.node_id, each.purpose) == (hello.node_id, purpose):
                     each.link.close("a newer connection replaces this one")
-        self._accepted.add(
-            AcceptedLink(self._environment, link, hello, purpose, self._hooks, self._accepted.discard)
+        accepted = AcceptedLink(
+            self._environment,
+            link,
+            hello,
+            purpose,
+            self._hooks,
+            lambda ended: self._accepted.pop(ended, None),
         )
+        self._accepted[accepted] = None
 
     def _is_up(self, dialled: DialledLink) -> None:
         self._ways[dialled.peer.node_id] = dialled.link

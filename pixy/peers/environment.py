@@ -23,11 +23,11 @@ class PeerEnvironment:
         options: see `PeerOptions`.
         random: for nonces and pauses.
         on_fault: called with exceptions that nobody expected.
-        links: connections with a transport.
+        links: connections with a transport, oldest first.
     """
 
     network: Network
     options: PeerOptions
     random: Random
     on_fault: OnFault
-    links: "set[PeerLink]" = field(default_factory=set)
+    links: "dict[PeerLink, None]" = field(default_factory=dict)

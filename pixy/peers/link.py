@@ -233,7 +233,7 @@ class PeerLink(asyncio.BufferedProtocol):
         self._write = self._transport.write
         self.peer = _address(transport.get_extra_info("peername"))
         self.is_open = True
-        self._environment.links.add(self)
+        self._environment.links[self] = None
         try:
             self.owner.made()
         except Exception as bug:
@@ -285,7 +285,7 @@ class PeerLink(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         if self.is_open:
             self._end(str(exc) if exc else "the peer has closed the connection")
-        self._environment.links.discard(self)
+        self._environment.links.pop(self, None)
         if self._gone is not None:
             resolve(self._gone, None)
 

@@ -128,10 +128,10 @@ class DiallingLink(_OpeningLink):
 
     def give_up(self) -> None:
         """Wait no longer: end the link, unless it is open and has its owner."""
-        if self.outcome.done():
+        if self.outcome.done() and not self.outcome.cancelled():
             self.outcome.exception()  # or it counts as one that nobody has seen
-        elif not self.outcome.cancel():
-            return
+        else:
+            self.outcome.cancel()
         if self._handshake.state is not HandshakeState.ACCEPTED:
             self.link.abort("no longer wanted")
 
@@ -177,7 +177,7 @@ class AcceptingLink(_OpeningLink):
         self,
         environment: PeerEnvironment,
         find: Callable[[str], Acceptor | None],
-        waiting: "set[AcceptingLink]",
+        waiting: "dict[AcceptingLink, None]",
     ) -> None:
         super().__init__(environment, Handshake(environment.options.secret))
         self._find = find
@@ -194,7 +194,7 @@ class AcceptingLink(_OpeningLink):
             )
             self.link.abort("too many connections are in their handshake")
             return
-        self._waiting.add(self)
+        self._waiting[self] = None
         self._timer = asyncio.get_running_loop().call_later(
             options.handshake_s, self.link.abort, f"no handshake within {options.handshake_s:.3g} s"
         )
@@ -206,7 +206,7 @@ class AcceptingLink(_OpeningLink):
             log.info("a connection has ended in its handshake", peer=self.link.peer, reason=reason)
 
     def _over(self) -> None:
-        self._waiting.discard(self)
+        self._waiting.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
 

@@ -46,7 +46,7 @@ class Peers:
     ) -> None:
         self._environment = PeerEnvironment(network, options, random or SystemRandom(), on_fault)
         self._channels: dict[str, PeerChannel] = {}
-        self._waiting: set[AcceptingLink] = set()
+        self._waiting: dict[AcceptingLink, None] = {}
         self._listening: Listening | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._interval = options.alive_s / _CHECKS_PER_ALIVE

@@ -21,6 +21,7 @@ The accumulator holds each topic's description. A record with another descriptio
 
     more partitions               used from this record on; the others keep their records
     partitions without a leader   records without a key go to the others, while there are any
+    partitions led here           records without a key go there, if there are some
     deleted                       accumulated and in-flight records get the backend's error, queued
                                   ones `TopicMissing`
     deleted and created again     accumulated records go to the new topic, in order, as if they had

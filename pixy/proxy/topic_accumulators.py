@@ -1,9 +1,11 @@
 """The accumulated records of a topic, by partition, and the choice of the partition of a record.
 
-Records without a key that come together go to one partition, if the partitioner `stays` (KIP-480),
-and to a partition with a leader, while there is any.
+Records without a key that come together go to one partition, if the partitioner `stays` (KIP-480).
+They go to partitions that this process leads, if it leads some, else to those with a leader, while
+there are any.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from pixy.backend import TopicDescription, TopicPartition
@@ -47,9 +49,9 @@ class PartitionAccumulator:
 
 
 class _ReadyPartitions:
-    """A partitioner that chooses among the partitions with a leader for records without a key."""
+    """A partitioner that chooses among some partitions for records without a key."""
 
-    def __init__(self, partitioner: Partitioner, ready: list[int]) -> None:
+    def __init__(self, partitioner: Partitioner, ready: Sequence[int]) -> None:
         self._partitioner = partitioner
         self._ready = ready
         self.stays = partitioner.stays
@@ -96,7 +98,7 @@ class TopicAccumulators:
         self._count = len(partitions)
         for number in [number for number in self.accumulators if number >= self._count]:
             del self.accumulators[number]
-        ready = [each.partition for each in partitions if each.leader >= 0]
+        ready = description.led_here or [each.partition for each in partitions if each.leader >= 0]
         self.unkeyed = None
         self._chooses: Partitioner = self._partitioner
         if 0 < len(ready) < len(partitions):

@@ -588,7 +588,7 @@ async def test_stop_after_a_fault_ends_and_leaves_no_thread(tmp_path: Path) -> N
     await embedded.backend.start()
     await embedded.backend.create_topic("topic", 1)
     broken = asyncio.Event()
-    embedded.node._on_fault = lambda _: broken.set()
+    embedded.node.on_fault = lambda _: broken.set()
     embedded.disk.fail("sync", ".journal", errno.EIO)
     answer = embedded.append_nowait(b"value")
     async with asyncio.timeout(PATIENCE):

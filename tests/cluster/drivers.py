@@ -4,13 +4,13 @@ messages wait until the test delivers them.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 from pixy.cluster.driver import Driver
-from pixy.cluster.driver_options import DriverHooks, DriverOptions
+from pixy.cluster.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.cluster.group_recovery import entry_of, recovered_group
 from pixy.cluster.proposals import NEVER
 from pixy.cluster.proposer_rows import ProposerRows
@@ -50,6 +50,10 @@ __all__ = [
 GROUP = 1000
 """Raft group of a partition, which every node of these tests has."""
 BATCH, BATCHES, COMMAND = EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES, EntryType.COMMAND
+
+
+_CONFIG = replace(RAFT_CONFIG, heartbeat_tick=1)
+"""One tick is enough for a leader to be heard."""
 
 
 def batch_of(*values: bytes) -> bytearray:
@@ -170,7 +174,9 @@ class DriverNode:
         directory.mkdir(exist_ok=True)
         self.journal = self._make_journal()
         self.journal.units = []
-        options = DriverOptions(node_id, setup.incarnation, Random(node_id), setup.cache_bytes, setup.tick_s)
+        options = DriverOptions(
+            node_id, setup.incarnation, Random(node_id), setup.cache_bytes, setup.tick_s, config=_CONFIG
+        )
         self.driver = Driver(self.journal, self._hooks(), options)
         self.application = PayloadLog()
         self.group = self._open()

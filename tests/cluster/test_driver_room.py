@@ -1,5 +1,7 @@
 """Back-pressure of a node's raft groups: batches wait while there is no room, nothing else does."""
 
+import pytest
+
 from pixy.errors import UnknownPartition
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, Message, MessageType
@@ -170,11 +172,25 @@ async def test_a_node_that_does_not_lead_proposes_nothing_for_others(node: Drive
     assert node.journal.units == []
 
 
-async def test_batches_of_other_nodes_are_refused_while_there_is_no_room(node: DriverNode) -> None:
+@pytest.mark.parametrize("kind", [BATCH, BATCHES])
+async def test_batches_of_other_nodes_wait_while_there_is_no_room(node: DriverNode, kind: EntryType) -> None:
     await full(node)
-    for kind in (BATCH, BATCHES):
-        assert not forwarded(node, kind, batch_of(b"theirs"))
+    before = list(node.application.applied)
+    for _ in range(2):  # it is sent again meanwhile
+        assert forwarded(node, kind, batch_of(b"theirs"))
+    await node.settle()
+    assert node.application.applied == before
+    node.room = 1 << 20
+    node.driver.resume()
+    await node.settle()
+    assert [value for value in node.application.applied if value == b"theirs"] == [b"theirs"]
+
+
+async def test_commands_of_other_nodes_need_no_room(node: DriverNode) -> None:
+    await full(node)
     assert forwarded(node, COMMAND, b"theirs")
+    await node.settle()
+    assert b"theirs" in node.application.applied
 
 
 async def test_a_proposal_that_comes_twice_is_appended_once(node: DriverNode) -> None:

@@ -172,7 +172,7 @@ async def test_proposals_in_progress_to_a_deleted_topic_are_refused_and_waiters_
         await cluster.create_topic()
         gone = replica(cluster)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        gone.waiters = {waiter}
+        gone.waiters = {waiter: None}
         deleting = asyncio.create_task(cluster.node.delete_topic("topic"))
         await asyncio.sleep(0)
         behind = cluster.append_nowait(b"behind the deletion")

@@ -116,7 +116,7 @@ def test_a_mark_is_the_state_of_its_moment(leading: PartitionReplica) -> None:
 
 async def test_an_append_wakes_every_waiting_fetch_once(leading: PartitionReplica) -> None:
     waiters = {asyncio.get_running_loop().create_future() for _ in range(2)}
-    leading.waiters = set(waiters)
+    leading.waiters = dict.fromkeys(waiters)
     leading.wake()
     leading.wake()
     assert all(waiter.done() for waiter in waiters)

@@ -46,6 +46,7 @@ class DurableGroup:
         applied: index and end offset of the newest applied position.
     """
 
+    raft_group: int
     log: dict[int, StoredEntry] = field(default_factory=dict)
     start: LogPosition = _BEGIN
     votes: dict[int, int] = field(default_factory=dict)
@@ -66,8 +67,13 @@ class DurableGroup:
         return index <= self.start.index or self.term_at(index) == term
 
     def append(self, index: int, entry: StoredEntry) -> None:
-        require(index <= self.last + 1, f"entry {index} is written behind entry {self.last}")
-        require(index > self.start.index, f"entry {index} is written behind a log reset at {self.start}")
+        require(
+            index <= self.last + 1, f"{self.raft_group}: entry {index} is written behind entry {self.last}"
+        )
+        require(
+            index > self.start.index,
+            f"{self.raft_group}: entry {index} is written behind a log reset at {self.start}",
+        )
         for behind in range(index + 1, self.last + 1):
             self.log.pop(behind, None)
         self.log[index], self.last = entry, index
@@ -79,10 +85,14 @@ class DurableGroup:
     def vote(self, payload: bytes) -> None:
         state = hard_state_of(HardState.FromString(payload))
         require(
-            state.term >= self.term, f"a hard state of term {state.term} is written behind one of {self.term}"
+            state.term >= self.term,
+            f"{self.raft_group}: a hard state of term {state.term} is written behind one of {self.term}",
         )
         known = self.votes.get(state.term, 0)
-        require(known in (0, state.vote), f"votes in term {state.term}: {known} and {state.vote}")
+        require(
+            known in (0, state.vote),
+            f"{self.raft_group}: votes in term {state.term}: {known} and {state.vote}",
+        )
         self.term, self.hard_state = state.term, payload
         self.votes[state.term] = state.vote
 
@@ -114,7 +124,7 @@ class DurableJournal:
     def group(self, raft_group: int) -> DurableGroup:
         found = self.groups.get(raft_group)
         if found is None:
-            found = self.groups[raft_group] = DurableGroup()
+            found = self.groups[raft_group] = DurableGroup(raft_group)
         return found
 
     def writing(self, path: Path, _position: int, data: bytes) -> None:
@@ -174,15 +184,7 @@ class DurableJournal:
         Raises:
             ClusterFailure: something is missing, or is not what was written.
         """
-        found = journal.at.flush_number - 1
-        if self._pending is not None and found == self.flush_number + 1:
-            self._take()
-        self._pending = None
-        require(found == self.flush_number, f"the journal ends with flush {found}, not {self.flush_number}")
-        require(
-            journal.incarnation == self.incarnation,
-            f"incarnation {journal.incarnation}, expected {self.incarnation}",
-        )
+        self.take_up(journal)
         for raft_group, group in self.groups.items():
             recovered = journal.groups.get(raft_group)
             where = f"raft group {raft_group} at a start"
@@ -202,6 +204,39 @@ class DurableJournal:
             reset = _BEGIN if recovered.reset is None else recovered.reset.position
             require(reset == group.start, f"{where}: log reset {reset}, expected {group.start}")
             self._check_entries(group, recovered, applied[raft_group], where)
+
+    def take_up(self, journal: RecoveredJournal) -> None:
+        """Take over what a start has found: perhaps a flush that was written and not synced.
+
+        Raises:
+            ClusterFailure: the newest flush, or the newest start, is missing.
+        """
+        found = journal.at.flush_number - 1
+        if self._pending is not None and found == self.flush_number + 1:
+            self._take()
+        self._pending = None
+        require(found == self.flush_number, f"the journal ends with flush {found}, not {self.flush_number}")
+        require(
+            journal.incarnation == self.incarnation,
+            f"incarnation {journal.incarnation}, expected {self.incarnation}",
+        )
+
+    @classmethod
+    def found(cls, cluster_id: bytes, journal: RecoveredJournal) -> "DurableJournal":
+        """The journal that a start has found, of which nothing was known."""
+        model = cls(cluster_id)
+        model.flush_number, model.incarnation = journal.at.flush_number - 1, journal.incarnation
+        for raft_group, recovered in journal.groups.items():
+            group = model.group(raft_group)
+            if recovered.reset is not None:
+                group.reset(recovered.reset.position)
+            if recovered.hard_state:
+                group.vote(recovered.hard_state)
+            for each in recovered.entries:
+                if each.index > group.start.index:
+                    group.last = max(group.last, each.index - 1)
+                    group.append(each.index, _stored(each))
+        return model
 
     def _check_entries(
         self, group: DurableGroup, recovered: RecoveredGroup, applied: LogPosition, where: str

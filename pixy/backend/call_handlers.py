@@ -1,0 +1,134 @@
+"""Answers to calls of other nodes: records, offsets, leaders and consumers, as far as this node has
+them.
+
+A call is never passed on: the caller knows which nodes have replicas.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from pixy.backend.local_partitions import LocalPartitions
+from pixy.backend.partition_finder import CONFIRM_S
+from pixy.backend.remote_partitions import FETCH_BYTES_MAX
+from pixy.cluster import Coordinator, Method, Node, PartitionReplica
+from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
+from pixy.proto.node_calls_pb2 import (
+    ConsumersRequest,
+    ConsumersResponse,
+    FetchRequest,
+    FetchResponse,
+    GroupMember,
+    LeadersRequest,
+    LeadersResponse,
+    OffsetsRequest,
+    RangesRequest,
+    RangesResponse,
+    TimestampRequest,
+    TimestampResponse,
+)
+
+__all__ = ["CallHandlers"]
+
+
+class CallHandlers:
+    """Handlers of one node.
+
+    Args:
+        node: this node.
+        partitions: those with a replica here.
+        coordinator: the members of consumer groups here.
+        check_running: raises `Unavailable` unless the node serves.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        partitions: LocalPartitions,
+        coordinator: Coordinator,
+        check_running: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._partitions = partitions
+        self._coordinator = coordinator
+        self._check_running = check_running
+
+    def by_method(self) -> dict[int, Callable[[int, bytes], Awaitable[bytes]]]:
+        """The handlers."""
+        return {
+            Method.FETCH: self.fetch,
+            Method.OFFSETS: self.offsets,
+            Method.LEADERS: self.leaders,
+            Method.GROUP: self.consumers,
+        }
+
+    async def fetch(self, caller: int, payload: bytes) -> bytes:
+        """Records of a partition."""
+        request = FetchRequest.FromString(payload)
+        replica = await self._replica(request.raft_group)
+        found = await self._partitions.fetch(
+            replica,
+            request.offset,
+            max_bytes=min(request.max_bytes, FETCH_BYTES_MAX),
+            max_wait=request.max_wait_ms / 1000,
+        )
+        response = FetchResponse(
+            batches=[bytes(batch) for batch in found.batches],
+            next_offset=found.next_offset,
+            log_begin_offset=found.log_begin_offset,
+            high_watermark=found.high_watermark,
+        )
+        return response.SerializeToString()
+
+    async def offsets(self, caller: int, payload: bytes) -> bytes:
+        """Offsets of partitions."""
+        request = OffsetsRequest.FromString(payload)
+        match request.WhichOneof("request"):
+            case "ranges":
+                return (await self._ranges(request.ranges)).SerializeToString()
+            case "timestamp":
+                return (await self._timestamp(request.timestamp)).SerializeToString()
+            case _:
+                raise FailedPrecondition("a request for offsets that this release does not know")
+
+    async def _ranges(self, request: RangesRequest) -> RangesResponse:
+        replicas = [await self._replica(raft_group) for raft_group in request.raft_groups]
+        ranges = list((await self._partitions.offset_ranges(replicas)).values())
+        return RangesResponse(begins=[each.begin for each in ranges], ends=[each.end for each in ranges])
+
+    async def _timestamp(self, request: TimestampRequest) -> TimestampResponse:
+        replica = await self._replica(request.raft_group)
+        return TimestampResponse(
+            offset=await self._partitions.offset_for_timestamp(replica, request.timestamp_ms)
+        )
+
+    async def leaders(self, caller: int, payload: bytes) -> bytes:
+        """The raft groups that are led here."""
+        self._check_running()
+        asked = LeadersRequest.FromString(payload).raft_groups
+        replicas = ((each, self._node.find_partition(each)) for each in asked)
+        led = [each for each, replica in replicas if replica and replica.group and replica.group.leads]
+        return LeadersResponse(raft_groups=led).SerializeToString()
+
+    async def consumers(self, caller: int, payload: bytes) -> bytes:
+        """The members of consumer groups of a topic."""
+        self._check_running()
+        topic = ConsumersRequest.FromString(payload).topic
+        members = [
+            GroupMember(group=group, client_id=client_id, partitions=partitions)
+            for group, clients in self._coordinator.consumers(topic).items()
+            for client_id, partitions in clients.items()
+        ]
+        return ConsumersResponse(members=members).SerializeToString()
+
+    async def _replica(self, raft_group: int) -> PartitionReplica:
+        self._check_running()
+        replica = self._node.find_partition(raft_group)
+        if replica is not None:
+            return replica
+        if not self._node.knows_partition(raft_group):
+            await self._node.confirm_metadata(CONFIRM_S)
+            if not self._node.knows_partition(raft_group):
+                raise UnknownPartition("the topic was deleted")
+        replica = self._node.find_partition(raft_group)
+        if replica is None:
+            raise Unavailable(f"node {self._node.node_id} has no replica of raft group {raft_group}")
+        return replica

@@ -1,0 +1,104 @@
+"""Finds topics and partitions, here or on other nodes.
+
+A node's metadata may be behind that of the cluster, so a topic or partition that it does not know
+is unknown only after a linearizable read. What is known is answered at once.
+"""
+
+from pixy.cluster import Node, PartitionReplica, RemotePartition, Topic
+from pixy.errors import UnknownPartition, UnknownTopic
+from pixy.records import TopicPartition
+
+__all__ = ["CONFIRM_S", "PartitionFinder", "Place"]
+
+CONFIRM_S = 5.0
+"""Seconds that a linearizable read may take: longer than a change of leaders."""
+
+Place = PartitionReplica | RemotePartition
+"""A partition with a replica here, or one that other nodes have to be asked for."""
+
+
+class PartitionFinder:
+    """Finds what clients name.
+
+    Args:
+        node: this node.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def here(self, partition: TopicPartition) -> PartitionReplica | None:
+        """A partition that can be served from here. None: ask `find`.
+
+        A damaged replica counts if there is no other one.
+        """
+        replica = self._node.partition(partition)
+        if replica is None or (replica.group is None and not self._node.has_replica(replica)):
+            return None
+        return replica if replica.fault is None or not replica.replicas[1:] else None
+
+    def find_nowait(self, partition: TopicPartition) -> Place | None:
+        """A partition; None if this node does not know it."""
+        replica = self.here(partition)
+        if replica is not None:
+            return replica
+        topic = self._node.metadata.topics.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.raft_groups):
+            return None
+        here = self._node.node_id
+        others = tuple([each for each in topic.replicas[partition.partition] if each != here])
+        return RemotePartition(partition, topic.raft_groups[partition.partition], others)
+
+    async def find(self, partition: TopicPartition) -> Place:
+        """A partition.
+
+        Raises:
+            UnknownPartition: there is none.
+            Unavailable: the cluster's metadata has no leader that could tell.
+        """
+        place = self.find_nowait(partition)
+        if place is None and not self._node.is_alone:
+            await self._node.confirm_metadata(CONFIRM_S)
+            place = self.find_nowait(partition)
+        if place is None:
+            raise self.unknown(partition)
+        return place
+
+    def unknown(self, partition: TopicPartition) -> UnknownPartition:
+        """The error of an unknown partition."""
+        topic = self._node.metadata.topics.get(partition.topic)
+        count = 0 if topic is None else len(topic.raft_groups)
+        return UnknownPartition(
+            f"unknown partition {partition.partition} of topic {partition.topic}, which has {count}"
+        )
+
+    def takes_entries(self, partition: TopicPartition) -> PartitionReplica | None:
+        """A replica here that applies entries, readable or not; None if there is none."""
+        replica = self._node.partition(partition)
+        group = None if replica is None else replica.group
+        return replica if group is not None and group.application is not None else None
+
+    async def topics(self) -> list[Topic]:
+        """All topics, sorted by name.
+
+        Raises:
+            Unavailable: the cluster's metadata has no leader that could tell.
+        """
+        if not self._node.is_alone:
+            await self._node.confirm_metadata(CONFIRM_S)
+        return [topic for _, topic in sorted(self._node.metadata.topics.items())]
+
+    async def topic(self, name: str) -> Topic:
+        """A topic.
+
+        Raises:
+            UnknownTopic: there is none.
+            Unavailable: the cluster's metadata has no leader that could tell.
+        """
+        topic = self._node.metadata.topics.get(name)
+        if topic is None and not self._node.is_alone:
+            await self._node.confirm_metadata(CONFIRM_S)
+            topic = self._node.metadata.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"unknown topic {name}")
+        return topic

@@ -1,0 +1,121 @@
+"""Records of the partitions that other nodes have to be asked for: this node has no replica of
+them, or a damaged one.
+
+Topics that were made when there were fewer nodes, and all topics of a cluster of four nodes or
+more, have such partitions on some nodes.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from pixy.backend.protocol import FetchResult
+from pixy.cluster import Method, Node, RemotePartition, ReplicaCalls
+from pixy.errors import PixyError
+from pixy.proto.node_calls_pb2 import (
+    FetchRequest,
+    FetchResponse,
+    OffsetsRequest,
+    RangesRequest,
+    RangesResponse,
+    TimestampRequest,
+    TimestampResponse,
+)
+from pixy.records import OffsetRange
+from pixy.storage import EntryType
+
+__all__ = ["FETCH_BYTES_MAX", "RemotePartitions"]
+
+FETCH_BYTES_MAX = 16 << 20
+"""Largest answer of a fetch, except for a larger first batch."""
+
+_PATIENCE_S = 5.0
+"""Seconds in which a replica is looked for that answers."""
+_ATTEMPT_S = 5.0
+_POLL_S = 20.0
+"""Longest wait for records in one call."""
+_SEARCH_S = 60.0
+
+
+class RemotePartitions:
+    """The partitions without a replica here.
+
+    Args:
+        node: this node.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def _calls(self) -> ReplicaCalls:
+        assert self._node.calls is not None, "a node without peers has all partitions"
+        return self._node.calls
+
+    def append(
+        self,
+        target: RemotePartition,
+        batch: bytearray,
+        done: Callable[[int | PixyError], None],
+        patience_s: float,
+    ) -> None:
+        """As `Node.append`."""
+        assert self._node.remote is not None, "a node without peers has all partitions"
+        deadline = self._loop.time() + patience_s
+        self._node.remote.propose(target, EntryType.RECORD_BATCH, batch, done, deadline)
+
+    async def fetch(
+        self, target: RemotePartition, offset: int, *, max_bytes: int, max_wait: float | None
+    ) -> FetchResult:
+        """As `Backend.fetch`. The other node waits for records."""
+        until = None if max_wait is None else self._loop.time() + max_wait
+        while True:
+            left = float("inf") if until is None else max(0.0, until - self._loop.time())
+            found = await self._fetch(target, offset, max_bytes, min(left, _POLL_S))
+            if found.batches or found.next_offset > offset or left <= _POLL_S:
+                return FetchResult(
+                    list(found.batches), found.next_offset, found.log_begin_offset, found.high_watermark
+                )
+
+    async def _fetch(
+        self, target: RemotePartition, offset: int, max_bytes: int, max_wait: float
+    ) -> FetchResponse:
+        request = FetchRequest(
+            raft_group=target.raft_group,
+            offset=offset,
+            max_bytes=min(max_bytes, FETCH_BYTES_MAX),
+            max_wait_ms=round(max_wait * 1000),
+        )
+        payload, attempt_s = request.SerializeToString(), max_wait + _ATTEMPT_S
+        answer = await self._calls.call(target, Method.FETCH, payload, _PATIENCE_S, attempt_s, bulk=True)
+        return FetchResponse.FromString(answer)
+
+    async def offset_ranges(self, targets: Iterable[RemotePartition]) -> dict[int, OffsetRange]:
+        """Begin and end of logs, by the number of the partition; a call per set of replicas."""
+        by_replicas: dict[tuple[int, ...], list[RemotePartition]] = {}
+        for target in targets:
+            by_replicas.setdefault(target.replicas, []).append(target)
+        ranges: dict[int, OffsetRange] = {}
+        for found in await asyncio.gather(*map(self._ranges, by_replicas.values())):
+            ranges |= found
+        return ranges
+
+    async def _ranges(self, targets: list[RemotePartition]) -> dict[int, OffsetRange]:
+        wanted = RangesRequest(raft_groups=[target.raft_group for target in targets])
+        answer = await self._offsets(targets[0], OffsetsRequest(ranges=wanted), _ATTEMPT_S)
+        found = RangesResponse.FromString(answer)
+        return {
+            target.partition.partition: OffsetRange(begin, end)
+            for target, begin, end in zip(targets, found.begins, found.ends, strict=True)
+        }
+
+    async def offset_for_timestamp(self, target: RemotePartition, timestamp_ms: int) -> int | None:
+        """As `Backend.offset_for_timestamp`."""
+        wanted = TimestampRequest(raft_group=target.raft_group, timestamp_ms=timestamp_ms)
+        answer = await self._offsets(target, OffsetsRequest(timestamp=wanted), _SEARCH_S)
+        found = TimestampResponse.FromString(answer)
+        return found.offset if found.HasField("offset") else None
+
+    async def _offsets(self, target: RemotePartition, request: OffsetsRequest, attempt_s: float) -> bytes:
+        payload = request.SerializeToString()
+        return await self._calls.call(target, Method.OFFSETS, payload, _PATIENCE_S, attempt_s)

@@ -1,0 +1,85 @@
+"""Linearizable reads to wait for, shared by their callers.
+
+A caller that comes while a read of its group is under way waits for the next one, which begins when
+that one ends: the index of a read must be determined after its caller has come. So a group has one
+read under way, however many callers there are.
+
+A group whose only member is this node needs none: nobody else can have committed anything.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from pixy.cluster.driver import Driver
+from pixy.cluster.raft_group import RaftGroup
+from pixy.errors import Unavailable
+from pixy.futures import resolve
+
+__all__ = ["ConfirmedReads"]
+
+
+class _SharedRead:
+    """The read of a group that is under way, and the next one if somebody waits for it."""
+
+    __slots__ = ("next", "running")
+
+    def __init__(self, running: "asyncio.Future[None]") -> None:
+        self.running = running
+        self.next: asyncio.Future[None] | None = None
+
+
+class ConfirmedReads:
+    """Linearizable reads of one node's raft groups.
+
+    Args:
+        driver: of the groups.
+        name_of: name of a group, for errors.
+    """
+
+    def __init__(self, driver: Driver, name_of: Callable[[RaftGroup], str]) -> None:
+        self._driver = driver
+        self._name_of = name_of
+        self._loop = asyncio.get_running_loop()
+        self._shared: dict[RaftGroup, _SharedRead] = {}
+
+    async def wait(self, groups: Iterable[RaftGroup], timeout: float) -> None:
+        """Wait until everything is applied here that was committed in these groups before the call,
+        or they are removed.
+
+        Raises:
+            Unavailable: no leader has confirmed it within `timeout` seconds.
+        """
+        waits = {self._read(group): group for group in groups if not self.is_alone(group)}
+        if not waits:
+            return
+        _, late = await asyncio.wait(waits, timeout=timeout)
+        if late:
+            names = sorted(self._name_of(waits[each]) for each in late)
+            more = f" and {len(names) - 1} others" if names[1:] else ""
+            raise Unavailable(f"no leader of {names[0]}{more} has answered within {timeout:g} s")
+
+    def is_alone(self, group: RaftGroup) -> bool:
+        """True if this node is the only member of a group."""
+        return not group.has_peers and group.storage.conf_state.voters == (self._driver.node_id,)
+
+    def _read(self, group: RaftGroup) -> "asyncio.Future[None]":
+        """The read that a caller waits for that comes now."""
+        shared = self._shared.get(group)
+        if shared is None:
+            running = self._loop.create_future()
+            self._begin(group, running)
+            return running
+        if shared.next is None:
+            shared.next = self._loop.create_future()
+        return shared.next
+
+    def _begin(self, group: RaftGroup, running: "asyncio.Future[None]") -> None:
+        self._shared[group] = _SharedRead(running)
+        self._driver.reads.begin(group, partial(self._ended, group))
+
+    def _ended(self, group: RaftGroup) -> None:
+        shared = self._shared.pop(group)
+        resolve(shared.running, None)
+        if shared.next is not None:
+            self._begin(group, shared.next)

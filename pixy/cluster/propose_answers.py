@@ -1,0 +1,85 @@
+"""Answers to nodes that propose to a raft group without a replica of it (`remote_proposals`).
+
+    the proposal is               then
+    ----------------------------  ----------------------------------------------------------------
+    for a group not led here      `not_leader`, with the leader as far as it is known
+    applied already               the kept result
+    in the unapplied tail         the result once it is applied
+    new                           appended; the result once it is applied
+    outdated                      refused: nobody waits for it
+
+When this node stops leading in the meantime the answer is `not_leader`: the entry may yet come
+through, which the next leader finds out.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from pixy.cluster.driver import Driver
+from pixy.cluster.proposals import judge
+from pixy.cluster.proposer_rows import Novelty
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.watched_proposals import LeadershipLost
+from pixy.errors import FailedPrecondition, PixyError, Unavailable
+from pixy.proposal_id import ProposalId
+from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
+from pixy.storage import EntryType
+
+__all__ = ["ProposeAnswers"]
+
+_KINDS = frozenset({EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES})
+
+
+class ProposeAnswers:
+    """Proposals of other nodes, at one that may lead.
+
+    Args:
+        driver: of the groups.
+        find_group: finds the raft group of a partition, None if this node has no replica of it.
+    """
+
+    def __init__(self, driver: Driver, find_group: Callable[[int], RaftGroup | None]) -> None:
+        self._driver = driver
+        self._find_group = find_group
+
+    async def answer(self, caller: int, payload: bytes) -> bytes:
+        """Propose for a node; returns a `ProposeResponse`.
+
+        Raises:
+            Unavailable: this node has no replica, or cannot take records at the moment.
+            PixyError: the result of the proposal.
+        """
+        request = ProposeRequest.FromString(payload)
+        if request.kind not in _KINDS:
+            raise FailedPrecondition(f"an entry of kind {request.kind} is not proposed for other nodes")
+        group = self._find_group(request.raft_group)
+        if group is None:
+            raise Unavailable(
+                f"node {self._driver.node_id} has no replica of raft group {request.raft_group}"
+            )
+        proposal = ProposalId(caller, request.incarnation, request.sequence)
+        result = await self._propose(group, EntryType(request.kind), request.payload, proposal)
+        if isinstance(result, PixyError):
+            raise result
+        if isinstance(result, LeadershipLost):
+            leader = 0 if group.leader == self._driver.node_id else group.leader
+            return ProposeResponse(not_leader=True, leader=leader).SerializeToString()
+        return ProposeResponse(offset=result).SerializeToString()
+
+    async def _propose(
+        self, group: RaftGroup, kind: EntryType, payload: bytes, proposal: ProposalId
+    ) -> int | PixyError | LeadershipLost:
+        if not group.leads:
+            return LeadershipLost()
+        known = judge(group.rows, group.tail_ids, proposal)
+        if known is Novelty.OUTDATED:
+            return FailedPrecondition(f"{proposal} is outdated")
+        if isinstance(known, (int, PixyError)):
+            return known
+        result = self._driver.watched.watch(group.raft_group, proposal)
+        if known is Novelty.NEW and not self._driver.propose_for(group, kind, payload, proposal):
+            self._driver.watched.forget(group.raft_group, proposal)
+            return Unavailable("the leader cannot take records at the moment")
+        # Another attempt may wait for the same result.
+        outcome: int | PixyError | LeadershipLost = await asyncio.shield(result)
+        return outcome

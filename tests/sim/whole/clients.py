@@ -1,0 +1,413 @@
+"""Clients: each calls one node after the other, one call at a time or several, and has the outcomes
+judged.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Any
+
+from pixy.backend import EmbeddedBackend, FetchResult, TopicDescription
+from pixy.errors import OffsetOutOfRange, PixyError, UnknownPartition, UnknownTopic
+from pixy.records import NewRecord, OffsetCommit, TopicPartition, build_batch, read_records
+from tests.sim.cluster.history import message_id, require
+from tests.sim.cluster.scene import Scene
+from tests.sim.whole.audits import Audits
+from tests.sim.whole.calls import Call, Calls, Outcome
+from tests.sim.whole.log_audit import Record, Send
+from tests.sim.whole.machine import Machine
+from tests.sim.whole.objects import Alter, Commit, Create, Delete, Read, TopicState, Use
+from tests.sim.whole.swarm import Habits
+
+__all__ = ["Clients", "records_of"]
+
+_CONFIG: dict[str, tuple[str | None, ...]] = {
+    "segment_bytes": ("1000", "20000", None),
+    "retention_ms": ("-1", None),
+}
+
+
+@dataclass(slots=True)
+class _Client:
+    """One client.
+
+    Attributes:
+        name: names its values.
+        machine: where it calls; None: it has to find one.
+        position: offset of its next fetch, by partition.
+    """
+
+    name: str
+    machine: Machine | None = None
+    calls: int = 0
+    open: int = 0
+    position: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+class Clients:
+    """All clients.
+
+    Args:
+        scene: see `Scene`.
+        calls: see `Calls`.
+        audits: judges of the outcomes.
+        habits: what they do.
+        serving: machines whose node takes calls.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        calls: Calls,
+        audits: Audits,
+        habits: Habits,
+        serving: Callable[[], Sequence[Machine]],
+    ) -> None:
+        self._scene = scene
+        self._calls = calls
+        self._audits = audits
+        self._habits = habits
+        self._serving = serving
+        self._rng = scene.random("clients")
+        self._clients = [_Client(f"c{number}") for number in range(habits.clients)]
+        self._names = count(1)
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to call."""
+        for client in self._clients:
+            self._later(client)
+
+    def stop(self) -> None:
+        """Begin no further calls."""
+        self._stopped = True
+
+    def _later(self, client: _Client) -> None:
+        delay = self._rng.expovariate(1 / self._habits.think_s)
+        self._scene.loop.outside(delay, self._next, client)
+
+    def _next(self, client: _Client) -> None:
+        if self._stopped:
+            return
+        machine = self._node_of(client)
+        if machine is not None:
+            kinds = self._habits.kinds
+            what = self._rng.choices(list(kinds), list(kinds.values()))[0]
+            self.call(client, machine, what)
+        if client.open < self._habits.open_max:
+            self._later(client)
+
+    def _node_of(self, client: _Client) -> Machine | None:
+        serving = self._serving()
+        moves = client.machine not in serving or self._rng.random() < self._habits.moves
+        if moves:
+            client.machine = self._rng.choice(serving) if serving else None
+        return client.machine
+
+    def burst(self, machine: Machine, count: int, rng: Random) -> None:
+        """Have many appends at one node at once."""
+        client = rng.choice(self._clients)
+        for _ in range(count):
+            if machine in self._serving():
+                self.call(client, machine, "append")
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def call(self, client: _Client, machine: Machine, what: str) -> None:
+        """Make a call of some kind."""
+        getattr(self, f"_{what}")(client, machine)
+
+    def _begin(
+        self, client: _Client, machine: Machine, what: str, input: Any, judge: Callable[[Call], None]
+    ) -> Call:
+        client.open += 1
+        patience = self._rng.choice(self._habits.patience_s)
+
+        def ended(call: Call) -> None:
+            client.open -= 1
+            if call.outcome is Outcome.UNKNOWN and self._rng.random() < 0.7:
+                client.machine = None
+            judge(call)
+            if client.open == self._habits.open_max - 1:
+                self._later(client)
+
+        return self._calls.begin(client.name, machine, what, input, patience, ended)
+
+    def _topic(self) -> str:
+        return self._rng.choice(self._habits.topics)
+
+    def _partition(self, client: _Client) -> TopicPartition | None:
+        """A partition that may exist."""
+        known = self._audits.topics_seen
+        name = self._topic()
+        count = known.get(name, 0)
+        del client
+        return TopicPartition(name, self._rng.randrange(count)) if count else None
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def _create(self, client: _Client, machine: Machine) -> None:
+        name, partitions = self._topic(), self._rng.choice((1, 1, 2, 3))
+        config = self._config(removes=False)
+        input = Create(partitions, tuple(sorted(config.items())))  # type: ignore[arg-type]  # none is None
+        call = self._begin(
+            client, machine, "create topic", (name, input), partial(self._changed, name, input)
+        )
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.create_topic(name, partitions, config)  # type: ignore[arg-type]  # none is None
+
+        self._calls.ask(call, ask)
+
+    def _alter(self, client: _Client, machine: Machine) -> None:
+        name, partitions = self._topic(), self._rng.choice((0, 0, 1, 2, 3, 4))
+        config = self._config(removes=True)
+        input = Alter(partitions, tuple(sorted(config.items())))
+        call = self._begin(client, machine, "alter topic", (name, input), partial(self._changed, name, input))
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.alter_topic(name, partitions=partitions or None, config=config)
+
+        self._calls.ask(call, ask)
+
+    def _delete(self, client: _Client, machine: Machine) -> None:
+        if not self._habits.passing_topics:
+            return
+        name, input = self._rng.choice(self._habits.passing_topics), Delete()
+        call = self._begin(
+            client, machine, "delete topic", (name, input), partial(self._changed, name, input)
+        )
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.delete_topic(name, force=True)
+
+        self._calls.ask(call, ask)
+
+    def _config(self, *, removes: bool) -> dict[str, str | None]:
+        options = self._rng.sample(sorted(_CONFIG), self._rng.choice((0, 0, 1, 2)))
+        chosen = {option: self._rng.choice(_CONFIG[option]) for option in options}
+        return chosen if removes else {option: value for option, value in chosen.items() if value is not None}
+
+    def _changed(self, name: str, input: Any, call: Call) -> None:
+        answer: Any = ""
+        if isinstance(call.answer, TopicDescription):
+            answer = topic_state(call.answer)
+        elif isinstance(call.answer, PixyError):
+            answer = type(call.answer).__name__
+            if isinstance(call.answer, UnknownTopic) and "deleted meanwhile" in str(call.answer):
+                answer = "deleted meanwhile"
+        self._audits.topic(name, call, input, answer)
+
+    def _describe(self, client: _Client, machine: Machine) -> None:
+        name = self._topic()
+        call = self._begin(client, machine, "describe topic", name, partial(self._described, name))
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.describe_topic(name)
+
+        self._calls.ask(call, ask)
+
+    def _described(self, name: str, call: Call) -> None:
+        if isinstance(call.answer, TopicDescription):
+            self._audits.topic(name, call, Read(), topic_state(call.answer))
+        elif isinstance(call.answer, UnknownTopic):
+            self._audits.topic(name, call, Read(), None)
+
+    def _list(self, client: _Client, machine: Machine) -> None:
+        call = self._begin(client, machine, "list topics", "", self._listed)
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.list_topics()
+
+        self._calls.ask(call, ask)
+
+    def _listed(self, call: Call) -> None:
+        if call.outcome is not Outcome.OK:
+            return
+        found = {topic.name: topic_state(topic) for topic in call.answer}
+        for name in self._habits.topics:
+            self._audits.topic(name, call, Read(), found.get(name))
+
+    def _missing(self, call: Call, partition: TopicPartition) -> bool:
+        """True if a call was refused because there is no such partition; judged here."""
+        if isinstance(call.answer, UnknownPartition | UnknownTopic):
+            self._audits.topic(partition.topic, call, Use(partition.partition), "unknown")
+            return True
+        return False
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def _append(self, client: _Client, machine: Machine) -> None:
+        rng, partition = self._rng, self._partition(client)
+        if partition is None:
+            return
+        values = tuple(
+            b"%s-%d" % (client.name.encode(), next(self._names)) for _ in range(rng.choice((1, 1, 1, 2, 4)))
+        )
+        filling = b" " * rng.choice(self._habits.sizes)
+        wall_ms = machine.clock.wall_ms()
+        batch = build_batch([NewRecord(None, value + filling, (), wall_ms) for value in values])
+        send = Send(values, self._calls.position, (machine.number, machine.lives))
+        self._audits.sent_to(partition).add(send)
+        call = self._begin(
+            client, machine, "append", (partition, values), partial(self._appended, partition, send)
+        )
+        call.life.run(self._append_there, call, partition, batch, len(values))
+
+    def _append_there(self, call: Call, partition: TopicPartition, batch: bytearray, count: int) -> None:
+        """Runs in the process, which may have been paused since the call began."""
+        if call.outcome is not Outcome.OPEN or call.machine.process is None:
+            return
+
+        def done(offset: int, error: PixyError | None) -> None:
+            self._calls.answered(call, offset if error is None else error)
+
+        try:
+            call.machine.process.backend.append(partition, batch, count, done)
+        except PixyError as error:
+            self._calls.answered(call, error)
+
+    def _appended(self, partition: TopicPartition, send: Send, call: Call) -> None:
+        self._missing(call, partition)
+        self._audits.appended(partition, send, call)
+
+    def _fetch(self, client: _Client, machine: Machine) -> None:
+        rng, partition = self._rng, self._partition(client)
+        if partition is None:
+            return
+        offset = client.position.get(partition, 0)
+        choice = rng.random()
+        if choice < 0.15:
+            offset = max(0, offset - rng.randrange(20))
+        elif choice < 0.2:
+            offset += rng.choice((1, 5))
+        max_bytes, max_wait = rng.choice((1, 700, 20_000)), rng.choice((0, 0, 0.2, 2.0))
+        judge = partial(self._fetched, client, partition, offset)
+        call = self._begin(client, machine, "fetch", (partition, offset), judge)
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.fetch(partition, offset, max_bytes=max_bytes, max_wait=max_wait)
+
+        self._calls.ask(call, ask)
+
+    def _fetched(self, client: _Client, partition: TopicPartition, offset: int, call: Call) -> None:
+        if self._missing(call, partition):
+            client.position.pop(partition, None)
+            return
+        audit = self._audits.log(partition)
+        if isinstance(call.answer, OffsetOutOfRange):
+            client.position[partition] = call.answer.begin
+            if audit is not None:
+                audit.refused(offset, call.answer, call.begin)
+        elif call.outcome is Outcome.OK:
+            result = call.answer
+            records = records_of(result, offset)
+            client.position[partition] = result.next_offset
+            self._scene.counts["records fetched"] += len(records)
+            if audit is None:
+                sent = self._audits.sent_to(partition)
+                strange = [record for record in records if record.value not in sent.by_value]
+                require(not strange, f"{partition}: phantom: {strange}")
+            else:
+                audit.fetched(offset, records, result, call.end)
+
+    def _ranges(self, client: _Client, machine: Machine) -> None:
+        name = self._topic()
+        call = self._begin(client, machine, "offset ranges", name, partial(self._ranged, name))
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.offset_ranges(name)
+
+        self._calls.ask(call, ask)
+
+    def _ranged(self, name: str, call: Call) -> None:
+        if self._missing(call, TopicPartition(name, 0)) or call.outcome is not Outcome.OK:
+            return
+        for number, (begin, end) in call.answer.items():
+            audit = self._audits.log(TopicPartition(name, number))
+            if audit is not None:
+                audit.ranged(begin, end, call.begin, call.end)
+
+    def _search(self, client: _Client, machine: Machine) -> None:
+        partition = self._partition(client)
+        if partition is None:
+            return
+        timestamp_ms = machine.clock.wall_ms() - self._rng.randrange(4000)
+        judge = partial(self._searched, partition, timestamp_ms)
+        call = self._begin(client, machine, "search", (partition, timestamp_ms), judge)
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.offset_for_timestamp(partition, timestamp_ms)
+
+        self._calls.ask(call, ask)
+
+    def _searched(self, partition: TopicPartition, timestamp_ms: int, call: Call) -> None:
+        if not self._missing(call, partition) and call.outcome is Outcome.OK:
+            audit = self._audits.log(partition)
+            if audit is not None:
+                self._audits.searched(audit, timestamp_ms, call.answer, call.begin)
+
+    # --- committed offsets ------------------------------------------------------------------------
+
+    def _commit(self, client: _Client, machine: Machine) -> None:
+        rng, group, name = self._rng, self._group(), self._rng.choice(self._habits.stable_topics)
+        count = self._audits.topics_seen.get(name, 0)
+        if not count:
+            return
+        numbers = rng.sample(range(count), rng.randint(1, count))
+        offsets = {
+            number: OffsetCommit(rng.randrange(1000), f"m{next(self._names)}") for number in sorted(numbers)
+        }
+        input = Commit(tuple(offsets.items()))
+        judge = partial(self._committed, group, name, input)
+        call = self._begin(client, machine, "commit", (group, name, input), judge)
+        commits: Mapping[TopicPartition, OffsetCommit] = {
+            TopicPartition(name, number): commit for number, commit in offsets.items()
+        }
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.commit_offsets(group, commits)
+
+        self._calls.ask(call, ask)
+
+    def _group(self) -> str:
+        return self._rng.choice(self._habits.groups)
+
+    def _committed(self, group: str, name: str, input: Commit, call: Call) -> None:
+        if not self._missing(call, TopicPartition(name, max(dict(input.offsets)))):
+            self._audits.offsets(group, name, call, input, "")
+
+    def _committed_offsets(self, client: _Client, machine: Machine) -> None:
+        group, name = self._group(), self._rng.choice(self._habits.stable_topics)
+        call = self._begin(
+            client, machine, "offsets", (group, name), partial(self._offsets_read, group, name)
+        )
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.committed_offsets(group, name)
+
+        self._calls.ask(call, ask)
+
+    def _offsets_read(self, group: str, name: str, call: Call) -> None:
+        if call.outcome is Outcome.OK:
+            self._audits.offsets(group, name, call, Read(), tuple(sorted(call.answer.items())))
+
+
+def topic_state(topic: TopicDescription) -> TopicState:
+    """A description as the model has it."""
+    return TopicState(
+        topic.topic_id, topic.version, len(topic.partitions), tuple(sorted(topic.config.items()))
+    )
+
+
+def records_of(result: FetchResult, offset: int) -> list[Record]:
+    """Records of a fetch from its offset on."""
+    records: list[Record] = []
+    for batch in result.batches:
+        for record in read_records(batch):
+            require(record.value is not None, f"a record without a value at {record.offset}")
+            if record.offset >= offset:
+                records.append(Record(record.offset, message_id(record.value or b""), record.timestamp))
+    return records

@@ -1,0 +1,133 @@
+"""The simulated cluster: machines, the network between them, clients, and the checks of these."""
+
+from collections.abc import Sequence
+
+from pixy.cluster.metadata import METADATA_GROUP
+from pixy.raft import StateType
+from pixy.records import TopicPartition
+from tests.sim.cluster.lives import Life, LivesLoop
+from tests.sim.cluster.scene import Scene
+from tests.sim.whole.audits import Audits
+from tests.sim.whole.calls import Calls
+from tests.sim.whole.clients import Clients
+from tests.sim.whole.machine import Machine
+from tests.sim.whole.network import SimulatedNetwork
+from tests.sim.whole.process import WholeProcess
+from tests.sim.whole.swarm import Focus, draw_swarm
+from tests.sim.whole.watches import Watches, groups_of
+
+__all__ = ["Cluster"]
+
+
+class Cluster:
+    """Machines, clients and checks of one run.
+
+    Args:
+        seed: determines everything.
+        loop: its event loop, which runs.
+        prints: print every event.
+        focus: changes what the seed chooses.
+
+    Attributes:
+        swarm: what the seed has chosen.
+    """
+
+    def __init__(
+        self, seed: int, loop: LivesLoop, *, prints: bool = False, focus: Focus | None = None
+    ) -> None:
+        self.scene = Scene(seed, loop, prints=prints)
+        swarm = draw_swarm(self.scene.random("swarm"))
+        self.swarm = swarm if focus is None else focus(swarm)
+        self._rng = self.scene.random("cluster")
+        self.machines: dict[int, Machine] = {}
+        self.network = SimulatedNetwork(self.scene, self.swarm.weather)
+        self.watches = Watches(self.scene, self.machines)
+        self.audits = Audits(self.scene, self.swarm.habits.passing_topics)
+        self.calls = Calls(self.scene)
+        self.clients = Clients(self.scene, self.calls, self.audits, self.swarm.habits, self.serving)
+        loop.before_turns(self.watches.turn)
+
+    # --- machines ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the first machines, each a bit later."""
+        formation = self.swarm.formation
+        for number in range(1, formation.listed + 1):
+            machine = self.add(number)
+            delay = self._rng.random() * formation.late_s
+            self.scene.loop.outside(delay, self.switch_on, machine)
+
+    def add(self, number: int) -> Machine:
+        """A new machine, which is off."""
+        machine = self.machines[number] = Machine(
+            number, self.scene, self._make, self._ended, interleaves=self.swarm.sizes.interleaves
+        )
+        error_ms = self._rng.choice((-1, 0, 1)) * self.swarm.clocks_apart_ms
+        machine.clock.set_wall(round(error_ms * self._rng.random()))
+        return machine
+
+    def switch_on(self, machine: Machine) -> None:
+        """Start the machine, and a process on it, unless one runs."""
+        if machine.life is None and not machine.retired:
+            self.network.turn_on(machine.host)
+            machine.start()
+
+    def _make(self, machine: Machine, life: Life) -> WholeProcess:
+        return WholeProcess(self.scene, self.swarm, self.network, machine, life)
+
+    def _ended(self, machine: Machine, life: Life, power: bool) -> None:
+        self.network.ended(machine.host, life, power=power)
+        self.watches.ended(machine)
+        self.calls.ended(life)
+
+    def serving(self) -> list[Machine]:
+        """Machines whose node takes calls."""
+        return [each for each in self.machines.values() if each.serving and not each.stopping]
+
+    # --- leaders ----------------------------------------------------------------------------------
+
+    def raft_groups(self) -> Sequence[int]:
+        """Raft groups that some node has."""
+        found: dict[int, None] = {}
+        for machine in self.machines.values():
+            found.update(dict.fromkeys(groups_of(machine)))
+        return sorted(found)
+
+    def leader(self, raft_group: int = METADATA_GROUP) -> Machine | None:
+        """The leader of a raft group, of the newest term; None if nobody leads."""
+        found: Machine | None = None
+        newest = 0
+        for machine in self.machines.values():
+            group = groups_of(machine).get(raft_group)
+            raft = None if group is None or group.node is None else group.node.raft
+            if raft is not None and raft.state is StateType.LEADER and raft.term > newest:
+                found, newest = machine, raft.term
+        return found
+
+    def describe(self, raft_group: int) -> str:
+        """A raft group on all nodes, for a reader."""
+        lines = []
+        for machine in self.machines.values():
+            group = groups_of(machine).get(raft_group)
+            if group is None:
+                lines.append(f"  {machine} has nothing of it")
+                continue
+            line = f"  {machine}: start {group.storage.start}, applied {group.applied_index}, last {group.storage.last_index()}"
+            if group.node is not None:
+                raft = group.node.raft
+                line += f", {raft.state.name} of {raft.lead} in term {raft.term}, {raft.log}, {raft.tracker.config}"
+                if raft.state is StateType.LEADER:
+                    line += "".join(f", {peer}: {at}" for peer, at in raft.tracker.progress.items())
+            lines.append(line)
+        return "\n".join(["", *lines])
+
+    def partitions(self) -> list[TopicPartition]:
+        """Partitions of all topics, as the leader of the metadata knows them."""
+        machine = self.leader()
+        if machine is None or machine.node is None:
+            return []
+        return [
+            TopicPartition(name, number)
+            for name, topic in machine.node.metadata.topics.items()
+            for number in range(len(topic.raft_groups))
+        ]

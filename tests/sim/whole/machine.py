@@ -1,0 +1,313 @@
+"""A machine: its disk, its clock, its host, and one process after the other on it."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any, Protocol
+
+from pixy.backend import EmbeddedBackend
+from pixy.cluster import Node
+from pixy.cluster.recovery import RecoveredNode
+from pixy.errors import CorruptData, DataDirectoryError, PixyError, StorageFault
+from pixy.proto.state_pb2 import NodeIdentity
+from pixy.storage.identity import read_identity
+from tests.fakes.clock import FakeClock
+from tests.sim.cluster.durable import DurableJournal
+from tests.sim.cluster.lives import Life
+from tests.sim.cluster.scene import Scene
+from tests.sim.disk import Operation, SimulatedDisk
+from tests.sim.worker import SimulatedWorker
+from tests.sim.world import DIRECTORY
+
+__all__ = ["Machine", "Process"]
+
+_DELAYS_S = (0.0, 0.0002, 0.001, 0.001, 0.005)
+
+
+class Process(Protocol):
+    """A process of the daemon, as far as the simulation has one.
+
+    Attributes:
+        node: its node.
+        backend: takes the requests of clients.
+    """
+
+    node: Node
+    backend: EmbeddedBackend
+
+    async def start(self) -> None:
+        """Recover everything from the disk, and find the others."""
+
+    async def stop(self) -> None:
+        """Hand over, and make everything durable."""
+
+
+class Machine:
+    """One machine.
+
+    Args:
+        number: its number, and that of its host.
+        scene: see `Scene`.
+        make: makes a process.
+        on_end: called with each process that has ended, and whether the machine lost its power.
+
+    Attributes:
+        host: name of its host.
+        disk: its disk.
+        clock: its clocks.
+        durable: model of its journal; None before it has an identity.
+        journals: models of all journals that it ever had, each with the id of its node.
+        life, process: the process that runs; None while there is none.
+        serving: the process takes requests.
+        stopping: the process is being stopped.
+        lives: number of processes so far.
+        slow_s: largest additional delay of its disk.
+        retired: never started again by itself.
+        fails_reads: reads of its disk may have failed.
+        refusal: error of the last start that was refused.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        scene: Scene,
+        make: Callable[["Machine", Life], Process],
+        on_end: Callable[["Machine", Life, bool], None],
+        *,
+        interleaves: bool,
+    ) -> None:
+        self.number = number
+        self.host = f"127.0.0.{number}"
+        self._scene = scene
+        self._make = make
+        self._on_end = on_end
+        self._interleaves = interleaves
+        self._rng = scene.random(f"machine {number}")
+        self.clock = FakeClock(monotonic=float(number))
+        self.clock.follow(scene.loop)
+        self.disk = SimulatedDisk(Random(self._rng.getrandbits(64)))
+        self.durable: DurableJournal | None = None
+        self.journals: list[tuple[int, DurableJournal]] = []
+        self.life: Life | None = None
+        self.process: Process | None = None
+        self.serving = False
+        self.stopping = False
+        self.lives = 0
+        self.slow_s = 0.0
+        self.retired = False
+        self.fails_reads = False
+        self.refusal: BaseException | None = None
+        self._loses_power = False
+        # The disk was full at some time in this process.
+        self._was_full = False
+        self._task: asyncio.Task[None] | None = None
+        self._watch_disk()
+
+    def __str__(self) -> str:
+        return f"machine {self.number}"
+
+    def _watch_disk(self) -> None:
+        self.disk.before = self._before
+        self.disk.on_writing = self._writing
+        self.disk.on_durable = lambda *written: (
+            None if self.durable is None else self.durable.synced(*written)
+        )
+
+    def _before(self, operation: Operation) -> None:
+        self._scene.note(f"{self.number}   {operation.what} {operation.path.name}")
+
+    def _writing(self, *written: Any) -> None:
+        if self.durable is None:
+            identity = self.identity
+            if identity is None:
+                return
+            self.durable = DurableJournal(identity.cluster_id)
+            self.journals.append((identity.node_id, self.durable))
+        self.durable.writing(*written)
+
+    def recovered(self, node: RecoveredNode) -> None:
+        """A start has read the journal."""
+        if self.durable is None:
+            self.durable = DurableJournal.found(node.identity.cluster_id, node.journal)
+            self.journals.append((node.identity.node_id, self.durable))
+        else:
+            self.durable.take_up(node.journal)
+
+    @property
+    def identity(self) -> NodeIdentity | None:
+        """What its directory says of its node, None if it says nothing."""
+        disk = self.disk.copy()
+        try:
+            return read_identity(disk, DIRECTORY / "identity")
+        except (OSError, CorruptData, DataDirectoryError):
+            return None
+
+    @property
+    def node(self) -> Node | None:
+        """The node of the process that runs."""
+        return None if self.process is None else self.process.node
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a process, unless one runs."""
+        if self.life is not None or self.retired:
+            return
+        scene, disk = self._scene, self.disk
+        if self._loses_power:
+            self._loses_power = False
+            disk.lose_power()
+        room = disk.room
+        disk.restart()
+        disk.room = room
+        self._was_full = room is not None
+        disk.on_ended = self._disk_ended
+        self.lives += 1
+        self.stopping = self.serving = False
+        scene.note(f"{self.number} starts, the {self.lives}. time")
+        life = self.life = Life(scene.loop, self.lives)
+        life.run(self._begin, life)
+
+    def _begin(self, life: Life) -> None:
+        self.process = self._make(self, life)
+        self._task = asyncio.get_running_loop().create_task(self.process.start())
+        self._task.add_done_callback(self._started)
+
+    def _started(self, task: "asyncio.Task[None]") -> None:
+        if self._task is not task:
+            return
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            self._scene.note(f"{self.number} serves")
+            self.serving, self.refusal = True, None
+            return
+        self.refusal = error
+        self._scene.note(f"{self.number} does not start: {error}")
+        if not (self._has_failed or self.disk.refused is not None or self._was_full):
+            self._scene.fail(error)
+            return
+        self._scene.counts["refused starts"] += 1
+        self.end(power=False)
+
+    def stop(self) -> None:
+        """Stop the process in an orderly way, unless it is starting."""
+        if self.life is not None and self.serving and not self.stopping:
+            self.life.run(self._begin_stop)
+
+    def _begin_stop(self) -> None:
+        assert self.process is not None
+        self.stopping = True
+        self._scene.note(f"{self.number} stops")
+        self._task = asyncio.get_running_loop().create_task(self.process.stop())
+        self._task.add_done_callback(self._stopped)
+
+    def _stopped(self, task: "asyncio.Task[None]") -> None:
+        if self._task is not task:
+            return
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._scene.fail(error)
+        self._scene.counts["orderly stops"] += 1
+        self.end(power=False)
+
+    def end(self, *, power: bool) -> None:
+        """End the process.
+
+        Args:
+            power: True if the machine loses its power, and with it what was not synced.
+        """
+        if self.life is None:
+            return
+        self._scene.note(f"{self.number} ends{', without power' if power else ''}")
+        self._release(power=power)
+        if not self.disk.ended:
+            self.disk.end()
+
+    def _disk_ended(self) -> None:
+        """The process ends in the middle of a call on the disk."""
+        if self.life is not None:
+            self._scene.note(f"{self.number} ends in a call on the disk")
+            self._release(power=self._rng.random() < 0.7)
+
+    def _release(self, *, power: bool) -> None:
+        life = self.life
+        assert life is not None
+        life.end()
+        self._loses_power = power
+        self.life = self.process = self._task = None
+        self.serving = False
+        self.disk.on_ended = lambda: None
+        self._scene.loop.outside(0, self._on_end, self, life, power)
+
+    # --- pauses -----------------------------------------------------------------------------------
+
+    def pause(self, duration_s: float) -> None:
+        """Pause the process for a while."""
+        life = self.life
+        if life is not None and not life.paused:
+            self._scene.note(f"{self.number} is paused for {duration_s:.2f} s")
+            life.pause()
+            self._scene.loop.outside(duration_s, self._resume, life)
+
+    def _resume(self, life: Life) -> None:
+        if life.alive and life.paused:
+            self._scene.note(f"{self.number} goes on")
+            life.resume()
+
+    # --- its disk ---------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """From here on the disk is fast, has room, and works; the process runs."""
+        disk = self.disk
+        self.slow_s = 0.0
+        disk.room = None
+        disk.die_at = disk.fail_at = disk.fail_read_at = 0
+        disk.die_near = None
+        if self.life is not None:
+            self._resume(self.life)
+
+    def limit_room(self, room: int | None) -> None:
+        """Limit the free space of the disk, or lift the limit."""
+        self.disk.room = room
+        self._was_full = self._was_full or room is not None
+
+    def put_back(self, disk: SimulatedDisk, durable: DurableJournal | None) -> None:
+        """Replace the disk by another one, while no process runs.
+
+        Args:
+            durable: model of its journal.
+        """
+        self.disk, self.durable = disk, durable
+        identity = self.identity
+        if durable is not None and identity is not None:
+            self.journals.append((identity.node_id, durable))
+        self._loses_power = False
+        self._watch_disk()
+
+    def fault(self, error: BaseException) -> None:
+        """The process has found that nothing can be made durable: it ends, and recovery decides."""
+        if not self._has_failed or not isinstance(error, OSError | StorageFault | PixyError):
+            self._scene.fail(error)
+            return
+        self._scene.counts["faults of a disk"] += 1
+        self._scene.loop.outside(0, self._end_after_fault, self.life)
+
+    @property
+    def _has_failed(self) -> bool:
+        """True if a call on the disk has failed in this process."""
+        disk = self.disk
+        return disk.failed is not None or 0 < disk.fail_read_at <= disk.reads
+
+    def _end_after_fault(self, life: Life | None) -> None:
+        if self.life is life:
+            self.end(power=self._rng.random() < 0.5)
+
+    def worker(self, name: str, *, background: bool) -> SimulatedWorker:
+        """A worker thread of the process."""
+        rng = Random(self._rng.getrandbits(64))
+
+        def delay() -> float:
+            usual = rng.choice(_DELAYS_S)
+            return usual + rng.random() * self.slow_s if self.slow_s else usual
+
+        return SimulatedWorker(self.disk, rng, interleaves=self._interleaves, delay=delay)

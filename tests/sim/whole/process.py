@@ -1,0 +1,62 @@
+"""A process of the daemon in the simulation: a node with its backend and peers, and nothing above
+these.
+"""
+
+from random import Random
+
+from pixy.backend import EmbeddedBackend
+from pixy.cluster import Node, NodeOptions
+from pixy.cluster.cluster_options import ClusterOptions
+from pixy.peers import Address, PeerOptions, Peers
+from tests.sim.cluster.lives import Life
+from tests.sim.cluster.scene import Scene
+from tests.sim.whole.machine import Machine
+from tests.sim.whole.network import SimulatedNetwork
+from tests.sim.whole.swarm import Swarm
+from tests.sim.world import DIRECTORY
+
+__all__ = ["PEER_PORT", "WholeProcess"]
+
+PEER_PORT = 19094
+_CLUSTER = "default"
+
+
+class WholeProcess:
+    """A process; see `Process`.
+
+    Args:
+        scene, swarm, network: see there.
+        machine: where it runs.
+        life: when it runs.
+    """
+
+    def __init__(
+        self, scene: Scene, swarm: Swarm, network: SimulatedNetwork, machine: Machine, life: Life
+    ) -> None:
+        rng = Random(f"{scene.seed} machine {machine.number}, process {life.number}")
+        sizes, formation = swarm.sizes, swarm.formation
+        address = Address(machine.host, PEER_PORT)
+        # Everybody has the same list but the node that begins alone.
+        listed = max(2, formation.listed) if machine.number > 1 or formation.listed > 1 else 0
+        join = [Address(f"127.0.0.{number}", PEER_PORT) for number in range(1, listed + 1)]
+        options = NodeOptions(
+            DIRECTORY,
+            sizes.journal,
+            sizes.storage,
+            rng.randbytes,
+            machine.worker,
+            writer_pace=sizes.pace,
+            cluster=ClusterOptions(_CLUSTER, tuple(sorted(join)), str(address), f"{machine.host}:19091"),
+        )
+        peer_options = PeerOptions(address, secret=swarm.secret, queue_bytes=sizes.queue_bytes)
+        self._peers = Peers(network.of(machine.host, life), peer_options, rng, scene.fail)
+        self.node = Node(machine.disk, machine.clock, options, machine.fault, self._peers.channel)
+        self.backend = EmbeddedBackend(self.node)
+
+    async def start(self) -> None:
+        await self._peers.start()
+        await self.backend.start()
+
+    async def stop(self) -> None:
+        await self.backend.stop()
+        await self._peers.stop()

@@ -1,0 +1,163 @@
+"""Whole nodes under faults: first they must be safe, then, healed, they must make progress.
+
+Clients call all nodes while faults happen. Then everything is repaired, or a majority while the
+rest stays as it is: every call is answered, and all nodes are equal, within `PATIENCE_S`. At last
+all nodes are started again, and must have the same. The histories of all calls are judged in the
+end.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from structlog.testing import capture_logs
+
+from tests.sim.cluster.failure import ClusterFailure
+from tests.sim.cluster.lives import LivesLoop
+from tests.sim.whole.cluster import Cluster
+from tests.sim.whole.faults import Fault, draw_faults
+from tests.sim.whole.swarm import Focus
+from tests.sim.whole.trouble import Trouble
+from tests.sim.whole.verdict import Verdict
+
+__all__ = ["PATIENCE_S", "Outcome", "Simulation"]
+
+PATIENCE_S = 60.0
+"""Virtual time within which a healed cluster answers everything and all nodes are equal."""
+_STEP_S = 0.2
+
+
+class Outcome(NamedTuple):
+    """Result of a run: numbers of events by kind, and the hash of all events."""
+
+    seed: int
+    counts: Counter[str]
+    trace_hash: int
+
+
+class Simulation:
+    """One run.
+
+    Args:
+        seed: determines everything.
+        skipped: numbers of faults to leave out.
+        focus: changes what the seed chooses.
+        prints: print every event.
+
+    Attributes:
+        faults: those of the run, once it has begun.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        skipped: Collection[int] = (),
+        *,
+        focus: Focus | None = None,
+        prints: bool = False,
+    ) -> None:
+        self.seed = seed
+        self._skipped = skipped
+        self._focus = focus
+        self._prints = prints
+        self.faults: list[Fault] = []
+        self._cluster: Cluster
+        self._trouble: Trouble
+        self._verdict: Verdict
+
+    def run(self) -> Outcome:
+        """Run to the end.
+
+        Raises:
+            ClusterFailure: a promise was broken; the message is for a reader.
+        """
+        loop = LivesLoop()
+        asyncio.set_event_loop(loop)
+        task: asyncio.Task[None] = loop.create_task(self._run())
+        try:
+            cluster = self._cluster = Cluster(self.seed, loop, prints=self._prints, focus=self._focus)
+            with capture_logs(), cluster.watches.spying():
+                loop.run_until_complete(task)
+        except Exception as error:
+            raise ClusterFailure(f"{type(error).__name__}: {error}") from error
+        finally:
+            _close(loop)
+        scene = cluster.scene
+        return Outcome(self.seed, scene.counts, scene.trace_hash)
+
+    def transcript(self) -> str:
+        """The last events."""
+        return self._cluster.scene.transcript()
+
+    async def _run(self) -> None:
+        cluster = self._cluster
+        swarm, scene = cluster.swarm, cluster.scene
+        self._trouble = Trouble(cluster)
+        self._verdict = Verdict(cluster)
+        cluster.start()
+        rng = scene.random("faults")
+        faults = draw_faults(rng, swarm.faults, swarm.faults_count, swarm.faults_from_s, swarm.duration_s)
+        self.faults = [fault for fault in faults if fault.number not in self._skipped]
+        for fault in self.faults:
+            scene.loop.outside(fault.at, self._trouble.happen, fault)
+        cluster.clients.start()
+        self._keeper()
+        await asyncio.sleep(swarm.duration_s)
+        self._heal()
+        await self._settle("after healing")
+        for machine in cluster.machines.values():
+            machine.end(power=True)
+        await asyncio.sleep(_STEP_S)
+        await self._settle("after a last start of all")
+        self._verdict.judge()
+        cluster.watches.turn()
+
+    def _keeper(self) -> None:
+        """Start what has ended by itself."""
+        cluster = self._cluster
+        scene = cluster.scene
+        rng = scene.random(f"keeper {scene.now}")
+        for machine in cluster.machines.values():
+            if machine.life is None and machine.lives:
+                delay = 0.0 if scene.healed else rng.uniform(0.1, 2.0)
+                scene.loop.outside(delay, cluster.switch_on, machine)
+        scene.loop.outside(1.0 if not scene.healed else 0.2, self._keeper)
+
+    def _heal(self) -> None:
+        cluster = self._cluster
+        cluster.scene.note("*** everything is repaired")
+        cluster.clients.stop()
+        cluster.scene.healed = True
+        cluster.network.heal()
+        for machine in cluster.machines.values():
+            machine.heal()
+
+    async def _settle(self, when: str) -> None:
+        """Wait until everything is answered, and all nodes are equal."""
+        for _ in range(round(PATIENCE_S / _STEP_S)):
+            await asyncio.sleep(_STEP_S)
+            if not self._unsettled():
+                await self._verdict.read_replicas()
+                return
+        raise ClusterFailure(f"{when}, not within {PATIENCE_S} s: {self._unsettled()}")
+
+    def _unsettled(self) -> str:
+        """The first thing that is not as it should be yet, empty if all is."""
+        with suppress(StopIteration):
+            return next(self._verdict.unsettled())
+        return ""
+
+
+def _close(loop: LivesLoop) -> None:
+    """Close a loop on which tasks have not ended, without running any of their clean-up."""
+    loop.set_exception_handler(lambda *_: None)
+    tasks: list[asyncio.Task[Any]] = [*asyncio.all_tasks(loop), *loop.dead_tasks]
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody waits for it
+        coroutine = task.get_coro()
+        with suppress(BaseException):
+            coroutine.close()
+    asyncio.set_event_loop(None)
+    loop.close()

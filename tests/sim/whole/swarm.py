@@ -1,0 +1,187 @@
+"""The swarm: what a seed chooses of sizes, speeds, clients and faults. No two runs are alike, and
+each run leaves out some of what others have.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from pixy.config import JournalConfig, StorageConfig
+from pixy.storage import WriterPace
+from tests.sim.whole.faults import FaultKind
+from tests.sim.whole.network import Weather
+
+__all__ = ["Focus", "Formation", "Habits", "Sizes", "Swarm", "draw_swarm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Formation:
+    """How the cluster comes into being.
+
+    Attributes:
+        listed: machines of the join list; one of them alone: a lone node, which others join.
+        late_s: largest delay of a first start.
+    """
+
+    listed: int
+    late_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Options of every node.
+
+    Attributes:
+        interleaves: jobs of worker threads pause at calls on the disk.
+        queue_bytes: unsent bytes of a connection to a peer.
+    """
+
+    journal: JournalConfig
+    storage: StorageConfig
+    pace: WriterPace
+    interleaves: bool
+    queue_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What clients do.
+
+    Attributes:
+        clients: number of clients.
+        open_max: calls that a client has open at a time.
+        think_s: mean time between two calls of a client.
+        moves: probability that a client changes its node before a call.
+        patience_s: times after which a client gives up.
+        kinds: kinds of calls, with their weights.
+        stable_topics: topics that are never deleted.
+        passing_topics: topics that may be.
+        groups: consumer groups.
+        sizes: bytes of filling in a record.
+    """
+
+    clients: int
+    open_max: int
+    think_s: float
+    moves: float
+    patience_s: Sequence[float]
+    kinds: dict[str, int]
+    stable_topics: Sequence[str]
+    passing_topics: Sequence[str]
+    groups: Sequence[str]
+    sizes: Sequence[int]
+
+    @property
+    def topics(self) -> Sequence[str]:
+        """All topics."""
+        return [*self.stable_topics, *self.passing_topics]
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """Choices of one seed.
+
+    Attributes:
+        weather: of the network while nothing particular happens.
+        secret: shared by all nodes, empty for none.
+        clocks_apart_ms: largest error of a wall clock.
+        faults: kinds that may happen, with their weights.
+        faults_count: number of faults.
+        faults_from_s: virtual time of the first one: 0 for faults while the cluster forms.
+        duration_s: virtual time before everything is healed.
+        heals_all: everything is healed; else a minority stays as it is, for good.
+    """
+
+    formation: Formation
+    sizes: Sizes
+    habits: Habits
+    weather: Weather
+    secret: bytes
+    clocks_apart_ms: int
+    faults: dict[FaultKind, int]
+    faults_count: int
+    faults_from_s: float
+    duration_s: float
+    heals_all: bool
+
+
+Focus = Callable[[Swarm], Swarm]
+"""Changes what a seed has chosen."""
+
+_KINDS = {
+    "append": 45,
+    "fetch": 20,
+    "ranges": 5,
+    "search": 2,
+    "commit": 8,
+    "committed_offsets": 8,
+    "create": 3,
+    "alter": 2,
+    "delete": 1,
+    "describe": 4,
+    "list": 2,
+}
+
+
+def draw_swarm(rng: Random) -> Swarm:
+    """Choose everything."""
+    kinds = {kind: kind.weight for kind in FaultKind if rng.random() < 0.5}
+    return Swarm(
+        _draw_formation(rng),
+        _draw_sizes(rng),
+        _draw_habits(rng),
+        _draw_weather(rng),
+        rng.choice((b"", b"a secret of enough bytes")),
+        rng.choice((0, 0, 500, 30_000, 3_600_000)),
+        kinds or {FaultKind.CRASH: 1},
+        rng.randint(2, 9),
+        rng.choice((0.0, 0.0, 2.0, 4.0)),
+        rng.choice((8.0, 8.0, 12.0)),
+        rng.random() < 0.8,
+    )
+
+
+def _draw_formation(rng: Random) -> Formation:
+    return Formation(rng.choice((1, 1, 2, 3, 3, 3, 3, 3, 4)), rng.choice((0.0, 0.1, 1.0)))
+
+
+def _draw_sizes(rng: Random) -> Sizes:
+    journal = JournalConfig(
+        file_bytes=rng.choice((3000, 6000, 20_000)),
+        max_unapplied_bytes=rng.choice((3000, 10_000, 1 << 20)),
+        retain_bytes=rng.choice((0, 0, 3000, 1 << 20)),
+    )
+    storage = StorageConfig(
+        segment_bytes=rng.choice((1000, 4000, 50_000)),
+        tail_cache_bytes=rng.choice((0, 1000, 1 << 20)),
+        checkpoint_entries=rng.choice((3, 10, 30, 1000)),
+        reserve_bytes=0,
+    )
+    pace = WriterPace(gather_s=rng.choice((0.02, 0.1)), sync_after_s=rng.choice((0.1, 0.5, 2.0)))
+    return Sizes(journal, storage, pace, rng.random() < 0.15, rng.choice((20_000, 32 << 20)))
+
+
+def _draw_habits(rng: Random) -> Habits:
+    kinds = {
+        kind: weight for kind, weight in _KINDS.items() if kind in ("append", "create") or rng.random() < 0.8
+    }
+    return Habits(
+        clients=rng.choice((2, 3, 3, 5)),
+        open_max=rng.choice((1, 1, 4)),
+        think_s=rng.choice((0.05, 0.1, 0.2)),
+        moves=rng.choice((0.0, 0.05, 0.5)),
+        patience_s=rng.choice(((5.0,), (1.0, 5.0), (0.2, 2.0, 10.0))),
+        kinds=kinds,
+        stable_topics=("a", "b")[: rng.choice((1, 2))],
+        passing_topics=("c", "d")[: rng.choice((0, 1, 2))],
+        groups=("g", "h", "i")[: rng.choice((1, 2, 3))],
+        sizes=rng.choice(((1, 20), (1, 20, 200, 600), (1, 3000))),
+    )
+
+
+def _draw_weather(rng: Random) -> Weather:
+    return Weather(
+        rng.choice(((0.0001, 0.001), (0.0005, 0.01), (0.001, 0.05))),
+        lost=rng.choice((0.0, 0.0, 0.01, 0.05)),
+        window_bytes=rng.choice((4000, 1 << 16, 1 << 18)),
+    )

@@ -1,0 +1,224 @@
+"""Carries out the scheduled faults and actions of operators."""
+
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from pixy.cluster.metadata import METADATA_GROUP
+from tests.sim.whole.cluster import Cluster
+from tests.sim.whole.faults import Fault, FaultKind
+from tests.sim.whole.machine import Machine
+
+__all__ = ["Trouble"]
+
+_NEAR = (
+    ("create", ".journal"),
+    ("rename", "identity"),
+    ("rename", ".checkpoint"),
+    ("rename", ".checkpoint"),
+    ("sync", ".checkpoint.part"),
+    ("unlink", ".checkpoint"),
+    ("unlink", ".journal"),
+    ("unlink", ".log"),
+    ("create", ".log"),
+)
+"""Operations that create what others rely on, or remove what must be elsewhere by then."""
+_PHASES = ("before", "middle", "after")
+_CLOCK_STEPS_MS = (-3_600_000, -5_000, 5_000, 90_000, 3_600_000)
+
+
+class Trouble:
+    """Faults of one cluster.
+
+    Args:
+        cluster: see `Cluster`.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._scene = cluster.scene
+        self._actions: dict[FaultKind, Callable[[Random], None]] = {
+            FaultKind.CRASH: lambda rng: self._crash(self._machine(rng), rng),
+            FaultKind.CRASH_LEADER: lambda rng: self._crash(self._leader(rng), rng),
+            FaultKind.CRASH_AT: self._crash_at,
+            FaultKind.CRASH_NEAR: self._crash_near,
+            FaultKind.CRASH_ALL: self._crash_all,
+            FaultKind.STOP: lambda rng: self._machine(rng).stop(),
+            FaultKind.PAUSE: self._pause,
+            FaultKind.SPLIT: self._split,
+            FaultKind.ONE_WAY: self._one_way,
+            FaultKind.ONE_LINK: self._one_link,
+            FaultKind.ISOLATE_LEADER: self._isolate_leader,
+            FaultKind.STORM: self._storm,
+            FaultKind.SLOW_LINK: self._slow_link,
+            FaultKind.RESET: self._reset,
+            FaultKind.DAMAGE: self._damage,
+            FaultKind.SLOW_DISK: self._slow_disk,
+            FaultKind.STALLED_DISK: self._stalled_disk,
+            FaultKind.FULL_DISK: self._full_disk,
+            FaultKind.FAILING_DISK: self._failing_disk,
+            FaultKind.FAILING_READ: self._failing_read,
+            FaultKind.CLOCK: self._clock,
+            FaultKind.BURST: self._burst,
+            FaultKind.LAGGARD: self._laggard,
+        }
+
+    def happen(self, fault: Fault) -> None:
+        """Carry out a fault."""
+        action = self._actions.get(fault.kind)
+        if action is not None:
+            self._scene.note(f"*** {fault.kind.text} ({fault.number})")
+            self._scene.counts[fault.kind.text] += 1
+            action(Random(fault.seed))
+
+    # --- choices ----------------------------------------------------------------------------------
+
+    def _machine(self, rng: Random) -> Machine:
+        return rng.choice(list(self._cluster.machines.values()))
+
+    def _leader(self, rng: Random) -> Machine:
+        """The leader of some raft group, often of the metadata."""
+        groups = self._cluster.raft_groups()
+        raft_group = METADATA_GROUP if not groups or rng.random() < 0.4 else rng.choice(groups)
+        return self._cluster.leader(raft_group) or self._machine(rng)
+
+    def _some(self, rng: Random, leader: float) -> Machine:
+        """A leader with a probability, else any machine."""
+        return self._leader(rng) if rng.random() < leader else self._machine(rng)
+
+    def _others(self, machine: Machine) -> list[Machine]:
+        return [each for each in self._cluster.machines.values() if each is not machine]
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def _crash(self, machine: Machine, rng: Random) -> None:
+        machine.end(power=rng.random() < 0.7)
+        delay = rng.choice((0.01, 0.2, 1.0, 3.0)) * rng.random()
+        self._scene.loop.outside(delay, self._cluster.switch_on, machine)
+
+    def _crash_at(self, rng: Random) -> None:
+        disk = self._leader(rng).disk
+        disk.die_at = disk.operations + rng.randint(1, 12)
+        disk.die_phase = rng.choice(_PHASES)
+
+    def _crash_near(self, rng: Random) -> None:
+        disk = self._machine(rng).disk
+        disk.die_near = rng.choice(_NEAR)
+        disk.die_phase = rng.choice(_PHASES)
+
+    def _crash_all(self, rng: Random) -> None:
+        for machine in self._cluster.machines.values():
+            if machine.lives and rng.random() < 0.9:
+                self._crash(machine, rng)
+
+    def _pause(self, rng: Random) -> None:
+        self._some(rng, 0.6).pause(rng.choice((0.3, 1.0, 3.0, 10.0)) * rng.uniform(0.5, 1.0))
+
+    # --- disks and clocks -------------------------------------------------------------------------
+
+    def _slow_disk(self, rng: Random) -> None:
+        self._slow_down(self._some(rng, 0.6), rng.choice((0.05, 0.3)), rng.choice((0.5, 3.0)))
+
+    def _stalled_disk(self, rng: Random) -> None:
+        self._slow_down(self._some(rng, 0.6), rng.choice((3.0, 30.0)), rng.choice((3.0, 6.0)))
+
+    def _slow_down(self, machine: Machine, slow_s: float, duration_s: float) -> None:
+        machine.slow_s = slow_s
+        self._scene.loop.outside(duration_s, setattr, machine, "slow_s", 0.0)
+
+    def _full_disk(self, rng: Random) -> None:
+        machine = self._some(rng, 0.5)
+        machine.limit_room(rng.choice((0, 0, 300, 2000, 5000)))
+        self._scene.loop.outside(rng.choice((0.5, 2.0, 4.0)), machine.limit_room, None)
+
+    def _failing_disk(self, rng: Random) -> None:
+        disk = self._some(rng, 0.5).disk
+        disk.fail_at = disk.operations + rng.randint(1, 30)
+        disk.fail_errno = rng.choice((errno.EIO, errno.EIO, errno.ENOSPC))
+
+    def _failing_read(self, rng: Random) -> None:
+        machine = self._machine(rng)
+        machine.fails_reads, disk = True, machine.disk
+        disk.fail_read_at = disk.reads + rng.randint(1, 10)
+
+    def _clock(self, rng: Random) -> None:
+        self._machine(rng).clock.step_wall(rng.choice(_CLOCK_STEPS_MS))
+
+    # --- the network ------------------------------------------------------------------------------
+
+    def _ways(self, one: Machine, others: list[Machine]) -> list[tuple[str, str]]:
+        there = [(one.host, other.host) for other in others]
+        return [*there, *[way[::-1] for way in there]]
+
+    def _split(self, rng: Random) -> None:
+        machine = self._machine(rng)
+        self._cluster.network.cut(self._ways(machine, self._others(machine)), rng.uniform(0.2, 6.0))
+
+    def _one_way(self, rng: Random) -> None:
+        """Deaf or mute, towards one or all."""
+        machine = self._some(rng, 0.5)
+        others = self._others(machine)
+        if not others:
+            return
+        if rng.random() < 0.4:
+            others = [rng.choice(others)]
+        ways = [(machine.host, other.host) for other in others]
+        if rng.random() < 0.5:
+            ways = [way[::-1] for way in ways]
+        self._cluster.network.cut(ways, rng.uniform(0.2, 6.0))
+
+    def _one_link(self, rng: Random) -> None:
+        machine = self._some(rng, 0.5)
+        others = self._others(machine)
+        if others:
+            self._cluster.network.cut(self._ways(machine, [rng.choice(others)]), rng.uniform(0.5, 6.0))
+
+    def _isolate_leader(self, rng: Random) -> None:
+        """Calls go on at the leader."""
+        leader = self._leader(rng)
+        self._cluster.network.cut(self._ways(leader, self._others(leader)), rng.uniform(0.3, 5.0))
+        self._cluster.clients.burst(leader, rng.choice((0, 3, 12)), rng)
+
+    def _storm(self, rng: Random) -> None:
+        weather = replace(
+            self._cluster.network.weather,
+            delays_s=rng.choice(((0.001, 0.05), (0.05, 0.15))),
+            lost=rng.choice((0.0, 0.05, 0.2)),
+            again_s=rng.choice((0.3, 1.0)),
+        )
+        self._cluster.network.storm(rng.uniform(0.5, 4.0), weather)
+
+    def _slow_link(self, rng: Random) -> None:
+        machine = self._machine(rng)
+        others = self._others(machine)
+        weather = replace(self._cluster.network.weather, bytes_per_s=rng.choice((3000.0, 30_000.0)))
+        if others:
+            ways = self._ways(machine, [rng.choice(others)])
+            self._cluster.network.slow_down(ways, rng.uniform(1.0, 5.0), weather)
+
+    def _reset(self, rng: Random) -> None:
+        machine = self._machine(rng)
+        for other in self._others(machine):
+            if rng.random() < 0.7:
+                self._cluster.network.reset_connections(machine.host, other.host)
+
+    def _damage(self, rng: Random) -> None:
+        weather = replace(self._cluster.network.weather, damaged=rng.choice((0.002, 0.02)))
+        self._cluster.network.storm(rng.uniform(0.5, 3.0), weather)
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def _burst(self, rng: Random) -> None:
+        self._cluster.clients.burst(self._some(rng, 0.5), rng.choice((10, 30)), rng)
+
+    def _laggard(self, rng: Random) -> None:
+        """The journals of the others go on until they have no entries for it."""
+        machine, duration = self._machine(rng), rng.uniform(2.0, 6.0)
+        others = self._others(machine)
+        self._cluster.network.cut(self._ways(machine, others), duration)
+        for step in range(20 if others else 0):
+            self._scene.loop.outside(duration * step / 20, self._burst_soon, others, rng)
+
+    def _burst_soon(self, machines: list[Machine], rng: Random) -> None:
+        self._cluster.clients.burst(rng.choice(machines), 3, rng)

@@ -1,0 +1,271 @@
+"""Invariants of running nodes, checked after every turn of the loop: what has just changed in a
+raft group of a node is compared with what was seen of that group anywhere.
+
+- A term of a raft group has one leader, and the leader has every committed entry.
+- A committed entry is the same everywhere, and durable on a quorum of its configuration.
+- An applied entry was committed. At equal index the partition has equal offsets, the state machine
+  equal content, and the results of proposals are equal.
+- All nodes belong to one cluster, and no two processes have one node id and different secrets.
+
+A spy on the driver tells which groups may have changed, so the cost does not grow with their
+number.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+from zlib import crc32
+
+from pixy.cluster.driver import Driver
+from pixy.cluster.node_log import NodeLog
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.recovery import RecoveredNode
+from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.proposal_id import ProposalId
+from pixy.raft import ConfState, Entry, StateType
+from pixy.raft.quorum import VoteResult, joint_vote_result
+from pixy.raft.raft import Raft
+from tests.sim.cluster.failure import ClusterFailure
+from tests.sim.cluster.history import require
+from tests.sim.cluster.scene import Scene
+from tests.sim.whole.machine import Machine
+
+__all__ = ["Watches"]
+
+_DIGEST_EVERY = 4
+
+
+class _Committed(NamedTuple):
+    """A committed entry; its data as a checksum."""
+
+    term: int
+    type: int
+    kind: int
+    checksum: int
+    proposal: ProposalId | None
+
+
+class _History:
+    """What was seen of one raft group, on any node.
+
+    Attributes:
+        entries: committed entries by index.
+        last: index of the newest one.
+        leaders: leader of each term.
+        states: content of the application by index: end offset, digest, results of proposals.
+    """
+
+    __slots__ = ("entries", "last", "leaders", "states")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, _Committed] = {}
+        self.last = 0
+        self.leaders: dict[int, int] = {}
+        self.states: dict[tuple[int, str], Any] = {}
+
+
+class _Watch:
+    """One raft group of one process, and what was last seen of it.
+
+    Attributes:
+        compared: index as of which the application was compared.
+        led: last term in which it was seen as the leader.
+        conf_state: configuration when it was last seen.
+    """
+
+    __slots__ = ("compared", "conf_state", "group", "led", "machine")
+
+    def __init__(self, machine: Machine, group: RaftGroup) -> None:
+        self.machine = machine
+        self.group = group
+        self.compared = -1
+        self.led = 0
+        self.conf_state = group.storage.conf_state
+
+    def __str__(self) -> str:
+        return f"node of {self.machine}, raft group {self.group.raft_group}"
+
+
+class Watches:
+    """Compares nodes with each other.
+
+    Args:
+        scene: see `Scene`.
+        machines: all machines, by number.
+    """
+
+    def __init__(self, scene: Scene, machines: Mapping[int, Machine]) -> None:
+        self._scene = scene
+        self._machines = machines
+        self._histories: dict[int, _History] = {}
+        self._watches: dict[RaftGroup, _Watch] = {}
+        self._changed: dict[RaftGroup, None] = {}
+
+    @contextmanager
+    def spying(self) -> Iterator[None]:
+        """Hear of every group that may have changed."""
+        watches, changed = self, self._changed
+        drive, apply, open_log = Driver.drive, Driver._apply, NodeLog.__init__
+
+        def spy_on_drive(self: Driver, group: RaftGroup) -> None:
+            changed[group] = None
+            drive(self, group)
+
+        def spy_on_apply(self: Driver, group: RaftGroup, entries: list[Entry]) -> None:
+            changed[group] = None
+            watches._applying(group, entries)
+            apply(self, group, entries)
+
+        def spy_on_start(
+            self: NodeLog, disk: Any, clock: Any, options: Any, recovered: RecoveredNode, *more: Any
+        ) -> None:
+            for machine in watches._machines.values():
+                if machine.disk is disk:
+                    machine.recovered(recovered)
+            open_log(self, disk, clock, options, recovered, *more)
+
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(NodeLog, "__init__", spy_on_start))
+            stack.enter_context(patch.object(Driver, "drive", spy_on_drive))
+            stack.enter_context(patch.object(Driver, "_apply", spy_on_apply))
+            yield
+
+    def turn(self) -> None:
+        """Check everything that the last turn has changed."""
+        if self._scene.failure is not None:
+            raise self._scene.failure
+        if not self._changed:
+            return
+        changed = list(self._changed)
+        self._changed.clear()
+        for group in changed:
+            watch = self._watches.get(group) or self._watch(group)
+            if watch is not None and group.node is not None:
+                self._look(watch, group.node.raft)
+
+    def ended(self, machine: Machine) -> None:
+        """A process has ended."""
+        self._watches = {
+            group: watch for group, watch in self._watches.items() if watch.machine is not machine
+        }
+
+    def _watch(self, group: RaftGroup) -> _Watch | None:
+        """A watch of a group; None if its process has ended, or is not that far."""
+        for machine in self._machines.values():
+            if groups_of(machine).get(group.raft_group) is group:
+                watch = self._watches[group] = _Watch(machine, group)
+                return watch
+        return None
+
+    def history(self, raft_group: int) -> _History:
+        """What was seen of a raft group."""
+        found = self._histories.get(raft_group)
+        if found is None:
+            found = self._histories[raft_group] = _History()
+        return found
+
+    def _look(self, watch: _Watch, raft: Raft) -> None:
+        history = self.history(watch.group.raft_group)
+        watch.conf_state = raft.tracker.config
+        if raft.state is StateType.LEADER and raft.term != watch.led:
+            self._elected(watch, history, raft)
+        if watch.group.applied_index != watch.compared:
+            self._compare(watch, history)
+
+    # --- Raft -------------------------------------------------------------------------------------
+
+    def _elected(self, watch: _Watch, history: _History, raft: Raft) -> None:
+        watch.led = raft.term
+        other = history.leaders.setdefault(raft.term, raft.id)
+        require(other == raft.id, f"{watch}: leads in term {raft.term}, and so does node {other}")
+        last = history.last
+        if last >= raft.log.first_index():
+            term = history.entries[last].term
+            require(
+                raft.log.match_term(term, last),
+                f"{watch}: leads in term {raft.term} without entry {last} of term {term}",
+            )
+        self._scene.note(f"{watch.machine.number}   leads {watch.group.raft_group} in term {raft.term}")
+        self._scene.counts["leaders"] += 1
+
+    def _applying(self, group: RaftGroup, entries: list[Entry]) -> None:
+        """Committed entries are about to be applied, or held until it is known whose they are."""
+        watch = self._watches.get(group) or self._watch(group)
+        if watch is None:
+            return
+        try:
+            self._committed(watch, entries)
+        except ClusterFailure as failure:
+            self._scene.fail(failure)
+
+    def _committed(self, watch: _Watch, entries: list[Entry]) -> None:
+        history = self.history(watch.group.raft_group)
+        for entry in entries:
+            found = _Committed(entry.term, int(entry.type), entry.kind, crc32(entry.data), entry.proposal)
+            known = history.entries.setdefault(entry.index, found)
+            require(
+                found == known, f"{watch}: entry {entry.index} is committed as {found}, elsewhere as {known}"
+            )
+            if entry.index > history.last:
+                assert watch.group.node is not None
+                self._check_quorum(watch, watch.group.node.raft, entry)
+                history.last = entry.index
+                self._scene.counts["entries committed"] += 1
+
+    def _check_quorum(self, watch: _Watch, raft: Raft, entry: Entry) -> None:
+        """Check that a committed entry survives the crash of every node."""
+        raft_group = watch.group.raft_group
+        there: dict[int, bool] = {}
+        for machine in self._machines.values():
+            for node_id, journal in machine.journals:
+                has = journal.group(raft_group).has(entry.index, entry.term)
+                there[node_id] = there.get(node_id, False) or has
+        decided = any(_is_quorum(state, there) for state in (watch.conf_state, raft.tracker.config))
+        have = [node_id for node_id, has in there.items() if has]
+        require(
+            decided,
+            f"{watch}: entry {entry.index} of term {entry.term} is committed in {raft.tracker.config}, and durable on {have}",
+        )
+
+    # --- applications -----------------------------------------------------------------------------
+
+    def _compare(self, watch: _Watch, history: _History) -> None:
+        group = watch.group
+        index = watch.compared = group.applied_index
+        application = group.application
+        if application is None or not index:
+            return
+        require(index <= history.last, f"{watch}: applied {index}, committed {history.last}")
+        if isinstance(application, PartitionReplica):
+            if not application.deleted:
+                self._equal(watch, history, "end offset", application.log.end_offset)
+        elif isinstance(application, StateReplica) and self._is_due(history, index):
+            digest = 0
+            for key, value in sorted(application.machine.snapshot()):
+                digest = crc32(value, crc32(key, digest))
+            self._equal(watch, history, "digest", digest)
+        if self._is_due(history, index):
+            rows = [row.SerializeToString() for row in application.rows.snapshot().encoded()]
+            self._equal(watch, history, "results of proposals", rows)
+
+    @staticmethod
+    def _is_due(history: _History, index: int) -> bool:
+        return not index % _DIGEST_EVERY or (index, "digest") in history.states
+
+    def _equal(self, watch: _Watch, history: _History, what: str, found: Any) -> None:
+        known = history.states.setdefault((watch.compared, what), found)
+        require(
+            found == known, f"{watch}: {what} behind entry {watch.compared} is {found}, elsewhere {known}"
+        )
+
+
+def groups_of(machine: Machine) -> Mapping[int, RaftGroup]:
+    """Raft groups of the node of a machine, by id; none before its log is open."""
+    node = machine.node
+    node_log = None if node is None else getattr(node, "_log", None)
+    return {} if node_log is None else node_log.driver.groups
+
+
+def _is_quorum(state: ConfState, there: Mapping[int, bool]) -> bool:
+    return joint_vote_result(state.voters, state.voters_outgoing, there) is VoteResult.WON
