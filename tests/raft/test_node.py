@@ -410,6 +410,19 @@ def test_configuration_changes_that_a_restart_applies_again_have_no_effect(joint
     assert again.apply_conf_change(ConfChangeV2(), 4) == ConfState((1, 3))
 
 
+@pytest.mark.parametrize(("conf_index", "campaigns"), [(3, True), (2, False)])
+def test_a_campaign_waits_only_for_changes_that_the_configuration_does_not_include(
+    conf_index: int, campaigns: bool
+) -> None:
+    stored = storage(1)
+    stored.append([Entry(1, 3, RaftEntryType.CONF_CHANGE_V2), Entry(1, 4)])
+    stored.set_conf_state(ConfState((1,)), conf_index)
+    stored.set_hard_state(HardState(1, 1, 4))
+    one = node(stored)
+    one.campaign()
+    assert (one.raft.state is not StateType.FOLLOWER) == campaigns
+
+
 def test_a_new_group_begins_with_an_entry_per_member() -> None:
     stored = MemoryStorage()
     one = RaftNode(1, stored, CONFIG, Random(1))
