@@ -182,6 +182,10 @@ class Partitions:
         """True if this node is one of a partition's replicas."""
         return self._driver.node_id in replica.replicas
 
+    def is_here(self, topic: Topic, number: int) -> bool:
+        """True if this node has a replica of a topic's partition."""
+        return self._driver.node_id in self._replicas_of(topic, number)
+
     def made(self, topic: str) -> Sequence[PartitionReplica | None]:
         """The partitions of a topic by number; None for each that was not made."""
         of_topic = self._by_topic.get(topic)
