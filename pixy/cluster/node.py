@@ -28,7 +28,6 @@ from pixy.cluster.node_options import NodeObserver, NodeOptions
 from pixy.cluster.node_peers import Handler, NodePeers, OpenChannel, PeerDuties
 from pixy.cluster.node_status import raft_group_status
 from pixy.cluster.node_time import NodeTime
-from pixy.cluster.nodes import FIRST_NODE
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.peer_messages import Method
 from pixy.cluster.proposals import NEVER, Repeated
@@ -71,7 +70,7 @@ from pixy.proto.state_pb2 import (
     RemoveNode,
     StartNode,
 )
-from pixy.raft import ConfState, Entry
+from pixy.raft import Entry
 from pixy.records import TopicPartition
 from pixy.staging import Stages
 from pixy.steps import run_in_steps
@@ -634,7 +633,6 @@ class Node:
             find_part=self._stages.part,
             on_readiness=lambda topic: self._loop.call_soon(self.observer.topic_changed, topic),
         )
-        self._partitions.voters = ConfState((FIRST_NODE,))
         if self.peers is not None:
             self._partitions.elect = self.peers.elect
         self._reserve = Reserve(

@@ -30,6 +30,7 @@ from pixy.cluster.dropped_topic import DroppedTopic, take_some
 from pixy.cluster.group_names import GroupNames
 from pixy.cluster.group_recovery import recovered_group
 from pixy.cluster.metadata import Topic
+from pixy.cluster.nodes import FIRST_NODE
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.partition_recovery import PartitionRecovery
 from pixy.cluster.proposer_rows import ProposerRows
@@ -87,7 +88,6 @@ class Partitions:
         on_readiness: called with the name of a topic when one of its partitions becomes unready.
 
     Attributes:
-        voters: configuration of partitions without replicas of their own in metadata.
         elect: elects a leader of a new raft group, of which the other members may not know yet.
     """
 
@@ -107,7 +107,6 @@ class Partitions:
         self._cluster_id = directory.cluster_id
         self._storage = storage
         self._driver = driver
-        self.voters = ConfState((driver.node_id,))
         self.elect: Callable[[RaftGroup], None] = driver.campaign
         self._writer = writer
         self._upkeep = upkeep
@@ -176,7 +175,8 @@ class Partitions:
     def _replicas_of(self, topic: Topic, number: int) -> tuple[int, ...]:
         """Nodes of a partition's replicas, the preferred leader first."""
         replicas = topic.replicas[number] if number < len(topic.replicas) else ()
-        return replicas or self.voters.voters
+        # Topics of a release without placement are on the node that has made the cluster.
+        return replicas or (FIRST_NODE,)
 
     def has_replica(self, replica: PartitionReplica) -> bool:
         """True if this node is one of a partition's replicas."""
@@ -244,7 +244,7 @@ class Partitions:
 
     def _configuration(self, replica: PartitionReplica) -> ConfState:
         """Configuration of a partition that the journal knows nothing of."""
-        return ConfState(tuple(sorted(replica.replicas)), self.voters.learners)
+        return ConfState(tuple(sorted(replica.replicas)))
 
     def drop_topic(self, topic: Topic, then: Callable[[], None]) -> None:
         """Delete the partitions of a topic: unknown at once, their files removed later.
@@ -452,12 +452,13 @@ class Partitions:
             applied = LogPosition(position.term, position.index)
             replica.publication = replica.durable_publication = position.publication
             replica.rows = ProposerRows(position.rows)
+        configuration = self._configuration(replica)
         replica.group = group = recovered_group(
             replica.raft_group,
             recovered.group(replica.raft_group),
             applied,
             restoring.tail,
-            HardState(voters=sorted(replica.replicas), learners=self.voters.learners),
+            HardState(voters=configuration.voters, learners=configuration.learners),
         )
         self._driver.add(group)
         if restoring.damage is not None:

@@ -109,11 +109,15 @@ def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], byte
         DataDirectoryError, CorruptData: as `enter_directory` and `read_directory`.
     """
     entered = enter_directory(disk, directory, random_bytes, joins=False)
-    return read_directory(disk, directory, entered)
+    try:
+        return read_directory(disk, directory, entered)
+    except BaseException:
+        entered.lock.close()
+        raise
 
 
 def read_directory(disk: Disk, directory: Path, entered: EnteredDirectory) -> RecoveredNode:
-    """Read the locked data directory of a node, which is unlocked if that fails. Blocks.
+    """Read the data directory of a node, which stays locked. Blocks.
 
     Raises:
         DataDirectoryError: it is not writable, foreign or of a newer release.
@@ -126,13 +130,9 @@ def read_directory(disk: Disk, directory: Path, entered: EnteredDirectory) -> Re
         owner = (identity.cluster_id, identity.node_id)
         journal = recover_journal(disk, directory / "journal", owner)
         _check_not_lost(disk, directory, journal)
-        return RecoveredNode(lock, identity, journal)
     except OSError as error:
-        lock.close()
         raise DataDirectoryError(f"data directory {directory} cannot be used: {error}") from error
-    except BaseException:
-        lock.close()
-        raise
+    return RecoveredNode(lock, identity, journal)
 
 
 def _sync_ancestors(disk: Disk, directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pixy.cluster import node as node_module
-from pixy.cluster.recovery import RecoveredNode, recover_node
+from pixy.cluster.recovery import RecoveredNode, read_directory
 from pixy.errors import (
     CorruptData,
     DataDirectoryError,
@@ -53,7 +53,7 @@ async def test_the_first_use_of_a_group_writes_its_hard_state_and_configuration(
         await cluster.create_topic("topic", 2)
         await cluster.settle()
         assert (tmp_path / "data" / "identity").exists()
-        assert (cluster.node.node_id, cluster.node.metadata.groups_count) == (1, 1)
+        assert (cluster.node.node_id, cluster.node.metadata.groups_count) == (1, 8)
         assert set(hard_states(journal_of(cluster))) == {1}
         await cluster.append(b"value", partition=1)
         await cluster.commit(1)
@@ -262,11 +262,11 @@ async def test_missing_entries_of_a_partition_are_reported_before_anything_is_tr
         copy = copy_of(cluster.directory, "killed")
 
     def recover_and_lose(*arguments: Any) -> RecoveredNode:
-        recovered = recover_node(*arguments)
+        recovered = read_directory(*arguments)
         del recovered.journal.groups[1000].entries[0]
         return recovered
 
-    monkeypatch.setattr(node_module, "recover_node", recover_and_lose)
+    monkeypatch.setattr(node_module, "read_directory", recover_and_lose)
     before = {path: path.read_bytes() for path in sorted((copy / "topics").rglob("*.log"))}
     assert before
     reason = "raft group 1000 is applied up to entry 0, but the journal goes on with entry 2"

@@ -188,7 +188,7 @@ def test_checkpoints_are_shown_with_their_records(node: Path) -> None:
     assert [group["group"] for group in of_kind(lines, "group")] == ["group"]
     for path in (node / "state" / "metadata").glob("*"):
         lines = dumped(path)
-        assert of_kind(lines, "cluster")[0]["groups_count"] == 1
+        assert of_kind(lines, "cluster")[0]["groups_count"] == 8
         assert [topic["name"] for topic in of_kind(lines, "topic")][:1] == ["topic"]
 
 

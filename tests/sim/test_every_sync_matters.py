@@ -64,6 +64,7 @@ _KIND_AT = 8
 
 ALONE = {
     "cluster/recovery.py:_sync_ancestors sync_directory": 2,
+    "cluster/recovery.py:read_directory make_directory": 6,
     "storage/checkpoint.py:CheckpointStore._write_part sync": 1,
     "storage/checkpoint.py:CheckpointStore.write make_directory": 10,
     "storage/identity.py:_write sync": 3,
@@ -89,7 +90,7 @@ AIMS = {
     for aim in (
         Aim(
             "cluster/recovery.py:_sync_ancestors sync_directory",
-            missed="cluster/recovery.py:recover_node make_directory",
+            missed="cluster/recovery.py:enter_directory make_directory",
         ),
         # The first flush, over the header's page and others, is torn.
         Aim("storage/journal.py:Journal._create_file sync", behind=(2, 3)),
@@ -107,7 +108,7 @@ AIMS = {
 
 MASKED = {
     # A first start makes all names above the data directory durable.
-    "cluster/recovery.py:recover_node make_directory": (
+    "cluster/recovery.py:enter_directory make_directory": (
         "cluster/recovery.py:_sync_ancestors sync_directory",
         1,
     ),

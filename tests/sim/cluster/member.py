@@ -23,13 +23,13 @@ from pixy.cluster.replica import PartitionReplica, StateReplica
 from pixy.cluster.state_group_recovery import recover_state_group
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState
-from pixy.raft import ConfChangeV2, Entry, Message, Snapshot, StateType
+from pixy.raft import ConfChangeV2, ConfState, Entry, Message, Snapshot, StateType
 from pixy.records import TopicPartition
 from pixy.storage import Checkpoint, DamagedLog, EntryType, MakeWorker, Upkeep, run_on
 from tests.sim.cluster.counters import Counters
 from tests.sim.cluster.history import require
 from tests.sim.cluster.packets import ForwardedProposal, Packet, RaftMessages, SnapshotReport
-from tests.sim.cluster.swarm import TOPIC, Layout, Sizes
+from tests.sim.cluster.swarm import NODES, TOPIC, Layout, Sizes
 from tests.sim.disk import SimulatedDisk
 from tests.sim.world import DIRECTORY
 
@@ -128,6 +128,15 @@ class Member(Protocol):
         """The data of a snapshot does not come."""
 
 
+class _Partitions(Partitions):
+    """Partitions of which every node has a replica, whoever is a member at first."""
+
+    conf_state: ConfState
+
+    def _configuration(self, replica: PartitionReplica) -> ConfState:
+        return self.conf_state
+
+
 class LogMember:
     """Runs the log of a node.
 
@@ -144,7 +153,7 @@ class LogMember:
         self._outside = outside
         self._states: dict[int, StateReplica] = {}
         self._log: NodeLog
-        self._partitions: Partitions
+        self._partitions: _Partitions
         self._upkeep: Upkeep
         self._groups: Mapping[int, RaftGroup] = {}
         self._started = False
@@ -207,7 +216,7 @@ class LogMember:
         outside, log = self._outside, self._log
         groups = self._layout.partitions
         self._upkeep = Upkeep(outside.worker("pixy-upkeep", background=True), self._fault)
-        self._partitions = Partitions(
+        self._partitions = _Partitions(
             DataDirectory(outside.disk, DIRECTORY, recovered.identity.cluster_id),
             self._sizes.storage,
             log.driver,
@@ -216,8 +225,8 @@ class LogMember:
             find_part=lambda *_: None,
             on_readiness=lambda _: None,
         )
-        self._partitions.voters = self._layout.conf_state
-        topic = Topic(TOPIC, _TOPIC_ID, 1, {}, groups)
+        self._partitions.conf_state = self._layout.conf_state
+        topic = Topic(TOPIC, _TOPIC_ID, 1, {}, groups, (NODES,) * len(groups))
         self._partitions.put_topic(topic)
         self._partitions.apply = self._checked(self._partitions.apply)  # type: ignore[method-assign, assignment]  # to see each entry
         await self._partitions.restore(recovered, [topic], max(groups) + 1, self._files)

@@ -10,7 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 from pixy.cluster.driver import Driver
-from pixy.cluster.group_clock import GroupClock
 from pixy.cluster.proposals import Proposals
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import RaftGroup
@@ -55,7 +54,7 @@ def counting(counts: Counter[str]) -> Iterator[None]:
             (Proposals, "_repeated", _repeated),
             (Proposals, "overtaken", _overtaken),
             (Snapshots, "finish_install", _finish_install),
-            (GroupClock, "_hand_over", _hand_over),
+            (Driver, "hand_over", _hand_over),
         ):
             stack.enter_context(patch.object(where, name, spy(getattr(where, name), counts)))
         yield
@@ -153,7 +152,7 @@ def _finish_install(method: Method, counts: Counter[str]) -> Method:
 
 
 def _hand_over(method: Method, counts: Counter[str]) -> Method:
-    def hand_over(self: GroupClock, group: RaftGroup) -> None:
+    def hand_over(self: Driver, group: RaftGroup) -> None:
         method(self, group)
         counts[Rare.HANDED_OVER] += not group.leads
 

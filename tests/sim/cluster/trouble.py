@@ -36,6 +36,8 @@ class Trouble:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._scene = cluster.scene
+        # Only one: the two others must be a quorum.
+        self._has_older_self = False
         self._actions: dict[FaultKind, Callable[[Random], None]] = {
             FaultKind.CRASH: self._crash_some,
             FaultKind.CRASH_LEADER: self._crash_leader,
@@ -236,7 +238,7 @@ class Trouble:
     def _older_self(self, rng: Random) -> None:
         """A node is put back from a backup: all others refuse it."""
         machine = self._machine(rng)
-        if any(each.retired for each in self._cluster.machines.values()):
+        if self._has_older_self:
             return
         disk, durable = machine.disk.crashed(Random(rng.random())), machine.durable.copy()
         self._scene.loop.outside(rng.uniform(1.0, 5.0), self._put_back, machine, disk, durable)
@@ -244,12 +246,13 @@ class Trouble:
     def _put_back(self, machine: Machine, disk: SimulatedDisk, durable: DurableJournal) -> None:
         others = [each for each in self._cluster.machines.values() if each is not machine]
         newer = all(_is_known(each, machine, durable) for each in others)
-        if self._scene.healed or any(each.retired for each in self._cluster.machines.values()):
+        if self._scene.healed or self._has_older_self:
             return
         if not newer:
             self._scene.loop.outside(0.5, self._put_back, machine, disk, durable)
             return
         self._scene.note(f"{machine.id} is put back from a backup")
+        self._has_older_self = True
         machine.end(power=True)
         machine.put_back(disk, durable)
         machine.start()
