@@ -679,6 +679,45 @@ def test_a_later_snapshot_is_awaited_once_the_data_cannot_be_fetched() -> None:
     assert ready.awaited_snapshot.snapshot == LATER
 
 
+def test_a_leader_that_is_not_told_hears_nothing_of_a_snapshot_that_failed() -> None:
+    one, stored = awaiting()
+    one.snapshot_failed(SNAPSHOT, silently=True)
+    assert work(one, stored) == []
+    assert not one.snapshot_arrived(SNAPSHOT)
+    one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=SNAPSHOT))
+    awaited = one.ready().awaited_snapshot
+    assert awaited is not None
+    assert awaited.snapshot == SNAPSHOT
+
+
+def test_a_snapshot_is_awaited_until_it_arrives_or_fails_or_its_entries_come() -> None:
+    one, _ = awaiting()
+    assert one.awaits_snapshot(SNAPSHOT)
+    assert not one.awaits_snapshot(LATER)
+    one.snapshot_failed(SNAPSHOT)
+    assert not one.awaits_snapshot(SNAPSHOT)
+    one, _ = awaiting()
+    one.snapshot_arrived(SNAPSHOT)
+    assert not one.awaits_snapshot(SNAPSHOT)
+    one, stored = awaiting()
+    entries = [Entry(1, index) for index in range(3, 10)]
+    one.step(Message(MessageType.APP, 1, 2, 1, 1, 2, entries, 9))
+    work(one, stored)
+    assert not one.awaits_snapshot(SNAPSHOT)
+
+
+def test_a_sign_of_life_counts_for_the_quorum() -> None:
+    one, stored = leader_of_three()
+    one.raft.config = replace(one.raft.config, check_quorum=True)
+    for alive in (2, 3, 2, 99):
+        assert one.raft.state is StateType.LEADER
+        one.report_active(alive)
+        for _ in range(one.raft.config.election_tick):
+            one.tick()
+        work(one, stored)
+    assert one.raft.state is StateType.FOLLOWER
+
+
 def test_a_later_snapshot_is_awaited_once_the_first_is_not_needed() -> None:
     one, stored = awaiting()
     entries = [Entry(1, index) for index in range(3, 10)]
