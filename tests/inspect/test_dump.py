@@ -19,6 +19,7 @@ from tests.storage.journals import (
     entry,
     incarnation,
     journal_file,
+    peer_starts,
     record,
     reset,
     write_files,
@@ -120,7 +121,12 @@ def test_every_kind_of_record_of_a_journal_is_shown(tmp_path: Path) -> None:
         journal_file([[entry(1, batch_of(b"old"), version=1)]], version=1),
         journal_file(
             [
-                [incarnation(3), reset(5, 2), record(1, 0, index=6, term=2, commit=5)],
+                [
+                    incarnation(3),
+                    peer_starts((2, 7, 99)),
+                    reset(5, 2),
+                    record(1, 0, index=6, term=2, commit=5),
+                ],
                 [record(1, 4, index=7, term=3, payload=change, commit=6, proposal=(1, 3, 9))],
                 [record(4, 3, 1001, 8, 3, single), record(1, 5, 1001, 9, 3, piece), carried_over(5, 2)],
             ],
@@ -131,6 +137,8 @@ def test_every_kind_of_record_of_a_journal_is_shown(tmp_path: Path) -> None:
     lines = dumped(tmp_path)
     assert [fields["version"] for fields in of_kind(lines, "journal")] == [1, 2]
     assert of_kind(lines, "incarnation") == [{"number": 3}]
+    known = {"node_id": 2, "incarnation": 7, "flush_number": 99}
+    assert of_kind(lines, "peer_starts") == [{"starts": [known]}]
     [of_reset], [of_copy] = of_kind(lines, "log_reset"), of_kind(lines, "relocated_log_reset")
     assert of_reset == of_copy
     assert (of_reset["raft_group"], of_reset["index"], of_reset["term"]) == (1000, 5, 2)
