@@ -1,5 +1,6 @@
 """Data directories of all past releases can be read and written."""
 
+import asyncio
 import json
 import zipfile
 from pathlib import Path
@@ -9,12 +10,14 @@ import pytest
 
 from pixy.cluster import PartitionReplica
 from pixy.cluster.recovery import recover_node
+from pixy.errors import DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.records import TopicPartition, read_header
 from pixy.storage import EntryType, JournalRecord
 from tests.cluster.nodes import Cluster, copy_of
 from tests.cluster.staging import finished, publish, staged
 from tests.fakes.disk import RecordingDisk
+from tests.fakes.waiting import until
 from tests.fixtures.make_release import RELEASES, contents, make, present_name
 
 FIRST = "0.1.0"
@@ -127,6 +130,20 @@ async def test_entries_of_a_journal_of_version_1_get_offset_and_epoch_at_a_start
         chunk = log.read_memory(30, 1000)
         assert chunk is not None
         assert [read_header(batch).base_offset for batch in chunk.batches] == [30, 31]
+
+
+async def test_a_command_of_a_newer_release_ends_the_node_and_refuses_its_start(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    await cluster.node.start()
+    answered = asyncio.ensure_future(cluster.node.groups_command("group", b"\xfa\x07\x01x"))
+    await until(lambda: bool(cluster.faults))
+    answered.cancel()
+    await cluster.node.stop()
+    [fault] = cluster.faults
+    assert isinstance(fault, DataDirectoryError)
+    assert "a newer release wrote it" in str(fault)
+    with pytest.raises(DataDirectoryError, match="a newer release wrote it"):
+        await Cluster(tmp_path).node.start()
 
 
 async def test_the_directory_contains_every_kind_of_file(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from pixy.cluster import MetadataState
 from pixy.errors import DataDirectoryError
 from pixy.inspect import DumpLine, ReadOnlyDisk, dump
-from pixy.proto.state_pb2 import StagedPiece
+from pixy.proto.state_pb2 import CreateTopic, InitCluster, MetadataCommand, NodeRecord, StagedPiece
 from pixy.raft.messages import ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2
 from pixy.raft.wire import encode_conf_change
 from pixy.records import patch_batch
+from pixy.storage import CheckpointId, CheckpointStore, RealDisk
 from tests.cluster.stopped import contents, make_stopped
 from tests.fakes.batches import batch_of, bomb
 from tests.storage.journals import (
@@ -198,6 +200,22 @@ def test_checkpoints_are_shown_with_their_records(node: Path) -> None:
         lines = dumped(path)
         assert of_kind(lines, "cluster")[0]["groups_count"] == 1
         assert [topic["name"] for topic in of_kind(lines, "topic")][:1] == ["topic"]
+
+
+def test_a_checkpoint_of_metadata_shows_nodes_and_replicas(tmp_path: Path) -> None:
+    state = MetadataState()
+    first = NodeRecord(node_id=1, secret=b"\x05" * 16, address="host:1", incarnation=4)
+    for command in (
+        MetadataCommand(init_cluster=InitCluster(groups_count=8, first_node=first)),
+        MetadataCommand(create_topic=CreateTopic(name="t", topic_id=b"i", partitions=2)),
+    ):
+        state.apply(command.SerializeToString())
+    CheckpointStore(RealDisk(), tmp_path / "metadata").write(CheckpointId(1, 2), state.snapshot(), 0)
+    lines = dumped(tmp_path)
+    [node] = of_kind(lines, "node")
+    assert (node["node_id"], node["secret"], node["address"]) == (1, "05" * 16, "host:1")
+    [topic] = of_kind(lines, "topic")
+    assert (topic["replica_sets"], topic["replica_set"]) == ([{"node_ids": [1]}], [0, 0])
 
 
 @pytest.mark.parametrize(
