@@ -1,6 +1,5 @@
 """Data directories of all past releases can be read and written."""
 
-import asyncio
 import json
 import zipfile
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from pixy.cluster import PartitionReplica
 from pixy.cluster.recovery import recover_node
+from pixy.cluster.replica import Replica
 from pixy.errors import DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.records import TopicPartition, read_header
@@ -132,16 +132,24 @@ async def test_entries_of_a_journal_of_version_1_get_offset_and_epoch_at_a_start
         assert [read_header(batch).base_offset for batch in chunk.batches] == [30, 31]
 
 
-async def test_a_command_of_a_newer_release_ends_the_node_and_refuses_its_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["state group metadata", "state group groups-n", "partition topic-0"])
+async def test_a_command_of_a_newer_release_ends_the_node_and_refuses_its_start(
+    tmp_path: Path, where: str
+) -> None:
     cluster = Cluster(tmp_path)
     await cluster.node.start()
-    answered = asyncio.ensure_future(cluster.node.groups_command("group", b"\xfa\x07\x01x"))
+    await cluster.create_topic()
+    groups = cluster.node.state_groups
+    target: Replica = {
+        "state group metadata": groups.metadata_replica,
+        "state group groups-n": groups.groups[0],
+    }.get(where, replica_of(cluster, "topic"))
+    cluster.node._propose_and_tell(target, b"\xfa\x07\x01x", lambda _: None)
     await until(lambda: bool(cluster.faults))
-    answered.cancel()
     await cluster.node.stop()
     [fault] = cluster.faults
     assert isinstance(fault, DataDirectoryError)
-    assert "a newer release wrote it" in str(fault)
+    assert f"{where} has a command that this release does not know: a newer" in str(fault)
     with pytest.raises(DataDirectoryError, match="a newer release wrote it"):
         await Cluster(tmp_path).node.start()
 
