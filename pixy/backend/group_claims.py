@@ -129,8 +129,8 @@ class GroupClaims:
             log.info("another node was faster", group=group, reason=str(error))
 
     async def release(self, group: str) -> None:
-        """Release a group without members here. Goes on in the background if that takes long, and is
-        repeated if it fails.
+        """Release a group without members here. Goes on in the background if that takes long, and
+        is repeated if it fails.
         """
         if group in self._held:
             await asyncio.wait({self._release_soon(group)}, timeout=_RELEASE_S)

@@ -168,7 +168,7 @@ class NodePeers:
             incarnation=node_log.incarnation.number if started and node_log is not None else 0,
             flush_number=node_log.journal.flush_number if started and node_log is not None else 0,
             process=self._process,
-            # The list counts at the first start: a node that belongs to a cluster has no use for it.
+            # The list is for the first start: a node that belongs to a cluster does without.
             join_hash=b"" if self._cluster_id else self._options.join_hash,
             address=self._options.address,
             version=self._options.version,

@@ -283,8 +283,8 @@ class Publisher:
             self._roll_forward.begin(publication, starting=False)
 
     def _is_elsewhere(self, publication: Publication) -> bool:
-        """True if another node rolls a publication forward: the one that has its stages, and the only
-        replica of each partition.
+        """True if another node rolls a publication forward: the one that has its stages, and the
+        only replica of each partition.
         """
         for part in publication.parts:
             topic = self._metadata.topics.get(part.topic)
