@@ -1,6 +1,5 @@
 """`pixy cluster recover`: one node goes on alone after the majority is lost for good. Offline."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +43,8 @@ def recover(data_dir: Path, entry: str, gone: bool, lossy: bool, as_json: bool) 
     Afterwards this node is the only one of its cluster. The other nodes are refused if they come
     back, and new ones join it. Never do this on two nodes of one cluster.
     """
+    import asyncio
+
     from pixy.cli.logs import setup_logging
     from pixy.cluster import LostMajority
     from pixy.config import LoggingConfig
