@@ -36,7 +36,6 @@ from pixy.cluster.peer_messages import (
     decode_proposals,
     decode_raft,
 )
-from pixy.cluster.peer_starts import PeerStarts
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
@@ -142,7 +141,6 @@ class NodePeers:
         # Nodes that the member named which let this one join.
         self._joined: list[tuple[int, str]] = []
         self._learning: asyncio.Task[None] | None = None
-        self.starts = PeerStarts()
         self.waiting_for = ""
         self.stopping = False
         hooks = PeerHooks(
@@ -231,7 +229,7 @@ class NodePeers:
         self.members = Members(
             identity.node_id,
             self.channel,
-            self.starts,
+            node_log.peer_starts,
             lambda: groups.metadata.nodes,
             self._clock,
             self._on_lost,
