@@ -6,7 +6,7 @@ CACHE := .cache
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo demo-spark test test-fast test-all test-rest test-lowest attacks fuzz check format proto reference docs \
+.PHONY: help run cluster demo demo-spark test test-fast test-all test-rest test-lowest attacks fuzz check format proto reference docs \
     wheel bench bench-kafka clean
 
 help:  ## list the targets
@@ -32,6 +32,9 @@ $(BIN)/.pixy-docs: $(BIN)/.pixy-dev
 
 run: $(BIN)/.pixy  ## start the daemon with config.yaml; data goes to ./pixy-data
 	@$(BIN)/pixy serve --config config.yaml $(ARGS)
+
+cluster: $(BIN)/.pixy  ## three nodes on this machine, data in ./pixy-data/cluster-1 to 3; Ctrl-C ends them
+	@$(BIN)/python examples/cluster.py $(ARGS)
 
 demo: $(BIN)/.pixy  ## produce, consume, ack and offsets on a temporary daemon
 	@$(BIN)/python examples/demo.py

@@ -345,7 +345,8 @@ class Daemon:
             ),
         )
         open_channel = None if self._peers is None else self._peers.channel
-        return EmbeddedBackend(Node(RealDisk(), self._clock, options, self.on_fault, open_channel))
+        node = Node(RealDisk(), self._clock, options, self.on_fault, open_channel)
+        return EmbeddedBackend(node, config.producer.timeout)
 
     def counts(self) -> dict[str, int]:
         """Current numbers of tasks, connections and calls, and of what each cluster buffers for its

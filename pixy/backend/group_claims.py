@@ -33,7 +33,8 @@ log = structlog.get_logger(__name__)
 SILENT_S = 5.0
 """Seconds without a connection after which a node's claims may be taken over."""
 _LOOK_S = 1.0
-_LAST_RELEASES_S = 2.0
+_RELEASE_S = 2.0
+"""Longest wait for a release."""
 
 
 class GroupClaims:
@@ -128,9 +129,16 @@ class GroupClaims:
             log.info("another node was faster", group=group, reason=str(error))
 
     async def release(self, group: str) -> None:
-        """Release a group without members here; tried again later if that fails."""
-        if group not in self._held:
-            return
+        """Release a group without members here. Goes on in the background if that takes long, and
+        is repeated if it fails.
+        """
+        if group in self._held:
+            await asyncio.wait({self._release_soon(group)}, timeout=_RELEASE_S)
+
+    def _release_soon(self, group: str) -> "asyncio.Task[None]":
+        return self._tasks.spawn(self._release(group), f"release {group}")
+
+    async def _release(self, group: str) -> None:
         async with self._lock(group):
             if group not in self._held or (self._has_members(group) and not self._stopping):
                 return
@@ -147,13 +155,8 @@ class GroupClaims:
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
-        releases = [asyncio.ensure_future(self.release(group)) for group in list(self._held)]
-        if releases:
-            _, late = await asyncio.wait(releases, timeout=_LAST_RELEASES_S)
-            for each in late:
-                each.cancel()
-            if late:
-                await asyncio.wait(late)
+        if self._held:
+            await asyncio.wait(map(self._release_soon, list(self._held)), timeout=_RELEASE_S)
 
     def _hold(self, group: str, *, granted: bool) -> None:
         self._held[group] = granted
@@ -173,7 +176,7 @@ class GroupClaims:
             if self._has_members(group):
                 self.look(group)
             elif group not in self._locks:
-                self._tasks.spawn(self.release(group), f"release {group}")
+                self._release_soon(group)
         self._timer = self._loop.call_later(_LOOK_S, self._look) if self._held else None
 
     def _is_taken(self, group: str) -> bool:

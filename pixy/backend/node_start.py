@@ -20,16 +20,12 @@ class NodeStart:
 
     Args:
         node: not started.
-
-    Attributes:
-        is_over: True once the node serves.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._task: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
-        self.is_over = False
 
     async def run(self) -> None:
         """Start the node; returns when it serves, or waits for others.
@@ -48,9 +44,14 @@ class NodeStart:
             waits.cancel()
         if task.done():
             task.result()
-            self._end()
+            self._over.set()
         else:
             task.add_done_callback(self._ended)
+
+    @property
+    def is_over(self) -> bool:
+        """True once the node serves."""
+        return self._node.has_started
 
     @property
     def fault(self) -> str:
@@ -62,7 +63,7 @@ class NodeStart:
 
     def check(self) -> None:
         """Raises Unavailable with the reason until the node serves."""
-        if not self.is_over:
+        if not self._node.has_started:
             raise Unavailable(self.fault)
 
     async def wait(self) -> None:
@@ -80,8 +81,4 @@ class NodeStart:
         if error is not None:
             self._node.on_fault(error)
         elif not task.cancelled():
-            self._end()
-
-    def _end(self) -> None:
-        self.is_over = True
-        self._over.set()
+            self._over.set()

@@ -44,6 +44,8 @@ class RemoteLeaders:
             await asyncio.sleep(_PAUSE_S)
         finally:
             self._asking.discard(topic.name)
+        # Whoever looks at it next asks again if leaders are still unknown.
+        self._on_answer(topic.name)
 
     async def ask(self, topic: Topic) -> None:
         """Ask for the leaders of partitions without a replica here; nodes that do not answer are

@@ -9,6 +9,7 @@ import click
 from pixy.cli.confirmation import confirm
 from pixy.cli.connection import CallFailed, DaemonConnection, client_command
 from pixy.cli.output import print_json, print_line, print_table, report_error
+from pixy.cli.recover import recover
 
 if TYPE_CHECKING:
     from pixy.proto.pixy_cluster_pb2 import NodeStatus, RaftGroupStatus, StatusResponse
@@ -22,7 +23,10 @@ _CLOCK_SHOWN_MS = 100
 
 @click.group()
 def cluster() -> None:
-    """Show the nodes of a cluster, or take nodes out of it."""
+    """Show the nodes of a cluster, take nodes out of it, or recover from a lost majority."""
+
+
+cluster.add_command(recover)
 
 
 @cluster.command()

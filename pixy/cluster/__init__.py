@@ -5,6 +5,7 @@ from pixy.cluster.coordinator import Coordinator, Member
 from pixy.cluster.entry_offsets import misplaced_batch, published_records
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, Claim, GroupsState
+from pixy.cluster.lost_majority import LossReport, LostMajority, SurvivingGroup
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
@@ -37,6 +38,8 @@ __all__ = [
     "ClusterStatus",
     "Coordinator",
     "GroupsState",
+    "LossReport",
+    "LostMajority",
     "Member",
     "MemberState",
     "MemberStatus",
@@ -53,6 +56,7 @@ __all__ = [
     "ReplicaCalls",
     "SinksState",
     "StateReplica",
+    "SurvivingGroup",
     "Topic",
     "check_journal_reaches",
     "check_reset",

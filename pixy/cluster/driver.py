@@ -111,6 +111,9 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         # Groups whose followers may not know the commit index, in the order of their commits.
         self._committed: dict[RaftGroup, None] = {}
+        self._commit_delay_s = options.commit_delay_s
+        self._passing_on: asyncio.Handle | None = None
+        self._commit_timer: asyncio.TimerHandle | None = None
         self.groups: dict[int, RaftGroup] = {}
         self.unapplied_bytes = 0
         # Bytes that may be proposed before the node is asked for room again.
@@ -436,8 +439,10 @@ class Driver:
                     and group.proposals is not None
                 ):
                     group.proposals.applied(proposal[2], result)
-                elif self.watched:
-                    self.watched.applied(group.raft_group, proposal, result)
+                else:
+                    group.is_awaited = True
+                    if self.watched:
+                        self.watched.applied(group.raft_group, proposal, result)
         self.unapplied_bytes -= size
         node = group.node
         assert node is not None, "no entry removes its own group"
@@ -450,14 +455,21 @@ class Driver:
             group.storage.release(group.applied_index)
 
     def _pass_commit_on(self, group: RaftGroup) -> None:
-        """Tell the followers of a new commit index in the next iteration of the loop, unless an
-        entry does: callers that were just answered often have the next one at hand.
+        """Tell the followers of a new commit index: at once if one of them waits for the result of
+        its proposal, else in a moment, unless an entry does until then.
         """
-        if not self._committed:
-            self._loop.call_soon(self._pass_commits_on)
         self._committed[group] = None
+        if group.is_awaited or not self._commit_delay_s:
+            group.is_awaited = False
+            if self._passing_on is None:
+                self._passing_on = self._loop.call_soon(self._pass_commits_on)
+        elif self._commit_timer is None:
+            self._commit_timer = self._loop.call_later(self._commit_delay_s, self._pass_commits_on)
 
     def _pass_commits_on(self) -> None:
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+        self._commit_timer = self._passing_on = None
         groups, self._committed = self._committed, {}
         for group in groups:
             if group.node is not None and not self._stopped:

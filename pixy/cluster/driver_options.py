@@ -34,6 +34,11 @@ RAFT_CONFIG = RaftConfig(
 CACHE_BYTES = 64 << 20
 """Applied entries in memory, of all groups of a node."""
 
+COMMIT_DELAY_S = 0.003
+"""A sequence of calls of one client has the next entry by then. What it costs is that consumers on
+other nodes than the leader's see a record that much later.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class DriverHooks:
@@ -78,6 +83,8 @@ class DriverOptions:
         cache_bytes: limit of the applied entries in memory, for followers that are close behind.
         tick_s: seconds between calls of `tick`.
         config: options of the Raft core.
+        commit_delay_s: seconds until followers are told of a commit index for which none of them
+            waits, if no entry does that before.
     """
 
     node_id: int
@@ -86,3 +93,4 @@ class DriverOptions:
     cache_bytes: int = CACHE_BYTES
     tick_s: float = 0.1
     config: RaftConfig = RAFT_CONFIG
+    commit_delay_s: float = COMMIT_DELAY_S

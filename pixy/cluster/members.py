@@ -19,7 +19,8 @@ import structlog
 from pixy.clock import Clock
 from pixy.cluster.nodes import NodeInfo, why_refused
 from pixy.cluster.peer_messages import Beat, Forwarded, MessageKind, encode_beat, encode_proposal, encode_raft
-from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.cluster.peer_start_record import PeerStartRecord
+from pixy.cluster.peer_starts import PeerStart
 from pixy.peers import Address, Hello, PeerChannel
 from pixy.raft import Message
 
@@ -70,7 +71,7 @@ class Members:
         self,
         node_id: int,
         channel: PeerChannel,
-        starts: PeerStarts,
+        starts: PeerStartRecord,
         registered: Callable[[], dict[int, NodeInfo]],
         clock: Clock,
         on_lost: Callable[[int], None],

@@ -171,7 +171,7 @@ class MetadataState:
             case "forget_node":
                 result = self._remove_node(command.forget_node.node_id, lost=True)
             case _:
-                raise newer_command("metadata")
+                raise newer_command("state group metadata")
         return result
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:

@@ -119,6 +119,7 @@ class Node:
         publisher: staged writes, from `start` on.
         observer: receives changes of topics.
         peers: the other nodes, from `start` on; None if it never has any.
+        has_started: True once `start` has returned.
         waits_for_others: set when `start` waits for other nodes: it may take any time from then on.
         methods: handlers of other nodes' calls; the layers above add theirs before `start`.
         reads: linearizable reads, from `start` on.
@@ -157,6 +158,7 @@ class Node:
         self._stages: Stages
         self.publisher: Publisher
         self.peers: NodePeers | None = None
+        self.has_started = False
         self.waits_for_others = asyncio.Event()
         self.methods: dict[int, Handler] = {}
         self.reads: ConfirmedReads
@@ -200,6 +202,7 @@ class Node:
             self.publisher.start()
             self._reserve.start()
             self._retention.start()
+            self.has_started = True
         except BaseException:
             if self.peers is not None:
                 await self.peers.stop()

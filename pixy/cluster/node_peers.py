@@ -36,7 +36,6 @@ from pixy.cluster.peer_messages import (
     decode_proposals,
     decode_raft,
 )
-from pixy.cluster.peer_starts import PeerStarts
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
@@ -142,7 +141,6 @@ class NodePeers:
         # Nodes that the member named which let this one join.
         self._joined: list[tuple[int, str]] = []
         self._learning: asyncio.Task[None] | None = None
-        self.starts = PeerStarts()
         self.waiting_for = ""
         self.stopping = False
         hooks = PeerHooks(
@@ -168,7 +166,7 @@ class NodePeers:
             incarnation=node_log.incarnation.number if started and node_log is not None else 0,
             flush_number=node_log.journal.flush_number if started and node_log is not None else 0,
             process=self._process,
-            # The list counts at the first start: a node of a cluster has no use for it.
+            # The list is for the first start: a node that belongs to a cluster does without.
             join_hash=b"" if self._cluster_id else self._options.join_hash,
             address=self._options.address,
             version=self._options.version,
@@ -231,7 +229,7 @@ class NodePeers:
         self.members = Members(
             identity.node_id,
             self.channel,
-            self.starts,
+            node_log.peer_starts,
             lambda: groups.metadata.nodes,
             self._clock,
             self._on_lost,

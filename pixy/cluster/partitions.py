@@ -30,6 +30,7 @@ from pixy.cluster.dropped_topic import DroppedTopic, take_some
 from pixy.cluster.group_names import GroupNames
 from pixy.cluster.group_recovery import recovered_group
 from pixy.cluster.metadata import Topic
+from pixy.cluster.newer_command import newer_command
 from pixy.cluster.nodes import FIRST_NODE
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.partition_recovery import PartitionRecovery
@@ -181,6 +182,10 @@ class Partitions:
     def has_replica(self, replica: PartitionReplica) -> bool:
         """True if this node is one of a partition's replicas."""
         return self._driver.node_id in replica.replicas
+
+    def is_here(self, topic: Topic, number: int) -> bool:
+        """True if this node has a replica of a topic's partition."""
+        return self._driver.node_id in self._replicas_of(topic, number)
 
     def made(self, topic: str) -> Sequence[PartitionReplica | None]:
         """The partitions of a topic by number; None for each that was not made."""
@@ -348,8 +353,9 @@ class Partitions:
                     replica.wake()
             case "publish_parts":
                 self._publish(replica, term, command.publish_parts)
-            case other:
-                raise AssertionError(f"partition command {other} is not known")
+            case _:
+                topic, partition = replica.partition
+                raise newer_command(f"partition {topic}-{partition}")
 
     def _publish(self, replica: PartitionReplica, term: int, command: PublishParts) -> None:
         if command.publication <= replica.publication:

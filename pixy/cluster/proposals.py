@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pixy.cluster.proposer_rows import WINDOW, Novelty, ProposerRows
-from pixy.errors import DeadlineExceeded, PixyError
+from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from pixy.proposal_id import ProposalId
 from pixy.raft import NONE
 from pixy.records import offsets_of
@@ -224,19 +224,24 @@ class Proposals:
             self.pump()
 
     def expire(self, now: float) -> None:
-        """Answer proposals that have not come through by their deadline: they still may."""
-        dones: list[Done] = []
+        """Answer proposals that have not come through by their deadline. Those in flight still may;
+        nobody has seen those that wait.
+        """
+        late: list[Done] = []
         for sequence, proposal in list(self._in_flight.items()):
             if proposal.deadline <= now:
-                dones += self._expired(sequence, proposal, now)
+                late += self._expired(sequence, proposal, now)
+        unseen: list[Done] = []
         if any(each.deadline <= now for each in self._waiting):
-            dones += [each.done for each in self._waiting if each.deadline <= now]
+            unseen = [each.done for each in self._waiting if each.deadline <= now]
             kept = [each for each in self._waiting if each.deadline > now]
             self._waiting.clear()
             self._waiting.extend(kept)
-        for done in dones:
+        for done in late:
             done(DeadlineExceeded("not known to be written by the deadline; it may be written"))
-        if dones:
+        for done in unseen:
+            done(Unavailable("not written: no leader could take it by the deadline"))
+        if late or unseen:
             self.pump()
 
     def _expired(self, sequence: int, proposal: Proposal, now: float) -> list[Done]:

@@ -105,6 +105,8 @@ class Publisher:
     def start(self) -> None:
         """Roll unfinished publications forward. The partitions and stages are recovered."""
         for publication in self._state.publications.values():
+            if self._is_elsewhere(publication):
+                continue
             log.info("resuming a publication", sink=publication.sink_id, publication=publication.number)
             self._roll_forward.begin(publication, starting=True)
         self.maybe_finish()
@@ -277,7 +279,19 @@ class Publisher:
     def committed(self, publication: Publication) -> None:
         """A publication was applied to `sinks`: from here on it happens."""
         self._expiry.published(publication.sink_id)
-        self._roll_forward.begin(publication, starting=False)
+        if not self._is_elsewhere(publication):
+            self._roll_forward.begin(publication, starting=False)
+
+    def _is_elsewhere(self, publication: Publication) -> bool:
+        """True if another node rolls a publication forward: the one that has its stages, and the
+        only replica of each partition.
+        """
+        for part in publication.parts:
+            topic = self._metadata.topics.get(part.topic)
+            known = topic is not None and topic.topic_id == part.topic_id
+            if topic is not None and known and not self._partitions.is_here(topic, part.partition):
+                return True
+        return False
 
     def topic_deleted(self, topic_id: bytes) -> None:
         """Drop what publications have for a deleted topic."""

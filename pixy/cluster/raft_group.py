@@ -79,6 +79,8 @@ class RaftGroup:
         removed: answer to proposals once the group is removed for good, None before.
         driving: True while the driver works off its work.
         has_work: True if the core has to be asked for work.
+        is_awaited: True if another node waits for the result of an entry that was applied since the
+            followers were told of the commit index.
         loading: True while entries are being loaded for a follower.
     """
 
@@ -93,6 +95,7 @@ class RaftGroup:
         "has_peers",
         "has_work",
         "held",
+        "is_awaited",
         "leads",
         "loading",
         "node",
@@ -137,6 +140,7 @@ class RaftGroup:
         self.removed: PixyError | None = None
         self.driving = False
         self.has_work = False
+        self.is_awaited = False
         self.loading = False
 
     def look_at_members(self) -> None:

@@ -280,9 +280,9 @@ class ProducerConfig:
     retry_max: int = _integer(6, "No effect: timeout limits how long a write is retried.", effect=NO_KIND)
     timeout: float = _seconds(
         10.0,
-        "How long a message may take to be answered, queueing and all attempts included.",
+        "How long a message may take to be answered, queueing and all attempts included. A node "
+        "that is alone has no such limit: it knows what becomes of the message.",
         above=0,
-        effect=KAFKA_ONLY,
     )
 
 

@@ -257,6 +257,54 @@ class AppliedPositions(_message.Message):
 Global___AppliedPositions: _TypeAlias = AppliedPositions  # noqa: Y015
 
 @_typing.final
+class NodeStart(_message.Message):
+    """Newest known start of another node; a journal record has a list of all of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    FLUSH_NUMBER_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    incarnation: _builtins.int
+    """Number of the start, and of the newest flush of its journal that was durable then."""
+    flush_number: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        flush_number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flush_number", b"flush_number", "incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeStart: _TypeAlias = NodeStart  # noqa: Y015
+
+@_typing.final
+class NodeStarts(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStart]: ...
+    def __init__(
+        self,
+        *,
+        starts: _abc.Iterable[Global___NodeStart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["starts", b"starts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeStarts: _TypeAlias = NodeStarts  # noqa: Y015
+
+@_typing.final
 class GroupStateRecord(_message.Message):
     """Checkpoint record of a state group's raft group: results of the last proposals, and the
     configuration. Without term and vote.

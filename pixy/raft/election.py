@@ -87,8 +87,8 @@ def ignore_timeout_now(raft: "Raft", m: Message) -> None:
 
 
 def start_campaign(raft: "Raft", campaign: Campaign) -> None:
-    """Campaign, unless this node is the leader, is not promotable, or has unapplied configuration
-    changes.
+    """Campaign, unless this node is the leader, is not promotable, or has committed configuration
+    changes that its configuration does not include yet.
 
     If it has to load entries to know that, it campaigns when they are loaded, unless it has heard
     from a leader before, or its term has changed.
@@ -119,7 +119,8 @@ def start_campaign(raft: "Raft", campaign: Campaign) -> None:
 
 def _has_unapplied_conf_change(raft: "Raft") -> bool:
     log = raft.log
-    lo, hi = max(log.applied, raft.no_conf_change_to) + 1, log.committed + 1
+    # A restart may have a configuration that is ahead of the applied entries.
+    lo, hi = max(log.applied, raft.conf_index, raft.no_conf_change_to) + 1, log.committed + 1
     page = raft.config.max_applying_size
     while lo < hi:
         try:

@@ -175,7 +175,13 @@ class DriverNode:
         self.journal = self._make_journal()
         self.journal.units = []
         options = DriverOptions(
-            node_id, setup.incarnation, Random(node_id), setup.cache_bytes, setup.tick_s, config=_CONFIG
+            node_id,
+            setup.incarnation,
+            Random(node_id),
+            setup.cache_bytes,
+            setup.tick_s,
+            _CONFIG,
+            commit_delay_s=0,
         )
         self.driver = Driver(self.journal, self._hooks(), options)
         self.application = PayloadLog()

@@ -3,7 +3,7 @@ calls are delivered by the test.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ class StateNode:
 
     Attributes:
         pairs: its state machine.
-        faults: what it cannot go on from.
+        faults: errors that it cannot go on from.
+        unexpected: exceptions of downloads.
     """
 
     log: NodeLog
@@ -73,11 +74,12 @@ class StateNode:
         self.pairs = Pairs()
         self.disk: RecordingDisk
         self.faults: list[BaseException] = []
+        self.unexpected: list[BaseException] = []
         self._network = network
         options = FetchingOptions(
             CLUSTER.hex(), node_id, slice_bytes=network.slice_bytes, pause_s=0.0, attempts_max=5
         )
-        self.fetching = SnapshotFetching(self._call, options, self.faults.append)
+        self.fetching = SnapshotFetching(self._call, options, self.unexpected.append)
 
     async def start(self) -> None:
         """Recover what the directory has."""
@@ -141,6 +143,7 @@ class StateNetwork:
         asked: slices that were asked for: node that was asked, and position.
         offers: snapshots that nodes were to fetch: node and index.
         intercept: see `Intercept`.
+        call: asks a node for another one.
     """
 
     def __init__(self, directory: Path, *voters: int, slice_bytes: int = 1000) -> None:
@@ -154,6 +157,7 @@ class StateNetwork:
         self.asked: list[tuple[int, int]] = []
         self.offers: list[tuple[int, int]] = []
         self.intercept: Intercept = lambda *_: None
+        self.call: Callable[[int, int, bytes], Awaitable[bytes]] = self._call
 
     def __getitem__(self, node_id: int) -> StateNode:
         return self.nodes[node_id]
@@ -169,7 +173,7 @@ class StateNetwork:
         await self.start(node_id)
         return self.nodes[node_id]
 
-    async def call(self, sender: int, peer: int, payload: bytes) -> bytes:
+    async def _call(self, sender: int, peer: int, payload: bytes) -> bytes:
         wanted = decode_request(payload)[1].wanted
         assert wanted is not None
         self.asked.append((peer, wanted.position))

@@ -16,7 +16,7 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import StateReplica
 from pixy.config import StorageConfig
 from pixy.raft import ConfState, Snapshot
-from pixy.storage import Checkpoint, CheckpointId, CheckpointStore
+from pixy.storage import Checkpoint, CheckpointDownload, CheckpointId, CheckpointStore
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.waiting import settle
@@ -263,6 +263,24 @@ async def test_a_checkpoint_that_cannot_be_written_does_not_arrive(tmp_path: Pat
     bench.checkpoints.install(bench.replica, bench.checkpoint_of(20, b"twenty"), arrived.append)
     await bench.step()
     assert (arrived, bench.events) == ([False], ["full"])
+
+
+async def test_a_complete_download_is_taken_over_and_not_written_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "state")
+    checkpoint = bench.checkpoint_of(20, b"twenty")
+    leader = CheckpointStore(RecordingDisk(), tmp_path / "leader")
+    leader.write(checkpoint.id, checkpoint.records, 1)
+    content = (leader.directory / checkpoint.id.file_name).read_bytes()
+    download = CheckpointDownload(bench.replica.store, checkpoint.id)
+    download.resume()
+    download.write(content, 0, len(content))
+    arrived: list[bool] = []
+    bench.checkpoints.install(bench.replica, checkpoint, arrived.append, downloaded=True)
+    await bench.step()
+    assert arrived == [True]
+    assert (tmp_path / "state" / checkpoint.id.file_name).read_bytes() == content
+    bench.checkpoints.restored(bench.replica, Snapshot(20, 1, ALL))
+    assert bench.machine.value == b"twenty"
 
 
 async def test_a_restored_state_has_nothing_since_its_checkpoint(tmp_path: Path) -> None:

@@ -62,14 +62,15 @@ def test_both_versions_are_served(api: Api) -> None:
 @pytest.mark.parametrize("topics", [0, 1, 2])
 @pytest.mark.parametrize("partitions", [0, 1, 2])
 def test_a_request_is_about_exactly_one_partition(topics: int, partitions: int) -> None:
-    each = (0, 7, (1000, 6, {}), 4096, {})
+    each: tuple[object, ...] = (0, 7, (1000, 6, {}), 4096, {})
     message = FETCH_SNAPSHOT_V1(3, 65536, [("metadata", [each] * partitions, {})] * topics, {})
     payload = HEADER.encode() + message.encode()
     assert decode_request(payload)[1].wanted == (WANTED if topics == partitions == 1 else None)
 
 
 def test_a_request_may_have_neither_topics_nor_partitions() -> None:
-    for topics in (None, [("metadata", None, {})]):
+    without: list[object] = [("metadata", None, {})]
+    for topics in (None, without):
         payload = HEADER.encode() + FETCH_SNAPSHOT_V1(3, 65536, topics, {}).encode()
         assert decode_request(payload)[1].wanted is None
 
@@ -118,7 +119,7 @@ def test_a_malformed_tag_is_rejected() -> None:
 
 
 def test_an_answer_without_content_has_none() -> None:
-    partition = (0, 0, (1000, 6, {}), 5000, 4096, None, {})
+    partition: tuple[object, ...] = (0, 0, (1000, 6, {}), 5000, 4096, None, {})
     fields = FETCH_SNAPSHOT_V1.encode_response((0, 0, [("metadata", [partition], {})], {}))
     answer = decode_answer(BytesIO(b"\0\0\0\x09\0" + fields).read(), WANTED, 9)
     assert (answer.content, answer.leader) == (b"", None)

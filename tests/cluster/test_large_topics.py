@@ -223,7 +223,7 @@ async def test_many_partitions_are_described_over_many_turns_before_they_appear(
     async with Cluster(tmp_path / "data").running() as cluster:
         backend = EmbeddedBackend(cluster.node)
         creating = asyncio.ensure_future(backend.create_topic("topic", MANY))
-        counted = await counts(lambda: len(backend._whole), MANY)
+        counted = await counts(lambda: len(backend._descriptions._whole), MANY)
         assert max(after - before for before, after in pairwise(counted)) <= 1000
         assert backend.topic("topic") is None
         assert [each.partition for each in (await creating).partitions] == list(range(MANY))

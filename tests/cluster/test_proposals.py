@@ -12,7 +12,7 @@ from pixy.cluster.proposals import Proposals, Proposer, Repeated
 from pixy.cluster.proposer_rows import WINDOW, ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
-from pixy.errors import DeadlineExceeded, TopicExists, UnknownPartition
+from pixy.errors import DeadlineExceeded, TopicExists, Unavailable, UnknownPartition
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, RaftNode
 from pixy.records import NewRecord, build_batch
@@ -325,7 +325,7 @@ def test_a_shared_entry_leaves_the_window_with_its_last_deadline() -> None:
     assert len(bench.proposals) == 0
 
 
-def test_the_deadline_says_that_the_outcome_is_unknown() -> None:
+def test_the_deadline_says_whether_the_outcome_is_unknown() -> None:
     bench = Bench()
     bench.lead(3)
     bench.submit(b"in flight", deadline=10.0)
@@ -335,7 +335,7 @@ def test_the_deadline_says_that_the_outcome_is_unknown() -> None:
     bench.proposals.expire(10.0)
     assert {name: type(result) for name, result in bench.results.items()} == {
         b"in flight": DeadlineExceeded,
-        b"waiting": DeadlineExceeded,
+        b"waiting": Unavailable,
     }
     bench.proposals.applied(1, 70)
     assert isinstance(bench.results[b"in flight"], DeadlineExceeded), "a caller has one answer"

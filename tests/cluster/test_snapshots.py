@@ -83,6 +83,52 @@ async def test_a_leader_goes_on_when_it_hears_of_the_end_of_a_snapshot(
     assert sent[:1] == [SNAP if failed else APP]
 
 
+async def test_a_leader_knows_who_waits_for_a_snapshot(network: DriverNetwork) -> None:
+    leader = await behind_the_log(network)
+    snapshots, snapshot = leader.driver.snapshots, snapshot_of(leader)
+    snapshots.offer(leader.group, lambda: snapshot)
+    assert (snapshots.waiting(leader.group), list(snapshots.offered)) == ({}, [])
+    snapshots.ready(leader.group)
+    assert (snapshots.waiting(leader.group), list(snapshots.offered)) == ({3: snapshot.index}, [leader.group])
+    assert network[2].driver.snapshots.waiting(network[2].group) == {}
+
+
+async def test_a_snapshot_that_is_not_made_yet_is_offered_to_nobody(network: DriverNetwork) -> None:
+    leader = await behind_the_log(network)
+    snapshots = leader.driver.snapshots
+    snapshots.offer(leader.group, lambda: None)
+    await network.tick(5)
+    assert (snapshots.waiting(leader.group), list(snapshots.offered), network[3].fetches) == ({}, [], [])
+
+
+async def test_a_group_without_data_tells_the_begin_of_its_log(network: DriverNetwork) -> None:
+    leader = await behind_the_log(network)
+    leader.driver.snapshots.offer(leader.group)
+    leader.driver.snapshots.ready(leader.group)
+    await network.run()
+    start = leader.group.storage.start
+    assert [snapshot for _, snapshot in network[3].fetches] == [Snapshot(start.index, start.term, ALL)]
+
+
+@pytest.mark.parametrize("silently", [True, False])
+async def test_a_leader_tries_again_at_once_only_if_it_is_told(
+    network: DriverNetwork, silently: bool
+) -> None:
+    leader = await behind_the_log(network)
+    snapshot = snapshot_of(leader)
+    leader.driver.snapshots.offer(leader.group, lambda: snapshot)
+    leader.driver.snapshots.ready(leader.group)
+    await network.run()
+    follower = network[3]
+    assert follower.driver.snapshots.awaits(follower.group, snapshot)
+    follower.driver.snapshots.failed(follower.group, snapshot, silently=silently)
+    assert not follower.driver.snapshots.awaits(follower.group, snapshot)
+    await network.run()
+    await network.tick(3)
+    assert len(follower.fetches) == (1 if silently else 2)
+    assert leader.driver.snapshots.waiting(leader.group) == {3: snapshot.index}
+
+
 # --- follower -------------------------------------------------------------------------------------
 
 
@@ -161,6 +207,8 @@ async def test_a_group_that_was_removed_meanwhile_needs_no_snapshot(follower: Dr
     snapshots.failed(group, snapshot)
     snapshots.ready(group)
     snapshots.report(group, 2, failed=False)
+    assert not snapshots.awaits(group, snapshot)
+    assert snapshots.waiting(group) == {}
     await follower.settle()
     assert follower.restored == []
 

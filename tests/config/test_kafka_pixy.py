@@ -121,7 +121,7 @@ def test_every_option_of_kafka_pixy_is_known_and_those_without_effect_are_named(
         "config.yaml:2: tcp_addr has no effect: this release has no HTTP API, only gRPC",
         "config.yaml:18: zoo_keeper is ignored: pixy needs no ZooKeeper",
         "proxies.main is kind: embedded, where producer.required_acks, producer.retry_backoff, producer.retry_max, "
-        "producer.timeout, consumer.fetch_max_wait, consumer.retry_backoff, consumer.rebalance_delay, kafka.seed_peers, "
+        "consumer.fetch_max_wait, consumer.retry_backoff, consumer.rebalance_delay, kafka.seed_peers, "
         "kafka.version, kafka.tls, kafka.ca_certificate_file, kafka.client_certificate_file, kafka.client_key_file, "
         "kafka.insecure, net.dial_timeout, net.read_timeout, net.write_timeout, net.sasl.enable, net.sasl.handshake, "
         "net.sasl.user, net.sasl.password have no effect",

@@ -20,7 +20,7 @@ from pixy.kafka_protocol.snapshot_messages import (
 
 BOTH = [FETCH_SNAPSHOT_V0, FETCH_SNAPSHOT_V1]
 
-ID = (1000, 6, {})
+ID: tuple[int, int, dict[int, bytes]] = (1000, 6, {})
 CLUSTER = {CLUSTER_ID_TAG: COMPACT_STRING.encode("Y2x1c3Rlcg")}
 LEADER = {CURRENT_LEADER_TAG: CURRENT_LEADER.encode((2, 7, {}))}
 
@@ -72,7 +72,7 @@ def test_a_response_has_the_bytes_of_kafkas(api: Api) -> None:
 
 
 def test_a_response_may_have_addresses_of_leaders() -> None:
-    endpoints = [(2, "h", 9092, {})]
+    endpoints: list[tuple[object, ...]] = [(2, "h", 9092, {})]
     encoded = bytes.fromhex(ANSWER + "01 00 0a 02 00000002 02 68 2384 00")
     decoded = FETCH_SNAPSHOT_V1.decode(BytesIO(encoded))
     assert NODE_ENDPOINTS.decode(BytesIO(decoded.tags[0])) == endpoints

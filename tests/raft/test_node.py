@@ -410,6 +410,19 @@ def test_configuration_changes_that_a_restart_applies_again_have_no_effect(joint
     assert again.apply_conf_change(ConfChangeV2(), 4) == ConfState((1, 3))
 
 
+@pytest.mark.parametrize(("conf_index", "campaigns"), [(3, True), (2, False)])
+def test_a_campaign_waits_only_for_changes_that_the_configuration_does_not_include(
+    conf_index: int, campaigns: bool
+) -> None:
+    stored = storage(1)
+    stored.append([Entry(1, 3, RaftEntryType.CONF_CHANGE_V2), Entry(1, 4)])
+    stored.set_conf_state(ConfState((1,)), conf_index)
+    stored.set_hard_state(HardState(1, 1, 4))
+    one = node(stored)
+    one.campaign()
+    assert (one.raft.state is not StateType.FOLLOWER) == campaigns
+
+
 def test_a_new_group_begins_with_an_entry_per_member() -> None:
     stored = MemoryStorage()
     one = RaftNode(1, stored, CONFIG, Random(1))
@@ -588,9 +601,7 @@ def test_a_late_answer_to_a_message_of_a_lower_term_leaves_a_probe_where_it_is()
 
 
 def leader_that_defers() -> tuple[RaftNode, MemoryStorage]:
-    """A leader whose followers have entry 4, which node 2 has acknowledged; they do not know that it
-    is committed.
-    """
+    """A leader that has committed entry 4 with node 2, and has told nobody."""
     one, stored = leader_of_three(replace(CONFIG, defer_commit_messages=True))
     for follower in (2, 3):
         one.step(Message(MessageType.APP_RESP, 1, follower, 1, index=3))
@@ -745,6 +756,45 @@ def test_a_later_snapshot_is_awaited_once_the_data_cannot_be_fetched() -> None:
     ready = one.ready()
     assert ready.awaited_snapshot is not None
     assert ready.awaited_snapshot.snapshot == LATER
+
+
+def test_a_leader_that_is_not_told_hears_nothing_of_a_snapshot_that_failed() -> None:
+    one, stored = awaiting()
+    one.snapshot_failed(SNAPSHOT, silently=True)
+    assert work(one, stored) == []
+    assert not one.snapshot_arrived(SNAPSHOT)
+    one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=SNAPSHOT))
+    awaited = one.ready().awaited_snapshot
+    assert awaited is not None
+    assert awaited.snapshot == SNAPSHOT
+
+
+def test_a_snapshot_is_awaited_until_it_arrives_or_fails_or_its_entries_come() -> None:
+    one, _ = awaiting()
+    assert one.awaits_snapshot(SNAPSHOT)
+    assert not one.awaits_snapshot(LATER)
+    one.snapshot_failed(SNAPSHOT)
+    assert not one.awaits_snapshot(SNAPSHOT)
+    one, _ = awaiting()
+    one.snapshot_arrived(SNAPSHOT)
+    assert not one.awaits_snapshot(SNAPSHOT)
+    one, stored = awaiting()
+    entries = [Entry(1, index) for index in range(3, 10)]
+    one.step(Message(MessageType.APP, 1, 2, 1, 1, 2, entries, 9))
+    work(one, stored)
+    assert not one.awaits_snapshot(SNAPSHOT)
+
+
+def test_a_sign_of_life_counts_for_the_quorum() -> None:
+    one, stored = leader_of_three()
+    one.raft.config = replace(one.raft.config, check_quorum=True)
+    for alive in (2, 3, 2, 99):
+        assert one.raft.state is StateType.LEADER
+        one.report_active(alive)
+        for _ in range(one.raft.config.election_tick):
+            one.tick()
+        work(one, stored)
+    assert one.raft.state is StateType.FOLLOWER
 
 
 def test_a_later_snapshot_is_awaited_once_the_first_is_not_needed() -> None:

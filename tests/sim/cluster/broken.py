@@ -171,7 +171,12 @@ def write_at_once(self: Checkpoints, replica: StateReplica) -> None:
 
 
 def install_at_once(
-    self: Checkpoints, replica: StateReplica, checkpoint: Checkpoint, done: Callable[[bool], None]
+    self: Checkpoints,
+    replica: StateReplica,
+    checkpoint: Checkpoint,
+    done: Callable[[bool], None],
+    *,
+    downloaded: bool,
 ) -> None:
     """The log is reset while the checkpoint is being written."""
     write = partial(replica.store.write, checkpoint.id, checkpoint.records, self._clock.wall_ms())

@@ -12,6 +12,7 @@ from zlib import crc32
 
 from pixy.clock import Clock
 from pixy.cluster.metadata import Topic
+from pixy.cluster.missing_copies import MissingCopies
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeOptions
 from pixy.cluster.partitions import Partitions
@@ -157,6 +158,7 @@ class LogMember:
         self._upkeep: Upkeep
         self._groups: Mapping[int, RaftGroup] = {}
         self._started = False
+        self._copies = MissingCopies()
         self._options = NodeOptions(
             DIRECTORY,
             sizes.journal,
@@ -185,7 +187,7 @@ class LogMember:
         )
         peers = LogPeers(
             send=lambda to, messages: self._outside.send(to, RaftMessages(messages)),
-            fetch=self._outside.fetch,
+            fetch=self._fetch,
             forward=self._forward,
             random=self._outside.random,
             config=self._sizes.raft,
@@ -236,6 +238,7 @@ class LogMember:
             self._partitions.group_of(replica)
 
     async def stop(self) -> None:
+        self._copies.stop()
         await self._log.stop()
         self._log.abandon()
         self._upkeep.stop()
@@ -244,6 +247,15 @@ class LogMember:
     def _fault(self, error: BaseException) -> None:
         self._log.give_up(error)
         self._outside.fault(error)
+
+    def _fetch(self, group: RaftGroup, message: Message) -> None:
+        if isinstance(group.application, StateReplica):
+            self._outside.fetch(group, message)
+            return
+        assert message.snapshot is not None
+        self._log.driver.snapshots.failed(group, message.snapshot, silently=True)
+        if isinstance(group.application, PartitionReplica):
+            self._copies.add(group.application, message)
 
     def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
         self._partitions.drop_segments(replica, log_begin_offset)

@@ -1,0 +1,158 @@
+"""A cluster of three nodes on this machine, to try what happens when one of them is killed.
+
+    python examples/cluster.py
+
+Each line of a node's log begins with its number. Ctrl-C stops the nodes in good order, a second one
+at once. Their data stays, and the next start continues with it.
+"""
+
+import argparse
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
+
+HOST = "127.0.0.1"
+PIXY = [sys.executable, "-m", "pixy"]
+STEP = 100
+"""Distance between the ports of two nodes."""
+PEER_PORT = 3
+"""Distance from a node's gRPC port to its peer port."""
+_PR_SET_PDEATHSIG = 1
+_END_WITH_PARENT = f"""
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGTERM)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+_WITH_PARENT = [sys.executable, "-c", _END_WITH_PARENT] if sys.platform == "linux" else []
+"""Has the kernel send SIGTERM to a node when this script ends, in whatever way."""
+
+
+class Cluster:
+    """The processes of the nodes.
+
+    Args:
+        count: number of nodes.
+        port: gRPC port of the first node.
+        folder: holds a data directory for each node.
+    """
+
+    def __init__(self, count: int, port: int, folder: Path) -> None:
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        self._nodes: list[subprocess.Popen[str]] = []
+        # Nodes whose logs have not ended.
+        self._running = 0
+        ports = [port + STEP * number for number in range(count)]
+        join = ",".join(f"{HOST}:{each + PEER_PORT}" for each in ports)
+        self.commands = [
+            [
+                *(
+                    "pixy",
+                    "serve",
+                    "--grpc-addr",
+                    f"{HOST}:{each}",
+                    "--peer-addr",
+                    f"{HOST}:{each + PEER_PORT}",
+                ),
+                *("--join", join, "--data-dir", str(folder / f"cluster-{number}")),
+            ]
+            for number, each in enumerate(ports, 1)
+        ]
+
+    def start(self) -> None:
+        """Start all nodes."""
+        for number, command in enumerate(self.commands, 1):
+            # In a session of its own, so that Ctrl-C does not reach it before this script stops it.
+            node = subprocess.Popen(
+                [*_WITH_PARENT, *PIXY, *command[1:]],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            self._nodes.append(node)
+            assert node.stdout is not None
+            threading.Thread(target=self._read, args=(number, node, node.stdout), daemon=True).start()
+            self._running += 1
+
+    def show_logs(self) -> None:
+        """Print the logs until all nodes have ended."""
+        while self._running:
+            line = self._lines.get()
+            if line is None:
+                self._running -= 1
+            else:
+                print(line, flush=True)
+
+    def stop(self) -> None:
+        """Stop all nodes in good order, at the same time."""
+        self._signal(signal.SIGTERM)
+        self.show_logs()
+
+    def kill(self) -> None:
+        """End all nodes as a crash does."""
+        self._signal(signal.SIGKILL)
+        for node in self._nodes:
+            node.wait()
+
+    @property
+    def exit_codes(self) -> list[int]:
+        """Exit codes of the nodes that have ended."""
+        return [node.returncode for node in self._nodes if node.poll() is not None]
+
+    def _signal(self, number: int) -> None:
+        for node in self._nodes:
+            if node.poll() is None:
+                node.send_signal(number)
+
+    def _read(self, number: int, node: "subprocess.Popen[str]", output: IO[str]) -> None:
+        for line in output:
+            self._lines.put(f"{number}| {line.rstrip()}")
+        code = node.wait()
+        self._lines.put(
+            f"{number}| ended with exit code {code}; start it again: {shlex.join(self.commands[number - 1])}"
+        )
+        self._lines.put(None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the nodes until Ctrl-C; returns the exit code."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=3, help="number of nodes (3)")
+    parser.add_argument("--port", type=int, default=19091, help="gRPC port of the first node (19091)")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("pixy-data"), help="where their data goes (./pixy-data)"
+    )
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    cluster = Cluster(options.nodes, options.port, options.folder)
+    print(f"{options.nodes} nodes, each in a process of its own; any of them takes any request:\n")
+    for command in cluster.commands:
+        print(f"  {shlex.join(command)}")
+    print(
+        f"\nIn another terminal: pixy cluster status --address {HOST}:{options.port}. Ctrl-C ends all nodes.\n",
+        flush=True,
+    )
+    try:
+        cluster.start()
+        cluster.show_logs()
+        return max(map(abs, cluster.exit_codes), default=0)
+    except KeyboardInterrupt:
+        print("stopping all nodes; once more Ctrl-C ends them at once", flush=True)
+        cluster.stop()
+        return 0 if not any(cluster.exit_codes) else 1
+    finally:
+        cluster.kill()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

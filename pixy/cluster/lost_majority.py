@@ -1,0 +1,339 @@
+"""A node goes on alone after the majority of its cluster is lost for good.
+
+Offline, on the data directory of one survivor. It gives up what consensus promises: the survivor
+may lack entries that were committed, and has some that were not. So nothing here decides by itself.
+`LostMajority.read` says what may be lost, `LostMajority.go_on_alone` acts.
+
+    read          lock, and recovery of the journal as at a start
+    report        for each raft group what the node has, and if others may have confirmed more
+    go on alone   one unit of the journal, which a crash keeps or loses as a whole:
+                    the incarnation, raised
+                    per raft group: a configuration with this node as the only voter, which includes
+                        all changes in its log; every entry counts as committed; a vote for itself
+                        in the next term
+                    in `metadata`: entries that forget each other node
+
+The next start finds the log of a cluster of one. The others are refused when they come back, as
+nodes that have left. The cluster id stays: clients and files know the cluster by it.
+
+May entries be missing? Committed entries are on a majority of the voters. They are all here if the
+others have no majority by themselves, so with two voters; not with three, if this node was behind.
+Nothing on this node's disk says that it was not.
+
+The road not taken: a new cluster id. Every file names its cluster, and would have to be rewritten.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pixy.cluster.group_recovery import continues
+from pixy.cluster.group_states import (
+    conf_state_of,
+    hard_state_of,
+    hard_state_record,
+    reset_record,
+    split_checkpoint,
+)
+from pixy.cluster.groups import FIRST_GROUPS_GROUP
+from pixy.cluster.metadata import METADATA_GROUP, MetadataState
+from pixy.cluster.nodes import NodeInfo
+from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.recovery import RecoveredNode, recover_node
+from pixy.cluster.sinks import SINKS_GROUP
+from pixy.cluster.state_group_recovery import check_reset
+from pixy.config import JournalConfig
+from pixy.errors import DataDirectoryError, FailedPrecondition
+from pixy.log_position import LogPosition
+from pixy.proto.state_pb2 import ForgetNode, GroupStateRecord, HardState, MetadataCommand
+from pixy.raft import ConfState, Snapshot
+from pixy.raft import HardState as RaftHardState
+from pixy.storage import (
+    Checkpoint,
+    CheckpointStore,
+    Disk,
+    EntryType,
+    Journal,
+    JournalOptions,
+    JournalRecord,
+    MakeWorker,
+    RecordKind,
+    RecoveredGroup,
+    UnitRecord,
+)
+
+__all__ = ["LossReport", "LostMajority", "SurvivingGroup"]
+
+_CONF_CHANGES = (EntryType.CONF_CHANGE, EntryType.CONF_CHANGE_V2)
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivingGroup:
+    """A raft group as the survivor has it.
+
+    Attributes:
+        name: of its state machine, or topic and partition.
+        voters: as far as the survivor knows, in both halves of a joint configuration.
+        last: its last entry.
+        commit: newest entry that is known to be committed.
+        may_lack: others may have confirmed entries that are missing here.
+    """
+
+    raft_group: int
+    name: str
+    voters: tuple[int, ...]
+    last: LogPosition
+    commit: int
+    may_lack: bool
+
+    @property
+    def uncommitted(self) -> int:
+        """Entries that are not known to be committed. They are kept."""
+        return self.last.index - self.commit
+
+
+@dataclass(frozen=True, slots=True)
+class LossReport:
+    """Holdings of a node, and its losses if it goes on alone.
+
+    Attributes:
+        node_id: the survivor.
+        lost_nodes: the others, which are forgotten.
+        groups: the raft groups with a replica here.
+        lost_partitions: partitions without a replica here, whose records are lost.
+    """
+
+    node_id: int
+    lost_nodes: tuple[NodeInfo, ...]
+    groups: tuple[SurvivingGroup, ...]
+    lost_partitions: tuple[str, ...]
+
+
+class _Continuation(NamedTuple):
+    """A raft group at the survivor, and how it goes on.
+
+    Attributes:
+        term: newest term that the survivor knows.
+        resets: the log begins anew behind a checkpoint that is ahead of the journal.
+    """
+
+    group: SurvivingGroup
+    term: int
+    resets: bool
+
+
+class LostMajority:
+    """The data directory of a survivor, locked until `close`.
+
+    Args:
+        disk: the disk of the directory.
+        directory: the data directory of one node.
+        recovered: contents of it.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, recovered: RecoveredNode) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._recovered = recovered
+        self._node_id = recovered.identity.node_id
+        self._metadata = MetadataState()
+        self._found = list(self._read_groups())
+        self.report = self._make_report()
+
+    @classmethod
+    def read(cls, disk: Disk, directory: Path) -> "LostMajority":
+        """Lock and read a data directory, with the repairs that every start makes. Blocks.
+
+        Raises:
+            DataDirectoryError: it is in use, not writable, no node's, or of a newer release.
+            CorruptData: durable data is damaged.
+            FailedPrecondition: the node needs no other one, or has left its cluster.
+        """
+        if not (directory / "identity").exists():
+            raise DataDirectoryError(f"{directory} is not the data directory of a node")
+        recovered = recover_node(disk, directory, os.urandom)
+        try:
+            return cls(disk, directory, recovered)
+        except BaseException:
+            recovered.lock.close()
+            raise
+
+    def close(self) -> None:
+        """Unlock the directory."""
+        self._recovered.lock.close()
+
+    async def go_on_alone(self, make_worker: MakeWorker) -> None:
+        """Make this node the only one of its cluster; durable on return.
+
+        Args:
+            make_worker: makes the thread that writes the journal, which is stopped on return.
+
+        Raises:
+            DataDirectoryError: the disk is full, or broken. On a full disk nothing has changed.
+        """
+        recovered = self._recovered
+        owner = (recovered.identity.cluster_id, self._node_id)
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def fail(reason: object) -> None:
+            if not written.done():
+                written.set_exception(DataDirectoryError(f"{self._directory} cannot be written: {reason}"))
+
+        journal = Journal(
+            self._disk,
+            make_worker("pixy-journal", background=False),
+            JournalOptions(
+                self._directory / "journal",
+                owner,
+                JournalConfig().file_bytes,
+                at=recovered.journal.at,
+                files=recovered.journal.files,
+            ),
+            on_durable=lambda _: written.set_result(None),
+            on_fault=fail,
+            on_full=lambda: fail("the disk is full"),
+        )
+        journal.append(self._records(), None)
+        try:
+            await written
+        finally:
+            journal.abandon()
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    def _make_report(self) -> LossReport:
+        if self._node_id not in self._metadata.registered:
+            raise FailedPrecondition(f"node {self._node_id} has left the cluster: it cannot go on alone")
+        nodes = [node for node in self._metadata.nodes.values() if not node.removed]
+        others = tuple([node for node in nodes if node.node_id != self._node_id])
+        if not others:
+            raise FailedPrecondition(
+                f"node {self._node_id} is the only one of its cluster: it needs no other"
+            )
+        lost = [
+            f"{topic.name}-{number}"
+            for topic in self._metadata.topics.values()
+            for number, replicas in enumerate(topic.replicas)
+            if self._node_id not in replicas
+        ]
+        return LossReport(self._node_id, others, tuple([found.group for found in self._found]), tuple(lost))
+
+    def _read_groups(self) -> Sequence[_Continuation]:
+        found = [self._state_group(METADATA_GROUP, "metadata", self._metadata)]
+        if not self._metadata.groups_count:
+            raise FailedPrecondition(f"{self._directory} has no cluster yet")
+        for number in range(self._metadata.groups_count):
+            found.append(self._state_group(FIRST_GROUPS_GROUP + number, f"groups-{number}"))
+        found.append(self._state_group(SINKS_GROUP, "sinks"))
+        for topic in self._metadata.topics.values():
+            for number, raft_group in enumerate(topic.raft_groups):
+                if self._node_id in topic.replicas[number]:
+                    name = f"{topic.name}-{number}"
+                    found.append(self._partition(raft_group, name, topic.replicas[number]))
+        return found
+
+    def _state_group(
+        self, raft_group: int, name: str, metadata: MetadataState | None = None
+    ) -> _Continuation:
+        checkpoint, _ = CheckpointStore(self._disk, self._directory / "state" / name).load()
+        applied, state = LogPosition(0, 0), GroupStateRecord()
+        if checkpoint is not None:
+            applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
+            state = self._restore(checkpoint, metadata)
+        journal = self._recovered.group(raft_group)
+        check_reset(name, applied.index, journal.reset)
+        is_behind = not continues(journal, applied)
+        tail = [] if is_behind else journal.entries_after(applied.index)
+        if metadata is not None:
+            for entry in tail:
+                if entry.entry_type is EntryType.COMMAND:
+                    metadata.apply(bytes(entry.payload))
+        return self._found_in(journal, name, applied, tail, state.configuration)._replace(resets=is_behind)
+
+    def _restore(self, checkpoint: Checkpoint, metadata: MetadataState | None) -> GroupStateRecord:
+        state, records = split_checkpoint(checkpoint.records)
+        if metadata is not None:
+            metadata.restore(records)
+        return state
+
+    def _partition(self, raft_group: int, name: str, replicas: tuple[int, ...]) -> _Continuation:
+        journal = self._recovered.group(raft_group)
+        position = journal.applied
+        applied = LogPosition(0, 0) if position is None else LogPosition(position.term, position.index)
+        tail = journal.entries_after(applied.index)
+        return self._found_in(journal, name, applied, tail, HardState(voters=replicas))
+
+    def _found_in(
+        self,
+        journal: RecoveredGroup,
+        name: str,
+        applied: LogPosition,
+        tail: Sequence[JournalRecord],
+        configuration: HardState,
+    ) -> _Continuation:
+        """A group from what a start would take of it, see `recovered_group`."""
+        state = RaftHardState()
+        if journal.hard_state is not None:
+            message = HardState.FromString(journal.hard_state)
+            state = hard_state_of(message)
+            if message.conf_index >= configuration.conf_index or not configuration.voters:
+                configuration = message
+        last = LogPosition(tail[-1].term, tail[-1].index) if tail else applied
+        commit = min(max(state.commit, journal.commit, applied.index), last.index)
+        changes = any(
+            entry.entry_type in _CONF_CHANGES and entry.index > configuration.conf_index for entry in tail
+        )
+        conf = conf_state_of(configuration)
+        group = SurvivingGroup(
+            journal.raft_group,
+            name,
+            tuple(sorted({*conf.voters, *conf.voters_outgoing})),
+            last,
+            commit,
+            changes or self._others_decide(conf),
+        )
+        return _Continuation(group, max(state.term, last.term), resets=False)
+
+    def _others_decide(self, conf: ConfState) -> bool:
+        """True if the other voters can commit an entry without this node."""
+        for voters in filter(None, (conf.voters, conf.voters_outgoing)):
+            others = [voter for voter in voters if voter != self._node_id]
+            if len(others) <= len(voters) // 2:
+                return False
+        return True
+
+    # --- what is written --------------------------------------------------------------------------
+
+    def _records(self) -> list[UnitRecord]:
+        incarnation = self._recovered.journal.incarnation + 1
+        records: list[UnitRecord] = [(RecordKind.INCARNATION, 0, 0, incarnation, 0, 0, None, b"")]
+        for found in self._found:
+            forget = self._forget_commands() if found.group.raft_group == METADATA_GROUP else []
+            records += self._records_of(found, forget)
+        return records
+
+    def _forget_commands(self) -> list[bytes]:
+        return [
+            MetadataCommand(forget_node=ForgetNode(node_id=node.node_id)).SerializeToString()
+            for node in self.report.lost_nodes
+        ]
+
+    def _records_of(self, found: _Continuation, commands: Sequence[bytes]) -> list[UnitRecord]:
+        """Records of a raft group with this node alone, and of further commands in its log."""
+        raft_group, last, term = found.group.raft_group, found.group.last, found.term + 1
+        end = last.index + len(commands)
+        alone = ConfState((self._node_id,))
+        storage = RaftStorage(alone, end)
+        storage.hard_state = RaftHardState(term, self._node_id, end)
+        records: list[UnitRecord] = []
+        if found.resets:
+            records.append(reset_record(raft_group, Snapshot(last.index, last.term, alone)))
+        records.append(hard_state_record(raft_group, storage))
+        for index, command in enumerate(commands, last.index + 1):
+            records.append(
+                (RecordKind.ENTRY, EntryType.COMMAND, raft_group, index, term, last.index, None, command)
+            )
+        return records

@@ -1,0 +1,310 @@
+"""Several nodes: any of them takes any request."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.errors import (
+    DeadlineExceeded,
+    OffsetOutOfRange,
+    TopicExists,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.fakes.waiting import until
+
+TOPIC = TopicPartition("topic", 0)
+
+
+def leader_of(cluster: NodeCluster, partition: int = 0, topic: str = "topic") -> ClusterNode:
+    """The node that leads a partition, as node 1 describes it."""
+    description = cluster[1].backend.topic(topic)
+    assert description is not None
+    return cluster.by_id(description.partitions[partition].leader)
+
+
+async def led(cluster: NodeCluster, topic: str = "topic") -> None:
+    """Wait until all nodes know of all leaders."""
+
+    def knows_all(node: ClusterNode) -> bool:
+        description = node.backend.topic(topic)
+        return description is not None and all(each.leader > 0 for each in description.partitions)
+
+    await until(lambda: all(map(knows_all, cluster.nodes.values())))
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def test_a_record_is_written_and_read_at_any_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        for number in (1, 2, 3):
+            for partition in range(3):
+                await cluster[number].append(b"%d" % number, partition=partition)
+        for number in (1, 2, 3):
+            for partition in range(3):
+                assert await cluster[number].values(partition=partition) == [b"1", b"2", b"3"]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_fetch_at_a_follower_waits_for_the_records_of_the_leader(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        waiting = [asyncio.create_task(node.fetch(0, max_wait=None)) for node in cluster.nodes.values()]
+        await asyncio.sleep(1)
+        await cluster[2].append(b"value")
+        found = await asyncio.gather(*waiting)
+        assert [(each.next_offset, each.high_watermark) for each in found] == [(1, 1)] * 3
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_follower_that_is_behind_does_not_say_beyond_the_end(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        leader = leader_of(cluster)
+        follower = next(node for node in cluster.nodes.values() if node is not leader)
+        cluster.network.way(leader.host, follower.host).delays_s = (0.5, 0.5)
+        for number in range(5):
+            await leader.append(b"%d" % number)
+        replica = follower.node.partition(TOPIC)
+        assert replica is not None
+        assert replica.log.end_offset < 5
+        found = await follower.fetch(4)
+        assert found.next_offset == 5
+        with pytest.raises(OffsetOutOfRange, match="0 to 5 are served"):
+            await follower.fetch(6)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_offset_ranges_have_everything_that_was_answered(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        await led(cluster)
+        for source in cluster.nodes.values():
+            for target in cluster.nodes.values():
+                if source is not target:
+                    cluster.network.way(source.host, target.host).delays_s = (0.0, 0.3)
+        for number in range(10):
+            writer, reader = cluster[number % 3 + 1], cluster[(number + 1) % 3 + 1]
+            partition = number % 3
+            offset = await writer.append(b"value", partition=partition)
+            ranges = await reader.backend.offset_ranges("topic")
+            assert ranges[partition].end == offset + 1
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_the_offset_for_a_timestamp_is_found_at_any_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        times = []
+        for number in range(5):
+            times.append(cluster[1].clock.wall_ms())
+            await cluster[1].append(b"%d" % number)
+            await asyncio.sleep(1)
+        for node in cluster.nodes.values():
+            assert await node.backend.offset_for_timestamp(TOPIC, times[3]) == 3
+            assert await node.backend.offset_for_timestamp(TOPIC, times[4] + 1) is None
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_writes_survive_the_end_of_the_leader_without_a_second_copy(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        leader = leader_of(cluster)
+        others = [node for node in cluster.nodes.values() if node is not leader]
+        answers: list[asyncio.Future[int]] = []
+        killing = None
+        for number in range(60):
+            answers.append(others[number % 2].append_nowait(b"%d" % number))
+            if number == 20:
+                killing = asyncio.create_task(leader.kill())
+            await asyncio.sleep(0.01)
+        offsets = await asyncio.gather(*answers)
+        assert sorted(offsets) == list(range(60))
+        values = await others[0].values()
+        assert [values[offset] for offset in offsets] == [b"%d" % number for number in range(60)]
+        assert killing is not None
+        await killing
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_write_without_a_majority_ends_at_its_limit(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        leader = leader_of(cluster)
+        cluster.split(leader.number)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        in_flight = leader.append_nowait(b"in flight")
+        await asyncio.sleep(5)
+        late = leader.append_nowait(b"late")
+        with pytest.raises(DeadlineExceeded):
+            await in_flight
+        assert 10 <= loop.time() - began < 10.5
+        with pytest.raises(Unavailable, match="not written"):
+            await late
+        cluster.network.heal()
+        assert await leader.append(b"value") in (0, 1)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_fetch_that_waits_ends_when_the_partition_has_no_leader(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"value")
+        await led(cluster)
+        alone = cluster[2]
+        waiting = asyncio.create_task(alone.fetch(1, max_wait=None))
+        await asyncio.sleep(0.1)
+        cluster.split(2)
+        with pytest.raises(Unavailable, match="partition 0 of topic topic has no leader"):
+            await waiting
+        assert (await alone.fetch(0)).next_offset == 1, "what is known to be committed is served"
+        with pytest.raises(Unavailable, match="has no leader"):
+            await alone.fetch(1, max_wait=None)
+        cluster.network.heal()
+        await led(cluster)
+        waiting = asyncio.create_task(alone.fetch(1, max_wait=None))
+        await cluster[1].append(b"value")
+        assert (await waiting).next_offset == 2
+
+    run_cluster(scenario, tmp_path)
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def test_topics_are_created_altered_and_deleted_at_any_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[2].backend.create_topic("topic", 1)
+        with pytest.raises(TopicExists):
+            await cluster[3].backend.create_topic("topic", 1)
+        described = await cluster[1].backend.alter_topic("topic", partitions=4)
+        assert (len(described.partitions), described.version) == (4, 2)
+        for node in cluster.nodes.values():
+            (listed,) = await node.backend.list_topics()
+            assert (listed.name, listed.version, len(listed.partitions)) == ("topic", 2, 4)
+        await cluster[3].backend.delete_topic("topic")
+        for node in cluster.nodes.values():
+            with pytest.raises(UnknownTopic):
+                await node.backend.describe_topic("topic")
+            assert await node.backend.list_topics() == []
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_that_is_behind_does_not_say_unknown(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        controller = cluster.by_id(cluster[1].node.state_groups.metadata_replica.group.leader)
+        behind = next(node for node in cluster.nodes.values() if node is not controller)
+        cluster.network.way(controller.host, behind.host).delays_s = (0.5, 0.5)
+        for number in range(3):
+            name = f"topic-{number}"
+            await controller.backend.create_topic(name, 1)
+            assert behind.backend.topic(name) is None
+            if number == 0:
+                await behind.backend.describe_topic(name)
+            elif number == 1:
+                assert await behind.append(b"value", topic=name) == 0
+            else:
+                assert (await behind.fetch(0, topic=name)).batches == []
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_what_is_unknown_is_unknown_at_every_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        for node in cluster.nodes.values():
+            with pytest.raises(UnknownTopic):
+                await node.backend.delete_topic("topic")
+            with pytest.raises(UnknownTopic):
+                await node.backend.offset_ranges("topic")
+            with pytest.raises(UnknownPartition):
+                await node.append(b"value")
+            with pytest.raises(UnknownPartition):
+                await node.fetch(0)
+            with pytest.raises(UnknownPartition):
+                await node.backend.commit_offsets("group", {TOPIC: OffsetCommit(0, "")})
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_without_a_majority_cannot_say_that_a_topic_is_unknown(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        cluster.split(3)
+        with pytest.raises(Unavailable, match="no leader of metadata has answered within 5 s"):
+            await cluster[3].backend.describe_topic("other")
+        with pytest.raises(Unavailable, match="no leader of metadata"):
+            await cluster[3].append(b"value", topic="other")
+        assert (await cluster[3].backend.describe_topic("topic")).name == "topic"
+        cluster.network.heal()
+        with pytest.raises(UnknownTopic):
+            await cluster[3].backend.describe_topic("other")
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_description_names_leaders_and_replicas_in_sync(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        await led(cluster)
+        before = {number: node.backend.topic("topic") for number, node in cluster.nodes.items()}
+        assert all(before.values())
+        for description in before.values():
+            assert description is not None
+            assert [sorted(each.replicas) for each in description.partitions] == [[1, 2, 3]] * 3
+            assert [sorted(each.isr) for each in description.partitions] == [[1, 2, 3]] * 3
+            assert [each.leader for each in description.partitions] == [
+                each.replicas[0] for each in description.partitions
+            ]
+        assert all(cluster[number].backend.topic("topic") is before[number] for number in before), "cached"
+        gone = cluster[3]
+        gone_id = gone.id
+        killing = asyncio.create_task(gone.kill())
+        del cluster.nodes[3]
+        await until(lambda: (node := cluster[1].backend.topic("topic")) and node is not before[1])
+
+        def moved() -> bool:
+            described = cluster[1].backend.topic("topic")
+            assert described is not None
+            return all(each.leader not in (-1, gone_id) for each in described.partitions)
+
+        await until(moved)
+        description = cluster[1].backend.topic("topic")
+        assert description is not None
+        assert [gone_id in each.isr for each in description.partitions] == [False] * 3
+        await killing
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_records_without_a_key_prefer_partitions_that_the_node_leads(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        await led(cluster)
+        for node in cluster.nodes.values():
+            description = node.backend.topic("topic")
+            assert description is not None
+            here = [each.partition for each in description.partitions if each.leader == node.id]
+            assert list(description.led_here) == here
+            assert len(here) == 1
+
+    run_cluster(scenario, tmp_path)

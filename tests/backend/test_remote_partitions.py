@@ -1,0 +1,204 @@
+"""Partitions that a node has no replica of: records and offsets by calls to other nodes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pixy.backend import TopicPartition
+from pixy.errors import DeadlineExceeded, OffsetOutOfRange, Unavailable, UnknownPartition
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.fakes.waiting import until
+
+TOPIC = TopicPartition("topic", 0)
+
+
+async def with_a_stranger(cluster: NodeCluster, partitions: int = 1) -> ClusterNode:
+    """A topic with replicas on nodes 1 to 3, and a fourth node that joins."""
+    await cluster[1].backend.create_topic("topic", partitions)
+    await cluster[1].append(b"first")
+    return await cluster.add()
+
+
+def run(directory: Path, scenario: Callable[[NodeCluster, ClusterNode], Awaitable[None]]) -> None:
+    async def with_four(cluster: NodeCluster) -> None:
+        await scenario(cluster, await with_a_stranger(cluster))
+
+    run_cluster(with_four, directory)
+
+
+async def led(node: ClusterNode) -> int:
+    """Leader of the partition, as a node describes it."""
+    description = await node.backend.describe_topic("topic")
+    return description.partitions[0].leader
+
+
+def test_a_node_without_a_replica_writes_and_reads(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        assert await stranger.append(b"second", b"third") == 1
+        assert await stranger.values() == [b"first", b"second", b"third"]
+        assert await cluster[2].values() == [b"first", b"second", b"third"]
+        replica = stranger.node.partition(TOPIC)
+        assert replica is not None
+        assert replica.group is None
+
+    run(tmp_path, scenario)
+
+
+def test_a_fetch_waits_at_the_replica(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        found = await stranger.fetch(1, max_wait=3.0)
+        assert (found.batches, found.next_offset, found.high_watermark) == ([], 1, 1)
+        assert 3.0 <= loop.time() - began < 3.1
+        waiting = asyncio.create_task(stranger.fetch(1, max_wait=None))
+        await asyncio.sleep(50)
+        assert not waiting.done()
+        await cluster[1].append(b"second")
+        assert (await waiting).next_offset == 2
+
+    run(tmp_path, scenario)
+
+
+def test_a_fetch_that_waits_goes_on_at_another_replica(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        leader = cluster.by_id(await led(stranger))
+        waiting = asyncio.create_task(stranger.fetch(1, max_wait=None))
+        await asyncio.sleep(1)
+        others = [node for node in cluster.nodes.values() if node not in (leader, stranger)]
+        killing = asyncio.create_task(leader.kill())
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await others[0].append(b"second")
+        assert (await waiting).next_offset == 2
+        await killing
+
+    run(tmp_path, scenario)
+
+
+def test_offsets_come_from_a_replica(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        await asyncio.sleep(1)
+        now = stranger.clock.wall_ms()
+        await cluster[2].append(b"second")
+        assert (await stranger.backend.offset_ranges("topic"))[0].end == 2
+        assert await stranger.backend.offset_for_timestamp(TOPIC, now) == 1
+        assert await stranger.backend.offset_for_timestamp(TOPIC, now + 1000) is None
+        with pytest.raises(OffsetOutOfRange, match="0 to 2 are served") as raised:
+            await stranger.fetch(3)
+        assert (raised.value.begin, raised.value.end) == (0, 2)
+
+    run(tmp_path, scenario)
+
+
+def test_offsets_of_partitions_on_many_nodes_are_listed_in_their_order(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster.add()
+        await cluster.add()
+        await cluster[1].backend.create_topic("topic", 10)
+        for partition in range(10):
+            await cluster[4].append(*[b"x"] * (partition + 1), partition=partition)
+        for node in cluster.nodes.values():
+            ranges = await node.backend.offset_ranges("topic")
+            assert list(ranges) == list(range(10))
+            assert [each.end for each in ranges.values()] == list(range(1, 11))
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_writes_survive_the_end_of_the_leader_without_a_second_copy(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        leader = cluster.by_id(await led(stranger))
+        answers: list[asyncio.Future[int]] = []
+        killing = None
+        for number in range(60):
+            answers.append(stranger.append_nowait(b"%d" % number))
+            if number == 20:
+                killing = asyncio.create_task(leader.kill())
+            await asyncio.sleep(0.003)
+        offsets = await asyncio.gather(*answers)
+        assert sorted(offsets) == list(range(1, 61))
+        values = await stranger.values()
+        assert [values[offset] for offset in offsets] == [b"%d" % number for number in range(60)]
+        assert killing is not None
+        await killing
+
+    run(tmp_path, scenario)
+
+
+def test_a_lost_answer_is_asked_for_again_and_found(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        leader = cluster.by_id(await led(stranger))
+        await stranger.append(b"second")
+        cluster.network.cut(leader.host, stranger.host)
+        answer = stranger.append_nowait(b"third")
+        await until(lambda: leader.node.partition(TOPIC).log.end_offset == 3)  # type: ignore[union-attr]
+        assert not answer.done()
+        cluster.network.reset(leader.host, stranger.host)
+        cluster.network.heal()
+        assert await answer == 2
+        assert await cluster[2].values() == [b"first", b"second", b"third"]
+
+    run(tmp_path, scenario)
+
+
+def test_the_order_of_the_calls_is_that_of_the_offsets(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        answers = [stranger.append_nowait(b"%d" % number) for number in range(100)]
+        assert await asyncio.gather(*answers) == list(range(1, 101))
+
+    run(tmp_path, scenario)
+
+
+def test_a_write_that_no_replica_answers_ends_at_its_limit(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        cluster.split(4)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(DeadlineExceeded):
+            await stranger.append(b"value")
+        assert 10 <= loop.time() - began < 10.3
+        with pytest.raises(Unavailable, match="no replica of partition 0 of topic topic answers"):
+            await stranger.fetch(0)
+        with pytest.raises(Unavailable, match="no replica of partition 0"):
+            await stranger.backend.offset_ranges("topic")
+        cluster.network.heal()
+        await until(lambda: stranger.node.peers is not None and stranger.node.peers.members.is_connected)
+        assert await stranger.append(b"value") == 1
+
+    run(tmp_path, scenario)
+
+
+def test_requests_end_when_the_topic_is_deleted(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        waiting = asyncio.create_task(stranger.fetch(1, max_wait=None))
+        await asyncio.sleep(1)
+        await cluster[2].backend.delete_topic("topic")
+        with pytest.raises(UnknownPartition):
+            await waiting
+        with pytest.raises(UnknownPartition):
+            await stranger.append(b"value")
+        await stranger.backend.create_topic("topic", 1)
+        assert await stranger.append(b"value") == 0
+
+    run(tmp_path, scenario)
+
+
+def test_the_leader_of_a_partition_elsewhere_is_asked_for(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        def leader() -> int:
+            description = stranger.backend.topic("topic")
+            assert description is not None
+            return description.partitions[0].leader
+
+        await until(lambda: leader() > 0)
+        gone = cluster.by_id(leader())
+        gone_id = gone.id
+        killing = asyncio.create_task(gone.kill())
+        await until(lambda: leader() not in (-1, gone_id))
+        assert leader() == await led(stranger)
+        await killing
+
+    run(tmp_path, scenario)

@@ -1,0 +1,253 @@
+"""A survivor of three nodes goes on alone: node 1, whose journal was written with two others."""
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster.lost_majority import LostMajority, SurvivingGroup
+from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.replica import StateReplica
+from pixy.errors import DataDirectoryError, FailedPrecondition
+from pixy.log_position import LogPosition
+from pixy.proto.state_pb2 import (
+    CreateTopic,
+    MetadataCommand,
+    RemoveNode,
+)
+from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2
+from pixy.records import TopicPartition
+from pixy.storage import CheckpointId
+from tests.cluster.nodes import Cluster
+from tests.cluster.survivors import ALL, PARTITION, formed, formed_with_records
+from tests.fakes.disk import RecordingDisk
+from tests.fakes.worker import InlineWorker
+
+
+async def go_on_alone(directory: Path, disk: RecordingDisk | None = None) -> None:
+    lost = LostMajority.read(disk or RecordingDisk(), directory)
+    try:
+        await lost.go_on_alone(InlineWorker)
+    finally:
+        lost.close()
+
+
+@asynccontextmanager
+async def started(directory: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(directory).running() as cluster:
+        await cluster.settle()
+        yield cluster
+
+
+def report_of(directory: Path) -> dict[str, SurvivingGroup]:
+    lost = LostMajority.read(RecordingDisk(), directory)
+    lost.close()
+    return {group.name: group for group in lost.report.groups}
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+# --- going on -------------------------------------------------------------------------------------
+
+
+async def test_the_survivor_serves_what_it_has_and_takes_writes(tmp_path: Path) -> None:
+    (await formed_with_records(tmp_path, b"a", b"b")).end()
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        assert cluster.values() == [b"a", b"b"]
+        await cluster.append(b"c")
+        await cluster.create_topic("new", 2)
+        assert cluster.values() == [b"a", b"b", b"c"]
+    async with started(tmp_path) as cluster:
+        assert cluster.values() == [b"a", b"b", b"c"]
+        assert sorted(cluster.node.metadata.topics) == ["new", "topic"]
+
+
+async def test_the_others_have_left_and_the_incarnation_is_raised(tmp_path: Path) -> None:
+    survivor = await formed_with_records(tmp_path)
+    before = survivor.log.incarnation.number
+    survivor.end()
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        metadata = cluster.node.metadata
+        assert metadata.registered == [1]
+        assert [metadata.nodes[node_id].removed for node_id in (2, 3)] == [True, True]
+        assert metadata.topics["topic"].replicas == ((1,),)
+        status = await cluster.node.status()
+        assert status.nodes[0].incarnation == before + 2
+        assert {group.voters for group in status.groups} == {(1,)}
+
+
+async def test_entries_that_were_not_committed_are_kept(tmp_path: Path) -> None:
+    survivor = await formed_with_records(tmp_path, b"a")
+    survivor.answers = False
+    await survivor.append(b"b")
+    await survivor.command(
+        MetadataCommand(create_topic=CreateTopic(name="late", topic_id=b"l" * 16, partitions=1))
+    )
+    survivor.end()
+    found = report_of(tmp_path)
+    assert (found["topic-0"].uncommitted, found["metadata"].uncommitted) == (1, 1)
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        assert cluster.values() == [b"a", b"b"]
+        await cluster.append(b"c", topic="late")
+        assert cluster.values("late") == [b"c"]
+
+
+async def test_groups_that_were_never_used_get_a_leader_too(tmp_path: Path) -> None:
+    (await formed(tmp_path)).end()
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        await cluster.append(b"a")
+        await cluster.commit(1)
+        assert cluster.values() == [b"a"]
+        assert cluster.committed() == {0: 1}
+
+
+async def test_a_change_of_the_configuration_in_the_log_does_not_bring_others_back(tmp_path: Path) -> None:
+    survivor = await formed_with_records(tmp_path, b"a")
+    group = survivor.groups[PARTITION]
+    assert group.node is not None
+    survivor.answers = False
+    group.node.propose_conf_change(ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_NODE, 4),)))
+    survivor.log.driver.drive(group)
+    await survivor.settle()
+    survivor.end()
+    assert report_of(tmp_path)["topic-0"].uncommitted == 1
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        await cluster.append(b"b")
+        assert cluster.values() == [b"a", b"b"]
+        replica = cluster.node.partition(TopicPartition("topic", 0))
+        assert replica is not None
+        assert replica.group is not None
+        assert replica.group.storage.conf_state.voters == (1,)
+
+
+async def test_a_checkpoint_ahead_of_the_journal_is_where_the_log_begins(tmp_path: Path) -> None:
+    """A crash after a leader's checkpoint was written, and before the journal knew of it."""
+    survivor = await formed_with_records(tmp_path, b"a")
+    metadata = survivor.groups[METADATA_GROUP].application
+    assert isinstance(metadata, StateReplica)
+    survivor.end()
+    ahead = CheckpointId(metadata.group.applied_term, metadata.group.applied_index + 50)
+    metadata.store.write(ahead, metadata.checkpoint_records(), 0)
+    assert report_of(tmp_path)["metadata"].last == LogPosition(*ahead)
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        assert cluster.node.metadata.registered == [1]
+        assert cluster.values() == [b"a"]
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+async def test_the_report_says_what_there_is_and_what_may_be_missing(tmp_path: Path) -> None:
+    (await formed_with_records(tmp_path, b"a", b"b")).end()
+    lost = LostMajority.read(RecordingDisk(), tmp_path)
+    lost.close()
+    report = lost.report
+    assert report.node_id == 1
+    assert [(node.node_id, node.address) for node in report.lost_nodes] == [
+        (2, "10.0.0.2:19094"),
+        (3, "10.0.0.3:19094"),
+    ]
+    assert [group.name for group in report.groups] == ["metadata", "groups-0", "sinks", "topic-0"]
+    assert report.lost_partitions == ()
+    # An empty entry of the leader, and the batches.
+    assert report.groups[3] == SurvivingGroup(PARTITION, "topic-0", ALL, LogPosition(1, 3), 2, True)
+
+
+async def test_of_two_voters_each_has_everything(tmp_path: Path) -> None:
+    survivor = await formed(tmp_path, (1, 2))
+    survivor.end()
+    assert not report_of(tmp_path)["metadata"].may_lack
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        assert cluster.node.metadata.registered == [1]
+
+
+async def test_partitions_without_a_replica_here_are_lost(tmp_path: Path) -> None:
+    survivor = await formed_with_records(tmp_path)
+    config = {"replication": "1"}
+    await survivor.command(
+        MetadataCommand(
+            create_topic=CreateTopic(name="single", topic_id=b"s" * 16, partitions=3, config=config)
+        )
+    )
+    survivor.end()
+    lost = LostMajority.read(RecordingDisk(), tmp_path)
+    lost.close()
+    assert len(lost.report.lost_partitions) == 2
+    assert all(name.startswith("single-") for name in lost.report.lost_partitions)
+    (own,) = (group for group in lost.report.groups if group.name.startswith("single-"))
+    assert (own.voters, own.may_lack) == ((1,), False)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+async def test_a_node_alone_needs_no_recovery(tmp_path: Path) -> None:
+    async with Cluster(tmp_path).running() as cluster:
+        await cluster.create_topic()
+    with pytest.raises(FailedPrecondition, match="node 1 is the only one of its cluster"):
+        LostMajority.read(RecordingDisk(), tmp_path)
+
+
+async def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
+    (await formed_with_records(tmp_path)).end()
+    await go_on_alone(tmp_path)
+    with pytest.raises(FailedPrecondition, match="node 1 is the only one of its cluster"):
+        LostMajority.read(RecordingDisk(), tmp_path)
+
+
+async def test_a_node_that_has_left_cannot_go_on(tmp_path: Path) -> None:
+    survivor = await formed(tmp_path)
+    await survivor.command(MetadataCommand(remove_node=RemoveNode(node_id=1)))
+    survivor.end()
+    with pytest.raises(FailedPrecondition, match="node 1 has left the cluster"):
+        LostMajority.read(RecordingDisk(), tmp_path)
+
+
+async def test_a_running_node_is_left_alone(tmp_path: Path) -> None:
+    async with Cluster(tmp_path).running():
+        with pytest.raises(DataDirectoryError, match="in use by another process"):
+            LostMajority.read(RecordingDisk(), tmp_path)
+
+
+async def test_any_other_directory_is_refused_and_stays_empty(tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match="is not the data directory of a node"):
+        LostMajority.read(RecordingDisk(), tmp_path)
+    assert contents(tmp_path) == {}
+
+
+async def test_a_refusal_unlocks_the_directory(tmp_path: Path) -> None:
+    async with Cluster(tmp_path).running():
+        pass
+    for _ in range(2):
+        with pytest.raises(FailedPrecondition):
+            LostMajority.read(RecordingDisk(), tmp_path)
+
+
+async def test_a_directory_of_which_nothing_was_written_changes_nothing(tmp_path: Path) -> None:
+    """Reading, as before a question that is answered with no."""
+    (await formed_with_records(tmp_path, b"a")).end()
+    before = contents(tmp_path)
+    report_of(tmp_path)
+    assert contents(tmp_path) == before
+
+
+async def test_a_disk_that_fails_leaves_the_cluster_as_it_was(tmp_path: Path) -> None:
+    (await formed_with_records(tmp_path, b"a")).end()
+    disk = RecordingDisk()
+    lost = LostMajority.read(disk, tmp_path)
+    disk.fail("write", ".journal", errno.EIO)
+    with pytest.raises(DataDirectoryError, match="cannot be written"):
+        await lost.go_on_alone(InlineWorker)
+    lost.close()
+    assert len(report_of(tmp_path)) == 4

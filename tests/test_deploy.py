@@ -1,0 +1,60 @@
+"""The examples in `deploy` are configurations that a daemon accepts."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pixy.config import Config, load_config
+from tests.test_documentation import unknown_words
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+COMPOSE: Any = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+NODES = ["pixy-1", "pixy-2", "pixy-3"]
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    path = tmp_path / "secret"
+    path.write_text("0123456789abcdef")
+    path.chmod(0o600)
+    return str(path)
+
+
+def of_container(name: str, secret: str) -> Config:
+    environment = dict(re.findall(r"(PIXY_\w+)=(\S+)", (DEPLOY / "Dockerfile").read_text()))
+    environment |= COMPOSE["services"][name]["environment"]
+    assert environment["PIXY_CLUSTER__SECRET_FILE"] == "/secret/peers"
+    return load_config(None, {**environment, "PIXY_CLUSTER__SECRET_FILE": secret}, {})
+
+
+def test_each_container_is_one_of_the_three_nodes(secret: str) -> None:
+    configs = [of_container(name, secret) for name in NODES]
+    assert {config.cluster.join for config in configs} == {tuple(f"{name}:19094" for name in NODES)}
+    assert [config.advertised.peer for config in configs] == [f"{name}:19094" for name in NODES]
+    assert [config.advertised.grpc for config in configs] == [f"{name}:19091" for name in NODES]
+
+
+def test_no_container_shares_its_data_or_its_port() -> None:
+    services = [COMPOSE["services"][name] for name in NODES]
+    data = {volume for service in services for volume in service["volumes"] if volume.endswith(":/data")}
+    assert len(data) == len({port for service in services for port in service["ports"]}) == len(NODES)
+    assert {volume.partition(":")[0] for volume in data} < set(COMPOSE["volumes"])
+
+
+def test_the_configuration_of_a_node_is_accepted_without_a_warning(tmp_path: Path, secret: str) -> None:
+    file = tmp_path / "node.yaml"
+    file.write_text((DEPLOY / "node.yaml").read_text().replace("/etc/pixy/peers.secret", secret))
+    config = load_config(file, {}, {})
+    assert config.warnings == ()
+    assert config.peer_addr in config.cluster.join
+
+
+def test_the_unit_runs_a_command_that_exists() -> None:
+    unit = (DEPLOY / "pixy.service").read_text()
+    (command,) = re.findall(r"^ExecStart=\S*/(pixy .*)$", unit, re.MULTILINE)
+    assert unknown_words(command) == []
+    (variable,) = re.findall(r"^Environment=(\w+)=(\S+)$", unit, re.MULTILINE)
+    assert load_config(None, dict([variable]), {}).data_dir == "/var/lib/pixy"
