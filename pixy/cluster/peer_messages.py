@@ -121,7 +121,9 @@ _LENGTH = struct.Struct("<I")
 _REJECT, _HAS_SNAPSHOT = 1, 2
 
 _MESSAGE_TYPES = {
-    kind.value: kind for kind in MessageType if not is_local_message(kind) and kind is not MessageType.PROP
+    kind.value: kind
+    for kind in MessageType
+    if not is_local_message(kind) and kind not in (MessageType.PROP, MessageType.FORGET_LEADER)
 }
 """Messages between nodes; the others never leave one. Proposals have a message of their own."""
 _RAFT_ENTRY_TYPES = {kind.value: kind for kind in RaftEntryType}
