@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pixy.cluster.driver import Driver
 from pixy.cluster.raft_group import RaftGroup
-from pixy.raft import NONE, RandomSource
+from pixy.raft import NONE, RandomSource, StateType
 from pixy.steps import run_in_steps
 
 __all__ = ["Failover"]
@@ -24,6 +24,10 @@ _RETRIES_S = (0.03, 0.08, 0.15, 0.3, 0.5)
 """Waits before the next attempts of a node."""
 _TURN_S = 0.1
 """Head start of a candidate before the one behind it."""
+_PATIENT_ATTEMPTS = 2
+"""First attempts that leave a candidate alone: votes are written to two disks, one after the other.
+Later ones end a split vote.
+"""
 
 
 class Failover:
@@ -58,19 +62,18 @@ class Failover:
 
     def _forget(self, groups: Sequence[RaftGroup], node_id: int) -> Iterator[None]:
         mine: list[RaftGroup] = []
-        for number, group in enumerate(groups):
+        for number, group in enumerate(groups, 1):
             if self._stopped or self._is_up(node_id):
                 return
-            if group.node is None or group.leader != node_id:
-                continue
-            group.node.forget_leader()
-            self._driver.drive(group)
-            turn = self._turn(group)
-            if turn == 0:
-                self._driver.campaign(group)
-            if turn is not None:
-                mine.append(group)
-            if not (number + 1) % _GROUPS_PER_STEP:
+            if group.node is not None and group.leader == node_id:
+                group.node.forget_leader()
+                self._driver.drive(group)
+                turn = self._turn(group)
+                if turn == 0:
+                    self._driver.campaign(group)
+                if turn is not None:
+                    mine.append(group)
+            if not number % _GROUPS_PER_STEP:
                 yield
         self._try_again(mine, 0)
 
@@ -92,15 +95,19 @@ class Failover:
 
     def _campaign_again(self, groups: Sequence[RaftGroup], attempt: int) -> Iterator[None]:
         left: list[RaftGroup] = []
-        for number, group in enumerate(groups):
+        for number, group in enumerate(groups, 1):
             if self._stopped:
                 return
-            if group.node is None or group.leader != NONE:
-                continue
-            left.append(group)
-            turn = self._turn(group)
-            if turn is not None and turn * _TURN_S <= sum(_RETRIES_S[: attempt + 1]):
-                self._driver.campaign(group)
-            if not (number + 1) % _GROUPS_PER_STEP:
+            if group.node is not None and group.leader == NONE:
+                left.append(group)
+                if self._may_campaign(group, group.node.raft.state, attempt):
+                    self._driver.campaign(group)
+            if not number % _GROUPS_PER_STEP:
                 yield
         self._try_again(left, attempt + 1)
+
+    def _may_campaign(self, group: RaftGroup, state: StateType, attempt: int) -> bool:
+        if state is StateType.CANDIDATE and attempt < _PATIENT_ATTEMPTS:
+            return False
+        turn = self._turn(group)
+        return turn is not None and turn * _TURN_S <= sum(_RETRIES_S[: attempt + 1])

@@ -3,7 +3,8 @@
 The preferred leader of a partition is its first replica, as in Kafka, and placement spreads these
 evenly. State groups spread over their voters by number; `metadata` stays where it is. A leader
 hands over to a preferred replica that is connected, has all entries, and has been there for a
-while: a node that comes and goes is given nothing.
+while: a node that comes and goes is given nothing. Nor is one that gives a leadership back, because
+its disk is slow, more than once in a while.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ __all__ = ["LeaderPlacement", "preferred_leader"]
 _LOOK_S = 1.0
 _SETTLED_S = 3.0
 """Time that a node must have been connected."""
+_PAUSE_S = 30.0
+"""Least time between two transfers of a group: proposals wait meanwhile."""
 _TRANSFERS_MAX = 50
 """Transfers that begin in one look."""
 
@@ -48,6 +51,8 @@ class LeaderPlacement:
         self._up_since = up_since
         self._loop = asyncio.get_running_loop()
         self._next_look = 0.0
+        # Groups that were handed over within the pause, with the loop times; the oldest first.
+        self._handed_over: dict[RaftGroup, float] = {}
 
     def tick(self) -> None:
         """Hand over what others should lead, once a second."""
@@ -55,9 +60,14 @@ class LeaderPlacement:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
+        while self._handed_over and now - next(iter(self._handed_over.values())) >= _PAUSE_S:
+            del self._handed_over[next(iter(self._handed_over))]
         begun = 0
         for group in list(self._driver.groups.values()):
+            if group in self._handed_over:
+                continue
             if group.leads and group.has_peers and self._hand_over(group, now):
+                self._handed_over[group] = now
                 begun += 1
                 if begun == _TRANSFERS_MAX:
                     return

@@ -58,6 +58,7 @@ class Ticker:
 
     def _tick_once(self) -> None:
         now = self._loop.time()
-        self._due = max(self._due + TICK_S, now)
+        # What was missed is not made up for.
+        self._due = self._due + TICK_S if self._due + TICK_S > now else now + TICK_S
         self._timer = self._loop.call_at(self._due, self._run)
         self._tick()
