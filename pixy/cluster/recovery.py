@@ -87,10 +87,8 @@ def enter_directory(
         new = NodeIdentity(secret=random_bytes(16))
         founder = NodeIdentity(cluster_id=random_bytes(16), node_id=FIRST_NODE, secret=new.secret)
         identity = load_identity(disk, directory, new if joins else founder)
-        if not identity.cluster_id and not joins:
-            founder.secret = identity.secret
-            write_identity(disk, directory, founder)
-            identity = founder
+        if not identity.cluster_id:
+            identity = _candidate(disk, directory, identity, founder, joins=joins)
         return EnteredDirectory(lock, identity)
     except OSError as error:
         lock.close()
@@ -98,6 +96,20 @@ def enter_directory(
     except BaseException:
         lock.close()
         raise
+
+
+def _candidate(
+    disk: Disk, directory: Path, found: NodeIdentity, founder: NodeIdentity, *, joins: bool
+) -> NodeIdentity:
+    """Identity of a node that belongs to no cluster yet, durable: others may register its secret."""
+    if joins:
+        # A start that was killed may have left the name of the file to the system.
+        disk.sync_directory(directory)
+        return found
+    # The join list was taken from its configuration.
+    founder.secret = found.secret
+    write_identity(disk, directory, founder)
+    return founder
 
 
 def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], bytes]) -> RecoveredNode:

@@ -146,6 +146,7 @@ moment.
 """
 
 NOT_HERE = {
+    "cluster/recovery.py:_candidate sync_directory": "tests/cluster/test_recovery",
     "staging/publication_marks.py:write_mark make_directory": "tests/staging/test_publication_marks",
     "storage/checkpoint.py:CheckpointStore.make_durable sync_directory": "tests/sim/cluster/test_rules",
 }
