@@ -82,15 +82,16 @@ def enter_directory(
     if lock is None:
         raise DataDirectoryError(f"data directory {directory} is in use by another process")
     try:
+        new = NodeIdentity()
         if "identity" not in disk.names(directory):
             _sync_ancestors(disk, directory)
-        new = NodeIdentity(secret=random_bytes(16))
-        founder = NodeIdentity(cluster_id=random_bytes(16), node_id=FIRST_NODE, secret=new.secret)
-        identity = load_identity(disk, directory, new if joins else founder)
+            new = NodeIdentity(secret=random_bytes(16))
+            if not joins:
+                new.cluster_id, new.node_id = random_bytes(16), FIRST_NODE
+        identity = load_identity(disk, directory, new)
         if not identity.cluster_id and not joins:
-            founder.secret = identity.secret
-            write_identity(disk, directory, founder)
-            identity = founder
+            identity.cluster_id, identity.node_id = random_bytes(16), FIRST_NODE
+            write_identity(disk, directory, identity)
         return EnteredDirectory(lock, identity)
     except OSError as error:
         lock.close()
