@@ -82,16 +82,16 @@ def enter_directory(
     if lock is None:
         raise DataDirectoryError(f"data directory {directory} is in use by another process")
     try:
-        new = NodeIdentity()
+        founder = NodeIdentity(cluster_id=random_bytes(16), node_id=FIRST_NODE)
+        new = NodeIdentity() if joins else founder
         if "identity" not in disk.names(directory):
             _sync_ancestors(disk, directory)
-            new = NodeIdentity(secret=random_bytes(16))
-            if not joins:
-                new.cluster_id, new.node_id = random_bytes(16), FIRST_NODE
+            new.secret = random_bytes(16)
         identity = load_identity(disk, directory, new)
         if not identity.cluster_id and not joins:
-            identity.cluster_id, identity.node_id = random_bytes(16), FIRST_NODE
-            write_identity(disk, directory, identity)
+            founder.secret = identity.secret
+            write_identity(disk, directory, founder)
+            identity = founder
         return EnteredDirectory(lock, identity)
     except OSError as error:
         lock.close()

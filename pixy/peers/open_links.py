@@ -3,7 +3,7 @@ calls.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pixy.futures import resolve
@@ -87,7 +87,7 @@ class AcceptedLink:
         link: the connection.
         peer: the node on the other side.
         hooks: take its messages and calls.
-        gone: called when it has ended.
+        gone: called when it has ended, with the answers that are being cancelled.
 
     Attributes:
         link: the connection.
@@ -103,15 +103,13 @@ class AcceptedLink:
         peer: Hello,
         purpose: LinkPurpose,
         hooks: PeerHooks,
-        gone: Callable[["AcceptedLink"], None],
+        gone: "Callable[[AcceptedLink, Sequence[asyncio.Future[bytes]]], None]",
     ) -> None:
         self.link = link
         self.peer = peer
         self.purpose = purpose
         bytes_max = _bytes_max(purpose)
-        self.answers = PeerAnswers(
-            link, peer, hooks.on_call, environment.options, environment.on_fault, bytes_max
-        )
+        self.answers = PeerAnswers(environment, link, peer, hooks, bytes_max)
         self._gone = gone
         self._on_message: Callable[[int, int, bytes | memoryview], None] = (
             hooks.on_message if purpose is LinkPurpose.MAIN else _no_message
@@ -139,8 +137,7 @@ class AcceptedLink:
 
     def lost(self, reason: str, *, silent: bool) -> None:
         """See `LinkOwner`."""
-        self.answers.lost()
-        self._gone(self)
+        self._gone(self, self.answers.lost())
 
 
 def _no_message(_: int, kind: int, __: Payload) -> None:

@@ -23,6 +23,7 @@ class PeerOptions:
 
     Attributes:
         address: to listen on; None: only connections to others.
+        clusters: keys of embedded clusters whose `Peers.channel` may be made later.
         secret: shared by all nodes, proven in each handshake and never sent; empty: none.
         mutual_tls: the network authenticates both sides. Without it or a secret, only loopback
             addresses are allowed.
@@ -42,6 +43,7 @@ class PeerOptions:
     """
 
     address: Address | None = _DEFAULT_ADDRESS
+    clusters: frozenset[str] = frozenset()
     secret: bytes = b""
     mutual_tls: bool = False
     alive_s: float = 0.5
