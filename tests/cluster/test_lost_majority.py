@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster.group_recovery import entry_of
 from pixy.cluster.lost_majority import LostMajority, SurvivingGroup
 from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.recovery import recover_node
 from pixy.cluster.replica import StateReplica
+from pixy.cluster.sole_voter import configuration_after
 from pixy.errors import DataDirectoryError, FailedPrecondition
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import (
@@ -17,7 +20,7 @@ from pixy.proto.state_pb2 import (
     MetadataCommand,
     RemoveNode,
 )
-from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2
+from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, decode_conf_change
 from pixy.records import TopicPartition
 from pixy.storage import CheckpointId
 from tests.cluster.nodes import Cluster
@@ -142,6 +145,24 @@ async def test_a_checkpoint_ahead_of_the_journal_is_where_the_log_begins(tmp_pat
     async with started(tmp_path) as cluster:
         assert cluster.node.metadata.registered == [1]
         assert cluster.values() == [b"a"]
+
+
+async def test_a_replica_that_replays_the_log_gets_the_same_configuration(tmp_path: Path) -> None:
+    """A node that joins later may be sent the log from its begin."""
+    survivor = await formed_with_records(tmp_path, b"a")
+    group = survivor.groups[PARTITION]
+    assert group.node is not None
+    group.node.propose_conf_change(ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, 4),)))
+    survivor.log.driver.drive(group)
+    await survivor.settle()
+    survivor.end()
+    await go_on_alone(tmp_path)
+    recovered = recover_node(RecordingDisk(), tmp_path, bytes)
+    recovered.lock.close()
+    for raft_group in (METADATA_GROUP, PARTITION):
+        entries = [entry_of(record) for record in recovered.group(raft_group).entries_after(0)]
+        changes = [decode_conf_change(entry) for entry in entries if entry.type]
+        assert configuration_after(ConfState(ALL), changes) == ConfState((1,))
 
 
 # --- the report -----------------------------------------------------------------------------------
