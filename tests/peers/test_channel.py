@@ -3,8 +3,9 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
-from pixy.errors import DeadlineExceeded, Unavailable
+from pixy.errors import DeadlineExceeded, MessageTooLarge, Unavailable
 from pixy.peers import Address, Hello, PeerOptions
 from tests.fakes.waiting import until
 from tests.peers.support import LOOPBACK, PeerNode, SimulatedPeers, hello_of, host_of, simulate
@@ -157,6 +158,58 @@ def test_the_queue_bound_holds_within_an_iteration_of_the_loop() -> None:
         await until(lambda: len(two.messages) == 101)
 
     simulate(scenario, options=options)
+
+
+def test_what_is_too_large_is_dropped_and_logged_once() -> None:
+    options = PeerOptions(address=LOOPBACK, main_bytes_max=100_000)
+
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        with capture_logs() as logs:
+            for _ in range(10):
+                assert not one.channel.send(2, 1, [bytes(100_000), b"x"])
+        assert [entry["event"] for entry in logs] == ["what is too large for peers is dropped"]
+        with pytest.raises(MessageTooLarge, match="has 100001 bytes, at most 100000 are allowed"):
+            await one.channel.call(2, 1, bytes(100_001), 1.0)
+        assert one.channel.send(2, 1, [bytes(100_000)])
+        await until(lambda: two.messages)
+
+    simulate(scenario, options=options)
+
+
+def test_a_frame_above_the_bound_of_the_queue_passes_when_the_queue_is_empty() -> None:
+    options = PeerOptions(address=LOOPBACK, queue_bytes=1000)
+
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        assert one.channel.send(2, 1, [b"first of its iteration"])
+        assert one.channel.send(2, 1, [bytes(2000)])
+        assert not one.channel.send(2, 1, [bytes(2000)])
+        await until(lambda: len(two.messages) == 2)
+
+    simulate(scenario, options=options)
+
+
+def test_exceptions_of_the_layer_above_do_not_end_the_attempts() -> None:
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, _ = peers.nodes
+        ups = one.ups
+
+        class Broken(list[int]):
+            def append(self, _: int) -> None:
+                raise RuntimeError("a bug")
+
+        one.ups = Broken()
+        peers.network.reset(host_of(1), host_of(2))
+        await until(lambda: one.faults)
+        one.ups = ups
+        await asyncio.sleep(2)
+        peers.network.reset(host_of(1), host_of(2))
+        await until(lambda: one.ups == [2, 2])
+        assert [str(fault) for fault in one.faults] == ["a bug"]
+        one.faults.clear()
+
+    simulate(scenario)
 
 
 def test_a_node_that_is_at_another_address_is_dialled_there() -> None:
