@@ -17,7 +17,6 @@ from pixy.errors import PixyError
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, MessageType, RaftNode, Work
-from pixy.raft.progress import Progress, ProgressState
 from pixy.raft.raft import Raft
 from pixy.storage import Checkpoint, Journal, UnitRecord
 from pixy.storage.gathered_units import GatheredUnits
@@ -72,11 +71,6 @@ def committed_when_stored(self: RaftNode, entry: Entry) -> list[Entry]:
         log.applying = entry.index
         return [entry]
     return committed
-
-
-def confirmed_by_any(self: Progress, index: int) -> bool:
-    """A late acknowledgement of nothing answers the probe, as in etcd."""
-    return self.state is ProgressState.PROBE and self.match == index
 
 
 # --- starts ---------------------------------------------------------------------------------------

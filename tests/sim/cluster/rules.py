@@ -19,7 +19,6 @@ from pixy.cluster.proposals import Proposals
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import PartitionReplica
 from pixy.raft import ConfState, RaftNode
-from pixy.raft.progress import Progress
 from pixy.raft.raft import Raft
 from pixy.storage import CheckpointStore, Journal
 from pixy.storage.segment import Segment
@@ -90,9 +89,6 @@ RULES: dict[str, Rule] = {
     ),
     "only committed entries are applied": Rule(
         [patch.object(RaftNode, "own_stored", broken.committed_when_stored)], seed=2
-    ),
-    "a stale acknowledgement moves no probe": Rule(
-        [patch.object(Progress, "is_confirmed", broken.confirmed_by_any)], seed=1480
     ),
     "a start takes entries for committed as far as it knows": Rule(
         [
