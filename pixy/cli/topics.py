@@ -131,8 +131,8 @@ def create(
     """Create TOPIC.
 
     Options of a topic take precedence over the cluster's: retention_ms, retention_bytes,
-    segment_bytes, segment_ms. Kafka's names (retention.ms) are accepted too. With --json an object
-    as of `topics show`, without offsets.
+    segment_bytes, segment_ms; replication is the number of replicas. Kafka's names (retention.ms)
+    are accepted too. With --json an object as of `topics show`, without offsets.
     """
     from pixy.proto import pixy_topics_pb2
 

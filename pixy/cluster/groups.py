@@ -129,7 +129,7 @@ class GroupsState:
             case "release_group":
                 self._release(command.release_group)
             case _:
-                raise newer_command("groups-n")
+                raise newer_command("state group groups-n")
         return None
 
     def committed(self, consumer_group: str, topic_id: bytes) -> Mapping[int, OffsetCommit]:

@@ -9,8 +9,8 @@ lack of a quorum or because their files are damaged, have their entries relocate
 Order that recovery relies on, of which this module is the owner:
 
     relocation      entries of such groups that only the oldest file has
-    carry-over      hard states, log resets, applied positions and the incarnation that only the
-                    oldest file has
+    carry-over      hard states, log resets, applied positions, the incarnation and the starts of
+                    other nodes that only the oldest file has
     durable         all of these: the journal keeps the order of its records
     unlink          of the oldest file
 
@@ -26,6 +26,7 @@ from pixy.cluster.applied_positions import AppliedPositionWriter
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.hard_states import carry_over
 from pixy.cluster.incarnation import Incarnation
+from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.relocation import Relocation, is_stuck
 from pixy.cluster.replica import StateReplica
@@ -49,12 +50,14 @@ class RetentionParts:
         checkpoints: lets state groups do without the oldest file.
         relocation: lets groups that are stuck do without it.
         incarnation: the node's incarnation.
+        peer_starts: starts of other nodes.
     """
 
     positions: AppliedPositionWriter
     checkpoints: Checkpoints
     relocation: Relocation
     incarnation: Incarnation
+    peer_starts: PeerStartRecord
 
 
 class JournalRetention:
@@ -178,6 +181,8 @@ class JournalRetention:
             return
         if self._parts.incarnation.file == oldest.number:
             self._parts.incarnation.write()
+        if self._parts.peer_starts.file == oldest.number:
+            self._parts.peer_starts.write()
         # Also without positions: when this record is durable, so is everything before it.
         self._parts.positions.write(positions, partial(self._unlink, oldest))
 

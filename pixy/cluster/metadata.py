@@ -89,7 +89,7 @@ class DeletedTopic(NamedTuple):
 
 
 class LeftNode(NamedTuple):
-    """A node has left the cluster, and the replicas of these topics."""
+    """A node is removed or lost, and no replica of these topics any more."""
 
     node: NodeInfo
     topics: tuple[Topic, ...]
@@ -125,7 +125,7 @@ class MetadataState:
 
     @property
     def registered(self) -> list[int]:
-        """Ids of the nodes that have not left, ascending; at least one."""
+        """Ids of the nodes that are not removed, ascending; at least one."""
         return self._table.registered()
 
     @property
@@ -171,7 +171,7 @@ class MetadataState:
             case "forget_node":
                 result = self._remove_node(command.forget_node.node_id, lost=True)
             case _:
-                raise newer_command("metadata")
+                raise newer_command("state group metadata")
         return result
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
@@ -259,7 +259,7 @@ class MetadataState:
         node = self._table.leaving(node_id)
         if isinstance(node, PixyError):
             return node
-        if node.removed:
+        if node.lost or (node.removed and not lost):
             return None
         alone = (node_id,)
         if not lost:
@@ -268,14 +268,14 @@ class MetadataState:
                     return FailedPrecondition(
                         f"node {node_id} has the only replica of partition {topic.replicas.index(alone)} of topic {topic.name}"
                     )
-        self._table.remove(node)
+        left = self._table.remove(node, lost=lost)
         changed = [
             self._without(topic, node_id)
             for topic in self.topics.values()
             if node_id in chain.from_iterable(set(topic.replicas) - {alone})
         ]
         self.topics |= {topic.name: topic for topic in changed}
-        return LeftNode(self.nodes[node_id], tuple(changed))
+        return LeftNode(left, tuple(changed))
 
     def _without(self, topic: Topic, node_id: int) -> Topic:
         """A topic without the replicas on a node, except those that are the only ones."""

@@ -5,10 +5,13 @@ from pixy.errors import DataDirectoryError
 __all__ = ["newer_command"]
 
 
-def newer_command(state_group: str) -> DataDirectoryError:
-    """The error of a state machine that meets one: it ends the node, which would otherwise have
-    another state than the nodes that know the command.
+def newer_command(where: str) -> DataDirectoryError:
+    """The error of the state that meets one: it ends the node, which would otherwise have another
+    state than the nodes that know the command.
+
+    Args:
+        where: the state group, or the partition.
     """
     return DataDirectoryError(
-        f"state group {state_group} has a command that this release does not know: a newer release wrote it"
+        f"{where} has a command that this release does not know: a newer release wrote it"
     )

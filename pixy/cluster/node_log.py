@@ -26,6 +26,7 @@ from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.incarnation import Incarnation
 from pixy.cluster.journal_retention import JournalRetention, RetentionParts
 from pixy.cluster.node_options import NodeOptions, unsynced_logs_max
+from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.raft_group import Apply, RaftGroup
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.relocation import Relocation
@@ -106,7 +107,7 @@ class NodeLog:
         peers: see `LogPeers`.
 
     Attributes:
-        journal, driver, writer, checkpoints, retention: its parts.
+        journal, incarnation, peer_starts, driver, writer, checkpoints, retention: its parts.
         disk, directory, files: as given.
     """
 
@@ -145,6 +146,9 @@ class NodeLog:
             on_full=hooks.on_full,
         )
         self.incarnation = Incarnation(self.journal, recovered.journal.incarnation)
+        self.peer_starts = PeerStartRecord(
+            self.journal, clock, recovered.journal.peer_starts, recovered.journal.peer_starts_file
+        )
         self.driver = self._make_driver(recovered.identity.node_id, peers)
         self._positions = AppliedPositionWriter(
             self.journal, self.driver.groups, hooks.drop_segments, self._on_positions
@@ -208,7 +212,9 @@ class NodeLog:
         relocation = Relocation(
             self.journal, groups, config.file_bytes, self.files, self._reader, self._hooks.on_fault
         )
-        parts = RetentionParts(self._positions, self.checkpoints, relocation, self.incarnation)
+        parts = RetentionParts(
+            self._positions, self.checkpoints, relocation, self.incarnation, self.peer_starts
+        )
         return JournalRetention(self.journal, groups, parts, config)
 
     # --- what the node asks for -------------------------------------------------------------------

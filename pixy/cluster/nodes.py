@@ -2,7 +2,12 @@
 
 Pure and deterministic. A node is its id and its secret, not its address: whoever comes with both is
 the node, wherever it runs. Ids are never reused. A node that has left stays in the table, so that
-its data directory is recognized and refused.
+its data directory is recognized.
+
+    registered    has replicas, and gets new ones
+    removed       leaves, for good: its raft groups need it until their configurations are without
+                  it, so it may start again meanwhile
+    lost          forgotten with its data: removed, and refused whenever it comes
 
 Each start of a node is a command, before the node takes part in anything:
 
@@ -12,7 +17,7 @@ Each start of a node is a command, before the node takes part in anything:
     the known one: same number, same process         nothing: the command was sent again
     the same number, another process                 refused: a copy of the directory has started
     older                                            refused: the directory is an older copy
-    of a node that has left, or with another secret  refused
+    of a lost node, or with another secret           refused
     of a release that lacks commands in use          refused
 
 Clusters of releases without this table have node 1 alone: it counts as registered, and its first
@@ -28,7 +33,7 @@ from dataclasses import dataclass, replace
 from pixy.errors import FailedPrecondition, NotFound, PixyError
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
 
-__all__ = ["FEATURE_LEVEL", "FIRST_NODE", "NodeInfo", "NodeTable", "node_record"]
+__all__ = ["FEATURE_LEVEL", "FIRST_NODE", "NodeInfo", "NodeTable", "node_record", "why_refused"]
 
 FIRST_NODE = 1
 """The node that makes the cluster."""
@@ -54,7 +59,7 @@ class NodeInfo:
         rack: its place, as configured.
         incarnation: number of its newest known start.
         version: the release that it runs.
-        removed: it has left the cluster, for good.
+        removed, lost: see the module.
         process: random bytes of the process of that start.
         feature_level: newest commands that it knows.
     """
@@ -69,6 +74,7 @@ class NodeInfo:
     removed: bool = False
     process: bytes = b""
     feature_level: int = _NODES
+    lost: bool = False
 
 
 class NodeTable:
@@ -85,7 +91,7 @@ class NodeTable:
         self.next_node_id = FIRST_NODE + 1
 
     def registered(self) -> list[int]:
-        """Ids of the nodes that have not left, ascending; those that are down included."""
+        """Ids of the registered nodes, ascending; those that are down included."""
         ids = [node.node_id for node in self.nodes.values() if not node.removed]
         return sorted(ids if FIRST_NODE in self.nodes else [FIRST_NODE, *ids])
 
@@ -104,7 +110,7 @@ class NodeTable:
             return FailedPrecondition("a node without a secret cannot join")
         known = next((node for node in self.nodes.values() if node.secret == command.secret), None)
         if known is not None and known.removed:
-            return _left(known)
+            return FailedPrecondition(_left(known))
         if known is not None and command.incarnation <= known.incarnation:
             return known.node_id
         refusal = self._refusal_of_level(command)
@@ -120,23 +126,19 @@ class NodeTable:
         if known is None and command.node_id != FIRST_NODE:
             return FailedPrecondition(f"node {command.node_id} is unknown in this cluster")
         if known is not None:
-            if known.removed:
-                return _left(known)
-            if known.secret not in (b"", command.secret):
-                return FailedPrecondition(
-                    f"node {command.node_id} comes with another secret: two nodes have its id"
-                )
-            if (command.incarnation, command.process) == (known.incarnation, known.process):
+            reason = why_refused(known, command.secret, command.incarnation, command.process)
+            if reason is not None:
+                return FailedPrecondition(reason)
+            if command.incarnation == known.incarnation:
                 return None
-            if command.incarnation <= known.incarnation:
-                return _older(known, command)
         refusal = self._refusal_of_level(command)
         if refusal is None:
-            self._put(_started(command.node_id, command))
+            removed = known is not None and known.removed
+            self._put(replace(_started(command.node_id, command), removed=removed))
         return refusal
 
     def leaving(self, node_id: int) -> NodeInfo | PixyError:
-        """The node that is to leave, or has left; or the reason why it cannot."""
+        """The node that is to leave, or is removed; or the reason why it cannot leave."""
         node = self.nodes.get(node_id)
         if node is None:
             return NotFound(f"no node {node_id}; nodes are {', '.join(map(str, self.registered()))}")
@@ -144,9 +146,11 @@ class NodeTable:
             return FailedPrecondition(f"node {node_id} is the only node of its cluster")
         return node
 
-    def remove(self, node: NodeInfo) -> None:
-        """Mark a node as one that has left."""
-        self._put(replace(node, removed=True))
+    def remove(self, node: NodeInfo, *, lost: bool) -> NodeInfo:
+        """Mark a node as removed, or lost; returns it."""
+        gone = replace(node, removed=True, lost=lost)
+        self._put(gone)
+        return gone
 
     def _refusal_of_level(self, command: RegisterNode | StartNode) -> PixyError | None:
         level = max(command.feature_level, _NODES)
@@ -185,6 +189,7 @@ def node_record(node: NodeInfo) -> NodeRecord:
         version=node.version,
         feature_level=node.feature_level,
         removed=node.removed,
+        lost=node.lost,
     )
 
 
@@ -200,6 +205,7 @@ def _node_of(record: NodeRecord) -> NodeInfo:
         record.removed,
         record.process,
         max(record.feature_level, _NODES),
+        record.lost,
     )
 
 
@@ -217,15 +223,24 @@ def _started(node_id: int, command: RegisterNode | StartNode) -> NodeInfo:
     )
 
 
-def _older(known: NodeInfo, command: StartNode) -> FailedPrecondition:
-    return FailedPrecondition(
-        f"node {known.node_id} comes with start {command.incarnation}, but has been here with start {known.incarnation}: "
-        "its data directory is an older copy, or is used twice; forget the node and let it join as a new one, with an "
-        "empty directory"
+def why_refused(known: NodeInfo, secret: bytes, incarnation: int, process: bytes) -> str | None:
+    """Reason to refuse a start of a node that is known, None if there is none.
+
+    Args:
+        secret, incarnation, process: as the node comes.
+    """
+    name = f"node {known.node_id}"
+    if known.lost:
+        return _left(known)
+    if known.secret not in (b"", secret):
+        return f"{name} comes with another secret: two nodes have its id"
+    if (incarnation, process) == (known.incarnation, known.process) or incarnation > known.incarnation:
+        return None
+    return (
+        f"{name} comes with start {incarnation}, but has been here with start {known.incarnation}: its data directory is "
+        "an older copy, or is used twice; forget the node and let it join as a new one, with an empty directory"
     )
 
 
-def _left(node: NodeInfo) -> FailedPrecondition:
-    return FailedPrecondition(
-        f"node {node.node_id} has left the cluster: with an empty data directory it can join as a new one"
-    )
+def _left(node: NodeInfo) -> str:
+    return f"node {node.node_id} has left the cluster: with an empty data directory it can join as a new one"

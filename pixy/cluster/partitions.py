@@ -29,6 +29,7 @@ from pixy.cluster.driver import Driver
 from pixy.cluster.dropped_topic import DroppedTopic, take_some
 from pixy.cluster.group_recovery import recovered_group
 from pixy.cluster.metadata import Topic
+from pixy.cluster.newer_command import newer_command
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.partition_recovery import PartitionRecovery
 from pixy.cluster.proposer_rows import ProposerRows
@@ -274,8 +275,9 @@ class Partitions:
                     replica.wake()
             case "publish_parts":
                 self._publish(replica, term, command.publish_parts)
-            case other:
-                raise AssertionError(f"partition command {other} is not known")
+            case _:
+                topic, partition = replica.partition
+                raise newer_command(f"partition {topic}-{partition}")
 
     def _publish(self, replica: PartitionReplica, term: int, command: PublishParts) -> None:
         if command.publication <= replica.publication:

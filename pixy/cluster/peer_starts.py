@@ -1,12 +1,17 @@
-"""Record that a node has of its peers' starts, to recognize an older self.
+"""Newest known start of each peer, to recognize an older self.
 
 A directory that was put back from a backup, or copied, has forgotten votes and acknowledgements:
 its node must not take part in anything. Each start of a node raises its incarnation, durably and
 before its first message, and the number of its newest durable flush never goes back. So it is an
 older self if either is below what a peer has seen.
+
+Pure; `peer_start_record` keeps it in the journal, so that an older self is recognized also after
+its peers have restarted.
 """
 
 from typing import NamedTuple
+
+from pixy.proto.state_pb2 import NodeStart, NodeStarts
 
 __all__ = ["PeerStart", "PeerStarts"]
 
@@ -29,6 +34,10 @@ class PeerStarts:
     def __init__(self) -> None:
         self._newest: dict[int, PeerStart] = {}
 
+    def newest(self, node_id: int) -> PeerStart | None:
+        """The newest known start of a peer, None if it never came."""
+        return self._newest.get(node_id)
+
     def admit(self, node_id: int, start: PeerStart) -> str | None:
         """Note what a peer says of itself.
 
@@ -44,3 +53,22 @@ class PeerStarts:
             )
         self._newest[node_id] = start
         return None
+
+    def forget(self, node_id: int) -> None:
+        """Drop a peer that has left the cluster: its id never comes back."""
+        self._newest.pop(node_id, None)
+
+    def snapshot(self) -> bytes:
+        """All starts, as a `NodeStarts`."""
+        starts = [
+            NodeStart(node_id=node_id, incarnation=start.incarnation, flush_number=start.flush_number)
+            for node_id, start in sorted(self._newest.items())
+        ]
+        return NodeStarts(starts=starts).SerializeToString()
+
+    def restore(self, payload: bytes) -> None:
+        """Replace all starts by those of a snapshot, empty bytes for none."""
+        self._newest = {
+            start.node_id: PeerStart(start.incarnation, start.flush_number)
+            for start in NodeStarts.FromString(payload).starts
+        }

@@ -61,9 +61,10 @@ def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], byte
     if lock is None:
         raise DataDirectoryError(f"data directory {directory} is in use by another process")
     try:
+        new = NodeIdentity(cluster_id=random_bytes(16), node_id=FIRST_NODE)
         if "identity" not in disk.names(directory):
             _sync_ancestors(disk, directory)
-        new = NodeIdentity(cluster_id=random_bytes(16), node_id=FIRST_NODE, secret=random_bytes(16))
+            new.secret = random_bytes(16)
         identity = load_identity(disk, directory, new)
         _sync_directories(disk, directory)
         disk.make_directory(directory / "journal")

@@ -91,7 +91,7 @@ class SinksState:
                     if self.is_inactive_since(sink_id, expired.before_ms):
                         del self.sinks[sink_id]
             case _:
-                raise newer_command("sinks")
+                raise newer_command("state group sinks")
         return None
 
     def is_published(self, stage: StageName) -> bool:

@@ -29,6 +29,7 @@ from pixy.proto.state_pb2 import (
     HardState,
     MetadataCommand,
     NodeRecord,
+    NodeStarts,
     OffsetRecord,
     PartitionCommand,
     PublicationRecord,
@@ -201,6 +202,8 @@ def _dump_record(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
             yield DumpLine(record.kind.name.lower(), place | state)
         case RecordKind.INCARNATION:
             yield DumpLine("incarnation", {"number": record.index})
+        case RecordKind.PEER_STARTS:
+            yield DumpLine("peer_starts", _plain(NodeStarts.FromString(bytes(record.payload))))
         case _:
             yield DumpLine(record.kind.name.lower(), place | _entry(record))
             yield from _dump_entry_batches(record, records)

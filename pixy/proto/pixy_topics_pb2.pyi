@@ -13,6 +13,8 @@ Topic options override those of the cluster. Their values are integers, in milli
   retention_bytes  retained size per partition; -1: unlimited
   segment_bytes    size at which a partition starts a new segment file
   segment_ms       age of its oldest record at which it does so
+  replication      replicas of each partition, as far as there are nodes; 3 unless set. Counts for
+                   partitions created from then on
 Requests may also use Kafka's names for them (retention.ms and so on); responses use the names
 above.
 

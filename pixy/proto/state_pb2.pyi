@@ -257,6 +257,54 @@ class AppliedPositions(_message.Message):
 Global___AppliedPositions: _TypeAlias = AppliedPositions  # noqa: Y015
 
 @_typing.final
+class NodeStart(_message.Message):
+    """Newest known start of another node; a journal record has a list of all of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    FLUSH_NUMBER_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    incarnation: _builtins.int
+    """Number of the start, and of the newest flush of its journal that was durable then."""
+    flush_number: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        flush_number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flush_number", b"flush_number", "incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeStart: _TypeAlias = NodeStart  # noqa: Y015
+
+@_typing.final
+class NodeStarts(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStart]: ...
+    def __init__(
+        self,
+        *,
+        starts: _abc.Iterable[Global___NodeStart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["starts", b"starts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeStarts: _TypeAlias = NodeStarts  # noqa: Y015
+
+@_typing.final
 class GroupStateRecord(_message.Message):
     """Checkpoint record of a state group's raft group: results of the last proposals, and the
     configuration. Without term and vote.
@@ -382,6 +430,7 @@ class NodeRecord(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     secret: _builtins.bytes
     """16 random bytes; with the id they are the node's identity."""
@@ -397,7 +446,11 @@ class NodeRecord(_message.Message):
     feature_level: _builtins.int
     """Newest commands that this release knows."""
     removed: _builtins.bool
-    """Left the cluster; neither id nor secret come back."""
+    """Has no new replicas and, as soon as its raft groups can do without it, no others. Neither id nor
+    secret come back.
+    """
+    lost: _builtins.bool
+    """Lost with its data: it is not waited for."""
     def __init__(
         self,
         *,
@@ -411,10 +464,11 @@ class NodeRecord(_message.Message):
         version: _builtins.str = ...,
         feature_level: _builtins.int = ...,
         removed: _builtins.bool = ...,
+        lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "node_id", b"node_id", "process", b"process", "rack", b"rack", "removed", b"removed", "secret", b"secret", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "lost", b"lost", "node_id", b"node_id", "process", b"process", "rack", b"rack", "removed", b"removed", "secret", b"secret", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -111,6 +111,8 @@ class Journal:
     Attributes:
         files: its files, oldest first, with the flushes that are reported or being reported.
         blocked: reason why nothing can be written now; None otherwise.
+        passenger: asked for a further unit, records and token, by each flush that is about to be
+            written; None if there is none.
         flush_number: number of the newest durable flush, 0 for none.
         flushed_at: end of the last flush, in the loop's time.
     """
@@ -160,6 +162,7 @@ class Journal:
         self._idle.set()
         self.files: list[JournalFile] = list(options.files)
         self.blocked: Unavailable | None = None
+        self.passenger: Callable[[], tuple[Sequence[UnitRecord], Any] | None] | None = None
         self.flush_number = options.at.flush_number - 1
         self.flushed_at = float("-inf")
 
@@ -277,9 +280,17 @@ class Journal:
         self._flushing = gathered
         self._idle.clear()
         if gathered.buffers:
+            if self.passenger is not None:
+                self._add_passenger(gathered, self.passenger())
             self._submit(gathered)
         else:
             self._flushed(None, gathered)
+
+    def _add_passenger(self, gathered: GatheredUnits, unit: tuple[Sequence[UnitRecord], Any] | None) -> None:
+        if unit is not None:
+            records, token = unit
+            gathered.add(records)
+            gathered.tokens.append(token)
 
     def _submit(self, gathered: GatheredUnits) -> None:
         def done(written: _Written | None, error: BaseException | None) -> None:

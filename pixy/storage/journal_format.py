@@ -142,6 +142,11 @@ class RecordKind(IntEnum):
     """A copy of the newest reset, made before its file is removed; see `journal_entries`."""
     INCARNATION = 7
     """Number of a start of the node, in the index."""
+    PEER_STARTS = 8
+    """Newest known starts of the other nodes; the newest record counts. Only nodes that have met
+    others write it. A release without it refuses it, as any unknown kind, and has to: it would not
+    recognize an older self of another node.
+    """
 
 
 class EntryType(IntEnum):

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, StagedPiece
+from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, NodeStarts, StagedPiece
 from pixy.raft import Entry, MalformedMessage, RaftEntryType, decode_conf_change
 from pixy.records import split_batches
 from pixy.storage.journal_entries import GroupEntries
@@ -101,6 +101,7 @@ class JournalGroups(Generic[T]):
     Attributes:
         groups: records by raft group.
         incarnation: newest number of a start of the node, 0 if there is none; and its file.
+        peer_starts: newest record of that kind, empty if there is none; and its file.
         trusted: set to False behind a refusal: records are still examined, and no more kept.
     """
 
@@ -109,6 +110,8 @@ class JournalGroups(Generic[T]):
         self.groups: dict[int, ScannedGroup[T]] = {}
         self.incarnation = 0
         self.incarnation_file = 0
+        self.peer_starts = b""
+        self.peer_starts_file = 0
         self.trusted = True
 
     def take(
@@ -156,6 +159,8 @@ class JournalGroups(Generic[T]):
                 self._take_reset(file.number, raft_group, reset, original=kind == RecordKind.LOG_RESET)
             case RecordKind.INCARNATION:
                 self._take_incarnation(file.number, index)
+            case RecordKind.PEER_STARTS:
+                self._take_peer_starts(file.number, payload)
             case _:
                 raise AssertionError(f"record kind {kind} is not known")
 
@@ -192,6 +197,11 @@ class JournalGroups(Generic[T]):
             raise CorruptData(f"incarnation {incarnation} of the node behind {self.incarnation}")
         self.incarnation, self.incarnation_file = incarnation, number
 
+    def _take_peer_starts(self, number: int, payload: bytes) -> None:
+        _decoded(NodeStarts, payload, "starts of other nodes")
+        if self.trusted:
+            self.peer_starts, self.peer_starts_file = payload, number
+
     def _group(self, raft_group: int) -> ScannedGroup[T]:
         group = self.groups.get(raft_group)
         if group is None:
@@ -199,7 +209,7 @@ class JournalGroups(Generic[T]):
         return group
 
 
-M = TypeVar("M", HardState, AppliedPositions)
+M = TypeVar("M", HardState, AppliedPositions, NodeStarts)
 
 
 def _decoded(message: type[M], payload: bytes, what: str) -> M:

@@ -61,7 +61,7 @@ here or in a later file, proves that flush n was durable.
                      number of records
     undecodable      valid record whose payload cannot be       refused: the state that it holds is
                      decoded: hard state, applied positions,    lost
-                     reset
+                     reset, starts of other nodes
     undecodable      the same: entry with a change of the       refused: it cannot be applied
     entry            configuration, with a piece of a stage,
                      or with several record batches that do

@@ -117,6 +117,8 @@ class RecoveredJournal:
         groups: records by raft group.
         incarnation: number of the node's newest start that the journal has, 0 for none; and its
             file.
+        peer_starts: newest known starts of other nodes (`NodeStarts`), empty for none; and its
+            file.
     """
 
     at: JournalPosition = EMPTY_JOURNAL
@@ -124,6 +126,8 @@ class RecoveredJournal:
     groups: dict[int, RecoveredGroup] = field(default_factory=dict)
     incarnation: int = 0
     incarnation_file: int = 0
+    peer_starts: bytes = b""
+    peer_starts_file: int = 0
 
 
 def recover_journal(disk: Disk, directory: Path, owner: tuple[bytes, int]) -> RecoveredJournal:
@@ -152,8 +156,15 @@ def recover_journal(disk: Disk, directory: Path, owner: tuple[bytes, int]) -> Re
         raft_group: _recovered(raft_group, group, entries.get(raft_group, []))
         for raft_group, group in scan.records.groups.items()
     }
+    records = scan.records
     return RecoveredJournal(
-        scan.at, scan.files, groups, scan.records.incarnation, scan.records.incarnation_file
+        scan.at,
+        scan.files,
+        groups,
+        records.incarnation,
+        records.incarnation_file,
+        records.peer_starts,
+        records.peer_starts_file,
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from pixy.cluster import journal_retention
 from pixy.cluster.hard_states import write_hard_state
+from pixy.cluster.peer_starts import PeerStart
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.relocation import Relocation
@@ -173,6 +174,7 @@ async def test_what_only_a_removed_file_had_is_written_again(tmp_path: Path) -> 
     idle.applied_term, idle.applied_index = 3, 12
     filling.log.driver.snapshots.finish_install(idle)
     filling.log.driver.add(idle)
+    assert filling.log.peer_starts.admit(2, PeerStart(7, 99)) is None
     await filling.fill(40)
     before = len(filling.files)
     await filling.remove()
@@ -187,6 +189,7 @@ async def test_what_only_a_removed_file_had_is_written_again(tmp_path: Path) -> 
     assert HardState.FromString(found.hard_state or b"").voters == [1, 2, 3]
     assert HardState.FromString(recovered.group(GROUP).hard_state or b"").term == 1
     assert recovered.journal.incarnation == 1
+    assert log.peer_starts.starts.newest(2) == PeerStart(7, 99)
 
 
 async def with_others(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Filling, list[RaftGroup]]:

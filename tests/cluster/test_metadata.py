@@ -328,8 +328,7 @@ def test_a_node_that_leaves_loses_its_replicas_and_its_id(leave: Callable[[int],
     assert left.topics == (replace(first, replicas=((1, 3), (1, 3))),)
     assert state.topics == {"a": left.topics[0], "b": second}
     assert (state.registered, state.apply(leave(2))) == ([1, 3], None)
-    for refused in (register(b"s2"), start(2, b"s2", 9)):
-        assert isinstance(state.apply(refused), FailedPrecondition)
+    assert isinstance(state.apply(register(b"s2")), FailedPrecondition)
     assert state.apply(register(b"s4")) == 4
     assert applied(state, create("c", 3)).replicas == ((4, 1, 3), (3, 4, 1), (1, 4, 3))
 
@@ -344,6 +343,18 @@ def test_a_node_with_the_only_replica_can_only_be_forgotten() -> None:
     left = state.apply(forget(2))
     assert left == LeftNode(state.nodes[2], ())
     assert (state.topics["a"], state.under_replicated()) == (topic, ["a"])
+
+
+def test_a_removed_node_may_start_until_it_is_forgotten() -> None:
+    state = cluster_of(3)
+    state.apply(remove(2))
+    assert state.apply(start(2, b"s2", 9)) is None
+    assert state.registered == [1, 3]
+    left = state.apply(forget(2))
+    assert left == LeftNode(state.nodes[2], ())
+    assert state.nodes[2].lost
+    assert isinstance(state.apply(start(2, b"s2", 10)), FailedPrecondition)
+    assert (state.apply(forget(2)), state.apply(remove(2))) == (None, None)
 
 
 @pytest.mark.parametrize("leave", [remove, forget])

@@ -90,20 +90,27 @@ def test_a_node_without_a_secret_gets_one_with_its_next_start() -> None:
 def test_a_node_that_has_left_never_comes_back(table: NodeTable) -> None:
     node = table.leaving(2)
     assert isinstance(node, NodeInfo)
-    table.remove(node)
-    assert (table.registered(), table.nodes[2].removed) == ([1], True)
+    gone = table.remove(node, lost=True)
+    assert (table.registered(), table.nodes[2]) == ([1], replace(node, removed=True, lost=True))
     for refusal in (table.register(register(b"s2", 9)), table.start(start(2, 9))):
         assert isinstance(refusal, FailedPrecondition)
         assert "node 2 has left the cluster" in str(refusal)
     assert table.register(register(b"s3")) == 3
-    assert table.leaving(2) == replace(node, removed=True)
+    assert table.leaving(2) is gone
+
+
+def test_a_removed_node_starts_while_its_groups_need_it_and_stays_removed(table: NodeTable) -> None:
+    table.remove(table.nodes[2], lost=False)
+    assert table.start(start(2, 9)) is None
+    assert (table.nodes[2].incarnation, table.nodes[2].removed, table.registered()) == (9, True, [1])
+    assert isinstance(table.register(register(b"s2", 10)), FailedPrecondition)
 
 
 def test_a_node_that_is_unknown_or_the_last_one_cannot_leave(table: NodeTable) -> None:
     unknown = table.leaving(7)
     assert isinstance(unknown, NotFound)
     assert str(unknown) == "no node 7; nodes are 1, 2"
-    table.remove(table.nodes[1])
+    table.remove(table.nodes[1], lost=False)
     assert isinstance(table.leaving(2), FailedPrecondition)
 
 
@@ -117,7 +124,7 @@ def test_the_cluster_has_the_lowest_feature_level_of_its_nodes(table: NodeTable)
     assert table.feature_level == 1
     table.start(start(2, 2, feature_level=2))
     assert table.feature_level == 2
-    table.remove(table.nodes[2])
+    table.remove(table.nodes[2], lost=False)
     assert table.feature_level == 3
 
 
@@ -152,6 +159,7 @@ def test_a_release_below_the_feature_level_is_refused(table: NodeTable) -> None:
         st.booleans(),
         st.binary(),
         st.integers(1, 9),
+        st.booleans(),
     )
 )
 def test_a_node_survives_a_checkpoint(node: NodeInfo) -> None:

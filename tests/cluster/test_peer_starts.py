@@ -37,5 +37,27 @@ def test_the_newest_start_is_what_counts() -> None:
     assert starts_of(PeerStart(3, 100), PeerStart(4, 200)).admit(2, PeerStart(4, 150)) is not None
 
 
+def test_starts_survive_a_snapshot() -> None:
+    starts = starts_of(PeerStart(3, 100))
+    starts.admit(7, PeerStart(1, 2**40))
+    restored = starts_of(PeerStart(9, 900))
+    restored.restore(starts.snapshot())
+    assert [restored.newest(node_id) for node_id in (2, 3, 7)] == [
+        PeerStart(3, 100),
+        None,
+        PeerStart(1, 2**40),
+    ]
+    assert restored.snapshot() == starts.snapshot()
+    restored.restore(b"")
+    assert (restored.newest(2), restored.snapshot()) == (None, b"")
+
+
+def test_a_forgotten_peer_is_dropped() -> None:
+    starts = starts_of(PeerStart(3, 100))
+    for _ in range(2):
+        starts.forget(2)
+    assert starts.newest(2) is None
+
+
 def test_each_peer_has_its_own_starts() -> None:
     assert starts_of(PeerStart(3, 100)).admit(3, PeerStart(1, 1)) is None

@@ -98,13 +98,11 @@ def test_a_higher_incarnation_replaces_the_row_and_a_lower_one_is_outdated() -> 
     assert rows.judge(id_of(5, incarnation=1)) is Novelty.OUTDATED
 
 
-def test_each_node_has_a_row_until_it_is_forgotten() -> None:
+def test_each_node_has_a_row() -> None:
     rows = ProposerRows()
     rows.record(id_of(1, node_id=1), 10)
     rows.record(id_of(1, node_id=2), 20)
     assert (rows.judge(id_of(1, node_id=1)), rows.judge(id_of(1, node_id=2))) == (10, 20)
-    rows.forget(1)
-    assert (rows.judge(id_of(1, node_id=1)), rows.judge(id_of(1, node_id=2))) == (Novelty.NEW, 20)
 
 
 def test_a_snapshot_does_not_change_with_the_rows() -> None:

@@ -9,12 +9,15 @@ import pytest
 
 from pixy.cluster import PartitionReplica
 from pixy.cluster.recovery import recover_node
+from pixy.cluster.replica import Replica
+from pixy.errors import DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.records import TopicPartition, read_header
 from pixy.storage import EntryType, JournalRecord
 from tests.cluster.nodes import Cluster, copy_of
 from tests.cluster.staging import finished, publish, staged
 from tests.fakes.disk import RecordingDisk
+from tests.fakes.waiting import until
 from tests.fixtures.make_release import RELEASES, contents, make, present_name
 
 FIRST = "0.1.0"
@@ -127,6 +130,28 @@ async def test_entries_of_a_journal_of_version_1_get_offset_and_epoch_at_a_start
         chunk = log.read_memory(30, 1000)
         assert chunk is not None
         assert [read_header(batch).base_offset for batch in chunk.batches] == [30, 31]
+
+
+@pytest.mark.parametrize("where", ["state group metadata", "state group groups-n", "partition topic-0"])
+async def test_a_command_of_a_newer_release_ends_the_node_and_refuses_its_start(
+    tmp_path: Path, where: str
+) -> None:
+    cluster = Cluster(tmp_path)
+    await cluster.node.start()
+    await cluster.create_topic()
+    groups = cluster.node.state_groups
+    target: Replica = {
+        "state group metadata": groups.metadata_replica,
+        "state group groups-n": groups.groups[0],
+    }.get(where, replica_of(cluster, "topic"))
+    cluster.node._propose_and_tell(target, b"\xfa\x07\x01x", lambda _: None)
+    await until(lambda: bool(cluster.faults))
+    await cluster.node.stop()
+    [fault] = cluster.faults
+    assert isinstance(fault, DataDirectoryError)
+    assert f"{where} has a command that this release does not know: a newer" in str(fault)
+    with pytest.raises(DataDirectoryError, match="a newer release wrote it"):
+        await Cluster(tmp_path).node.start()
 
 
 async def test_the_directory_contains_every_kind_of_file(tmp_path: Path) -> None:

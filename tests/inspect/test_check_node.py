@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster import FIRST_GROUPS_GROUP, METADATA_GROUP, SINKS_GROUP
 from pixy.cluster.recovery import recover_node
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump, node_directories
@@ -224,6 +225,19 @@ def append_flush(node: Path, records: list[UnitRecord]) -> Path:
     )
     journal.write_bytes(journal.read_bytes()[: end.position] + frame + body)
     return journal
+
+
+@pytest.mark.parametrize("raft_group", [METADATA_GROUP, FIRST_GROUPS_GROUP, SINKS_GROUP])
+def test_a_command_of_a_newer_release_is_reported_as_that(node: Path, raft_group: int) -> None:
+    owner = read_identity(RealDisk(), node / "identity")
+    journal = recover_journal(RealDisk(), node / "journal", (owner.cluster_id, owner.node_id))
+    group = journal.groups.get(raft_group)
+    index, term = (1, 1) if group is None else (group.last + 1, group.term(group.last))
+    unknown = b"\xfa\x07\x01x"
+    append_flush(node, [(RecordKind.ENTRY, EntryType.COMMAND, raft_group, index, term, 0, None, unknown)])
+    [(verdict, _, found)] = wrong(node)
+    assert verdict == "damaged"
+    assert "a newer release wrote it: the next start is refused" in found
 
 
 def stamped(base_offset: int) -> bytes:

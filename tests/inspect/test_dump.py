@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from pixy.cluster import MetadataState
 from pixy.errors import DataDirectoryError
 from pixy.inspect import DumpLine, ReadOnlyDisk, dump
-from pixy.proto.state_pb2 import StagedPiece
+from pixy.proto.state_pb2 import CreateTopic, InitCluster, MetadataCommand, NodeRecord, StagedPiece
 from pixy.raft.messages import ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2
 from pixy.raft.wire import encode_conf_change
 from pixy.records import patch_batch
+from pixy.storage import CheckpointId, CheckpointStore, RealDisk
 from tests.cluster.stopped import contents, make_stopped
 from tests.fakes.batches import batch_of, bomb
 from tests.storage.journals import (
@@ -19,6 +21,7 @@ from tests.storage.journals import (
     entry,
     incarnation,
     journal_file,
+    peer_starts,
     record,
     reset,
     write_files,
@@ -120,7 +123,12 @@ def test_every_kind_of_record_of_a_journal_is_shown(tmp_path: Path) -> None:
         journal_file([[entry(1, batch_of(b"old"), version=1)]], version=1),
         journal_file(
             [
-                [incarnation(3), reset(5, 2), record(1, 0, index=6, term=2, commit=5)],
+                [
+                    incarnation(3),
+                    peer_starts((2, 7, 99)),
+                    reset(5, 2),
+                    record(1, 0, index=6, term=2, commit=5),
+                ],
                 [record(1, 4, index=7, term=3, payload=change, commit=6, proposal=(1, 3, 9))],
                 [record(4, 3, 1001, 8, 3, single), record(1, 5, 1001, 9, 3, piece), carried_over(5, 2)],
             ],
@@ -131,6 +139,8 @@ def test_every_kind_of_record_of_a_journal_is_shown(tmp_path: Path) -> None:
     lines = dumped(tmp_path)
     assert [fields["version"] for fields in of_kind(lines, "journal")] == [1, 2]
     assert of_kind(lines, "incarnation") == [{"number": 3}]
+    known = {"node_id": 2, "incarnation": 7, "flush_number": 99}
+    assert of_kind(lines, "peer_starts") == [{"starts": [known]}]
     [of_reset], [of_copy] = of_kind(lines, "log_reset"), of_kind(lines, "relocated_log_reset")
     assert of_reset == of_copy
     assert (of_reset["raft_group"], of_reset["index"], of_reset["term"]) == (1000, 5, 2)
@@ -190,6 +200,22 @@ def test_checkpoints_are_shown_with_their_records(node: Path) -> None:
         lines = dumped(path)
         assert of_kind(lines, "cluster")[0]["groups_count"] == 1
         assert [topic["name"] for topic in of_kind(lines, "topic")][:1] == ["topic"]
+
+
+def test_a_checkpoint_of_metadata_shows_nodes_and_replicas(tmp_path: Path) -> None:
+    state = MetadataState()
+    first = NodeRecord(node_id=1, secret=b"\x05" * 16, address="host:1", incarnation=4)
+    for command in (
+        MetadataCommand(init_cluster=InitCluster(groups_count=8, first_node=first)),
+        MetadataCommand(create_topic=CreateTopic(name="t", topic_id=b"i", partitions=2)),
+    ):
+        state.apply(command.SerializeToString())
+    CheckpointStore(RealDisk(), tmp_path / "metadata").write(CheckpointId(1, 2), state.snapshot(), 0)
+    lines = dumped(tmp_path)
+    [node] = of_kind(lines, "node")
+    assert (node["node_id"], node["secret"], node["address"]) == (1, "05" * 16, "host:1")
+    [topic] = of_kind(lines, "topic")
+    assert (topic["replica_sets"], topic["replica_set"]) == ([{"node_ids": [1]}], [0, 0])
 
 
 @pytest.mark.parametrize(

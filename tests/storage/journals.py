@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_journal
-from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState
+from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, NodeStart, NodeStarts
 from pixy.records.crc import crc32c as _crc32c
 from pixy.storage import EntryType, RecordKind, RecoveredJournal, recover_journal
 from pixy.storage.journal_format import JournalRecord
@@ -30,6 +30,7 @@ __all__ = [
     "header",
     "incarnation",
     "journal_file",
+    "peer_starts",
     "record",
     "relocated",
     "reset",
@@ -110,6 +111,12 @@ def configuration() -> bytes:
 
 def incarnation(number: int) -> bytes:
     return record(RecordKind.INCARNATION, 0, 0, number, 0)
+
+
+def peer_starts(*starts: tuple[int, int, int]) -> bytes:
+    """Node id, incarnation and flush number of each."""
+    record_of = [NodeStart(node_id=id, incarnation=start, flush_number=at) for id, start, at in starts]
+    return record(RecordKind.PEER_STARTS, 0, 0, 0, 0, NodeStarts(starts=record_of).SerializeToString())
 
 
 def flush(

@@ -12,6 +12,7 @@ from pixy.storage import (
     JournalFile,
     RecordKind,
     RecoveredJournal,
+    UnitRecord,
     journal_path,
     recover_journal,
 )
@@ -64,6 +65,31 @@ async def test_one_sync_serves_all_waiting_groups(tmp_path: Path) -> None:
     assert len(bench.disk.did("sync")) == before + 1
     assert sum(map(len, bench.durable)) == 501
     await bench.journal.stop()
+
+
+async def test_a_passenger_rides_with_flushes_and_causes_none(bench: Bench) -> None:
+    peers: list[UnitRecord] = [(RecordKind.PEER_STARTS, 0, 0, 0, 0, 0, None, b"")]
+    asked: list[int] = []
+
+    def passenger() -> tuple[list[UnitRecord], str] | None:
+        asked.append(bench.journal.flush_number)
+        return (peers, "passenger") if len(asked) == 2 else None
+
+    bench.journal.passenger = passenger
+    bench.append()
+    await bench.flush()
+    bench.append_unit()
+    await bench.flush()
+    assert asked == [0], "a unit without records needs no flush"
+    bench.append()
+    bench.append()
+    await bench.drain()
+    bench.append()
+    await bench.drain()
+    assert (bench.durable, asked) == ([[1], [2], [3, 4, "passenger"], [5]], [0, 1, 2])
+    await bench.journal.stop()
+    recovered = bench.recover()
+    assert (recovered.at.flush_number, recovered.peer_starts_file) == (4, 1)
 
 
 # --- telling --------------------------------------------------------------------------------------

@@ -356,7 +356,7 @@ def test_unknown_kind(tmp_path: Path) -> None:
     refused(tmp_path, r"0001\.journal: a valid record has kind 77 .* a newer one wrote it")
 
 
-@pytest.mark.parametrize(("kind", "entry_type"), [(5, 0), (7, 0), (1, 3), (4, 5)])
+@pytest.mark.parametrize(("kind", "entry_type"), [(5, 0), (7, 0), (8, 0), (1, 3), (4, 5)])
 def test_later_kind(tmp_path: Path, kind: int, entry_type: int) -> None:
     records = [[entry(1, BATCH, version=1)], [record(kind, entry_type, version=1)]]
     write_files(tmp_path, journal_file(records, version=1))
@@ -371,6 +371,7 @@ def test_later_kind(tmp_path: Path, kind: int, entry_type: int) -> None:
         (RecordKind.APPLIED_POSITIONS, "applied positions"),
         (RecordKind.LOG_RESET, "raft group 1000: log reset"),
         (RecordKind.RELOCATED_LOG_RESET, "raft group 1000: log reset"),
+        (RecordKind.PEER_STARTS, "starts of other nodes"),
     ],
 )
 def test_undecodable(tmp_path: Path, kind: RecordKind, what: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
-from pixy.proto.state_pb2 import HardState
+from pixy.proto.state_pb2 import HardState, NodeStart, NodeStarts
 from pixy.storage import (
     JournalFile,
     JournalPosition,
@@ -35,6 +35,7 @@ from tests.storage.journals import (
     header,
     incarnation,
     journal_file,
+    peer_starts,
     record,
     relocated,
     reset,
@@ -267,6 +268,19 @@ def test_the_newest_incarnation_is_known_and_its_file(tmp_path: Path) -> None:
     assert (journal.incarnation, journal.incarnation_file) == (4, 2)
 
 
+def test_the_newest_starts_of_other_nodes_are_known_and_their_file(tmp_path: Path) -> None:
+    assert (recover(tmp_path).peer_starts, recover(tmp_path).peer_starts_file) == (b"", 0)
+    write_files(
+        tmp_path,
+        journal_file([[peer_starts((2, 1, 9), (3, 1, 7))], [entry(1), peer_starts((2, 2, 10))]]),
+        journal_file([[entry(2)]], file=2, first_flush=3),
+    )
+    journal = recover(tmp_path)
+    found = NodeStarts.FromString(journal.peer_starts)
+    assert found == NodeStarts(starts=[NodeStart(node_id=2, incarnation=2, flush_number=10)])
+    assert journal.peer_starts_file == 1
+
+
 def test_an_older_file_with_nothing_but_a_torn_flush_becomes_one_of_the_newest_version(
     tmp_path: Path,
 ) -> None:
@@ -338,7 +352,12 @@ def test_of_applied_entries_between_needed_ones_only_near_ones_are_read_twice() 
 EACH_KIND = journal_file(
     [
         [hard_state(), reset(5), applied(1000, 5), incarnation(2), entry(6, b"six")],
-        [carried_over(5), relocated(3, b"three", 1001), record(1, 4, index=7, commit=6, proposal=(1, 2, 3))],
+        [
+            peer_starts((2, 3, 4)),
+            carried_over(5),
+            relocated(3, b"three", 1001),
+            record(1, 4, index=7, commit=6, proposal=(1, 2, 3)),
+        ],
         [record(1, 5, index=8, payload=b"\x0a\x01a")],
     ],
     size=900,

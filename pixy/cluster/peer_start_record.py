@@ -1,0 +1,92 @@
+"""Starts of peers in the journal: they outlive this node's own starts.
+
+A new incarnation of a peer is written at once, and the peer may be answered when it is durable.
+Flush numbers rise all the time: they ride with other flushes, at most once a second, and never cost
+a flush of their own. So what a start finds may be a second old, and an older copy of a directory
+passes only if it is not older than that, and all peers were down since.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pixy.clock import Clock
+from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.storage import Journal, RecordKind, UnitRecord
+
+__all__ = ["PeerStartRecord"]
+
+_PAUSE_S = 1.0
+"""Least time between two records that only have higher flush numbers."""
+
+
+class PeerStartRecord:
+    """Starts of peers, and their newest record.
+
+    Args:
+        journal: the node's journal.
+        clock: spaces records.
+        recovered: what a start has found of them, empty for nothing.
+        file: number of the journal file that holds that, 0 for none.
+
+    Attributes:
+        starts: what is known now; changed by `admit` and `forget` only.
+        file: number of the journal file with the newest durable record, 0 for none.
+    """
+
+    def __init__(self, journal: Journal, clock: Clock, recovered: bytes, file: int) -> None:
+        self._journal = journal
+        self._clock = clock
+        self.starts = PeerStarts()
+        self.starts.restore(recovered)
+        self.file = file
+        # True if something has changed since the newest record.
+        self._changed = False
+        self._written_at = float("-inf")
+        # Records that are not durable; callers that wait for all of them.
+        self._writing = 0
+        self._waiting: list[Callable[[], None]] = []
+        journal.passenger = self._passenger
+
+    def admit(self, node_id: int, start: PeerStart) -> str | None:
+        """As `PeerStarts.admit`; a new incarnation is written at once."""
+        before = self.starts.newest(node_id)
+        reason = self.starts.admit(node_id, start)
+        if reason is None and start != before:
+            self._changed = True
+            if before is None or start.incarnation > before.incarnation:
+                self.write()
+        return reason
+
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """Call `done` once every incarnation that was admitted is durable, at once if they are."""
+        if self._writing:
+            self._waiting.append(done)
+        else:
+            done()
+
+    def forget(self, node_id: int) -> None:
+        """Drop a peer that has left the cluster, durably with a later record."""
+        self.starts.forget(node_id)
+        self._changed = True
+
+    def write(self) -> None:
+        """Write a record, or write it again before the file of the newest one is removed."""
+        self._journal.append(*self._unit())
+
+    def _passenger(self) -> tuple[Sequence[UnitRecord], Callable[[], None]] | None:
+        """A record for a flush that is about to be written, if one is due."""
+        due = self._changed and self._clock.monotonic() - self._written_at >= _PAUSE_S
+        return self._unit() if due else None
+
+    def _unit(self) -> tuple[Sequence[UnitRecord], Callable[[], None]]:
+        self._changed, self._written_at = False, self._clock.monotonic()
+        self._writing += 1
+        record = (RecordKind.PEER_STARTS, 0, 0, 0, 0, 0, None, self.starts.snapshot())
+        return (record,), self._durable
+
+    def _durable(self) -> None:
+        self.file = self._journal.files[-1].number
+        self._writing -= 1
+        if not self._writing:
+            waiting, self._waiting = self._waiting, []
+            for done in waiting:
+                done()
