@@ -245,7 +245,7 @@ async def test_without_a_terminal_leaving_has_to_be_confirmed(
 
 async def test_an_error_is_one_line_and_exit_code_1(run_on: RunOnServer) -> None:
     result = await run_on("remove", "9", "--yes")
-    assert (result.exit_code, result.stderr) == (1, "pixy: NOT_FOUND: the cluster has no node 9\n")
+    assert (result.exit_code, result.stderr) == (1, "pixy: NOT_FOUND: no node 9\n")
 
 
 async def test_a_kafka_cluster_has_tools_of_its_own(run_on: RunOnServer, served: FakeServer) -> None:
