@@ -311,8 +311,8 @@ class Node:
 
     def _check_may_leave(self, node_id: int) -> None:
         if node_id != self.node_id:
-            raise NotFound(f"no node {node_id}; nodes are {self.node_id}")
-        raise FailedPrecondition(f"node {node_id} is the only node of its cluster")
+            raise NotFound(f"the cluster has no node {node_id}")
+        raise FailedPrecondition(f"node {node_id} is the only one of the cluster")
 
     async def groups_command(self, consumer_group: str, payload: bytes) -> None:
         """Run a command in the state group of a consumer group; durable and applied on return."""
