@@ -214,11 +214,12 @@ class LostMajority:
     def _make_report(self) -> LossReport:
         if self._node_id not in self._metadata.registered:
             raise FailedPrecondition(f"node {self._node_id} has left the cluster: it cannot go on alone")
-        nodes = [node for node in self._metadata.nodes.values() if not node.removed]
-        others = tuple([node for node in nodes if node.node_id != self._node_id])
-        if not others:
+        nodes = self._metadata.nodes.values()
+        others = tuple([node for node in nodes if node.node_id != self._node_id and not node.lost])
+        alone = {self._node_id}
+        if not others or all(set(found.configuration.members) == alone for found in self._found):
             raise FailedPrecondition(
-                f"node {self._node_id} is the only one of its cluster: it needs no other"
+                f"node {self._node_id} is the only node of its cluster: it needs no other"
             )
         lost = [
             f"{topic.name}-{number}"

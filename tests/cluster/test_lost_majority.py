@@ -184,6 +184,16 @@ async def test_the_report_says_what_there_is_and_what_may_be_missing(tmp_path: P
     assert report.groups[3] == SurvivingGroup(PARTITION, "topic-0", ALL, LogPosition(1, 3), 2, True)
 
 
+async def test_a_node_that_was_leaving_is_lost_too(tmp_path: Path) -> None:
+    survivor = await formed_with_records(tmp_path)
+    await survivor.command(MetadataCommand(remove_node=RemoveNode(node_id=3)))
+    survivor.end()
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        nodes = cluster.node.metadata.nodes
+        assert [nodes[node_id].lost for node_id in (2, 3)] == [True, True]
+
+
 async def test_of_two_voters_each_has_everything(tmp_path: Path) -> None:
     survivor = await formed(tmp_path, (1, 2))
     survivor.end()
@@ -216,14 +226,14 @@ async def test_partitions_without_a_replica_here_are_lost(tmp_path: Path) -> Non
 async def test_a_node_alone_needs_no_recovery(tmp_path: Path) -> None:
     async with Cluster(tmp_path).running() as cluster:
         await cluster.create_topic()
-    with pytest.raises(FailedPrecondition, match="node 1 is the only one of its cluster"):
+    with pytest.raises(FailedPrecondition, match="node 1 is the only node of its cluster"):
         LostMajority.read(RecordingDisk(), tmp_path)
 
 
 async def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
     (await formed_with_records(tmp_path)).end()
     await go_on_alone(tmp_path)
-    with pytest.raises(FailedPrecondition, match="node 1 is the only one of its cluster"):
+    with pytest.raises(FailedPrecondition, match="node 1 is the only node of its cluster"):
         LostMajority.read(RecordingDisk(), tmp_path)
 
 
