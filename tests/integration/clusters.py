@@ -200,6 +200,19 @@ class Cluster:
         until_blocking(is_known, lambda: f"{name} has no leader; logs:\n{self.logs()}")
         return found[0]
 
+    def wait_in_sync(self) -> None:
+        """Wait until every running node is up and has every entry of every raft group."""
+
+        def are_in_sync() -> bool:
+            status = self.running[0].status()
+            up = sum(node.up for node in status.nodes)
+            groups = all(
+                group.members and not any(each.behind for each in group.members) for group in status.groups
+            )
+            return up == len(self.running) and groups
+
+        until_blocking(are_in_sync, lambda: f"{self.running[0].status()}; logs:\n{self.logs()}")
+
     def logs(self) -> str:
         """The logs of all nodes."""
         return "\n".join(f"--- node {node.number}\n{node.log()}" for node in self.nodes)
