@@ -39,7 +39,7 @@ from pixy.backend.remote_partitions import RemotePartitions
 from pixy.backend.topic_descriptions import TopicDescriptions
 from pixy.backend.topic_observer import TopicObserver
 from pixy.cluster import ClusterStatus, Coordinator, Node, PartitionReplica, RemotePartition
-from pixy.errors import PixyError, ShuttingDown
+from pixy.errors import PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
 from pixy.tasks import Tasks
@@ -217,6 +217,9 @@ class EmbeddedBackend:
             self._append_here(place, batch, done, age_s)
         elif self._stopped:
             done(-1, ShuttingDown())
+        elif not self._start.is_over:
+            # Its own replica may be about to be opened, whose proposals have the same identities.
+            done(-1, Unavailable(self._start.fault))
         elif (damaged := self._finder.takes_entries(place.partition)) is not None:
             # Its entries are committed and applied as ever, and other replicas serve them.
             self._node.append(damaged, batch, partial(_answer, done), patience_s)
