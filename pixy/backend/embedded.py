@@ -73,7 +73,7 @@ class EmbeddedBackend:
         self._descriptions = TopicDescriptions(node, self._start.check)
         self._leaders = RemoteLeaders(node, self._tasks, self._descriptions.changed)
         self._descriptions.on_unknown_leader = self._leaders.ask_soon
-        self._staging = NodeStaging(node, self._check_writable, self._finder.unknown)
+        self._staging = NodeStaging(node, self._finder, self._check_writable)
         node.observer = TopicObserver(
             self._coordinator, self._descriptions, self._groups.exists, self._readiness_changed
         )
@@ -321,11 +321,8 @@ class EmbeddedBackend:
         return await self._groups.join(group, client_id, topics, on_assignment)
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
-        while True:
-            unknown = [each for each in offsets if self._finder.find_nowait(each) is None]
-            if not unknown:
-                break
-            await self._finder.find(unknown[0])
+        self._check_served()
+        await self._finder.check_known(offsets)
         self._check_running()
         await self._groups.commit(group, offsets)
 
