@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pixy.backend.local_partitions import LocalPartitions
 from pixy.backend.partition_finder import CONFIRM_S
 from pixy.backend.remote_partitions import FETCH_BYTES_MAX
-from pixy.cluster import Coordinator, Method, Node, PartitionReplica
+from pixy.cluster import Coordinator, Node, PartitionReplica, PeerMethod
 from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
 from pixy.proto.node_calls_pb2 import (
     ConsumersRequest,
@@ -54,10 +54,10 @@ class CallHandlers:
     def by_method(self) -> dict[int, Callable[[int, bytes], Awaitable[bytes]]]:
         """The handlers."""
         return {
-            Method.FETCH: self.fetch,
-            Method.OFFSETS: self.offsets,
-            Method.LEADERS: self.leaders,
-            Method.GROUP: self.consumers,
+            PeerMethod.FETCH: self.fetch,
+            PeerMethod.OFFSETS: self.offsets,
+            PeerMethod.LEADERS: self.leaders,
+            PeerMethod.GROUP: self.consumers,
         }
 
     async def fetch(self, caller: int, payload: bytes) -> bytes:

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pixy.backend.group_claims import GroupClaims
 from pixy.backend.partition_finder import CONFIRM_S
 from pixy.backend.protocol import Assignment, OffsetCommit
-from pixy.cluster import Coordinator, GroupsState, Member, Method, Node
+from pixy.cluster import Coordinator, GroupsState, Member, Node, PeerMethod
 from pixy.errors import OwnedElsewhere, PixyError
 from pixy.proto.node_calls_pb2 import ConsumersRequest, ConsumersResponse
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.records import TopicPartition
 
-__all__ = ["ConsumerGroups", "GroupMembership"]
+__all__ = ["ClaimedMembership", "ConsumerGroups"]
 
 _GROUPS_PER_ITERATION = 200
 _ASK_S = 2.0
@@ -39,14 +39,14 @@ class ConsumerGroups:
 
     async def join(
         self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
-    ) -> "GroupMembership":
+    ) -> "ClaimedMembership":
         """As `Backend.join_consumer_group`."""
         if self._claims.are_used:
             await self._confirm(group)
             await self._claims.acquire(group)
         member = Member(group, client_id, topics, on_assignment)
         self._coordinator.join(member)
-        return GroupMembership(self._coordinator, self._claims, member)
+        return ClaimedMembership(self._coordinator, self._claims, member)
 
     # --- offsets ----------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class ConsumerGroups:
         assert calls is not None
         request = ConsumersRequest(topic=topic).SerializeToString()
         try:
-            return ConsumersResponse.FromString(await calls.ask(node_id, Method.GROUP, request, _ASK_S))
+            return ConsumersResponse.FromString(await calls.ask(node_id, PeerMethod.GROUP, request, _ASK_S))
         except PixyError:
             return ConsumersResponse()
 
@@ -166,7 +166,7 @@ class ConsumerGroups:
         return next((client for client, owned in members.items() if partition.partition in owned), None)
 
 
-class GroupMembership:
+class ClaimedMembership:
     """A `ConsumerMembership`."""
 
     def __init__(self, coordinator: Coordinator, claims: GroupClaims, member: Member) -> None:

@@ -55,7 +55,7 @@ class NodeStart:
 
     @property
     def fault(self) -> str:
-        """What the node waits for, empty once it serves."""
+        """Reason why the node waits, empty once it serves."""
         if self.is_over:
             return ""
         peers = self._node.peers

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from pixy.cluster import Method, Node, Topic
+from pixy.cluster import Node, PeerMethod, Topic
 from pixy.errors import PixyError
 from pixy.proto.node_calls_pb2 import LeadersRequest, LeadersResponse
 from pixy.tasks import Tasks
@@ -63,7 +63,7 @@ class RemoteLeaders:
         assert calls is not None
         request = LeadersRequest(raft_groups=raft_groups).SerializeToString()
         try:
-            answer = await calls.ask(node_id, Method.LEADERS, request, _ASK_S)
+            answer = await calls.ask(node_id, PeerMethod.LEADERS, request, _ASK_S)
         except PixyError:
             return
         for raft_group in LeadersResponse.FromString(answer).raft_groups:

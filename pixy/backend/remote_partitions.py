@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from pixy.backend.protocol import FetchResult
-from pixy.cluster import Method, Node, RemotePartition, ReplicaCalls
+from pixy.cluster import Node, PeerMethod, RemotePartition, ReplicaCalls
 from pixy.errors import PixyError
 from pixy.proto.node_calls_pb2 import (
     FetchRequest,
@@ -87,7 +87,7 @@ class RemotePartitions:
             max_wait_ms=round(max_wait * 1000),
         )
         payload, attempt_s = request.SerializeToString(), max_wait + _ATTEMPT_S
-        answer = await self._calls.call(target, Method.FETCH, payload, _PATIENCE_S, attempt_s, bulk=True)
+        answer = await self._calls.call(target, PeerMethod.FETCH, payload, _PATIENCE_S, attempt_s, bulk=True)
         return FetchResponse.FromString(answer)
 
     async def offset_ranges(self, targets: Iterable[RemotePartition]) -> dict[int, OffsetRange]:
@@ -118,4 +118,4 @@ class RemotePartitions:
 
     async def _offsets(self, target: RemotePartition, request: OffsetsRequest, attempt_s: float) -> bytes:
         payload = request.SerializeToString()
-        return await self._calls.call(target, Method.OFFSETS, payload, _PATIENCE_S, attempt_s)
+        return await self._calls.call(target, PeerMethod.OFFSETS, payload, _PATIENCE_S, attempt_s)

@@ -9,7 +9,7 @@ from pixy.cluster.lost_majority import LossReport, LostMajority, SurvivingGroup
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
-from pixy.cluster.peer_messages import Method
+from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.publisher import Publisher
 from pixy.cluster.raft_group import replicas_in_sync
 from pixy.cluster.replica import PartitionReplica, StateReplica
@@ -44,12 +44,12 @@ __all__ = [
     "MemberState",
     "MemberStatus",
     "MetadataState",
-    "Method",
     "Node",
     "NodeObserver",
     "NodeOptions",
     "NodeStatus",
     "PartitionReplica",
+    "PeerMethod",
     "Publisher",
     "RaftGroupStatus",
     "RemotePartition",

@@ -214,15 +214,15 @@ class Driver:
     ) -> bool:
         """Propose an entry for another node, which learns of its result by applying it.
 
-        A record batch waits until there is room, or another node leads.
+        A record batch waits until there is room, or another node leads, and others wait behind it.
 
         Returns:
             False if this node does not lead; the other one tries again.
         """
         if not group.leads:
             return False
-        if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES) and not self._has_room(
-            group, len(payload)
+        if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES) and (
+            group in self._held or not self._has_room(group, len(payload))
         ):
             # Bounded: each node has a window of proposals in flight.
             self._held.setdefault(group, {})[proposal] = (kind, payload)
@@ -523,7 +523,10 @@ class Driver:
             self.transfer(group, max(others)[1])
 
     def change_configuration(self, group: RaftGroup, change: ConfChangeV2) -> bool:
-        """Propose a configuration change; False if the core does not take it now."""
+        """Propose a configuration change; False if this node does not lead, or hands over.
+
+        A change that is invalid at present is taken as an empty entry.
+        """
         if group.node is None or not group.leads:
             return False
         taken = isinstance(group.node.propose_conf_change(change), LogPosition)

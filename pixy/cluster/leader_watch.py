@@ -1,9 +1,9 @@
-"""What a node notices of the leaders of its raft groups, and tells its observer.
+"""Changes of the leaders of a node's raft groups, and their consequences.
 
-a leader changes              the topics concerned, gathered for a moment: an election of a
-                              thousand groups is one change of each topic
-a partition has none for long fetches that wait for its records end with UNAVAILABLE
-`metadata` has none for long  the node is not ready (`readiness`)
+a leader changes               the observer is told of the topics, gathered for a moment: an
+                               election of a thousand groups is one change of each topic
+a partition has none for long  fetches that wait for its records end with UNAVAILABLE
+`metadata` has none for long   the node is not ready (`readiness`)
 """
 
 import asyncio

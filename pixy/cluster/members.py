@@ -24,7 +24,7 @@ from pixy.cluster.peer_starts import PeerStart
 from pixy.peers import Address, Hello, PeerChannel
 from pixy.raft import Message
 
-__all__ = ["Member", "Members"]
+__all__ = ["Members", "PeerNode"]
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ CLOCK_OFF_MS = 60_000
 
 
 @dataclass(slots=True)
-class Member:
+class PeerNode:
     """Another node.
 
     Attributes:
@@ -83,15 +83,15 @@ class Members:
         self._clock = clock
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, PeerNode] = {}
         # Forwarded proposals that leave at the end of this iteration of the loop, by leader.
         self._forwarded: dict[int, list[bytes | bytearray]] = {}
         self._refused: dict[int, str] = {}
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[PeerNode]:
         return iter(self._members.values())
 
-    def get(self, node_id: int) -> Member | None:
+    def get(self, node_id: int) -> PeerNode | None:
         """Another node, None if it is not known."""
         return self._members.get(node_id)
 
@@ -129,7 +129,7 @@ class Members:
         """Connect to a node at an address: that of a handshake, or of metadata."""
         if node_id == self._node_id or not address:
             return
-        member = self._members.setdefault(node_id, Member(node_id, ""))
+        member = self._members.setdefault(node_id, PeerNode(node_id, ""))
         if member.address != address:
             member.address = address
             self._channel.connect(node_id, Address.parse(address))

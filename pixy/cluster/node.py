@@ -29,7 +29,7 @@ from pixy.cluster.node_peers import Handler, NodePeers, OpenChannel, PeerDuties
 from pixy.cluster.node_status import raft_group_status
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.peer_messages import Method
+from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.proposals import NEVER, Repeated
 from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.publisher import Publisher, SinksGroup
@@ -695,8 +695,8 @@ class Node:
             register=self._register_peer,
             find_group=self._find_group,
             methods={
-                Method.PROPOSE: propose.answer,
-                Method.STATUS: self._answer_status,
+                PeerMethod.PROPOSE: propose.answer,
+                PeerMethod.STATUS: self._answer_status,
                 **self.methods,
             },
             nodes_seen=self._nodes_seen,

@@ -31,7 +31,7 @@ from pixy.cluster.peer_messages import (
     Beat,
     Forwarded,
     MessageKind,
-    Method,
+    PeerMethod,
     decode_beat,
     decode_proposals,
     decode_raft,
@@ -210,7 +210,7 @@ class NodePeers:
             feature_level=FEATURE_LEVEL,
         )
         payload = request.SerializeToString()
-        answer = await self.channel.call_address(address, Method.JOIN, payload, _JOIN_TIMEOUT_S)
+        answer = await self.channel.call_address(address, PeerMethod.JOIN, payload, _JOIN_TIMEOUT_S)
         return JoinResponse.FromString(answer)
 
     # --- life -------------------------------------------------------------------------------------
@@ -381,13 +381,13 @@ class NodePeers:
         )
 
     async def ask_status(self) -> list[ClusterStatus]:
-        """What the other nodes know; those that do not answer in time are left out."""
+        """Status of the other nodes; those that do not answer in time are left out."""
         answers = await asyncio.gather(*(self._ask_status(each.node_id) for each in self.members if each.up))
         return [answer for answer in answers if answer is not None]
 
     async def _ask_status(self, node_id: int) -> ClusterStatus | None:
         try:
-            answer = await self.channel.call(node_id, Method.STATUS, b"", _STATUS_TIMEOUT_S)
+            answer = await self.channel.call(node_id, PeerMethod.STATUS, b"", _STATUS_TIMEOUT_S)
         except PixyError:
             return None
         return decode_status(StatusResponse.FromString(answer))
@@ -441,7 +441,7 @@ class NodePeers:
         self._fetching.fetch(group, message)
 
     async def _call_bulk(self, node_id: int, payload: bytes, timeout: float) -> bytes:
-        return await self.channel.call(node_id, Method.FETCH_SNAPSHOT, payload, timeout, bulk=True)
+        return await self.channel.call(node_id, PeerMethod.FETCH_SNAPSHOT, payload, timeout, bulk=True)
 
     def _forward(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
@@ -476,9 +476,9 @@ class NodePeers:
     async def _on_call(self, caller: Hello, method: int, payload: bytes) -> bytes:
         if not self._node_id:
             raise Unavailable(f"node {self._options.address} is starting")
-        if method == Method.JOIN:
+        if method == PeerMethod.JOIN:
             return await self._register(JoinRequest.FromString(payload))
-        if method == Method.FETCH_SNAPSHOT:
+        if method == PeerMethod.FETCH_SNAPSHOT:
             return await self._serving.answer(payload)
         handler = self._duties.methods.get(method)
         if handler is None:

@@ -59,7 +59,7 @@ __all__ = [
     "Beat",
     "Forwarded",
     "MessageKind",
-    "Method",
+    "PeerMethod",
     "decode_beat",
     "decode_proposals",
     "decode_raft",
@@ -77,7 +77,7 @@ class MessageKind(IntEnum):
     BEAT = 3
 
 
-class Method(IntEnum):
+class PeerMethod(IntEnum):
     """Methods of calls. Their payloads are messages of `peers.proto`."""
 
     JOIN = 1
@@ -91,7 +91,7 @@ class Method(IntEnum):
 
 
 class Beat(NamedTuple):
-    """What a node says of itself, twice a second.
+    """Sign of life of a node, twice a second.
 
     Attributes:
         incarnation: of its start.

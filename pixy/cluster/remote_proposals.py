@@ -12,7 +12,7 @@ its partition, whose id nobody gets again.
 import asyncio
 from collections.abc import Iterable
 
-from pixy.cluster.peer_messages import Method
+from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.proposals import Done, Proposals, Proposer
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
@@ -146,7 +146,7 @@ class RemoteProposals:
         leaders, raft_group = self._calls.leaders, group.raft_group
         bulk = len(request) > _MAIN_BYTES_MAX
         try:
-            answer = await self._calls.ask(node_id, Method.PROPOSE, request, _ATTEMPT_S, bulk=bulk)
+            answer = await self._calls.ask(node_id, PeerMethod.PROPOSE, request, _ATTEMPT_S, bulk=bulk)
         except (Unavailable, DeadlineExceeded):
             if leaders.get(raft_group) == node_id:
                 del leaders[raft_group]

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from pixy.cluster.peer_messages import Method
+from pixy.cluster.peer_messages import PeerMethod
 from pixy.errors import CorruptData, DeadlineExceeded, PixyError, Unavailable
 from pixy.peers import PeerChannel
 from pixy.records import TopicPartition
@@ -68,7 +68,7 @@ class ReplicaCalls:
     async def call(
         self,
         target: RemotePartition,
-        method: Method,
+        method: PeerMethod,
         payload: bytes,
         timeout: float,
         attempt_s: float,
@@ -103,7 +103,7 @@ class ReplicaCalls:
             await asyncio.sleep(pause)
 
     async def ask(
-        self, node_id: int, method: Method, payload: bytes, timeout: float, *, bulk: bool = False
+        self, node_id: int, method: PeerMethod, payload: bytes, timeout: float, *, bulk: bool = False
     ) -> bytes:
         """Ask one node, as `PeerChannel.call`."""
         return await self._channel.call(node_id, method, payload, timeout, bulk=bulk)

@@ -218,7 +218,7 @@ Scenario = Callable[[NodeCluster], Awaitable[None]]
 def run_cluster(
     scenario: Scenario, directory: Path, count: int = 3, *, seed: int = 0, starts: bool = True
 ) -> None:
-    """Run a scenario with nodes that serve, or with `starts=False` were not started; stop what runs."""
+    """Run a scenario with nodes that serve, or were not started; stop what runs."""
     unhandled: list[dict[str, Any]] = []
 
     async def run() -> None:

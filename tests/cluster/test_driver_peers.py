@@ -8,8 +8,19 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster.proposals import Repeated
-from pixy.errors import DeadlineExceeded
-from pixy.raft import ConfState, EntriesNotLoaded, Entry, Message, MessageType, Snapshot, StateType
+from pixy.errors import DeadlineExceeded, UnknownTopic
+from pixy.raft import (
+    ConfChangeSingle,
+    ConfChangeType,
+    ConfChangeV2,
+    ConfState,
+    EntriesNotLoaded,
+    Entry,
+    Message,
+    MessageType,
+    Snapshot,
+    StateType,
+)
 from tests.cluster.drivers import BATCH, COMMAND, GROUP, DriverNetwork, DriverNode, NodeSetup
 
 
@@ -58,6 +69,46 @@ async def test_a_leader_tells_its_followers_of_a_new_commit_index_at_once(networ
     leader.propose(b"command")
     await network.run()
     assert {node.group.applied_index for node in network.nodes.values()} == {2}, "without a tick"
+
+
+async def test_a_commit_index_goes_with_the_next_entry_of_a_caller_that_was_just_answered(
+    network: DriverNetwork,
+) -> None:
+    leader = await network.elect(1)
+    commits: list[tuple[int, int, int]] = []
+
+    def noted(message: Message) -> bool:
+        if message.type is MessageType.APP:
+            commits.append((message.to, len(message.entries), message.commit))
+        return False
+
+    network.lost = noted
+    leader.driver.propose(leader.group, COMMAND, b"first", lambda _: leader.propose(b"second"))
+    await network.run()
+    assert commits == [(2, 1, 1), (3, 1, 1), (2, 1, 2), (3, 1, 2), (2, 0, 3), (3, 0, 3)]
+    assert applied(network) == [[b"first", b"second"]] * 3
+
+
+async def test_a_driver_that_has_stopped_tells_nobody_of_a_commit_index(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+
+    def stop(_: object) -> None:
+        leader.driver.stop()
+
+    leader.driver.propose(leader.group, COMMAND, b"last", stop)
+    await network.run()
+    assert applied(network) == [[b"last"], [], []]
+
+
+async def test_a_removed_group_tells_nobody_of_a_commit_index(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+
+    def remove(_: object) -> None:
+        asyncio.get_running_loop().call_soon(leader.driver.remove, leader.group, UnknownTopic("gone"))
+
+    leader.driver.propose(leader.group, COMMAND, b"last", remove)
+    await network.run()
+    assert network[1].faults == []
 
 
 # --- retries --------------------------------------------------------------------------------------
@@ -202,6 +253,100 @@ async def test_a_node_that_does_not_lead_transfers_nothing(network: DriverNetwor
     network[2].driver.transfer(network[2].group, 3)
     await network.run()
     assert network[1].group.leads
+
+
+async def test_the_follower_that_is_closest_behind_gets_the_leadership(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network.lost = lambda m: m.to == 3 and m.type is MessageType.APP
+    leader.propose(b"command")
+    await network.run()
+    network.lost = lambda _: False
+    leader.driver.hand_over(leader.group)
+    await network.run()
+    assert [node.group.leads for node in network.nodes.values()] == [False, True, False]
+
+
+async def test_only_active_voters_get_the_leadership(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    assert leader.group.node is not None
+    for progress in leader.group.node.raft.tracker.progress.values():
+        progress.recently_active = False
+    leader.driver.hand_over(leader.group)
+    await network.run()
+    assert leader.group.leads
+    leader.group.node.raft.tracker.progress[3].recently_active = True
+    leader.driver.hand_over(leader.group)
+    await network.run()
+    assert network[3].group.leads
+
+
+async def test_a_node_that_does_not_lead_has_nothing_to_hand_over(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network[2].driver.hand_over(network[2].group)
+    leader.driver.hand_over(leader.other_group()[0])
+    await network.run()
+    assert [node.group.leads for node in network.nodes.values()] == [True, False, False]
+
+
+# --- elections ------------------------------------------------------------------------------------
+
+
+async def test_a_campaign_needs_no_election_timeout(network: DriverNetwork) -> None:
+    network[2].driver.campaign(network[2].group)
+    await network.run()
+    assert [node.group.leads for node in network.nodes.values()] == [False, True, False]
+
+
+async def test_a_leader_does_not_campaign(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    term = term_of(leader)
+    leader.driver.campaign(leader.group)
+    await network.run()
+    assert (term_of(leader), leader.group.leads) == (term, True)
+
+
+async def test_a_campaign_against_a_leader_that_lives_changes_nothing(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network[3].driver.campaign(network[3].group)
+    await network.run()
+    assert (leader.group.leads, network[3].group.leads) == (True, False)
+    leader.propose(b"command")
+    await network.run()
+    assert leader.results == {b"command": None}
+
+
+# --- configurations -------------------------------------------------------------------------------
+
+THREE_TO_TWO = ConfChangeV2((ConfChangeSingle(ConfChangeType.REMOVE_NODE, 3),))
+
+
+async def test_a_leader_changes_the_configuration(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    assert leader.driver.change_configuration(leader.group, THREE_TO_TWO)
+    await network.run()
+    assert {node.group.storage.conf_state for node in (leader, network[2])} == {ConfState((1, 2))}
+    assert leader.application.conf_changes == 1
+
+
+async def test_only_one_change_of_the_configuration_is_under_way(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network.cut.update((2, 3))
+    assert leader.driver.change_configuration(leader.group, THREE_TO_TWO)
+    assert leader.driver.change_configuration(leader.group, THREE_TO_TWO), "taken, as an empty entry"
+    network.cut.clear()
+    await network.tick()
+    await network.tick()
+    assert leader.application.conf_changes == 1
+    assert leader.group.storage.conf_state == ConfState((1, 2))
+
+
+async def test_a_node_that_does_not_lead_changes_no_configuration(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    assert not network[2].driver.change_configuration(network[2].group, THREE_TO_TWO)
+    assert not leader.driver.change_configuration(leader.other_group()[0], THREE_TO_TWO)
+    network.cut.add(2)
+    leader.driver.transfer(leader.group, 2)
+    assert not leader.driver.change_configuration(leader.group, THREE_TO_TWO), "it hands over"
 
 
 # --- entries that are not in memory ---------------------------------------------------------------

@@ -186,6 +186,33 @@ async def test_batches_of_other_nodes_wait_while_there_is_no_room(node: DriverNo
     assert [value for value in node.application.applied if value == b"theirs"] == [b"theirs"]
 
 
+async def test_batches_of_another_node_keep_their_order_while_some_wait_for_room(node: DriverNode) -> None:
+    await full(node)
+    ids = [ProposalId(2, 9, sequence) for sequence in (1, 2, 3)]
+    for id in ids[:2]:
+        assert node.driver.propose_for(node.group, BATCH, batch_of(b"%d" % id.sequence), id)
+    node.room = 1 << 20
+    assert node.driver.propose_for(node.group, BATCH, batch_of(b"3"), ids[2])
+    await node.settle()
+    assert node.application.applied == []
+    node.driver.resume()
+    await node.settle()
+    assert node.application.applied == [b"1", b"2", b"3"]
+
+
+async def test_batches_that_wait_are_dropped_with_the_leadership(node: DriverNode) -> None:
+    await full(node)
+    assert forwarded(node, BATCH, batch_of(b"theirs"))
+    assert node.group.node is not None
+    node.group.node.raft.become_follower(2, 0)
+    node.driver.drive(node.group)
+    node.room = 1 << 20
+    await node.lead()
+    node.driver.resume()
+    await node.settle()
+    assert node.application.applied == [], "the other node sends it again"
+
+
 async def test_commands_of_other_nodes_need_no_room(node: DriverNode) -> None:
     await full(node)
     assert forwarded(node, COMMAND, b"theirs")

@@ -67,9 +67,9 @@ def work(one: RaftNode, stored: MemoryStorage) -> list[Message]:
     return sent
 
 
-def leader_of_three() -> tuple[RaftNode, MemoryStorage]:
+def leader_of_three(config: RaftConfig = CONFIG) -> tuple[RaftNode, MemoryStorage]:
     stored = storage(1, 2, 3)
-    one = node(stored)
+    one = node(stored, config=config)
     one.campaign()
     work(one, stored)
     one.step(Message(MessageType.VOTE_RESP, 1, 2, 1))
@@ -595,6 +595,85 @@ def test_a_late_answer_to_a_message_of_a_lower_term_leaves_a_probe_where_it_is()
     one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=0))
     assert str(one.raft.tracker.progress[3]) == before.replace(" inactive", "")
     assert work(one, stored) == []
+
+
+# --- messages of a commit index -------------------------------------------------------------------
+
+
+def leader_that_defers() -> tuple[RaftNode, MemoryStorage]:
+    """A leader that has committed entry 4 with node 2, and has told nobody."""
+    one, stored = leader_of_three(replace(CONFIG, defer_commit_messages=True))
+    for follower in (2, 3):
+        one.step(Message(MessageType.APP_RESP, 1, follower, 1, index=3))
+    one.pass_commit_on()
+    one.propose(b"4")
+    work(one, stored)
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=4))
+    return one, stored
+
+
+def commits(sent: list[Message]) -> list[tuple[int, int, int]]:
+    """Receiver, number of entries and commit index of each append."""
+    return [(m.to, len(m.entries), m.commit) for m in sent if m.type is MessageType.APP]
+
+
+def test_a_commit_index_is_told_at_once_unless_that_is_deferred() -> None:
+    one, stored = leader_of_three()
+    for follower in (2, 3):
+        one.step(Message(MessageType.APP_RESP, 1, follower, 1, index=3))
+    assert commits(work(one, stored)) == [(2, 0, 3), (3, 0, 3)]
+    assert not one.raft.commit_message_due
+
+
+def test_a_deferred_commit_index_comes_with_the_next_entries() -> None:
+    one, stored = leader_that_defers()
+    assert (commits(work(one, stored)), one.raft.log.committed) == ([], 4)
+    assert one.raft.commit_message_due
+    one.propose(b"5")
+    assert commits(work(one, stored)) == [(2, 1, 4), (3, 1, 4)]
+    one.pass_commit_on()
+    assert commits(work(one, stored)) == []
+    assert not one.raft.commit_message_due
+
+
+def test_a_deferred_commit_index_comes_without_entries_when_the_driver_asks_for_it() -> None:
+    one, stored = leader_that_defers()
+    one.pass_commit_on()
+    assert commits(work(one, stored)) == [(2, 0, 4), (3, 0, 4)]
+    one.pass_commit_on()
+    assert commits(work(one, stored)) == []
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=4))
+    assert (commits(work(one, stored)), one.raft.commit_message_due) == ([], False)
+
+
+def test_a_follower_that_acknowledges_late_hears_of_a_deferred_commit_index() -> None:
+    one, stored = leader_that_defers()
+    one.raft.tracker.progress[3].become_probe()
+    one.raft.tracker.progress[3].paused = True
+    one.pass_commit_on()
+    assert commits(work(one, stored)) == [(2, 0, 4)]
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=4))
+    assert (commits(work(one, stored)), one.raft.commit_message_due) == ([], True)
+    one.pass_commit_on()
+    assert commits(work(one, stored)) == [(3, 0, 4)]
+
+
+def test_the_heartbeat_has_a_commit_index_whose_message_was_lost() -> None:
+    one, stored = leader_that_defers()
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=4))
+    one.pass_commit_on()
+    work(one, stored)
+    one.tick()
+    beats = [(m.to, m.commit) for m in work(one, stored) if m.type is MessageType.HEARTBEAT]
+    assert beats == [(2, 4), (3, 4)]
+
+
+def test_who_leads_no_more_tells_nobody_of_a_commit_index() -> None:
+    one, stored = leader_that_defers()
+    one.step(Message(MessageType.HEARTBEAT, 1, 2, 2))
+    one.pass_commit_on()
+    assert commits(work(one, stored)) == []
+    assert not one.raft.commit_message_due
 
 
 def test_a_group_without_ticks_stays_unchanged() -> None:

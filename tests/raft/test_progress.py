@@ -113,6 +113,36 @@ def test_a_stale_rejection_changes_nothing() -> None:
     assert (pr.match, pr.next) == (3, 4)
 
 
+def test_only_an_acknowledgement_of_what_was_sent_answers_a_probe() -> None:
+    pr = Progress(8, Inflights(3), match=3)
+    assert [index for index in range(10) if pr.is_confirmed(index)] == [], "the probe is behind entry 7"
+    pr.match = 7
+    assert [index for index in range(10) if pr.is_confirmed(index)] == [7]
+
+
+def test_only_an_acknowledgement_of_a_snapshot_or_more_answers_it() -> None:
+    pr = Progress(4, Inflights(3), match=3)
+    pr.become_snapshot(7)
+    assert [index for index in range(10) if pr.is_confirmed(index)] == []
+    pr.match = 8
+    assert [index for index in range(10) if pr.is_confirmed(index)] == [8]
+
+
+def test_nothing_is_left_to_confirm_while_entries_are_sent() -> None:
+    pr = Progress(4, Inflights(3), match=3)
+    pr.become_replicate()
+    assert not any(pr.is_confirmed(index) for index in range(10))
+
+
+def test_a_commit_index_is_worth_a_message_once_and_only_up_to_what_was_sent() -> None:
+    pr = Progress(4, Inflights(3), match=3)
+    assert [index for index in range(6) if pr.can_bump_commit(index)] == [1, 2, 3, 4, 5]
+    pr.sent_commit = 2
+    assert [index for index in range(6) if pr.can_bump_commit(index)] == [3, 4, 5]
+    pr.sent_commit = 3
+    assert [index for index in range(6) if pr.can_bump_commit(index)] == [], "the follower has no more"
+
+
 def test_the_text_names_everything_unusual() -> None:
     pr = Progress(5, Inflights(1), learner=True)
     assert str(pr) == "StateProbe match=0 next=5 learner inactive"
