@@ -17,7 +17,9 @@ def test_staging_into_a_replicated_topic_is_refused_at_every_node(tmp_path: Path
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)
         for node in cluster.nodes.values():
-            with pytest.raises(FailedPrecondition, match=r"its replicas are on nodes \d, \d, \d, and a stage"):
+            with pytest.raises(
+                FailedPrecondition, match=r"its replicas are on nodes \d, \d, \d, and a stage"
+            ):
                 await node.backend.stage("sink", "stage", 0, piece_of({TOPIC: [b"a"]}))
             with pytest.raises(UnknownPartition):
                 await node.backend.stage("sink", "stage", 0, piece_of({TopicPartition("other", 0): [b"a"]}))

@@ -1,4 +1,4 @@
-"""The start of nodes that wait for others: what requests are answered meanwhile, and how it ends."""
+"""The start of nodes that wait for others: answers to requests meanwhile, and how it ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -114,7 +114,7 @@ class Follower:
             self._call, FetchingOptions(CLUSTER.hex(), 1, SLICE_BYTES, attempts_max=2), self._fault
         )
         nothing = lambda *_: None  # noqa: E731  # the same for all
-        hooks = LogHooks(nothing, nothing, nothing, nothing, self._fault)
+        hooks = LogHooks(nothing, nothing, nothing, nothing, nothing, self._fault)
         peers = LogPeers(send=self._send, fetch=fetching.fetch, random=Random(1))
         self._log = NodeLog(disk, self.world.clock, options, recovered, files, hooks, peers)
         fetching.attach(self._log)
