@@ -94,8 +94,10 @@ def as_table(figures: Sequence[Figure], reference: str = "no-op") -> str:
     )
 
 
-def as_markdown(figures: Sequence[Figure]) -> str:
-    """The table of docs/performance.md, as far as measured."""
+def as_markdown(figures: Sequence[Figure], reference: str = "grpc.aio, doing nothing") -> str:
+    """A table of docs/performance.md, as far as measured. `reference` names the last column; empty:
+    there is none.
+    """
     rows = {
         figure.row: [other for other in figures if other.row == figure.row]
         for figure in figures
@@ -104,14 +106,12 @@ def as_markdown(figures: Sequence[Figure]) -> str:
     if not rows:
         return ""
     levels = " / ".join(str(figure.in_flight) for figure in next(iter(rows.values())))
-    lines = [
-        f"| calls per second at {levels} in flight | pixy | NATS JetStream | grpc.aio, doing nothing |",
-        "|---|---|---|---|",
-    ]
+    lines = [[f"calls per second at {levels} in flight", "pixy", "NATS JetStream", reference]]
+    lines.append(["---"] * 4)
     for row, found in rows.items():
         pixy, nats = _thousands(f.value for f in found), _thousands(f.nats for f in found)
-        lines.append(f"| {row} | {pixy} | {nats} | {_thousands(f.reference for f in found)} |")
-    return "\n".join(lines)
+        lines.append([row, pixy, nats, _thousands(f.reference for f in found)])
+    return "\n".join(f"| {' | '.join(line if reference else line[:-1])} |" for line in lines)
 
 
 def _thousands(values: Iterable[float | None]) -> str:

@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.processes import load_core, pinned
 
-__all__ = ["LEVELS", "Level", "Load", "client_name", "put_load", "write_body"]
+__all__ = ["LEVELS", "Level", "Load", "at_once", "client_name", "put_load", "write_body"]
 
 _SECONDS_EXTRA = 30.0
 _WARM_UP_SECONDS = 0.3
@@ -40,6 +42,15 @@ class Load:
     done: int
     per_second: float
     mean_ms: float
+
+
+def at_once(loads: Sequence[Callable[[], Load]]) -> Load:
+    """Loads that run at the same time, as one."""
+    with ThreadPoolExecutor(len(loads)) as threads:
+        found = [each.result() for each in [threads.submit(load) for load in loads]]
+    done = sum(one.done for one in found)
+    mean_ms = sum(one.mean_ms * one.done for one in found) / max(done, 1)
+    return Load(done, sum(one.per_second for one in found), mean_ms)
 
 
 def client_name() -> str:

@@ -39,6 +39,10 @@ class Nats:
         """Create the streams, and fill the one to pull from."""
         self._client("fill", str(count))
 
+    def replicate(self, replicas: int) -> str:
+        """Create the stream to publish to, with so many replicas; returns its leader."""
+        return self._client("replicate", str(replicas)).strip()
+
     def publish(self, level: Level, seconds: float) -> Load:
         """Load with messages that are answered once they are on disk."""
         return self._load("publish", level, seconds)

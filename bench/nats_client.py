@@ -3,10 +3,13 @@ pulled and acked.
 
     python -m bench.nats_client ADDRESS publish|pull CONNECTIONS IN_FLIGHT SECONDS
     python -m bench.nats_client ADDRESS fill|rewind COUNT
+    python -m bench.nats_client ADDRESS replicate REPLICAS
 
 `publish` waits for the stream's answer to each message, as Produce does. `pull` requests one
 message at a time and acks it on receipt, as ConsumeNAck with auto ack does. Both keep IN_FLIGHT
 requests in flight on each connection. Prints one JSON object: done, per_second, mean_ms.
+`replicate` creates the stream to publish to, with so many replicas, and prints the name of the
+server that leads it.
 """
 
 import json
@@ -21,6 +24,7 @@ _MESSAGE = bytes(100)
 _WARM_UP_SECONDS = 0.3
 _SECONDS_MAX = 30.0
 _BURST = 500
+_TRY_SECONDS = 2.0
 _PULL = "$JS.API.CONSUMER.MSG.NEXT.filled.bench"
 _PULLED = re.compile(rb"MSG \S+ \d+ (\$JS\.ACK\S+) %d\r\n" % len(_MESSAGE))
 
@@ -28,9 +32,9 @@ _PULLED = re.compile(rb"MSG \S+ \d+ (\$JS\.ACK\S+) %d\r\n" % len(_MESSAGE))
 class _NatsClient:
     """One connection."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, timeout: float = _SECONDS_MAX) -> None:
         host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=_SECONDS_MAX)
+        self.socket = socket.create_connection((host, int(port)), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Reply subject of this connection alone.
         self._inbox = b"inbox.%d" % self.socket.getsockname()[1]
@@ -120,6 +124,24 @@ def fill(address: str, count: int) -> None:
             unanswered -= client.published()
 
 
+def replicate(address: str, replicas: int) -> str:
+    """Create the stream to publish to, once the servers are ready for it; returns its leader."""
+    name = "published"
+    config = {"name": name, "subjects": [name], "storage": "file", "num_replicas": replicas}
+    until = time.monotonic() + _SECONDS_MAX
+    while time.monotonic() < until:
+        # A server without a cluster does not answer.
+        client = _NatsClient(address, _TRY_SECONDS)
+        try:
+            client.call(f"STREAM.CREATE.{name}", config)
+            leader = client.call(f"STREAM.INFO.{name}", {})["cluster"].get("leader")
+        except (RuntimeError, TimeoutError):
+            continue
+        if leader:
+            return str(leader)
+    raise RuntimeError("the servers form no cluster")
+
+
 def rewind(address: str) -> None:
     """Reset the pull consumer to the first message."""
     client = _NatsClient(address)
@@ -139,5 +161,7 @@ if __name__ == "__main__":
         fill(where, int(numbers[0]))
     elif what == "rewind":
         rewind(where)
+    elif what == "replicate":
+        print(replicate(where, int(numbers[0])))
     else:
         print(json.dumps(load(where, what, int(numbers[0]), int(numbers[1]), float(numbers[2]))))

@@ -4,6 +4,7 @@ by process id.
 
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +17,17 @@ from typing import IO, Any
 
 import yaml
 
-__all__ = ["Server", "daemon", "load_core", "noop", "noop_core", "pinned", "server_core", "started"]
+__all__ = [
+    "Server",
+    "daemon",
+    "free_ports",
+    "load_core",
+    "noop",
+    "noop_core",
+    "pinned",
+    "server_core",
+    "started",
+]
 
 _START_SECONDS_MAX = 30.0
 _STOP_SECONDS_MAX = 30.0
@@ -36,6 +47,15 @@ def load_core() -> int:
 def pinned(core: int, command: Sequence[str]) -> list[str]:
     """The command, pinned to a core."""
     return [sys.executable, "-c", _PIN, str(core), *command]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 at which nobody listens."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import tracemalloc
 from collections.abc import Callable
 from random import Random
 
+from bench.processes import free_ports
 from pixy.raft import ConfState, Entry, MemoryStorage, Message, MessageType, RaftConfig, RaftNode, Snapshot
 
 __all__ = ["Group", "main"]
@@ -215,7 +216,7 @@ def pysyncobj_rate(seconds: float, in_flight: int) -> float | None:
         def take(self, payload: bytes) -> int:
             return len(payload)
 
-    addresses = [f"127.0.0.1:{_free_port()}" for _ in range(3)]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
     nodes = [
         Counter(
             address,
@@ -253,15 +254,6 @@ def pysyncobj_rate(seconds: float, in_flight: int) -> float | None:
     for node in nodes:
         node.destroy()
     return rate
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ from pixy.backend.remote_partitions import RemotePartitions
 from pixy.backend.topic_descriptions import TopicDescriptions
 from pixy.backend.topic_observer import TopicObserver
 from pixy.cluster import ClusterStatus, Coordinator, Node, PartitionReplica, RemotePartition
-from pixy.errors import PixyError, ShuttingDown
+from pixy.errors import PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
 from pixy.tasks import Tasks
@@ -73,7 +73,7 @@ class EmbeddedBackend:
         self._descriptions = TopicDescriptions(node, self._start.check)
         self._leaders = RemoteLeaders(node, self._tasks, self._descriptions.changed)
         self._descriptions.on_unknown_leader = self._leaders.ask_soon
-        self._staging = NodeStaging(node, self._check_writable, self._finder.unknown)
+        self._staging = NodeStaging(node, self._finder, self._check_writable)
         node.observer = TopicObserver(
             self._coordinator, self._descriptions, self._groups.exists, self._readiness_changed
         )
@@ -217,6 +217,9 @@ class EmbeddedBackend:
             self._append_here(place, batch, done, age_s)
         elif self._stopped:
             done(-1, ShuttingDown())
+        elif not self._start.is_over:
+            # Its own replica may be about to be opened, whose proposals have the same identities.
+            done(-1, Unavailable(self._start.fault))
         elif (damaged := self._finder.takes_entries(place.partition)) is not None:
             # Its entries are committed and applied as ever, and other replicas serve them.
             self._node.append(damaged, batch, partial(_answer, done), patience_s)
@@ -318,11 +321,8 @@ class EmbeddedBackend:
         return await self._groups.join(group, client_id, topics, on_assignment)
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
-        while True:
-            unknown = [each for each in offsets if self._finder.find_nowait(each) is None]
-            if not unknown:
-                break
-            await self._finder.find(unknown[0])
+        self._check_served()
+        await self._finder.check_known(offsets)
         self._check_running()
         await self._groups.commit(group, offsets)
 

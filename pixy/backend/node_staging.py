@@ -6,9 +6,10 @@ cluster of several nodes a stage can be for those partitions only whose one repl
 
 from collections.abc import Callable, Sequence
 
+from pixy.backend.partition_finder import PartitionFinder
 from pixy.backend.protocol import Published, StagedBatches, StageSeal
 from pixy.cluster import Node
-from pixy.errors import FailedPrecondition, UnknownPartition
+from pixy.errors import FailedPrecondition
 from pixy.records import TopicPartition
 from pixy.staging import PieceBatches, StageName
 
@@ -20,19 +21,14 @@ class NodeStaging:
 
     Args:
         node: this node.
+        finder: of partitions.
         check_writable: raises if nothing can be written.
-        unknown: the error of an unknown partition.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        check_writable: Callable[[], None],
-        unknown: Callable[[TopicPartition], UnknownPartition],
-    ) -> None:
+    def __init__(self, node: Node, finder: PartitionFinder, check_writable: Callable[[], None]) -> None:
         self._node = node
+        self._finder = finder
         self._check_writable = check_writable
-        self._unknown = unknown
 
     async def stage(
         self,
@@ -50,11 +46,10 @@ class NodeStaging:
         # A sink that retries while nothing can be written is active: its stages must not expire.
         self._node.publisher.touch(sink_id)
         self._check_writable()
+        await self._finder.check_known([each.partition for each in batches])
         topics = self._node.metadata.topics
         pieces = []
         for partition, data, records in batches:
-            if self._node.partition(partition) is None:
-                raise self._unknown(partition)
             self._check_alone(partition)
             topic, number = partition
             pieces.append(PieceBatches(topic, topics[topic].topic_id, number, data, records))
@@ -66,10 +61,10 @@ class NodeStaging:
         topic, number = partition
         replicas = self._node.metadata.topics[topic].replicas[number]
         if replicas != (self._node.node_id,):
-            nodes = ", ".join(map(str, replicas))
+            nodes = f"node{'s' * (len(replicas) > 1)} {', '.join(map(str, replicas))}"
             raise FailedPrecondition(
                 f"staged writes to partition {number} of topic {topic} are not possible on node {self._node.node_id}: "
-                f"its replicas are on nodes {nodes}, and a stage is kept by one node only; append the records instead"
+                f"its replicas are on {nodes}, and a stage is kept by one node only; append the records instead"
             )
 
     async def publish(

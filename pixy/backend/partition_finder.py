@@ -4,6 +4,8 @@ A node's metadata may be behind that of the cluster, so a topic or partition tha
 is unknown only after a linearizable read. What is known is answered at once.
 """
 
+from collections.abc import Iterable
+
 from pixy.cluster import Node, PartitionReplica, RemotePartition, Topic
 from pixy.errors import UnknownPartition, UnknownTopic
 from pixy.records import TopicPartition
@@ -63,6 +65,16 @@ class PartitionFinder:
         if place is None:
             raise self.unknown(partition)
         return place
+
+    async def check_known(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return if all of these partitions are known, as of that moment.
+
+        Raises:
+            UnknownPartition: one is not there.
+            Unavailable: the cluster's metadata has no leader that could tell.
+        """
+        while unknown := next((each for each in partitions if self.find_nowait(each) is None), None):
+            await self.find(unknown)
 
     def unknown(self, partition: TopicPartition) -> UnknownPartition:
         """The error of an unknown partition."""

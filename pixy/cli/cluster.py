@@ -134,19 +134,27 @@ def _watch(connection: DaemonConnection, *, every: bool) -> bool:
 
 
 def _tell_safety(connection: DaemonConnection, node_id: int, *, watch: bool) -> bool:
-    """Print if a node can be stopped; with `watch` return once it can."""
-    told: tuple[str, ...] = ()
+    """Print if a node can be stopped. With `watch` return once it can, whatever fails meanwhile."""
+    told = ""
     while True:
-        found = _status_of(connection)
-        node = next((node for node in found.nodes if node.node_id == node_id), None)
-        if node is None:
-            raise CallFailed(f"the cluster has no node {node_id}")
-        reasons = tuple(node.reasons_to_stay)
-        if not (watch and reasons == told):
-            _print_safety(connection, node)
-        if not (reasons and watch):
-            return not reasons
-        told = reasons
+        try:
+            found = _status_of(connection)
+        except CallFailed as error:
+            if not watch:
+                raise
+            if str(error) != told:
+                report_error(str(error))
+            told = str(error)
+        else:
+            node = next((node for node in found.nodes if node.node_id == node_id), None)
+            if node is None:
+                raise CallFailed(f"the cluster has no node {node_id}")
+            reasons = "\n".join(node.reasons_to_stay)
+            if not watch or reasons != told or not reasons:
+                _print_safety(connection, node)
+            if not watch or not reasons:
+                return not reasons
+            told = reasons
         time.sleep(_WATCH_S)
 
 

@@ -8,10 +8,13 @@ may lack entries that were committed, and has some that were not. So nothing her
     report        for each raft group what the node has, and if others may have confirmed more
     go on alone   one unit of the journal, which a crash keeps or loses as a whole:
                     the incarnation, raised
-                    per raft group: a configuration with this node as the only voter, which includes
-                        all changes in its log; every entry counts as committed; a vote for itself
-                        in the next term
-                    in `metadata`: entries that forget each other node
+                    per raft group: entries of the next term that change its configuration to this
+                        node as the only voter, in `metadata` also entries that forget each other
+                        node; a vote for itself in that term, that configuration, and every entry
+                        committed
+
+The configuration is changed by entries as well as in the hard state, because a node that joins
+later may get the log from its begin, and learns of the configuration from that.
 
 The next start finds the log of a cluster of one. The others are refused when they come back, as
 nodes that have left. The cluster id stays: clients and files know the cluster by it.
@@ -30,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pixy.cluster.group_recovery import continues
+from pixy.cluster.group_recovery import continues, entry_of
 from pixy.cluster.group_states import (
     conf_state_of,
     hard_state_of,
@@ -40,17 +43,19 @@ from pixy.cluster.group_states import (
 )
 from pixy.cluster.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
-from pixy.cluster.nodes import NodeInfo
+from pixy.cluster.nodes import FIRST_NODE, NodeInfo
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.cluster.sinks import SINKS_GROUP
+from pixy.cluster.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.state_group_recovery import check_reset
 from pixy.config import JournalConfig
-from pixy.errors import DataDirectoryError, FailedPrecondition
+from pixy.errors import CorruptData, DataDirectoryError, FailedPrecondition
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import ForgetNode, GroupStateRecord, HardState, MetadataCommand
-from pixy.raft import ConfState, Snapshot
+from pixy.raft import ConfChangeError, ConfState, Snapshot, decode_conf_change
 from pixy.raft import HardState as RaftHardState
+from pixy.raft.wire import encode_conf_change
 from pixy.storage import (
     Checkpoint,
     CheckpointStore,
@@ -117,11 +122,13 @@ class _Continuation(NamedTuple):
 
     Attributes:
         term: newest term that the survivor knows.
+        configuration: as of the last entry.
         resets: the log begins anew behind a checkpoint that is ahead of the journal.
     """
 
     group: SurvivingGroup
     term: int
+    configuration: ConfState
     resets: bool
 
 
@@ -207,11 +214,12 @@ class LostMajority:
     def _make_report(self) -> LossReport:
         if self._node_id not in self._metadata.registered:
             raise FailedPrecondition(f"node {self._node_id} has left the cluster: it cannot go on alone")
-        nodes = [node for node in self._metadata.nodes.values() if not node.removed]
-        others = tuple([node for node in nodes if node.node_id != self._node_id])
-        if not others:
+        nodes = self._metadata.nodes.values()
+        others = tuple([node for node in nodes if node.node_id != self._node_id and not node.lost])
+        alone = {self._node_id}
+        if not others or all(set(found.configuration.members) == alone for found in self._found):
             raise FailedPrecondition(
-                f"node {self._node_id} is the only one of its cluster: it needs no other"
+                f"node {self._node_id} is the only node of its cluster: it needs no other"
             )
         lost = [
             f"{topic.name}-{number}"
@@ -251,7 +259,8 @@ class LostMajority:
             for entry in tail:
                 if entry.entry_type is EntryType.COMMAND:
                     metadata.apply(bytes(entry.payload))
-        return self._found_in(journal, name, applied, tail, state.configuration)._replace(resets=is_behind)
+        configuration = state.configuration if state.configuration.voters else HardState(voters=[FIRST_NODE])
+        return self._found_in(journal, name, applied, tail, configuration)._replace(resets=is_behind)
 
     def _restore(self, checkpoint: Checkpoint, metadata: MetadataState | None) -> GroupStateRecord:
         state, records = split_checkpoint(checkpoint.records)
@@ -283,19 +292,25 @@ class LostMajority:
                 configuration = message
         last = LogPosition(tail[-1].term, tail[-1].index) if tail else applied
         commit = min(max(state.commit, journal.commit, applied.index), last.index)
-        changes = any(
-            entry.entry_type in _CONF_CHANGES and entry.index > configuration.conf_index for entry in tail
-        )
-        conf = conf_state_of(configuration)
+        known = conf_state_of(configuration)
+        changes = [
+            decode_conf_change(entry_of(entry))
+            for entry in tail
+            if entry.entry_type in _CONF_CHANGES and entry.index > configuration.conf_index
+        ]
+        try:
+            newest = configuration_after(known, changes)
+        except ConfChangeError as error:
+            raise CorruptData(f"{name} has an impossible change of its configuration: {error}") from error
         group = SurvivingGroup(
             journal.raft_group,
             name,
-            tuple(sorted({*conf.voters, *conf.voters_outgoing})),
+            tuple(sorted({*known.voters, *known.voters_outgoing})),
             last,
             commit,
-            changes or self._others_decide(conf),
+            bool(changes) or self._others_decide(known),
         )
-        return _Continuation(group, max(state.term, last.term), resets=False)
+        return _Continuation(group, max(state.term, last.term), newest, resets=False)
 
     def _others_decide(self, conf: ConfState) -> bool:
         """True if the other voters can commit an entry without this node."""
@@ -324,16 +339,16 @@ class LostMajority:
     def _records_of(self, found: _Continuation, commands: Sequence[bytes]) -> list[UnitRecord]:
         """Records of a raft group with this node alone, and of further commands in its log."""
         raft_group, last, term = found.group.raft_group, found.group.last, found.term + 1
-        end = last.index + len(commands)
-        alone = ConfState((self._node_id,))
-        storage = RaftStorage(alone, end)
+        changes = changes_to_sole_voter(found.configuration, self._node_id)
+        entries = [(EntryType.CONF_CHANGE_V2, encode_conf_change(change)) for change in changes]
+        entries += [(EntryType.COMMAND, command) for command in commands]
+        end = last.index + len(entries)
+        storage = RaftStorage(ConfState((self._node_id,)), last.index + len(changes))
         storage.hard_state = RaftHardState(term, self._node_id, end)
         records: list[UnitRecord] = []
         if found.resets:
-            records.append(reset_record(raft_group, Snapshot(last.index, last.term, alone)))
+            records.append(reset_record(raft_group, Snapshot(last.index, last.term, found.configuration)))
         records.append(hard_state_record(raft_group, storage))
-        for index, command in enumerate(commands, last.index + 1):
-            records.append(
-                (RecordKind.ENTRY, EntryType.COMMAND, raft_group, index, term, last.index, None, command)
-            )
+        for index, (kind, payload) in enumerate(entries, last.index + 1):
+            records.append((RecordKind.ENTRY, kind, raft_group, index, term, last.index, None, payload))
         return records

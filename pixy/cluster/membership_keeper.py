@@ -69,7 +69,9 @@ class MembershipKeeper:
 
     def _wanted(self, group: RaftGroup, registered: list[int]) -> WantedMembers | None:
         if isinstance(group.application, PartitionReplica):
-            return partition_members(group.application.replicas, registered)
+            # Replicas do not come yet: a copy of the partition would have to be there first.
+            present = group.storage.conf_state.members.intersection(group.application.replicas)
+            return partition_members(present, registered)
         return state_group_members(group.raft_group, registered)
 
     def _tell(self, group: RaftGroup) -> None:

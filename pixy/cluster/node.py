@@ -449,7 +449,11 @@ class Node:
     def _node_statuses(self) -> tuple[NodeStatus, ...]:
         if self.peers is not None and self.node_id:
             return self.peers.node_statuses()
-        return (NodeStatus(self.node_id, address="", version=pixy.__version__, is_self=True),)
+        incarnation = 0 if self._starting else self._log.incarnation.number
+        own = NodeStatus(
+            self.node_id, address="", version=pixy.__version__, incarnation=incarnation, is_self=True
+        )
+        return (own,)
 
     async def _answer_status(self, _: int, __: bytes) -> bytes:
         return encode_status(self._own_status()).SerializeToString()

@@ -139,11 +139,11 @@ class NodeTable:
 
     def leaving(self, node_id: int) -> NodeInfo | PixyError:
         """The node that is to leave, or is removed; or the reason why it cannot leave."""
-        node = self.nodes.get(node_id)
-        if node is None:
-            return NotFound(f"no node {node_id}; nodes are {', '.join(map(str, self.registered()))}")
-        if not node.removed and len(self.registered()) == 1:
+        node, registered = self.nodes.get(node_id), self.registered()
+        if registered == [node_id]:
             return FailedPrecondition(f"node {node_id} is the only node of its cluster")
+        if node is None:
+            return NotFound(f"no node {node_id}; nodes are {', '.join(map(str, registered))}")
         return node
 
     def remove(self, node: NodeInfo, *, lost: bool) -> NodeInfo:

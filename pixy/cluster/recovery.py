@@ -82,11 +82,12 @@ def enter_directory(
     if lock is None:
         raise DataDirectoryError(f"data directory {directory} is in use by another process")
     try:
+        founder = NodeIdentity(cluster_id=random_bytes(16), node_id=FIRST_NODE)
+        new = NodeIdentity() if joins else founder
         if "identity" not in disk.names(directory):
             _sync_ancestors(disk, directory)
-        new = NodeIdentity(secret=random_bytes(16))
-        founder = NodeIdentity(cluster_id=random_bytes(16), node_id=FIRST_NODE, secret=new.secret)
-        identity = load_identity(disk, directory, new if joins else founder)
+            new.secret = random_bytes(16)
+        identity = load_identity(disk, directory, new)
         if not identity.cluster_id:
             identity = _candidate(disk, directory, identity, founder, joins=joins)
         return EnteredDirectory(lock, identity)
@@ -101,7 +102,7 @@ def enter_directory(
 def _candidate(
     disk: Disk, directory: Path, found: NodeIdentity, founder: NodeIdentity, *, joins: bool
 ) -> NodeIdentity:
-    """Identity of a node that belongs to no cluster yet, durable: others may register its secret."""
+    """Durable identity of a node that belongs to no cluster: others may register its secret."""
     if joins:
         # A start that was killed may have left the name of the file to the system.
         disk.sync_directory(directory)

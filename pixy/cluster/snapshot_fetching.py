@@ -135,6 +135,9 @@ class SnapshotFetching:
         except OSError as error:
             self._log.checkpoints.failed(replica, error)
             self._log.driver.snapshots.failed(group, snapshot, silently=True)
+        except Exception:
+            self._log.driver.snapshots.failed(group, snapshot, silently=True)
+            raise
         finally:
             if self._running.get(group) is asyncio.current_task():
                 del self._running[group]
@@ -202,7 +205,7 @@ class SnapshotFetching:
         try:
             payload = await self._call(leader, encode_request(request, number), options.timeout_s)
             return download.take(decode_answer(payload, wanted, number))
-        except (PixyError, ValueError) as error:
+        except (PixyError, OSError, ValueError) as error:
             return download.failed(f"node {leader}: {error}")
 
     async def _verified(self, snapshot: Snapshot, file: CheckpointDownload) -> Checkpoint | GiveUp:

@@ -1,57 +1,56 @@
-"""Calls of a peer, on a connection that it has dialled: one task each, and their limits.
+"""Calls of a peer, on a connection that it has dialled, and their limits.
 
-A call that waits is cancelled when its caller gives up or its connection ends. An answer that finds
-the queue of the connection full becomes UNAVAILABLE if that fits, and is dropped otherwise: a peer
-that does not read costs a bounded amount of memory.
+The answer of the layer above is an awaitable: a coroutine becomes one task, a future needs none.
+It is cancelled when the caller gives up, when its patience ends, or with the connection.
+
+An answer that finds the send queue full becomes UNAVAILABLE if that fits, and is dropped otherwise:
+a peer that does not read costs a bounded amount of memory.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import NamedTuple
 
 from pixy.errors import DeadlineExceeded, Internal, PixyError, Unavailable
-from pixy.faults import OnFault, internal_error
+from pixy.faults import internal_error
+from pixy.peers.environment import PeerEnvironment
 from pixy.peers.failures import encode_failure
-from pixy.peers.frames import ANSWER, FAILURE, Payload
+from pixy.peers.frames import ANSWER, FAILURE
 from pixy.peers.hello import Hello
 from pixy.peers.link import PeerLink
-from pixy.peers.options import PeerOptions
-from pixy.tasks import Tasks
+from pixy.peers.options import PeerHooks
 
 __all__ = ["PeerAnswers"]
 
-OnCall = Callable[[Hello, int, bytes], Awaitable[bytes]]
+
+class _RunningCall(NamedTuple):
+    answer: "asyncio.Future[bytes]"
+    timer: asyncio.TimerHandle
+    payload_bytes: int
 
 
 class PeerAnswers:
     """Running calls of one connection.
 
     Args:
+        environment: of all connections.
         link: the connection.
         caller: the peer.
-        on_call: see `PeerHooks`.
-        options: see `PeerOptions`.
-        on_fault: called with exceptions that are no `PixyError`.
+        hooks: answer the calls.
         bytes_max: largest answer.
     """
 
     def __init__(
-        self,
-        link: PeerLink,
-        caller: Hello,
-        on_call: OnCall,
-        options: PeerOptions,
-        on_fault: OnFault,
-        bytes_max: int,
+        self, environment: PeerEnvironment, link: PeerLink, caller: Hello, hooks: PeerHooks, bytes_max: int
     ) -> None:
+        self._options = environment.options
+        self._on_fault = environment.on_fault
         self._link = link
         self._caller = caller
-        self._on_call = on_call
-        self._options = options
-        self._on_fault = on_fault
+        self._on_call = hooks.on_call
         self._bytes_max = bytes_max
-        self._tasks = Tasks(on_fault)
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[int, _RunningCall] = {}
         # Invariant: payload bytes of the running calls.
         self._bytes = 0
 
@@ -65,61 +64,75 @@ class PeerAnswers:
             self._running and self._bytes + size > options.calls_bytes
         ):
             self._fail(number, Unavailable(f"{len(self._running)} calls of {self._caller} are running"))
-        elif number in self._running:
+            return
+        if number in self._running:
             self._fail(number, Internal(f"call {number} of {self._caller} is running already"))
-        else:
-            self._bytes += size
-            call = self._serve(method, milliseconds / 1000, number, bytes(payload))
-            task = self._running[number] = self._tasks.spawn(call, "call of a peer")
-            task.add_done_callback(partial(self._ended, number, size))
+            return
+        try:
+            answer = asyncio.ensure_future(self._on_call(self._caller, method, bytes(payload)))
+        except Exception as error:
+            self._failed(number, error)
+            return
+        timer = self._loop.call_later(milliseconds / 1000, self._expire, number)
+        self._running[number] = _RunningCall(answer, timer, size)
+        self._bytes += size
+        answer.add_done_callback(partial(self._done, number))
 
     def cancel(self, number: int) -> None:
         """A CANCEL has come: the caller no longer waits."""
-        task = self._running.get(number)
-        if task is not None:
-            task.cancel()
+        running = self._take(number)
+        if running is not None:
+            running.answer.cancel()
 
-    def lost(self) -> None:
-        """The connection has ended."""
-        for task in list(self._running.values()):
-            task.cancel()
+    def lost(self) -> "list[asyncio.Future[bytes]]":
+        """The connection has ended; returns what is being cancelled."""
+        answers = [running.answer for running in self._running.values()]
+        for number in list(self._running):
+            self.cancel(number)
+        return answers
 
-    async def wait_ended(self) -> None:
-        """Return when no call is running; after `lost`."""
-        await self._tasks.cancel_all()
+    def _expire(self, number: int) -> None:
+        self.cancel(number)
+        self._fail(number, DeadlineExceeded(f"{self._caller} waits no longer; the outcome is unknown"))
 
-    def _ended(self, number: int, size: int, _: "asyncio.Task[None]") -> None:
-        del self._running[number]
-        self._bytes -= size
+    def _take(self, number: int) -> _RunningCall | None:
+        running = self._running.pop(number, None)
+        if running is not None:
+            self._bytes -= running.payload_bytes
+            running.timer.cancel()
+        return running
 
-    async def _serve(self, method: int, timeout: float, number: int, payload: bytes) -> None:
-        try:
-            async with asyncio.timeout(timeout) as patience:
-                answer = await self._on_call(self._caller, method, payload)
-        except PixyError as error:
-            self._fail(number, error)
-        except TimeoutError as error:
-            if not patience.expired():
-                self._broken(number, error)
-            else:
-                self._fail(number, DeadlineExceeded(f"the call took longer than {timeout:.3f} s"))
-        except Exception as bug:
-            self._broken(number, bug)
+    def _done(self, number: int, answer: "asyncio.Future[bytes]") -> None:
+        # The call may have been cancelled, and its number may have been used again.
+        running = self._running.get(number)
+        if running is None or running.answer is not answer:
+            if not answer.cancelled() and (late := answer.exception()) is not None:
+                self._note(late)
+            return
+        self._take(number)
+        if answer.cancelled():
+            self._fail(number, Unavailable("the call was cancelled on the node that was called"))
+        elif (error := answer.exception()) is not None:
+            self._failed(number, error)
         else:
-            self._answer(number, answer)
+            self._answer(number, answer.result())
 
-    def _answer(self, number: int, answer: Payload) -> None:
-        if len(answer) > self._bytes_max:
-            size = len(answer)
+    def _answer(self, number: int, answer: bytes) -> None:
+        size = len(answer)
+        if size > self._bytes_max:
             self._fail(
                 number, Internal(f"the answer has {size} bytes, at most {self._bytes_max} are allowed")
             )
         elif not self._link.send(ANSWER, 0, 0, number, (answer,)):
             self._fail(number, Unavailable("the connection takes no more: its send queue is full"))
 
-    def _broken(self, number: int, bug: Exception) -> None:
-        self._on_fault(bug)
-        self._fail(number, internal_error(bug))
+    def _failed(self, number: int, error: BaseException) -> None:
+        self._note(error)
+        self._fail(number, error if isinstance(error, PixyError) else internal_error(error))
+
+    def _note(self, error: BaseException) -> None:
+        if not isinstance(error, PixyError):
+            self._on_fault(error)
 
     def _fail(self, number: int, error: PixyError) -> None:
         self._link.send(FAILURE, 0, 0, number, (encode_failure(error),))

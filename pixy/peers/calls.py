@@ -129,6 +129,7 @@ class PeerCalls:
         if now - due > LATE_S:
             self._loop.call_later(_INBOX_S, self._expire, number, now + _INBOX_S)
         else:
+            self._link.send(CANCEL, 0, 0, number, ())
             self._fail(
                 number, DeadlineExceeded(f"{self._who} has not answered in time; the outcome is unknown")
             )

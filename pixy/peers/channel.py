@@ -41,6 +41,10 @@ class PeerChannel:
         environment: of all connections.
         cluster: key under `proxies`.
         hooks: see `PeerHooks`.
+
+    Attributes:
+        cluster: key under `proxies`.
+        stopped: no connection is made or accepted any more.
     """
 
     def __init__(self, environment: PeerEnvironment, cluster: str, hooks: PeerHooks) -> None:
@@ -55,13 +59,15 @@ class PeerChannel:
         # Links of open main connections that were dialled: the way of messages.
         self._ways: dict[int, PeerLink] = {}
         self._accepted: dict[AcceptedLink, None] = {}
-        self._stopped = False
+        # Answers that are being cancelled.
+        self._cancelled: dict[asyncio.Future[bytes], None] = {}
+        self.stopped = False
 
     # --- the nodes --------------------------------------------------------------------------------
 
     def connect(self, node_id: int, address: Address) -> None:
         """Keep connections to a node; another address replaces."""
-        if self._stopped or self._addresses.get(node_id) == address:
+        if self.stopped or self._addresses.get(node_id) == address:
             return
         self._drop(node_id)
         self._addresses[node_id] = address
@@ -98,6 +104,15 @@ class PeerChannel:
         for task in self._keepers.pop(node_id, ()):
             task.cancel()
 
+    def trouble(self, node_id: int) -> str:
+        """The reason why this node is not connected to another; empty: both connections stand."""
+        for kept in (self._main.get(node_id), self._bulk.get(node_id)):
+            if kept is None:
+                return "it is not a node of the cluster"
+            if kept.current is None:
+                return kept.trouble
+        return ""
+
     # --- sending ----------------------------------------------------------------------------------
 
     def send(self, node_id: int, kind: int, payload: Sequence[Payload]) -> bool:
@@ -105,11 +120,11 @@ class PeerChannel:
 
         Args:
             kind: 0 to 255, for the layer above.
-            payload: `MESSAGE_BYTES_MAX` at most, in parts that must not change afterwards.
+            payload: `main_bytes_max` at most, in parts that must not change afterwards.
 
         Returns:
-            False: it was dropped, because there is no connection or its queue is full. True: it may
-            still be lost with the connection.
+            False: it was dropped, because there is no connection, or its queue is full, or it is
+            too large. True: it may still be lost with the connection.
         """
         way = self._ways.get(node_id)
         return way is not None and way.send(MESSAGE, kind, 0, 0, payload)
@@ -121,7 +136,7 @@ class PeerChannel:
 
         Args:
             method: 0 to 255, for the layer above.
-            payload: `MESSAGE_BYTES_MAX` at most, `BULK_BYTES_MAX` on the bulk connection.
+            payload: `main_bytes_max` at most, `bulk_bytes_max` on the bulk connection.
             timeout: seconds.
 
         Raises:
@@ -132,8 +147,7 @@ class PeerChannel:
         """
         kept = (self._bulk if bulk else self._main).get(node_id)
         if kept is None or kept.current is None:
-            trouble = kept.trouble if kept is not None else "it is not a node of the cluster"
-            raise Unavailable(f"no connection to node {node_id}: {trouble}")
+            raise Unavailable(f"no connection to node {node_id}: {self.trouble(node_id)}")
         return await kept.current.calls.call(method, payload, timeout)
 
     async def ask(self, address: Address, timeout: float) -> Hello:
@@ -194,7 +208,7 @@ class PeerChannel:
 
     def accepted(self, link: PeerLink, peer: Greeting) -> None:
         """See `Acceptor`."""
-        if self._stopped:
+        if self.stopped:
             link.close("the node stops")
             return
         hello, purpose = peer.hello, peer.purpose
@@ -202,15 +216,14 @@ class PeerChannel:
             for each in list(self._accepted):
                 if (each.peer.node_id, each.purpose) == (hello.node_id, purpose):
                     each.link.close("a newer connection replaces this one")
-        accepted = AcceptedLink(
-            self._environment,
-            link,
-            hello,
-            purpose,
-            self._hooks,
-            lambda ended: self._accepted.pop(ended, None),
-        )
+        accepted = AcceptedLink(self._environment, link, hello, purpose, self._hooks, self._gone)
         self._accepted[accepted] = None
+
+    def _gone(self, accepted: AcceptedLink, cancelled: "Sequence[asyncio.Future[bytes]]") -> None:
+        self._accepted.pop(accepted, None)
+        for answer in cancelled:
+            self._cancelled[answer] = None
+            answer.add_done_callback(self._cancelled.pop)
 
     def _is_up(self, dialled: DialledLink) -> None:
         self._ways[dialled.peer.node_id] = dialled.link
@@ -242,9 +255,10 @@ class PeerChannel:
         heard = [link.heard for link in links]
         for link in links:
             link.ping()
-        due = loop.time() + self._environment.options.ping_s
-        await asyncio.sleep(due - loop.time())
-        if loop.time() - due > LATE_S:
+        timeout = self._environment.options.ping_s
+        due = loop.time() + timeout
+        _, remaining = await asyncio.wait([link.wait_gone() for link in links], timeout=timeout)
+        if remaining and loop.time() - due > LATE_S:
             await asyncio.sleep(_INBOX_S)
         if any(link.is_open and link.heard > before for link, before in zip(links, heard, strict=True)):
             then(_duplicate(peer, rival))
@@ -257,15 +271,14 @@ class PeerChannel:
 
     async def stop(self) -> None:
         """End all connections; calls in flight fail, and calls of peers are cancelled."""
-        self._stopped = True
+        self.stopped = True
         for node_id in list(self._addresses):
             self._drop(node_id)
-        accepted = list(self._accepted)
-        for each in accepted:
+        for each in list(self._accepted):
             each.link.close("the node stops")
-        for each in accepted:
-            await each.answers.wait_ended()
         await self._tasks.cancel_all()
+        if self._cancelled:
+            await asyncio.wait(list(self._cancelled))
 
 
 def _duplicate(peer: Hello, rival: Hello) -> str:

@@ -9,10 +9,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 import structlog
 
 from pixy.errors import PeerRefused, PixyError, Unavailable
+from pixy.faults import internal_error
 from pixy.peers.address import Address
 from pixy.peers.environment import PeerEnvironment
 from pixy.peers.hello import Greeting, Hello, LinkPurpose
@@ -24,6 +26,8 @@ from pixy.peers.protection import why_unprotected
 from pixy.retries import Backoff
 
 __all__ = ["Destination", "KeptLink", "RetryPauses", "dial"]
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -68,16 +72,18 @@ async def dial(environment: PeerEnvironment, destination: Destination) -> Dialle
 
     own = Greeting(destination.hello(), destination.purpose, new_nonce(environment), bool(options.secret))
     opening = DiallingLink(environment, own, destination.node_id, destination.judge, opened)
+    opened_in_time = False
     try:
         async with asyncio.timeout(options.handshake_s):
             await environment.network.connect(lambda: opening.link, destination.address)
             await opening.outcome
+            opened_in_time = True
     except TimeoutError as error:
         raise Unavailable(f"{destination} does not answer within {options.handshake_s:.3g} s") from error
     except OSError as error:
         raise Unavailable(f"{destination} cannot be reached: {error.strerror or error}") from error
     finally:
-        opening.give_up()
+        opening.end(keep=opened_in_time)
     return dialled[0]
 
 
@@ -147,6 +153,9 @@ class KeptLink:
                     current = await dial(self._environment, self._destination)
                 except PixyError as failure:
                     self._failed(failure)
+                except Exception as bug:
+                    self._environment.on_fault(bug)
+                    self._failed(internal_error(bug))
                 else:
                     began = loop.time()
                     await self._serve(current)
@@ -161,25 +170,37 @@ class KeptLink:
         """Return when a connection has ended."""
         if current.link.is_open:
             self.current, self.trouble = current, ""
-            log.info("connected to a peer", peer=str(current.peer), purpose=self._purpose)
-            self._up(current)
+            self._log("connected to a peer", peer=str(current.peer), purpose=self._purpose)
+            self._tell(self._up, current)
             end = await current.end
             self.current, self.trouble = None, end.reason
-            log.info(
+            self._log(
                 "the connection to a peer has ended",
                 peer=str(current.peer),
                 purpose=self._purpose,
                 reason=end.reason,
             )
-            self._down(end.silent)
+            self._tell(self._down, end.silent)
+
+    def _tell(self, hook: Callable[[T], None], news: T) -> None:
+        """Call a function of the layer above; its exceptions must not end the attempts."""
+        try:
+            hook(news)
+        except Exception as bug:
+            self._environment.on_fault(bug)
 
     def _failed(self, failure: PixyError) -> None:
         if self.trouble != (trouble := str(failure)):
             self.trouble = trouble
-            write = log.warning if isinstance(failure, PeerRefused) else log.info
+            write = log.warning if isinstance(failure, PeerRefused) else self._log
             write(
                 "no connection to a peer", peer=str(self._destination), purpose=self._purpose, reason=trouble
             )
+
+    @property
+    def _log(self) -> Callable[..., object]:
+        """The bulk connection shares the fate of the main one, mostly."""
+        return log.info if self._destination.purpose is LinkPurpose.MAIN else log.debug  # type: ignore[no-any-return]  # structlog's are of any type
 
     @property
     def _purpose(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pixy.faults import OnFault
 from pixy.peers.network import Network
 from pixy.peers.options import PeerOptions
+from pixy.peers.refusals import RefusalLog
 
 if TYPE_CHECKING:
     from pixy.peers.link import PeerLink
@@ -24,6 +25,7 @@ class PeerEnvironment:
         random: for nonces and pauses.
         on_fault: called with exceptions that nobody expected.
         links: connections with a transport, oldest first.
+        refusals: log of refused connections.
     """
 
     network: Network
@@ -31,3 +33,4 @@ class PeerEnvironment:
     random: Random
     on_fault: OnFault
     links: "dict[PeerLink, None]" = field(default_factory=dict)
+    refusals: RefusalLog = field(default_factory=RefusalLog)

@@ -4,8 +4,9 @@ The transport's buffer is the send queue. While it is above its high-water mark 
 it adds, and takes no more than `queue_bytes` and `queue_frames`: so sending never blocks, and a
 peer that does not read costs a bounded amount of memory.
 
-A frame is written at once: small ones as one piece, large ones as their parts, uncopied. uvloop
-gathers the writes of an iteration into one system call.
+The first frame of an iteration of the loop is written at once, those that follow in the same
+iteration with one system call at its end. Small frames are written as one piece, large ones as
+their parts, uncopied.
 
 The owner of a link acts on its frames. It changes once: from the handshake to what the connection
 is for. An exception of the owner is a bug that ends this connection alone; none reaches the
@@ -83,7 +84,12 @@ class PeerLink(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing_since",
         "_environment",
+        "_gathered",
+        "_gathered_bytes",
+        "_gathering",
         "_gone",
+        "_loop",
+        "_noted_too_large",
         "_on_fault",
         "_options",
         "_paused",
@@ -106,10 +112,18 @@ class PeerLink(asyncio.BufferedProtocol):
         self._on_fault = environment.on_fault
         self._reader = PeerFrameReader(HANDSHAKE_BYTES_MAX)
         self._transport: Any = None
+        self._loop = asyncio.get_running_loop()
         self._write: Callable[[bytes], None] = _never
-        # The transport is above its high-water mark, and frames that were written since.
+        # A frame was written in this iteration of the loop, and the frames behind it.
+        self._gathering = False
+        self._gathered: list[Payload] = []
+        self._gathered_bytes = 0
+        # The transport is above its high-water mark, and frames that were gathered or written
+        # since.
         self._paused = False
         self._queued_frames = 0
+        # The log has an entry about this.
+        self._noted_too_large = False
         # Completed when the transport is gone; None: nobody waits for it.
         self._gone: asyncio.Future[None] | None = None
         # Why the link ends, by this side or, if empty, by the other.
@@ -132,31 +146,60 @@ class PeerLink(asyncio.BufferedProtocol):
             payload: in parts, which must not change afterwards.
 
         Returns:
-            False: the queue is full, or the link has ended.
+            False: the queue is full, or the link has ended, or the payload is too large.
         """
         size = 0
         for part in payload:
             size += len(part)
-        if not self.is_open or (self._paused and not self._has_room(size)):
+        if size > self._reader.limit:
+            return self._too_large(size)
+        if not self.is_open or ((self._gathering or self._paused) and not self._has_room(size)):
             return False
         head = frame_head(kind, method, milliseconds, number, payload, size)
-        if size <= _JOINED_BYTES_MAX:
-            self._write(b"".join((head, *payload)))
+        if self._gathering:
+            self._gathered += (head, *payload)
+            self._gathered_bytes += HEAD_BYTES + size
         else:
-            self._transport.writelines((head, *payload))
+            self._gathering = True
+            self._loop.call_soon(self._write_gathered)
+            if size <= _JOINED_BYTES_MAX:
+                self._write(b"".join((head, *payload)))
+            else:
+                self._transport.writelines((head, *payload))
         if self.activity is not None:
             self.activity.sent = True
         return True
 
     def _has_room(self, size: int) -> bool:
-        queued: int = self._transport.get_write_buffer_size()
-        if (
-            queued + HEAD_BYTES + size > self._options.queue_bytes
-            or self._queued_frames >= self._options.queue_frames
-        ):
+        queued: int = self._transport.get_write_buffer_size() + self._gathered_bytes
+        options = self._options
+        if queued and queued + HEAD_BYTES + size > options.queue_bytes:
+            return False
+        if self._queued_frames >= options.queue_frames:
             return False
         self._queued_frames += 1
         return True
+
+    def _too_large(self, size: int) -> bool:
+        """The peer would end the connection; another attempt would fare no better."""
+        if not self._noted_too_large:
+            self._noted_too_large = True
+            log.error(
+                "what is too large for peers is dropped",
+                peer=self.peer,
+                bytes=size,
+                allowed=self._reader.limit,
+            )
+        return False
+
+    def _write_gathered(self) -> None:
+        """Write the frames of this iteration of the loop."""
+        self._gathering = False
+        if self._gathered:
+            gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            self._transport.writelines(gathered)
+            if not self._paused:
+                self._queued_frames = 0
 
     def ping(self) -> None:
         """Have the peer answer at once."""
@@ -178,7 +221,7 @@ class PeerLink(asyncio.BufferedProtocol):
         """Act on the time; see `Activity`."""
         if self._closing_since is not None:
             if now - self._closing_since >= self._options.linger_s:
-                self._transport.abort()
+                self.discard()
         elif self.activity is not None:
             due = self.activity.check(elapsed)
             if due is CheckResult.SILENT:
@@ -198,23 +241,25 @@ class PeerLink(asyncio.BufferedProtocol):
         if tell:
             self.send(CLOSING, 0, 0, 0, (reason[:_REASON_CHARACTERS_MAX].encode(),))
         self._end(reason)
-        self._closing_since = asyncio.get_running_loop().time()
+        self._closing_since = self._loop.time()
+        self._write_gathered()
         self._transport.close()
 
     def abort(self, reason: str) -> None:
         """End at once, and discard what is not sent."""
         if self.is_open:
             self._end(reason)
-            self._transport.abort()
+            self.discard()
 
     def discard(self) -> None:
         """Discard what is not sent of a link that has ended."""
+        self._gathered.clear()
         self._transport.abort()
 
     def wait_gone(self) -> "asyncio.Future[None]":
         """Completed when the transport of a link that has ended is gone."""
         if self._gone is None:
-            self._gone = asyncio.get_running_loop().create_future()
+            self._gone = self._loop.create_future()
         return self._gone
 
     def _end(self, reason: str) -> None:
@@ -283,6 +328,7 @@ class PeerLink(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
+        self._gathered.clear()
         if self.is_open:
             self._end(str(exc) if exc else "the peer has closed the connection")
         self._environment.links.pop(self, None)

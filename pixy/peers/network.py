@@ -19,7 +19,7 @@ class Listening(Protocol):
     @property
     def address(self) -> Address: ...
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Accept no more. Connections stay."""
 
 

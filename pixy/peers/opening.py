@@ -9,7 +9,7 @@ import structlog
 from pixy.errors import PeerRefused
 from pixy.futures import reject, resolve
 from pixy.peers.environment import PeerEnvironment
-from pixy.peers.handshake import Handshake, HandshakeState, Outgoing, unknown_entry
+from pixy.peers.handshake import Handshake, HandshakeState, Outgoing
 from pixy.peers.hello import Greeting, Hello, LinkPurpose
 from pixy.peers.link import PeerLink
 
@@ -126,13 +126,17 @@ class DiallingLink(_OpeningLink):
         else:
             super().made()
 
-    def give_up(self) -> None:
-        """Wait no longer: end the link, unless it is open and has its owner."""
-        if self.outcome.done() and not self.outcome.cancelled():
-            self.outcome.exception()  # or it counts as one that nobody has seen
-        else:
+    def end(self, *, keep: bool) -> None:
+        """The outcome is known, or of no interest any more.
+
+        Args:
+            keep: the link is open and stays.
+        """
+        if not self.outcome.done():
             self.outcome.cancel()
-        if self._handshake.state is not HandshakeState.ACCEPTED:
+        elif not self.outcome.cancelled():
+            self.outcome.exception()  # or the loop reports that nobody has seen it
+        if not keep:
             self.link.abort("no longer wanted")
 
     def lost(self, reason: str, *, silent: bool) -> None:
@@ -168,7 +172,7 @@ class AcceptingLink(_OpeningLink):
     """A connection that a peer has dialled.
 
     Args:
-        find: the cluster of an entry under `proxies`, None: unknown.
+        find: the cluster of an entry under `proxies`, or a reason to refuse.
         waiting: the accepted connections that are not open yet. Beyond `handshakes_max` another is
             cut off.
     """
@@ -176,7 +180,7 @@ class AcceptingLink(_OpeningLink):
     def __init__(
         self,
         environment: PeerEnvironment,
-        find: Callable[[str], Acceptor | None],
+        find: Callable[[str], "Acceptor | str"],
         waiting: "dict[AcceptingLink, None]",
     ) -> None:
         super().__init__(environment, Handshake(environment.options.secret))
@@ -211,13 +215,13 @@ class AcceptingLink(_OpeningLink):
             self._timer.cancel()
 
     def _greet(self, peer: Greeting) -> None:
-        self._acceptor = self._find(peer.hello.cluster)
-        if self._acceptor is None:
-            self._send(self._handshake.refuse(unknown_entry(peer.hello.cluster)))
+        found = self._find(peer.hello.cluster)
+        if isinstance(found, str):
+            self._send(self._handshake.refuse(found))
         else:
-            environment = self._environment
+            self._acceptor, environment = found, self._environment
             own = Greeting(
-                self._acceptor.hello(),
+                found.hello(),
                 LinkPurpose.MAIN,
                 new_nonce(environment),
                 bool(environment.options.secret),
@@ -237,5 +241,5 @@ class AcceptingLink(_OpeningLink):
     def _refused(self, reason: str, *, by_peer: bool) -> None:
         peer = self._handshake.peer
         who = str(peer.hello) if peer else "a peer"
-        event = "a peer has refused this node" if by_peer else "a peer was refused"
-        log.warning(event, peer=who, at=self.link.peer, reason=reason)
+        now = asyncio.get_running_loop().time()
+        self._environment.refusals.note(who, self.link.peer, reason, now, by_peer=by_peer)

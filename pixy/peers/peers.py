@@ -13,6 +13,7 @@ from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
 from pixy.peers.environment import PeerEnvironment
+from pixy.peers.handshake import unknown_entry
 from pixy.peers.link import PeerLink
 from pixy.peers.network import Listening, Network
 from pixy.peers.opening import AcceptingLink
@@ -81,7 +82,7 @@ class Peers:
     async def stop(self) -> None:
         """Accept nothing more, and end all connections."""
         if self._listening is not None:
-            self._listening.close()
+            await self._listening.close()
         for channel in self._channels.values():
             await channel.stop()
         for link in list(self._environment.links):
@@ -91,19 +92,29 @@ class Peers:
             self._timer.cancel()
 
     def _accept(self) -> PeerLink:
-        return AcceptingLink(self._environment, self._channels.get, self._waiting).link
+        return AcceptingLink(self._environment, self._find, self._waiting).link
+
+    def _find(self, cluster: str) -> PeerChannel | str:
+        """The channel of a cluster, or a reason to refuse a connection for it."""
+        channel = self._channels.get(cluster)
+        if channel is not None:
+            return f'cluster "{cluster}" stops on the node that was dialled' if channel.stopped else channel
+        if cluster in self._environment.options.clusters:
+            return f'cluster "{cluster}" starts on the node that was dialled'
+        return unknown_entry(cluster)
 
     async def _wait_closed(self) -> None:
         """Return when all transports are gone; those that linger are aborted."""
         links = self._environment.links
         if not links:
             return
+        linger_s = self._environment.options.linger_s
         waits = [link.wait_gone() for link in links]
-        _, lingering = await asyncio.wait(waits, timeout=self._environment.options.linger_s)
+        _, lingering = await asyncio.wait(waits, timeout=linger_s)
         for link in links:
             link.discard()
         if lingering:
-            await asyncio.wait(lingering)
+            await asyncio.wait(lingering, timeout=linger_s)
 
     def _check_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._check)

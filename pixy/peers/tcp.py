@@ -1,32 +1,37 @@
-"""The real network: TCP, or mutual TLS on TCP."""
+"""The real network: TCP, or mutual TLS on TCP.
+
+A listening socket accepts by itself instead of by an asyncio server, which would not say why a TLS
+handshake has failed.
+"""
 
 import asyncio
+import socket
 from collections.abc import Callable
+
+import structlog
 
 from pixy.errors import StartError
 from pixy.peers.address import Address
 from pixy.peers.network import Listening
 from pixy.peers.tls import PeerCertificates
+from pixy.tasks import Tasks
 
 __all__ = ["TcpNetwork"]
 
+log = structlog.get_logger(__name__)
+
 _BACKLOG = 1024
+_ACCEPT_RETRY_S = 1.0
+_OPENING_MAX = 256
+"""Connections in their TLS handshake."""
+_TLS_HANDSHAKE_S = 3.0
+_TLS_CLOSE_S = 1.0
 
-
-class TcpListening:
-    """A listening socket of `TcpNetwork`."""
-
-    def __init__(self, server: asyncio.Server, address: Address) -> None:
-        self._server = server
-        self.address = address
-
-    def close(self) -> None:
-        """See `Listening`."""
-        self._server.close()
+Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class TcpNetwork:
-    """TCP of this machine, without delay of small writes (TCP_NODELAY, as the loops set it).
+    """TCP of this machine, without delay of small writes (TCP_NODELAY).
 
     Args:
         certificates: of mutual TLS; None: plain text.
@@ -35,43 +40,106 @@ class TcpNetwork:
     def __init__(self, certificates: PeerCertificates | None = None) -> None:
         self._certificates = certificates
 
-    @property
-    def is_mutual_tls(self) -> bool:
-        """True if both sides prove who they are by certificates."""
-        return self._certificates is not None
-
-    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], address: Address) -> Listening:
+    async def listen(self, factory: Factory, address: Address) -> Listening:
         """See `Network`."""
-        certificates = self._certificates
-
-        def accept() -> asyncio.BaseProtocol:
-            if certificates is not None:
-                certificates.maybe_reload()  # for the connections after this one
-            return factory()
-
+        host = address.host or "0.0.0.0"
+        loop = asyncio.get_running_loop()
         try:
-            server = await asyncio.get_running_loop().create_server(
-                accept,
-                address.host or None,
-                address.port,
-                ssl=None if certificates is None else certificates.server(),
-                backlog=_BACKLOG,
-                reuse_address=True,
-            )
+            family, kind, protocol, _, target = (
+                await loop.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+            )[0]
+            bound = socket.socket(family, kind, protocol)
         except OSError as error:
-            raise StartError(f"cannot listen on {address} for peers: {error.strerror or error}") from error
-        port = server.sockets[0].getsockname()[1]
-        return TcpListening(server, Address(address.host, port))
+            raise _cannot_listen(address, error) from error
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(target)
+            bound.listen(_BACKLOG)
+            bound.setblocking(False)
+        except OSError as error:
+            bound.close()
+            raise _cannot_listen(address, error) from error
+        return _TcpListening(
+            bound, Address(address.host, bound.getsockname()[1]), factory, self._certificates
+        )
 
-    async def connect(
-        self, factory: Callable[[], asyncio.BaseProtocol], address: Address
-    ) -> asyncio.BaseTransport:
+    async def connect(self, factory: Factory, address: Address) -> asyncio.BaseTransport:
         """See `Network`."""
         context = None
         if self._certificates is not None:
             self._certificates.maybe_reload()
             context = self._certificates.client()
         transport, _ = await asyncio.get_running_loop().create_connection(
-            factory, address.host or "127.0.0.1", address.port, ssl=context
+            factory,
+            address.host or "127.0.0.1",
+            address.port,
+            ssl=context,
+            server_hostname="" if context else None,
+            ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
+            ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
         )
         return transport
+
+
+class _TcpListening:
+    """A listening socket of `TcpNetwork`."""
+
+    def __init__(
+        self, bound: socket.socket, address: Address, factory: Factory, certificates: PeerCertificates | None
+    ) -> None:
+        self._socket = bound
+        self.address = address
+        self._factory = factory
+        self._certificates = certificates
+        self._tasks = Tasks(self._note)
+        self._tasks.spawn(self._accept(), "accept connections of peers")
+
+    async def close(self) -> None:
+        """See `Listening`."""
+        await self._tasks.cancel_all()
+        self._socket.close()
+
+    def _note(self, fault: BaseException) -> None:
+        log.error("a fault while a connection of a peer was accepted", exc_info=fault)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(self._socket)
+            except OSError as error:
+                log.error("no connections of peers can be accepted for a while", reason=str(error))
+                await asyncio.sleep(_ACCEPT_RETRY_S)
+            else:
+                if len(self._tasks) > _OPENING_MAX:
+                    accepted.close()
+                else:
+                    self._tasks.spawn(self._open(accepted, peer), "open a connection of a peer")
+
+    async def _open(self, accepted: socket.socket, peer: object) -> None:
+        context = None
+        if self._certificates is not None:
+            self._certificates.maybe_reload()
+            context = self._certificates.server()
+        try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._factory,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
+                ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
+            )
+        except OSError as error:
+            accepted.close()
+            log.warning(
+                "a connection of a peer has failed in its TLS handshake", peer=str(peer), reason=str(error)
+            )
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+
+def _cannot_listen(address: Address, error: OSError) -> StartError:
+    return StartError(f"cannot listen on {address} for peers: {error.strerror or error}")

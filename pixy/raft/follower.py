@@ -126,7 +126,9 @@ def complete_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
 def awaits_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
     """True while the data of this snapshot is awaited and needed."""
     awaited = raft.awaited_snapshot
-    return awaited is not None and awaited.snapshot == snapshot and _is_needed(raft, snapshot)
+    if awaited is None or awaited.snapshot != snapshot or raft.state is StateType.LEADER:
+        return False
+    return _is_needed(raft, snapshot)
 
 
 def abandon_snapshot(raft: "Raft", snapshot: Snapshot, *, silently: bool) -> None:

@@ -53,6 +53,28 @@ def test_a_record_is_written_and_read_at_any_node(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
+def test_what_a_node_takes_while_it_starts_and_afterwards_is_written_once_each(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        # Raft groups that one of them led have no leader at first: the start takes its time.
+        await cluster[2].kill()
+        await cluster[3].kill()
+        await cluster[3].begin()
+        written: dict[int, bytes] = {}
+        number = 0
+        while len(written) < 20:
+            number += 1
+            try:
+                written[await cluster[3].append(b"%d" % number)] = b"%d" % number
+            except Unavailable:
+                await asyncio.sleep(0.01)
+        values = await cluster[1].values()
+        assert {offset: values[offset] for offset in written} == written
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_fetch_at_a_follower_waits_for_the_records_of_the_leader(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)

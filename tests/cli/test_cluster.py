@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from pixy.cli import main
 from pixy.cluster import ClusterStatus, MemberState, MemberStatus, NodeStatus, RaftGroupStatus
-from pixy.errors import FailedPrecondition
+from pixy.errors import FailedPrecondition, Unavailable
 from tests.fakes.backend import FakeBackend
 from tests.fakes.server import FakeServer, serve_cluster
 
@@ -205,11 +205,17 @@ async def test_an_unknown_node_is_an_error(run_on: RunOnServer) -> None:
 
 
 class Recovering(FakeBackend):
-    """A cluster that misses a node when it is first asked."""
+    """A cluster that cannot be asked at first, and then misses a node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
 
     async def cluster_status(self) -> ClusterStatus:
-        found, self.status = self.status, WELL
-        return found
+        self.asked += 1
+        if self.asked == 1:
+            raise Unavailable("not yet")
+        return self.status if self.asked == 2 else WELL
 
 
 async def test_with_watch_the_command_returns_once_the_node_can_be_stopped() -> None:
@@ -217,7 +223,7 @@ async def test_with_watch_the_command_returns_once_the_node_can_be_stopped() -> 
         served.backend.status = replace(DOWN, groups=(group(1, "metadata"),))
         command = ["cluster", "status", "--safe-to-stop", "2", "--watch", "--address", served.address]
         result = await asyncio.to_thread(CliRunner().invoke, main, command)
-    assert result.exit_code == 0
+    assert (result.exit_code, result.stderr) == (0, "pixy: UNAVAILABLE: not yet\n")
     first, second = result.stdout.splitlines()
     assert first.startswith("node 2 must not be stopped")
     assert second == "node 2 can be stopped"
@@ -245,7 +251,7 @@ async def test_without_a_terminal_leaving_has_to_be_confirmed(
 
 async def test_an_error_is_one_line_and_exit_code_1(run_on: RunOnServer) -> None:
     result = await run_on("remove", "9", "--yes")
-    assert (result.exit_code, result.stderr) == (1, "pixy: NOT_FOUND: the cluster has no node 9\n")
+    assert (result.exit_code, result.stderr) == (1, "pixy: NOT_FOUND: no node 9\n")
 
 
 async def test_a_kafka_cluster_has_tools_of_its_own(run_on: RunOnServer, served: FakeServer) -> None:

@@ -25,6 +25,8 @@ __all__ = ["ClusterNode", "NodeCluster", "run_cluster"]
 
 _PORT = 19094
 _DELAYS_S = (0.0005, 0.002)
+_NOBODY = 99
+"""A host without a node."""
 
 
 def host_of(number: int) -> str:
@@ -96,7 +98,7 @@ class ClusterNode:
             worker,
             cluster=ClusterOptions(
                 name="default",
-                join=self.cluster.join,
+                join=self.cluster.join_list(self.number),
                 address=str(Address(self.host, _PORT)),
                 grpc_address=f"{self.host}:19091",
                 version="1.0",
@@ -172,12 +174,18 @@ class NodeCluster:
         self.directory = directory
         self.seed = seed
         self.network = SimulatedNetwork(Random(seed), _DELAYS_S)
-        numbers = range(1, count + 1)
-        self.join = tuple(sorted(Address(host_of(number), _PORT) for number in numbers))
-        self.nodes = {number: ClusterNode(self, number) for number in numbers}
+        self._founders = range(1, count + 1)
+        self.nodes = {number: ClusterNode(self, number) for number in self._founders}
 
     def __getitem__(self, number: int) -> ClusterNode:
         return self.nodes[number]
+
+    def join_list(self, number: int) -> tuple[Address, ...]:
+        """Join list of a node. A founder that is alone has none."""
+        numbers = [*self._founders]
+        if len(numbers) == 1:
+            numbers = [] if number == 1 else [1, _NOBODY]
+        return tuple(sorted(Address(host_of(each), _PORT) for each in numbers))
 
     async def start(self) -> None:
         """Start all nodes together."""

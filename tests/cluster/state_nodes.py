@@ -15,7 +15,7 @@ from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import ServingOptions, SnapshotServing
 from pixy.cluster.state_group_recovery import recover_state_group
 from pixy.config import StorageConfig
-from pixy.errors import PixyError, Unavailable
+from pixy.errors import Unavailable
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import Entry, Message
 from pixy.storage import CheckpointId, EntryType, load_identity
@@ -27,7 +27,7 @@ __all__ = ["GROUP", "NAME", "Pairs", "StateNetwork", "StateNode", "value_of"]
 
 GROUP, NAME = 1, "metadata"
 
-Intercept = Callable[[int, WantedSlice], bytes | PixyError | None]
+Intercept = Callable[[int, WantedSlice], bytes | Exception | None]
 """Gets node and request; returns another answer, an error, or None to let the request pass."""
 
 
@@ -178,7 +178,7 @@ class StateNetwork:
         assert wanted is not None
         self.asked.append((peer, wanted.position))
         instead = self.intercept(peer, wanted)
-        if isinstance(instead, PixyError):
+        if isinstance(instead, Exception):
             raise instead
         if instead is not None:
             return instead

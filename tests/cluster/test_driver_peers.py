@@ -82,11 +82,11 @@ async def test_a_commit_index_goes_with_the_next_entry_of_a_caller_that_was_just
             commits.append((message.to, len(message.entries), message.commit))
         return False
 
-    def ask_again(_: object) -> None:
+    def proposes_next(_: object) -> None:
         leader.propose(b"second")
 
     network.lost = noted
-    leader.driver.propose(leader.group, COMMAND, b"first", ask_again)
+    leader.driver.propose(leader.group, COMMAND, b"first", proposes_next)
     await network.run()
     assert commits == [(2, 1, 1), (3, 1, 1), (2, 1, 2), (3, 1, 2), (2, 0, 3), (3, 0, 3)]
     assert applied(network) == [[b"first", b"second"]] * 3

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster.group_recovery import entry_of
 from pixy.cluster.lost_majority import LostMajority, SurvivingGroup
 from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.recovery import recover_node
 from pixy.cluster.replica import StateReplica
+from pixy.cluster.sole_voter import configuration_after
 from pixy.errors import DataDirectoryError, FailedPrecondition
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import (
@@ -17,7 +20,7 @@ from pixy.proto.state_pb2 import (
     MetadataCommand,
     RemoveNode,
 )
-from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2
+from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, decode_conf_change
 from pixy.records import TopicPartition
 from pixy.storage import CheckpointId
 from tests.cluster.nodes import Cluster
@@ -144,6 +147,24 @@ async def test_a_checkpoint_ahead_of_the_journal_is_where_the_log_begins(tmp_pat
         assert cluster.values() == [b"a"]
 
 
+async def test_a_replica_that_replays_the_log_gets_the_same_configuration(tmp_path: Path) -> None:
+    """A node that joins later may be sent the log from its begin."""
+    survivor = await formed_with_records(tmp_path, b"a")
+    group = survivor.groups[PARTITION]
+    assert group.node is not None
+    group.node.propose_conf_change(ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, 4),)))
+    survivor.log.driver.drive(group)
+    await survivor.settle()
+    survivor.end()
+    await go_on_alone(tmp_path)
+    recovered = recover_node(RecordingDisk(), tmp_path, bytes)
+    recovered.lock.close()
+    for raft_group in (METADATA_GROUP, PARTITION):
+        entries = [entry_of(record) for record in recovered.group(raft_group).entries_after(0)]
+        changes = [decode_conf_change(entry) for entry in entries if entry.type]
+        assert configuration_after(ConfState(ALL), changes) == ConfState((1,))
+
+
 # --- the report -----------------------------------------------------------------------------------
 
 
@@ -161,6 +182,16 @@ async def test_the_report_says_what_there_is_and_what_may_be_missing(tmp_path: P
     assert report.lost_partitions == ()
     # An empty entry of the leader, and the batches.
     assert report.groups[3] == SurvivingGroup(PARTITION, "topic-0", ALL, LogPosition(1, 3), 2, True)
+
+
+async def test_a_node_that_was_leaving_is_lost_too(tmp_path: Path) -> None:
+    survivor = await formed_with_records(tmp_path)
+    await survivor.command(MetadataCommand(remove_node=RemoveNode(node_id=3)))
+    survivor.end()
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        nodes = cluster.node.metadata.nodes
+        assert [nodes[node_id].lost for node_id in (2, 3)] == [True, True]
 
 
 async def test_of_two_voters_each_has_everything(tmp_path: Path) -> None:
@@ -195,14 +226,14 @@ async def test_partitions_without_a_replica_here_are_lost(tmp_path: Path) -> Non
 async def test_a_node_alone_needs_no_recovery(tmp_path: Path) -> None:
     async with Cluster(tmp_path).running() as cluster:
         await cluster.create_topic()
-    with pytest.raises(FailedPrecondition, match="node 1 is the only one of its cluster"):
+    with pytest.raises(FailedPrecondition, match="node 1 is the only node of its cluster"):
         LostMajority.read(RecordingDisk(), tmp_path)
 
 
 async def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
     (await formed_with_records(tmp_path)).end()
     await go_on_alone(tmp_path)
-    with pytest.raises(FailedPrecondition, match="node 1 is the only one of its cluster"):
+    with pytest.raises(FailedPrecondition, match="node 1 is the only node of its cluster"):
         LostMajority.read(RecordingDisk(), tmp_path)
 
 

@@ -112,6 +112,7 @@ def test_a_node_that_is_unknown_or_the_last_one_cannot_leave(table: NodeTable) -
     assert str(unknown) == "no node 7; nodes are 1, 2"
     table.remove(table.nodes[1], lost=False)
     assert isinstance(table.leaving(2), FailedPrecondition)
+    assert isinstance(NodeTable().leaving(1), FailedPrecondition)
 
 
 # --- feature level --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from pixy.cluster.recovery import EnteredDirectory, enter_directory, read_directory, recover_node
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import NodeIdentity
-from pixy.storage import read_identity, write_identity
+from pixy.storage import load_identity, read_identity, write_identity
 from tests.fakes.disk import RecordingDisk
 from tests.sim.disk import Ended, SimulatedDisk
 from tests.sim.world import DIRECTORY
@@ -25,6 +25,24 @@ def test_the_names_of_all_parent_directories_are_durable_before_a_first_start_co
     before = disk.calls[: [call.name for call in disk.calls].index("identity.part")]
     assert [call.name for call in before] == [path.name for path in directory.parents]
     assert {call.what for call in before} == {"sync_directory"}
+
+
+def test_a_new_node_gets_a_secret_which_it_keeps(tmp_path: Path) -> None:
+    random = Random(1)
+    first = recover_node(RecordingDisk(), tmp_path, random.randbytes)
+    first.lock.close()
+    second = recover_node(RecordingDisk(), tmp_path, random.randbytes)
+    second.lock.close()
+    assert len(first.identity.secret) == 16
+    assert second.identity == first.identity
+
+
+def test_a_node_of_a_release_without_secrets_has_none(tmp_path: Path) -> None:
+    old = NodeIdentity(cluster_id=b"c" * 16, node_id=1)
+    load_identity(RecordingDisk(), tmp_path, old)
+    recovered = recover_node(RecordingDisk(), tmp_path, Random(1).randbytes)
+    recovered.lock.close()
+    assert recovered.identity == old
 
 
 def test_later_starts_do_not_touch_the_parent_directories(tmp_path: Path) -> None:

@@ -174,7 +174,9 @@ async def test_a_snapshot_that_is_not_needed_any_more_is_not_fetched(network: St
 # --- connection and process -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [Unavailable("lost"), DeadlineExceeded("late")])
+@pytest.mark.parametrize(
+    "error", [Unavailable("lost"), DeadlineExceeded("late"), ConnectionResetError("reset")]
+)
 async def test_a_lost_connection_costs_one_slice(network: StateNetwork, error: Exception) -> None:
     await network.leave_behind(3, network[1], LAST)
     Failing(network, lambda _: error, times=2)
@@ -538,13 +540,32 @@ async def test_a_group_that_nobody_knows_yet_is_asked_about_later(network: State
     await fetched(network)
 
 
+async def test_a_new_leader_needs_no_snapshot(network: StateNetwork) -> None:
+    await network.leave_behind(3, network[1], LAST)
+    follower, held = network[3], Held(network)
+    await network.tick()
+    await until(lambda: held.topics)
+    node = follower.group.node
+    assert node is not None
+    node.raft.become_candidate()
+    node.raft.become_leader()
+    held.go.set()
+    await until(lambda: network.asked and follower.checkpoints() == [])
+    await network.run()
+    assert (len(network.asked), follower.checkpoints()) == (1, [])
+    node.raft.become_follower(node.raft.term, 0)
+
+
 async def test_an_unexpected_exception_is_a_fault(network: StateNetwork) -> None:
     await network.leave_behind(3, network[1], LAST)
 
     async def call(*_: object) -> bytes:
         raise ZeroDivisionError
 
-    network.call = call
+    passed, network.call = network.call, call
     await network.tick(2)
     await until(lambda: network[3].unexpected)
     assert isinstance(network[3].unexpected[0], ZeroDivisionError)
+    network.call = passed
+    look_after(network[1])
+    await fetched(network)

@@ -21,7 +21,7 @@ async def test_a_cluster_of_one_has_one_node_and_no_problems(backend: Backend) -
 @pytest.mark.parametrize("how", ["remove_node", "forget_node"])
 async def test_the_only_node_cannot_leave_and_others_are_unknown(backend: Backend, how: str) -> None:
     only = (await backend.cluster_status()).self_id
-    with pytest.raises(FailedPrecondition, match=f"node {only} is the only one"):
+    with pytest.raises(FailedPrecondition, match=f"node {only} is the only"):
         await getattr(backend, how)(only)
     with pytest.raises(NotFound, match=f"no node {only + 1}"):
         await getattr(backend, how)(only + 1)

@@ -539,9 +539,9 @@ class FakeBackend:
     def _leave(self, how: str, node_id: int) -> None:
         self._check_running()
         if self.status.node(node_id) is None:
-            raise NotFound(f"the cluster has no node {node_id}")
+            raise NotFound(f"no node {node_id}")
         if len(self.status.nodes) == 1:
-            raise FailedPrecondition(f"node {node_id} is the only one of the cluster")
+            raise FailedPrecondition(f"node {node_id} is the only node of its cluster")
         left = tuple(node for node in self.status.nodes if node.node_id != node_id)
         self.status = replace(self.status, nodes=left)
         self.left.append((how, node_id))

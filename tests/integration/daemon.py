@@ -51,13 +51,19 @@ class Daemon:
         config: options that differ from the defaults. `grpc_addr` and `data_dir` are set here
             unless given.
         program: Python arguments of the program.
+        prefix: command and arguments that execute the program.
     """
 
     def __init__(
-        self, folder: Path, config: Mapping[str, Any] | None = None, program: Sequence[str] = ("-m", "pixy")
+        self,
+        folder: Path,
+        config: Mapping[str, Any] | None = None,
+        program: Sequence[str] = ("-m", "pixy"),
+        prefix: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self._program = program
+        self._prefix = prefix
         self.config: dict[str, Any] = {
             "grpc_addr": "127.0.0.1:0",
             "data_dir": str(folder / "data"),
@@ -84,6 +90,10 @@ class Daemon:
     def start(self) -> None:
         """Start, and wait until it is ready. The test fails with its log otherwise."""
         self.start_nowait()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until it is ready. The test fails with its log otherwise."""
         line = self.next_line(START_SECONDS_MAX)
         if line is None or not line.startswith("pixy ready "):
             self.kill()
@@ -101,7 +111,7 @@ class Daemon:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PIXY_")}
         self._log = (self.folder / "log").open("ab")
         process = subprocess.Popen(
-            [sys.executable, *self._program, "serve", "--config", str(config_file)],
+            [*self._prefix, sys.executable, *self._program, "serve", "--config", str(config_file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -1,21 +1,35 @@
 """Nodes on real sockets or a simulated network, with one channel each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from pixy.peers import Address, Hello, Network, PeerChannel, PeerHooks, PeerOptions, Peers, TcpNetwork
+from tests.fakes.network import SimulatedNetwork, SimulatedProcess
 from tests.fakes.waiting import until
+from tests.sim.loop import VirtualLoop
 
-__all__ = ["CLUSTER_ID", "LOOPBACK", "PeerNode", "hello_of", "peer_nodes"]
+__all__ = [
+    "CLUSTER_ID",
+    "LOOPBACK",
+    "PeerNode",
+    "SimulatedPeers",
+    "connect_all",
+    "echo",
+    "hello_of",
+    "host_of",
+    "peer_nodes",
+    "simulate",
+]
 
 CLUSTER_ID = bytes(range(16))
 LOOPBACK = Address("127.0.0.1", 0)
 
 
-def hello_of(node_id: int, **changes: object) -> Hello:
+def hello_of(node_id: int, **changes: Any) -> Hello:
     """Greeting of a node of the tests' cluster."""
     hello = Hello(
         cluster="default",
@@ -29,15 +43,15 @@ def hello_of(node_id: int, **changes: object) -> Hello:
         address=f"node{node_id}:1",
         version="1.0",
     )
-    return replace(hello, **changes)  # type: ignore[arg-type]  # fields by name
+    return replace(hello, **changes)
 
 
 async def echo(caller: Hello, method: int, payload: bytes) -> bytes:
     """Answer with everything that has come."""
-    return f"{caller.node_id} {method} ".encode() + payload
+    return b"%d %d " % (caller.node_id, method) + payload
 
 
-@dataclass
+@dataclass(eq=False)
 class PeerNode:
     """A node.
 
@@ -60,6 +74,7 @@ class PeerNode:
     faults: list[BaseException] = field(default_factory=list)
     admit: Callable[[Hello], str | None] = lambda _: None
     on_call: Callable[[Hello, int, bytes], Awaitable[bytes]] = echo
+    on_message: Callable[[int, int, bytes | memoryview], None] | None = None
 
     def __post_init__(self) -> None:
         hooks = PeerHooks(
@@ -82,7 +97,10 @@ class PeerNode:
         return self.on_call(caller, method, payload)
 
     def _on_message(self, node_id: int, kind: int, payload: bytes | memoryview) -> None:
-        self.messages.append((node_id, kind, bytes(payload)))
+        if self.on_message is None:
+            self.messages.append((node_id, kind, bytes(payload)))
+        else:
+            self.on_message(node_id, kind, payload)
 
     async def start(self) -> None:
         """Listen."""
@@ -102,24 +120,98 @@ class PeerNode:
 
 @asynccontextmanager
 async def peer_nodes(
-    count: int, options: PeerOptions | None = None, *, connected: bool = True
+    count: int,
+    options: PeerOptions | None = None,
+    *,
+    networks: Sequence[Network] | None = None,
+    connected: bool = True,
 ) -> AsyncIterator[list[PeerNode]]:
     """Nodes 1 to `count` on real sockets, stopped at the end."""
     options = options or PeerOptions(address=LOOPBACK)
-    nodes = [PeerNode(hello_of(node_id), TcpNetwork(), options) for node_id in range(1, count + 1)]
+    networks = networks or [TcpNetwork()] * count
+    nodes = [PeerNode(hello_of(number), network, options) for number, network in enumerate(networks, 1)]
+    async with _running(nodes, connected=connected):
+        yield nodes
+
+
+async def connect_all(nodes: Sequence[PeerNode]) -> None:
+    """Connect every node to every other, and return when all connections stand."""
+    for node in nodes:
+        node.connect(*(other for other in nodes if other is not node))
+    await until(
+        lambda: (
+            not any(
+                node.channel.trouble(other.hello.node_id)
+                for node in nodes
+                for other in nodes
+                if other is not node
+            )
+        )
+    )
+
+
+@asynccontextmanager
+async def _running(nodes: Sequence[PeerNode], *, connected: bool) -> AsyncIterator[None]:
     try:
         for node in nodes:
             await node.start()
         if connected:
             await connect_all(nodes)
-        yield nodes
+        yield
     finally:
         await asyncio.gather(*(node.stop() for node in nodes))
         assert [fault for node in nodes for fault in node.faults] == []
 
 
-async def connect_all(nodes: list[PeerNode]) -> None:
-    """Connect every node to every other, and return when all main connections are up."""
-    for node in nodes:
-        node.connect(*(other for other in nodes if other is not node))
-    await until(lambda: all(len(node.ups) == len(nodes) - 1 for node in nodes))
+# --- virtual time ---------------------------------------------------------------------------------
+
+
+class SimulatedPeers:
+    """Nodes on a simulated network.
+
+    Attributes:
+        network: see `SimulatedNetwork`. Node n is on the host 127.0.0.n.
+        nodes: in order of their ids.
+        processes: the latest process of each node by its id.
+    """
+
+    def __init__(self, count: int, options: PeerOptions, seed: int, delays_s: tuple[float, float]) -> None:
+        self.network = SimulatedNetwork(Random(seed), delays_s)
+        self.options = options
+        self.processes: dict[int, SimulatedProcess] = {}
+        self.nodes = [self.make(node_id) for node_id in range(1, count + 1)]
+
+    def make(self, node_id: int, **changes: Any) -> PeerNode:
+        """A node as a new process on its host, not started."""
+        process = self.processes[node_id] = self.network.process(host_of(node_id))
+        return PeerNode(hello_of(node_id, **changes), process, self.options)
+
+
+def host_of(node_id: int) -> str:
+    """Host of a node."""
+    return f"127.0.0.{node_id}"
+
+
+def simulate(
+    scenario: Callable[[SimulatedPeers], Awaitable[None]],
+    count: int = 2,
+    options: PeerOptions | None = None,
+    *,
+    seed: int = 0,
+    delays_s: tuple[float, float] = (0.001, 0.01),
+) -> None:
+    """Run a scenario with connected nodes on virtual time."""
+
+    async def run() -> None:
+        peers = SimulatedPeers(count, options or PeerOptions(address=LOOPBACK), seed, delays_s)
+        async with _running(peers.nodes, connected=True):
+            await scenario(peers)
+
+    loop = VirtualLoop()
+    unhandled: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: unhandled.append(context))
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()
+    assert unhandled == []

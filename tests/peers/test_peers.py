@@ -1,45 +1,69 @@
 """Peers on real sockets."""
 
 import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import uvloop
 
-from pixy.errors import DeadlineExceeded, FailedPrecondition, Unavailable
-from pixy.peers import Hello
+from pixy.errors import DeadlineExceeded, FailedPrecondition, PeerRefused, Unavailable
+from pixy.peers import Hello, PeerOptions, TcpNetwork
 from tests.fakes.waiting import until
-from tests.peers.support import peer_nodes
+from tests.peers.support import LOOPBACK, PeerNode, hello_of, peer_nodes
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
-async def test_messages_arrive_in_order() -> None:
-    async with peer_nodes(3) as (one, two, three):
-        for number in range(1000):
-            assert one.channel.send(2, 1, [b"m", str(number).encode()])
-            assert three.channel.send(2, number % 256, [b"x" * (number * 20)])
-        await until(lambda: len(two.messages) == 2000)
-        ours = [payload for node_id, _, payload in two.messages if node_id == 1]
-        assert ours == [b"m%d" % number for number in range(1000)]
-        theirs = [(kind, payload) for node_id, kind, payload in two.messages if node_id == 3]
-        assert theirs == [(number % 256, b"x" * (number * 20)) for number in range(1000)]
+def run(new_loop: Callable[[], Any], scenario: Callable[[], Any]) -> None:
+    loop = new_loop()
+    try:
+        loop.run_until_complete(scenario())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
 
 
-async def test_calls_are_answered_by_number() -> None:
-    gates = [asyncio.Event() for _ in range(3)]
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_messages_arrive_in_order(new_loop: Any) -> None:
+    async def scenario() -> None:
+        async with peer_nodes(3) as (one, two, three):
+            for number in range(1000):
+                assert one.channel.send(2, 1, [b"m", str(number).encode()])
+                assert three.channel.send(2, number % 256, [b"x" * (number * 20), b"y" * number])
+            await until(lambda: len(two.messages) == 2000)
+            ours = [payload for node_id, _, payload in two.messages if node_id == 1]
+            assert ours == [b"m%d" % number for number in range(1000)]
+            theirs = [(kind, payload) for node_id, kind, payload in two.messages if node_id == 3]
+            assert theirs == [(number % 256, b"x" * (number * 20) + b"y" * number) for number in range(1000)]
 
-    async def answer(caller: Hello, method: int, payload: bytes) -> bytes:
-        await gates[method].wait()
-        return payload + b"%d" % caller.node_id
+    run(new_loop, scenario)
 
-    async with peer_nodes(2) as (one, two):
-        two.on_call = answer
-        calls = [asyncio.ensure_future(one.channel.call(2, method, b"a", 60.0)) for method in range(3)]
-        gates[2].set()
-        assert await calls[2] == b"a1"
-        assert not calls[0].done()
-        gates[1].set()
-        gates[0].set()
-        assert await asyncio.gather(*calls) == [b"a1", b"a1", b"a1"]
-        large = bytes(20 << 20)
-        assert await one.channel.call(2, 0, large, 60.0, bulk=True) == large + b"1"
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_calls_are_answered_by_number(new_loop: Any) -> None:
+    async def scenario() -> None:
+        gates = [asyncio.Event() for _ in range(3)]
+
+        async def answer(caller: Hello, method: int, payload: bytes) -> bytes:
+            await gates[method].wait()
+            return payload + b"%d" % caller.node_id
+
+        async with peer_nodes(2) as (one, two):
+            two.on_call = answer
+            calls = [asyncio.ensure_future(one.channel.call(2, method, b"a", 60.0)) for method in range(3)]
+            gates[2].set()
+            assert await calls[2] == b"a1"
+            assert not calls[0].done()
+            gates[1].set()
+            gates[0].set()
+            assert await asyncio.gather(*calls) == [b"a1", b"a1", b"a1"]
+            large = bytes(20 << 20)
+            assert await one.channel.call(2, 0, large, 60.0, bulk=True) == large + b"1"
+
+    run(new_loop, scenario)
 
 
 async def test_errors_of_calls_reach_the_caller() -> None:
@@ -58,12 +82,14 @@ async def test_errors_of_calls_reach_the_caller() -> None:
             await one.channel.call(3, 1, b"", 0.05)
 
 
-async def test_a_node_that_stops_is_seen_and_comes_back() -> None:
+async def test_a_connection_that_ends_is_seen_and_comes_back() -> None:
     async with peer_nodes(2) as (one, two):
         two.channel.disconnect(1)
         await until(lambda: one.downs == [(2, True)] and one.ups == [2, 2])
         assert one.channel.send(2, 1, [b"again"])
         await until(lambda: two.messages == [(1, 1, b"again")])
+        assert two.downs == [], "its own disconnect is no news for a node"
+        assert not two.channel.send(1, 1, [b"x"])
 
 
 async def test_a_node_is_asked_and_called_by_its_address() -> None:
@@ -71,3 +97,92 @@ async def test_a_node_is_asked_and_called_by_its_address() -> None:
         assert await one.channel.ask(two.address, 60.0) == two.hello
         assert await one.channel.ask(one.address, 60.0) == one.hello
         assert await one.channel.call_address(two.address, 7, b"join", 60.0) == b"1 7 join"
+
+
+async def test_nobody_listens_at_an_address() -> None:
+    async with peer_nodes(2, connected=False) as (one, two):
+        await two.stop()
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await one.channel.ask(two.address, 60.0)
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await one.channel.call_address(two.address, 7, b"join", 60.0)
+
+
+async def test_a_node_that_refuses_says_why_to_the_node_that_asks() -> None:
+    async with peer_nodes(2, connected=False) as (one, two):
+        two.admit = lambda _: "node 1 was removed"
+        with pytest.raises(PeerRefused, match="the peer refuses this node: node 1 was removed"):
+            await one.channel.ask(two.address, 60.0)
+        with pytest.raises(PeerRefused, match="this node refuses the peer: node 1 was removed"):
+            await two.channel.ask(one.address, 60.0)
+
+
+async def test_clusters_share_a_socket_and_are_told_apart() -> None:
+    options = PeerOptions(address=LOOPBACK, clusters=frozenset({"later"}))
+    async with peer_nodes(1, options, connected=False) as (one,):
+        other = PeerNode(hello_of(2, cluster="other"), TcpNetwork(), options)
+        later = PeerNode(hello_of(3, cluster="later"), TcpNetwork(), options)
+        with pytest.raises(PeerRefused, match='no embedded cluster "other" is configured on the node'):
+            await other.channel.ask(one.address, 60.0)
+        with pytest.raises(PeerRefused, match='cluster "later" starts on the node that was dialled'):
+            await later.channel.ask(one.address, 60.0)
+        await one.channel.stop()
+        with pytest.raises(PeerRefused, match='cluster "default" stops on the node that was dialled'):
+            await PeerNode(hello_of(4), TcpNetwork(), options).channel.ask(one.address, 60.0)
+        await other.stop()
+        await later.stop()
+
+
+async def test_a_shared_secret_protects_a_node() -> None:
+    with_secret = PeerOptions(address=LOOPBACK, secret=b"s" * 32)
+    async with peer_nodes(2, with_secret) as (one, two):
+        assert await one.channel.call(2, 1, b"x", 60.0) == b"1 1 x"
+        for secret, reason in ((b"", "has no shared secret"), (b"t" * 32, "must have the same content")):
+            options = PeerOptions(address=LOOPBACK, secret=secret)
+            stranger = PeerNode(hello_of(3), TcpNetwork(), options)
+            with pytest.raises(PeerRefused, match=reason):
+                await stranger.channel.ask(two.address, 60.0)
+            await stranger.stop()
+
+
+async def test_peers_stop_twice_and_before_they_start() -> None:
+    node = PeerNode(hello_of(1), TcpNetwork(), PeerOptions(address=LOOPBACK))
+    await node.stop()
+    await node.stop()
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_an_answer_that_came_while_the_process_was_paused_counts(new_loop: Any) -> None:
+    """A loop that stands still beyond the deadline of a call whose answer takes many reads."""
+    peer = PeerNode(hello_of(2), TcpNetwork(), PeerOptions(address=LOOPBACK))
+    started, done = threading.Event(), threading.Event()
+
+    async def go_on() -> None:
+        await peer.start()
+        started.set()
+        await asyncio.get_running_loop().run_in_executor(None, done.wait)
+        await peer.stop()
+
+    async def answer(_: Hello, __: int, ___: bytes) -> bytes:
+        return bytes(4 << 20)
+
+    async def scenario() -> None:
+        node = PeerNode(hello_of(1), TcpNetwork(), PeerOptions(address=LOOPBACK))
+        await node.start()
+        node.connect(peer)
+        await until(lambda: not node.channel.trouble(2))
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.01, time.sleep, 0.8)
+        assert len(await node.channel.call(2, 1, b"", 0.1, bulk=True)) == 4 << 20
+        assert node.downs == []
+        await node.stop()
+
+    peer.on_call = answer
+    thread = threading.Thread(target=run, args=(new_loop, go_on))
+    thread.start()
+    try:
+        started.wait()
+        run(new_loop, scenario)
+    finally:
+        done.set()
+        thread.join()

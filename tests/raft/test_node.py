@@ -882,6 +882,7 @@ def test_a_leader_needs_no_snapshot() -> None:
     work(one, stored)
     one.step(Message(MessageType.VOTE_RESP, 1, 2, 2))
     assert one.raft.state is StateType.LEADER
+    assert not one.awaits_snapshot(SNAPSHOT)
     assert not one.snapshot_arrived(SNAPSHOT)
     assert one.raft.state is StateType.LEADER
 

@@ -31,6 +31,17 @@ def test_the_window_has_the_messages_added_and_not_released(
             model = []
 
 
+def test_a_stale_acknowledgement_moves_no_probe() -> None:
+    """It would have the leader send from the begin of its log, and hence a snapshot."""
+    progress = Progress(11, Inflights(1))
+    assert not progress.is_confirmed(0)
+    progress.maybe_update(10)
+    assert progress.is_confirmed(10)
+    assert not progress.is_confirmed(9)
+    progress.become_replicate()
+    assert not progress.is_confirmed(10)
+
+
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["sent", "acked", "rejected", "snapshot", "delivered", "unreachable"]),

@@ -114,12 +114,12 @@ MASKED = {
     ),
     # The two follow each other; between them only an older checkpoint is removed, of which one more
     # is left.
-    "storage/checkpoint.py:CheckpointStore.write sync_directory": (
+    "storage/checkpoint.py:CheckpointStore._complete sync_directory": (
         "storage/checkpoint.py:CheckpointStore._remove_old sync_directory",
         2,
     ),
     "storage/checkpoint.py:CheckpointStore._remove_old sync_directory": (
-        "storage/checkpoint.py:CheckpointStore.write sync_directory",
+        "storage/checkpoint.py:CheckpointStore._complete sync_directory",
         2,
     ),
 }
@@ -148,7 +148,11 @@ moment.
 NOT_HERE = {
     "cluster/recovery.py:_candidate sync_directory": "tests/cluster/test_recovery",
     "staging/publication_marks.py:write_mark make_directory": "tests/staging/test_publication_marks",
+    "storage/checkpoint.py:CheckpointStore.adopt sync": "tests/sim/test_snapshot_download_crashes",
     "storage/checkpoint.py:CheckpointStore.make_durable sync_directory": "tests/sim/cluster/test_rules",
+    "storage/checkpoint_download.py:CheckpointDownload.resume make_directory": (
+        "tests/sim/test_snapshot_download_crashes"
+    ),
 }
 """Sites of Kafka clusters, and of nodes with peers -> the test that shows that they matter."""
 

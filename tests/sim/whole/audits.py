@@ -41,14 +41,19 @@ class Audits:
 
     # --- topics and offsets -----------------------------------------------------------------------
 
-    def topic(self, name: str, call: Call, input: Any, answer: Any) -> None:
-        """A call on a topic has ended."""
+    def topic(self, name: str, call: Call, input: Any, answer: Any, *, stale: bool = False) -> None:
+        """A call on a topic has ended.
+
+        Args:
+            stale: the answer may be that of an earlier time.
+        """
         reads = isinstance(input, Read | Use)
         if reads and call.outcome is Outcome.UNKNOWN:
             return
         if isinstance(answer, TopicState):
             self.topics_seen[name] = max(self.topics_seen.get(name, 0), answer.partitions)
-        self._topics.setdefault(name, []).append(_operation(call, input, answer))
+        operation = _operation(call, input, answer)
+        self._topics.setdefault(name, []).append(operation._replace(begin=0) if stale else operation)
 
     def offsets(self, group: str, topic: str, call: Call, input: Any, answer: Any) -> None:
         """A call on the offsets of a group in a topic has ended."""

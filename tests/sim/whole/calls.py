@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from pixy.backend import EmbeddedBackend, FetchResult
+from pixy.backend import EmbeddedBackend, FetchResult, TopicDescription
 from pixy.errors import (
     CorruptData,
     DeadlineExceeded,
@@ -199,4 +199,8 @@ def outcome_of(answer: Any) -> Outcome:
 def _brief(answer: Any) -> str:
     if isinstance(answer, FetchResult):
         return f"{len(answer.batches)} batches to {answer.next_offset} of {answer.high_watermark}"
+    if isinstance(answer, TopicDescription):
+        return f"{answer.name}, version {answer.version}, {len(answer.partitions)} partitions"
+    if isinstance(answer, list):
+        return ", ".join(map(_brief, answer))
     return (repr(answer) if isinstance(answer, PixyError) else str(answer))[:160]

@@ -211,7 +211,8 @@ class Clients:
 
     def _described(self, name: str, call: Call) -> None:
         if isinstance(call.answer, TopicDescription):
-            self._audits.topic(name, call, Read(), topic_state(call.answer))
+            # What a node knows is answered at once; only that a topic is unknown needs the leader.
+            self._audits.topic(name, call, Read(), topic_state(call.answer), stale=True)
         elif isinstance(call.answer, UnknownTopic):
             self._audits.topic(name, call, Read(), None)
 

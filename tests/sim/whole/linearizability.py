@@ -9,7 +9,7 @@ The problem is NP-complete: a search has a limit, and one that reaches it has no
 pass.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 __all__ = ["UNKNOWN", "Operation", "Undecided", "explain", "is_linearizable"]
@@ -17,6 +17,7 @@ __all__ = ["UNKNOWN", "Operation", "Undecided", "explain", "is_linearizable"]
 S = TypeVar("S", bound=Hashable)
 
 _STEPS_MAX = 200_000
+_SHOWN = 6
 
 
 class _Unknown:
@@ -60,57 +61,33 @@ With `UNKNOWN` as the output: those that the call may lead to.
 """
 
 
-class _Event:
-    """Begin or end of a call, in a ring that is ordered by time.
+class _Node(NamedTuple, Generic[S]):
+    """Calls that are taken, as bits by their numbers, and the state behind them."""
 
-    Attributes:
-        number: of the call.
-        end: end of the call, for its begin; None if its outcome is unknown.
-    """
-
-    __slots__ = ("after", "before", "end", "is_begin", "number")
-
-    def __init__(self, number: int, *, is_begin: bool) -> None:
-        self.number = number
-        self.is_begin = is_begin
-        self.before: _Event = self
-        self.after: _Event = self
-        self.end: _Event | None = None
+    taken: int
+    state: S
 
 
 class _Search(Generic[S]):
     """One search.
 
     Attributes:
-        best: the longest order that was found, and the state behind it.
+        best: numbers of the calls in the longest order that was found, and the state behind it.
     """
 
     def __init__(self, operations: Sequence[Operation], state: S, step: Step[S]) -> None:
         self._operations = operations
         self._step = step
-        self._head = _Event(-1, is_begin=False)
-        self._left = sum(each.output is not UNKNOWN for each in operations)
-        self._link()
-        # The state behind the calls that are taken, and their numbers as bits.
-        self._state, self._taken = state, 0
-        self._seen: set[tuple[int, S]] = set()
-        # Taken calls, each with the state before it and the states that are left to try behind it.
-        self._stack: list[tuple[_Event, S, list[S]]] = []
+        numbers = range(len(operations))
+        known = [number for number in numbers if operations[number].output is not UNKNOWN]
+        self._by_begin = sorted(known, key=lambda number: operations[number].begin)
+        self._by_end = sorted(known, key=lambda number: operations[number].end)
+        unknown = [number for number in numbers if operations[number].output is UNKNOWN]
+        self._unknown = sorted(unknown, key=lambda number: operations[number].begin)
+        self._goal = sum(1 << number for number in known)
+        self._first = _Node(0, state)
+        self._seen = {self._first}
         self.best: tuple[list[int], S] = ([], state)
-
-    def _link(self) -> None:
-        events: list[tuple[int, _Event]] = []
-        for number, operation in enumerate(self._operations):
-            begin = _Event(number, is_begin=True)
-            events.append((operation.begin, begin))
-            if operation.output is not UNKNOWN:
-                begin.end = _Event(number, is_begin=False)
-                events.append((operation.end, begin.end))
-        last = self._head
-        for _, event in sorted(events, key=lambda each: each[0]):
-            last.after, event.before = event, last
-            last = event
-        last.after, self._head.before = self._head, last
 
     def run(self) -> bool:
         """True if an order exists.
@@ -118,69 +95,49 @@ class _Search(Generic[S]):
         Raises:
             Undecided: nobody knows.
         """
-        event: _Event | None = self._head.after
+        order: list[int] = []
+        stack = [self._following(self._first)]
+        node = self._first
         for _ in range(_STEPS_MAX):
-            if not self._left:
+            if node.taken & self._goal == self._goal:
                 return True
-            if event is None:
-                return False
-            if not event.is_begin:
-                # A call has ended that was not taken, or all were tried.
-                event = self._go_back()
-            elif self._try(event):
-                event = self._head.after
-            else:
-                event = event.after
+            found = next(stack[-1], None)
+            if found is None:
+                stack.pop()
+                if not stack:
+                    return False
+                order.pop()
+                continue
+            number, node = found
+            order.append(number)
+            stack.append(self._following(node))
+            if len(order) > len(self.best[0]):
+                self.best = list(order), node.state
         raise Undecided
 
-    def _try(self, event: _Event) -> bool:
-        """Take a call; False if it explains nothing that is new."""
-        operation, taken = self._operations[event.number], self._taken | 1 << event.number
-        states = [
-            each
-            for each in self._step(self._state, operation.input, operation.output)
-            if (taken, each) not in self._seen
-        ]
-        if not states:
-            return False
-        self._stack.append((event, self._state, states))
-        self._take(event)
-        self._enter(taken, states.pop())
-        return True
+    def _following(self, node: _Node[S]) -> Iterator[tuple[int, _Node[S]]]:
+        """Calls that may come next, with what they lead to that is new."""
+        taken, state = node
+        for number in self._candidates(taken):
+            operation, behind = self._operations[number], taken | 1 << number
+            for following in self._step(state, operation.input, operation.output):
+                found = _Node(behind, following)
+                if found not in self._seen:
+                    self._seen.add(found)
+                    yield number, found
 
-    def _go_back(self) -> _Event | None:
-        """Try another outcome of the last call that was taken, or another call in its place: the
-        event to go on with, None if nothing is left.
+    def _candidates(self, taken: int) -> Iterator[int]:
+        """Calls that were not taken and began before the first end of these. Those without a known
+        outcome come last: most of them are not needed.
         """
-        if not self._stack:
-            return None
-        event, before, states = self._stack.pop()
-        states = [each for each in states if (self._taken, each) not in self._seen]
-        if states:
-            self._stack.append((event, before, states))
-            self._enter(self._taken, states.pop())
-            return self._head.after
-        self._give_back(event)
-        self._state, self._taken = before, self._taken & ~(1 << event.number)
-        return event.after
-
-    def _enter(self, taken: int, state: S) -> None:
-        self._taken, self._state = taken, state
-        self._seen.add((taken, state))
-        if len(self._stack) > len(self.best[0]):
-            self.best = [event.number for event, _, _ in self._stack], state
-
-    def _take(self, event: _Event) -> None:
-        for each in (event, event.end):
-            if each is not None:
-                each.before.after, each.after.before = each.after, each.before
-        self._left -= event.end is not None
-
-    def _give_back(self, event: _Event) -> None:
-        for each in (event.end, event):
-            if each is not None:
-                each.before.after = each.after.before = each
-        self._left += event.end is not None
+        operations = self._operations
+        limit = next((operations[number].end for number in self._by_end if not taken >> number & 1), 0)
+        for numbers in (self._by_begin, self._unknown):
+            for number in numbers:
+                if operations[number].begin >= limit:
+                    break
+                if not taken >> number & 1:
+                    yield number
 
 
 def is_linearizable(operations: Sequence[Operation], state: S, step: Step[S]) -> bool:
@@ -207,13 +164,11 @@ def explain(operations: Sequence[Operation], state: S, step: Step[S]) -> str:
     if search.run():
         return ""
     taken, found = search.best
-    lines = [f"  {_text(operations[number])}" for number in taken[-6:]]
     left = [each for number, each in enumerate(operations) if number not in taken]
-    lines += [
-        f"behind these, the state is {found}; no order explains",
-        *[f"  {_text(each)}" for each in left],
-    ]
-    return "\n".join(lines[:20])
+    known = sorted((each for each in left if each.output is not UNKNOWN), key=lambda each: each.end)
+    lines = [f"  {_text(operations[number])}" for number in taken[-_SHOWN:]]
+    lines.append(f"behind these, the state is {found}; no order explains")
+    return "\n".join([*lines, *[f"  {_text(each)}" for each in known[:_SHOWN]]])
 
 
 def _text(operation: Operation) -> str:

@@ -11,6 +11,9 @@ were sent, or not at all.
   reset once something reaches the host after its next start.
 - A paused process reads nothing, while its host accepts connections and bytes up to the window.
 - Lost packets delay what follows them. A byte may be changed: checksums of TCP miss some.
+
+`tests/fakes/network` is the network for tests of nodes that are no processes: here each end belongs
+to a process, which may end or be paused at any moment.
 """
 
 import asyncio
@@ -21,6 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from pixy.errors import StartError
 from tests.sim.cluster.lives import Life
 from tests.sim.cluster.scene import Scene
 from tests.sim.whole.transport import SimulatedTransport, Way
@@ -91,7 +95,7 @@ class _Listener:
         self.factory = factory
         self.address = address
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Refuse connections from here on."""
         if self._host.listeners.get(self.address.port) is self:
             del self._host.listeners[self.address.port]
@@ -249,11 +253,11 @@ class SimulatedNetwork:
     ) -> Any:
         """See `HostNetwork`."""
         if address.host != host.name:
-            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+            raise StartError(f"cannot listen on {address} for peers: it is not an address of this host")
         if not address.port:
             address = address._replace(port=self._next_port())
         if address.port in host.listeners:
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            raise StartError(f"cannot listen on {address} for peers: address in use")
         listener = host.listeners[address.port] = _Listener(host, life, factory, address)
         return listener
 
@@ -349,7 +353,7 @@ class HostNetwork:
         """Listen at an address of the host.
 
         Raises:
-            OSError: it is taken, or another host's.
+            StartError: it is taken, or another host's.
         """
         return self._network.listen(self._host, self._life, factory, address)
 

@@ -139,7 +139,7 @@ class Simulation:
         for _ in range(round(PATIENCE_S / _STEP_S)):
             await asyncio.sleep(_STEP_S)
             if not self._unsettled():
-                await self._verdict.read_replicas()
+                self._verdict.read_replicas()
                 return
         raise ClusterFailure(f"{when}, not within {PATIENCE_S} s: {self._unsettled()}")
 

@@ -3,18 +3,17 @@ were told is there.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 from zlib import crc32
 
 from pixy.cluster import PartitionReplica
-from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.replica import StateReplica
-from pixy.records import TopicPartition, read_records, split_batches
+from pixy.records import read_records, split_batches
 from tests.sim.cluster.history import message_id, require
 from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.log_audit import Record
 from tests.sim.whole.machine import Machine
-from tests.sim.whole.watches import groups_of
+from tests.sim.whole.watches import content_of, groups_of
 
 __all__ = ["Verdict"]
 
@@ -55,71 +54,85 @@ class Verdict:
         cluster = self._cluster
         leader = cluster.leader(raft_group)
         if leader is None:
-            groups = [
-                groups_of(each)[raft_group] for each in self._machines() if raft_group in groups_of(each)
-            ]
-            if any(group.has_peers or group.node is not None for group in groups):
-                yield f"raft group {raft_group} has no leader: {cluster.describe(raft_group)}"
+            groups = [groups_of(each).get(raft_group) for each in self._machines()]
+            if all(group is None or not group.has_peers for group in groups):
+                return  # it has no leader until somebody asks for something
+            yield f"raft group {raft_group} has no leader: {cluster.describe(raft_group)}"
             return
         last = groups_of(leader)[raft_group].storage.last_index()
-        for machine in self._machines():
+        for machine in self._members(leader, raft_group):
             group = groups_of(machine).get(raft_group)
-            if group is not None and group.applied_index != last:
-                yield f"{machine}, raft group {raft_group}: applied {group.applied_index} of {last}: {cluster.describe(raft_group)}"
+            applied = 0 if group is None else group.applied_index
+            if applied != last and not self._is_behind(machine, leader, raft_group):
+                yield f"{machine}, raft group {raft_group}: applied {applied} of {last}: {cluster.describe(raft_group)}"
+
+    def _members(self, leader: Machine, raft_group: int) -> list[Machine]:
+        """Machines with the members of a raft group."""
+        state = groups_of(leader)[raft_group].storage.conf_state
+        members = {*state.voters, *state.learners, *state.voters_outgoing}
+        return [each for each in self._machines() if each.node is not None and each.node.node_id in members]
+
+    def _is_behind(self, machine: Machine, leader: Machine, raft_group: int) -> bool:
+        """True if a replica of a partition needs entries that the journal of its leader has not any
+        more: it waits for a copy.
+        """
+        if raft_group < FIRST_PARTITION_GROUP:
+            return False
+        start = groups_of(leader)[raft_group].storage.start
+        group = groups_of(machine).get(raft_group)
+        if group is None:
+            behind = start.index > 0
+        else:
+            own = group.storage
+            behind = own.start.index < start.index and not (
+                own.last_index() >= start.index and own.term(start.index) == start.term
+            )
+        self._cluster.scene.counts["waits behind the journal"] += behind
+        return behind
 
     # --- replicas ---------------------------------------------------------------------------------
 
-    async def read_replicas(self) -> None:
+    def read_replicas(self) -> None:
         """Compare all replicas of every partition and state group, byte by byte, and have what
         clients were told judged by them.
         """
-        contents: dict[Any, tuple[Machine, int, bytes]] = {}
-        for machine in self._machines():
-            node = machine.node
-            assert node is not None
-            for group in groups_of(machine).values():
-                if isinstance(group.application, StateReplica):
-                    digest = b"".join(
-                        key + value for key, value in sorted(group.application.machine.snapshot())
-                    )
-                    self._compare(contents, group.raft_group, machine, 0, digest)
-            for name, topic in node.metadata.topics.items():
-                for number in range(len(topic.raft_groups)):
-                    partition = TopicPartition(name, number)
-                    replica = node.partition(partition)
-                    if replica is not None:
-                        self._read(contents, machine, replica, topic.topic_id)
-
-    def _read(
-        self,
-        contents: dict[Any, tuple[Machine, int, bytes]],
-        machine: Machine,
-        replica: PartitionReplica,
-        topic_id: bytes,
-    ) -> None:
-        begin, data = _bytes_of(replica)
-        self._compare(contents, replica.raft_group, machine, begin, data)
-        audit = self._cluster.audits.log(replica.partition, topic_id)
-        if audit is not None:
-            records = _records_of(data, begin)
-            audit.replica(f"the replica of {machine}", begin, records)
-            self._logs[id(audit)] = records
-            self._cluster.scene.counts["records in replicas"] += len(records)
+        for raft_group in self._cluster.raft_groups():
+            leader = self._cluster.leader(raft_group)
+            if leader is None:
+                continue
+            led = self._content(leader, raft_group)
+            for machine in self._members(leader, raft_group):
+                if raft_group in groups_of(machine):
+                    whole = not self._is_behind(machine, leader, raft_group)
+                    self._compare(raft_group, machine, leader, led, whole=whole)
 
     def _compare(
-        self,
-        contents: dict[Any, tuple[Machine, int, bytes]],
-        raft_group: int,
-        machine: Machine,
-        begin: int,
-        data: bytes,
+        self, raft_group: int, machine: Machine, leader: Machine, led: tuple[int, bytes], *, whole: bool
     ) -> None:
-        other, known_begin, known = contents.setdefault(raft_group, (machine, begin, data))
-        if known_begin == begin:
-            require(
-                data == known,
-                f"raft group {raft_group}: {machine} has {len(data)} bytes ({crc32(data):08x}), {other} {len(known)} ({crc32(known):08x})",
-            )
+        begin, data = self._content(machine, raft_group)
+        skipped = max(0, len(led[1]) - len(data)) if begin > led[0] else 0
+        expected = led[1][skipped:] if whole else led[1][skipped : skipped + len(data)]
+        require(
+            data == expected,
+            f"raft group {raft_group}: {machine} has {len(data)} bytes ({crc32(data):08x}) from {begin} on, "
+            f"{leader} {len(led[1])} ({crc32(led[1]):08x}) from {led[0]} on",
+        )
+        replica = groups_of(machine)[raft_group].application
+        if isinstance(replica, PartitionReplica) and whole:
+            audit = self._cluster.audits.log(replica.partition, replica.log.identity.topic_id)
+            if audit is not None:
+                records = _records_of(data, begin)
+                audit.replica(f"the replica of {machine}", begin, records)
+                self._logs[id(audit)] = records
+                self._cluster.scene.counts["records in replicas"] += len(records)
+
+    def _content(self, machine: Machine, raft_group: int) -> tuple[int, bytes]:
+        """Begin and content of a replica."""
+        application = groups_of(machine)[raft_group].application
+        if isinstance(application, PartitionReplica):
+            return _bytes_of(application)
+        assert isinstance(application, StateReplica)
+        return 0, content_of(application)
 
     # --- the end ----------------------------------------------------------------------------------
 

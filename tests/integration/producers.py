@@ -1,0 +1,173 @@
+"""Producers at several nodes of a cluster, and a check of what the nodes have then.
+
+Every value is sent once, so a value that is there twice was doubled by the cluster. A call that
+failed may be written or not; `Ledger` has the rest of the rules.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+import grpc
+
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_log_pb2 as log_pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from pixy.proto.pixy_log_pb2_grpc import LogStub
+from pixy.records import OffsetRange, TopicPartition
+from tests.fakes.batches import offsets_in, values_in
+from tests.fakes.waiting import until_blocking
+from tests.integration.clusters import ClusterNode
+from tests.integration.daemon import CHANNEL_OPTIONS
+from tests.integration.ledger import Ledger, Position
+
+__all__ = ["Failed", "Producers", "audit"]
+
+SECONDS_MAX = 60.0
+_CHANNEL_OPTIONS = (
+    *CHANNEL_OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+
+
+class Failed(NamedTuple):
+    """A failed call."""
+
+    node: int
+    code: grpc.StatusCode
+    details: str
+    seconds: float
+
+
+class Producers:
+    """Producers that run during the `with` block, each with one call at a time.
+
+    Args:
+        nodes: nodes that get the calls.
+        ledger: gets sent and answered values.
+        topic: the topic; half of the messages have keys.
+        each: number of producers at each node.
+        deadline_s: deadline of each call.
+        pace_s: pause after each answer.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[ClusterNode],
+        ledger: Ledger,
+        topic: str,
+        *,
+        each: int = 2,
+        deadline_s: float = 5.0,
+        pace_s: float = 0.01,
+    ) -> None:
+        self._ledger = ledger
+        self._topic = topic
+        self._deadline_s = deadline_s
+        self._pace_s = pace_s
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._produce, args=(node.number, node.address, worker))
+            for node in nodes
+            for worker in range(each)
+        ]
+        self.failed: list[Failed] = []
+        # Number of answers by node.
+        self.answered: Counter[int] = Counter()
+        # Time of the last answer and longest time without one, by node.
+        self._last: dict[int, float] = {}
+        self.longest_gap_s: dict[int, float] = {}
+
+    def __enter__(self) -> "Producers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_answers(self, nodes: Sequence[ClusterNode], count: int = 20) -> None:
+        """Wait for so many further answers of each of these nodes."""
+        before = dict(self.answered)
+
+        def are_there() -> bool:
+            return all(self.answered[node.number] >= before.get(node.number, 0) + count for node in nodes)
+
+        until_blocking(are_there, lambda: f"answers {self.answered}, failures {self.failed[-5:]}")
+
+    def wait_failures(self, node: ClusterNode, count: int = 4) -> None:
+        """Wait for so many further failed calls at a node."""
+        before = len(self._failed_at(node))
+        until_blocking(lambda: len(self._failed_at(node)) >= before + count)
+
+    def _failed_at(self, node: ClusterNode) -> list[Failed]:
+        return [failed for failed in self.failed if failed.node == node.number]
+
+    def _produce(self, node: int, address: str, worker: int) -> None:
+        with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
+            stub = KafkaPixyStub(channel)
+            number = 0
+            while not self._stop.wait(self._pace_s):
+                number += 1
+                self._send(
+                    stub, node, f"{id(self)}-{node}-{worker}-{number}".encode(), keyed=bool(number % 2)
+                )
+
+    def _send(self, stub: KafkaPixyStub, node: int, value: bytes, *, keyed: bool) -> None:
+        with self._lock:
+            self._ledger.sent[value] += 1
+        began = time.monotonic()
+        request = pb.ProdRq(topic=self._topic, message=value, key_undefined=not keyed)
+        if keyed:
+            request.key_value = value
+        call = stub.Produce.future(request, timeout=self._deadline_s)
+        code = call.code()
+        ended = time.monotonic()
+        with self._lock:
+            if code is not grpc.StatusCode.OK:
+                self.failed.append(Failed(node, code, call.details(), round(ended - began, 3)))
+                return
+            answer = call.result()
+            self._ledger.acknowledge(Position(self._topic, answer.partition, answer.offset), value)
+            gap = ended - self._last.get(node, ended)
+            self._last[node] = ended
+            self.longest_gap_s[node] = max(self.longest_gap_s.get(node, 0.0), gap)
+            self.answered[node] += 1
+
+
+def audit(nodes: Iterable[ClusterNode], ledger: Ledger, topic: str, partitions: int) -> None:
+    """Read everything at each of these nodes: nothing is lost, nothing is there twice, and all
+    nodes have the same.
+    """
+    for node in nodes:
+        for partition in range(partitions):
+            records, end = _read(node, topic, partition)
+            ledger.check_log(TopicPartition(topic, partition), OffsetRange(0, end), records)
+    ledger.check_copies()
+
+
+def _read(node: ClusterNode, topic: str, partition: int) -> tuple[list[tuple[int, bytes]], int]:
+    """All records of a partition, and its end offset."""
+    records: list[tuple[int, bytes]] = []
+    end = 0
+    with grpc.insecure_channel(node.address, options=CHANNEL_OPTIONS) as channel:
+        wanted = log_pb.FetchRange(topic=topic, partition=partition, to_offset=-1)
+        state = log_pb.MORE
+        for answer in LogStub(channel).Fetch(log_pb.FetchRequest(ranges=[wanted]), timeout=SECONDS_MAX):
+            values = values_in(answer.batches)
+            assert None not in values
+            records += zip(offsets_in(answer.batches), (value or b"" for value in values), strict=True)
+            state, end = answer.state, answer.log_end_offset
+        assert state == log_pb.END_OF_RANGE, (
+            f"node {node.number}: {topic}-{partition} ends with state {state}"
+        )
+    return records, end

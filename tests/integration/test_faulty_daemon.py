@@ -1,0 +1,91 @@
+"""The daemon with faults has each of them while it is told so."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_log_pb2 as log_pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from pixy.proto.pixy_log_pb2_grpc import LogStub
+from tests.fakes.waiting import until_blocking
+from tests.integration.daemon import Daemon, proxy_config
+from tests.integration.faulty_daemon import FAULTY, Faults
+
+pytestmark = pytest.mark.process
+
+SECONDS = 60.0
+HOUR_S = 3600
+MESSAGE = pb.ProdRq(topic="t", key_value=b"k", message=b"m")
+CONFIG = proxy_config(default_partitions=1)
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Iterator[Faults]:
+    faults = Faults(tmp_path)
+    yield faults
+    faults.heal()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, faults: Faults) -> Iterator[Daemon]:
+    with Daemon(tmp_path, CONFIG, program=FAULTY) as daemon:
+        daemon.stub().Produce(MESSAGE, timeout=SECONDS)
+        yield daemon
+
+
+def find_offset(daemon: Daemon, **at: object) -> int:
+    """Answer of ListOffsets for one partition."""
+    query = log_pb.OffsetQuery(topic="t", **at)  # type: ignore[arg-type]  # one of its fields
+    request = log_pb.ListOffsetsRequest(queries=[query])
+    return LogStub(daemon.channel()).ListOffsets(request, timeout=SECONDS).answers[0].offset
+
+
+def test_a_stalled_disk_answers_once_it_goes_on(daemon: Daemon, faults: Faults) -> None:
+    stub = daemon.stub()
+    faults.stall()
+    stalled = [stub.Produce.future(MESSAGE, timeout=SECONDS) for _ in range(3)]
+    # Answered without the disk, although it was sent later.
+    assert find_offset(daemon, latest=True) == 1
+    assert not any(call.done() for call in stalled)
+    faults.resume()
+    assert sorted(call.result().offset for call in stalled) == [1, 2, 3]
+
+
+def test_a_disk_with_errors_ends_the_daemon(daemon: Daemon, faults: Faults) -> None:
+    faults.fail()
+    with pytest.raises(grpc.RpcError):
+        daemon.stub().Produce(MESSAGE, timeout=SECONDS)
+    daemon.close_channels()
+    assert daemon.wait() != 0
+    assert "Input/output error" in daemon.log()
+    faults.heal()
+    daemon.start()
+    daemon.stub().Produce(MESSAGE, timeout=SECONDS)
+
+
+def test_a_full_disk_takes_messages_again_once_it_has_space(daemon: Daemon, faults: Faults) -> None:
+    stub = daemon.stub()
+    faults.fill()
+    large = pb.ProdRq(topic="t", key_value=b"k", message=bytes(900_000))
+    until_blocking(lambda: not is_written(stub, large), daemon.log)
+    faults.heal()
+    until_blocking(lambda: is_written(stub, MESSAGE), daemon.log)
+
+
+def is_written(stub: KafkaPixyStub, message: pb.ProdRq) -> bool:
+    """Produce it; False if the daemon answers UNAVAILABLE."""
+    call = stub.Produce.future(message, timeout=SECONDS)
+    assert call.code() in (grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE)
+    return call.code() is grpc.StatusCode.OK
+
+
+def test_a_clock_that_is_ahead_stamps_records(daemon: Daemon, faults: Faults) -> None:
+    in_half_an_hour_ms = int(1000 * (time.time() + HOUR_S / 2))
+    assert find_offset(daemon, timestamp_ms=in_half_an_hour_ms) == -1
+    faults.set_clock_ahead(HOUR_S)
+    daemon.stub().Produce(MESSAGE, timeout=SECONDS)
+    assert find_offset(daemon, timestamp_ms=in_half_an_hour_ms) == 1

@@ -1,0 +1,80 @@
+"""Attempts to connect, and the pauses between them."""
+
+import asyncio
+from random import Random
+
+import pytest
+from structlog.testing import capture_logs
+
+from pixy.errors import Unavailable
+from pixy.peers import Address, PeerOptions
+from pixy.peers.dialling import RetryPauses
+from tests.fakes.waiting import until
+from tests.peers.support import LOOPBACK, SimulatedPeers, host_of, simulate
+
+
+def test_the_first_retry_is_at_once_and_later_pauses_double() -> None:
+    pauses = RetryPauses(PeerOptions(), Random(1))
+    assert pauses.next() == 0.0
+    longest = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    for limit in longest:
+        assert limit / 2 <= pauses.next() <= limit
+
+
+def test_a_connection_that_has_stood_is_retried_at_once() -> None:
+    pauses = RetryPauses(PeerOptions(), Random(1))
+    for _ in range(6):
+        pauses.next()
+    pauses.stood(0.5)
+    assert pauses.next() > 0.5
+    pauses.stood(1.0)
+    assert pauses.next() == 0.0
+    assert pauses.next() <= 0.05
+
+
+def test_two_nodes_do_not_come_back_together() -> None:
+    one, other = (RetryPauses(PeerOptions(), Random(seed)) for seed in (1, 2))
+    assert [one.next() for _ in range(5)][1:] != [other.next() for _ in range(5)][1:]
+
+
+def test_a_connection_that_is_reset_is_back_within_a_round_trip() -> None:
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, _ = peers.nodes
+        await asyncio.sleep(2.0)
+        began = asyncio.get_running_loop().time()
+        peers.network.reset(host_of(1), host_of(2))
+        await until(lambda: one.ups == [2, 2])
+        assert asyncio.get_running_loop().time() - began < 0.1
+
+    simulate(scenario)
+
+
+def test_a_peer_that_is_gone_is_logged_once() -> None:
+    async def scenario(peers: SimulatedPeers) -> None:
+        peers.processes[2].kill()
+        with capture_logs() as logs:
+            await asyncio.sleep(60.0)
+        missed = [entry["reason"] for entry in logs if "node 2 at 127.0.0.2" in entry["peer"]]
+        assert "cannot be reached" in missed[-1]
+        assert len(missed) <= 4, "of each connection once in its handshake, and once that nobody listens"
+
+    simulate(scenario)
+
+
+def test_a_peer_that_does_not_answer_is_given_up_in_time() -> None:
+    options = PeerOptions(address=LOOPBACK, handshake_s=1.0)
+
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, _ = peers.nodes
+        loop = asyncio.get_running_loop()
+        peers.network.cut(host_of(2), host_of(1))
+        await asyncio.sleep(3.0)
+        began = loop.time()
+        address = Address(host_of(2), peers.nodes[1].address.port)
+        with pytest.raises(Unavailable, match="does not answer within 1 s"):
+            await one.channel.ask(address, 10.0)
+        assert loop.time() - began < 1.1
+        with pytest.raises(Unavailable, match=r"does not answer within 0\.3 s"):
+            await one.channel.ask(address, 0.3)
+
+    simulate(scenario, options=options)

@@ -1,0 +1,82 @@
+"""Greetings of nodes."""
+
+from random import Random
+
+import pytest
+
+from pixy.peers.frames import FrameDamage
+from pixy.peers.hello import Greeting, LinkPurpose
+from pixy.proto import peers_pb2 as pb
+from tests.peers.support import hello_of
+
+GREETING = Greeting(
+    hello_of(3, flush_number=1 << 40, join_hash=b"j" * 32), LinkPurpose.BULK, b"n" * 32, True, (1, 4)
+)
+
+
+def message(**changes: object) -> bytes:
+    found = pb.Hello.FromString(GREETING.encode())
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found.SerializeToString()
+
+
+def test_a_greeting_survives_its_encoding() -> None:
+    assert Greeting.decode(GREETING.encode()) == GREETING
+    assert Greeting.decode(memoryview(GREETING.encode())) == GREETING
+
+
+def test_a_greeting_has_these_bytes() -> None:
+    empty = Greeting(
+        hello_of(1, cluster_id=b"", secret=b"", version="", address=""), LinkPurpose.MAIN, bytes(32), False
+    )
+    assert empty.encode().hex() == (
+        "0801100118012220" + "00" * 32 + "3207" + b"default".hex() + "400150016208" + "01" * 8
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"nonce": b"short"}, "a nonce of 5 bytes, expected 32"),
+        ({"cluster_id": b"x" * 15}, "a cluster id of 15 bytes, expected 16"),
+        ({"secret": b"x"}, "a secret of 1 bytes, expected 16"),
+        ({"process": b""}, "a process of 0 bytes, expected 8"),
+        ({"cluster": "x" * 2000}, "an impossible cluster"),
+        ({"address": "a\nb"}, "an impossible address"),
+        ({"version": "\x1b[0m"}, "an impossible version"),
+        ({"protocol_min": 0}, "protocols 0 to 4"),
+        ({"protocol_min": 5}, "protocols 5 to 4"),
+        ({"purpose": 0}, "purpose 0"),
+        ({"purpose": 9}, "purpose 9"),
+    ],
+)
+def test_what_no_node_says_is_refused(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(FrameDamage, match=reason):
+        Greeting.decode(message(**changes))
+
+
+def test_a_node_of_a_later_protocol_is_understood_as_far_as_to_refuse_it() -> None:
+    found = Greeting.decode(message(protocol_min=2, purpose=9, nonce=b"", process=b"longer than today"))
+    assert found.protocols == (2, 4)
+    assert str(found.hello) == "node 3 at node3:1"
+
+
+def test_bytes_that_are_no_greeting_are_refused() -> None:
+    whole, random = GREETING.encode(), Random(1)
+    for size in range(len(whole)):
+        try:
+            Greeting.decode(whole[:size])
+        except FrameDamage:
+            continue
+    for _ in range(2000):
+        changed = bytearray(whole)
+        changed[random.randrange(len(whole))] ^= 1 << random.randrange(8)
+        try:
+            Greeting.decode(changed)
+        except FrameDamage:
+            continue
+
+
+def test_a_node_without_an_id_has_a_name_for_logs() -> None:
+    assert str(hello_of(0)) == "the node without an id at node0:1"

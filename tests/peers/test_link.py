@@ -1,0 +1,305 @@
+"""Connections to a node, opened by a program that may be anything."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from pixy.errors import Unavailable
+from pixy.peers import Hello, PeerOptions
+from pixy.peers.frames import (
+    ACCEPTED,
+    ALIVE,
+    ANSWER,
+    CALL,
+    CLOSING,
+    FAILURE,
+    HANDSHAKE_BYTES_MAX,
+    HEAD_BYTES,
+    HELLO,
+    MESSAGE,
+    PING,
+    PROOF,
+    REFUSED,
+    PeerFrame,
+    PeerFrameReader,
+    frame_head,
+)
+from pixy.peers.hello import Greeting, LinkPurpose
+from tests.fakes.waiting import until
+from tests.peers.support import LOOPBACK, PeerNode, hello_of, peer_nodes
+
+MESSAGE_BYTES_MAX = PeerOptions().main_bytes_max
+
+
+class RawPeer:
+    """A connection whose frames are written and read one by one."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._frames = PeerFrameReader(64 << 20)
+
+    def send(self, kind: int, payload: bytes = b"", *, method: int = 0, number: int = 0) -> None:
+        self.writer.write(frame_head(kind, method, 1000, number, [payload], len(payload)) + payload)
+
+    async def read(self) -> PeerFrame:
+        """The next frame that is no keep-alive.
+
+        Raises:
+            IncompleteReadError: the connection has ended.
+        """
+        while True:
+            head = await self._reader.readexactly(HEAD_BYTES)
+            body = await self._reader.readexactly(int.from_bytes(head[:4], "big"))
+            buffer = self._frames.buffer()
+            buffer[: len(head) + len(body)] = head + body
+            ((kind, method, milliseconds, number, payload),) = self._frames.received(len(head) + len(body))
+            if kind != ALIVE:
+                return kind, method, milliseconds, number, bytes(payload)
+
+    async def open(self, purpose: LinkPurpose = LinkPurpose.MAIN, hello: Hello | None = None) -> None:
+        """The handshake of node 9."""
+        self.send(HELLO, Greeting(hello or hello_of(9), purpose, bytes(32), False).encode())
+        assert (await self.read())[0] == HELLO
+        assert (await self.read())[0] == PROOF
+        self.send(PROOF)
+        assert (await self.read())[0] == ACCEPTED
+
+    async def reason(self) -> str:
+        """Text of the last frame, behind which the connection ends."""
+        kind, *_, payload = await self.read()
+        assert kind in (CLOSING, REFUSED)
+        with pytest.raises(asyncio.IncompleteReadError):
+            await self.read()
+        return bytes(payload).decode()
+
+
+@asynccontextmanager
+async def raw_peer(node: PeerNode) -> AsyncIterator[RawPeer]:
+    reader, writer = await asyncio.open_connection(*node.address)
+    try:
+        yield RawPeer(reader, writer)
+    finally:
+        writer.close()
+        await asyncio.wait([asyncio.ensure_future(_closed(writer))])
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    try:
+        await writer.wait_closed()
+    except ConnectionError:
+        return
+
+
+@asynccontextmanager
+async def one_node(options: PeerOptions | None = None) -> AsyncIterator[PeerNode]:
+    async with peer_nodes(1, options) as (node,):
+        yield node
+
+
+async def test_a_message_comes_as_it_was_sent() -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        await peer.open()
+        peer.send(MESSAGE, b"raft", method=200)
+        await until(lambda: node.messages == [(9, 200, b"raft")])
+
+
+async def test_a_ping_is_answered() -> None:
+    async with one_node(PeerOptions(address=LOOPBACK, alive_s=1000.0)) as node, raw_peer(node) as peer:
+        await peer.open()
+        peer.send(PING)
+        assert (await peer._reader.readexactly(HEAD_BYTES))[8] == ALIVE
+
+
+async def test_a_call_that_is_too_large_for_its_answer_fails() -> None:
+    async def answer(_: Hello, __: int, ___: bytes) -> bytes:
+        return bytes(MESSAGE_BYTES_MAX + 1)
+
+    async with one_node() as node, raw_peer(node) as peer:
+        node.on_call = answer
+        await peer.open()
+        peer.send(CALL, number=3)
+        kind, _, _, number, payload = await peer.read()
+        assert (kind, number) == (FAILURE, 3)
+        assert b"at most 16777216 are allowed" in bytes(payload)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "a frame has 1195725856 bytes"),
+        (bytes(100), "a frame of 0 bytes has CRC"),
+        (frame_head(HELLO, 0, 0, 0, [], HANDSHAKE_BYTES_MAX + 1), "a frame has 65537 bytes, at most 65536"),
+        (frame_head(MESSAGE, 0, 0, 0, [], 0), "frame 8 in a handshake that awaits hello"),
+        (frame_head(77, 0, 0, 0, [], 0), "frame 77 in a handshake"),
+        (frame_head(HELLO, 0, 0, 0, [b"\xff"], 1) + b"\xff", "a greeting cannot be parsed"),
+    ],
+    ids=["HTTP", "zeros", "too long", "too early", "unknown", "no greeting"],
+)
+async def test_damage_in_the_handshake_ends_the_connection(damage: bytes, reason: str) -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        with capture_logs() as logs:
+            peer.writer.write(damage)
+            assert reason in await peer.reason()
+        assert next(entry["log_level"] for entry in logs if reason in entry["reason"]) == "warning"
+
+
+@pytest.mark.parametrize(
+    ("purpose", "damage", "reason"),
+    [
+        (LinkPurpose.MAIN, frame_head(MESSAGE, 1, 0, 0, [], 4) + b"raft", "a frame of 4 bytes has CRC"),
+        (LinkPurpose.MAIN, frame_head(MESSAGE, 1, 0, 0, [], MESSAGE_BYTES_MAX + 1), "at most 16777216"),
+        (LinkPurpose.BULK, frame_head(CALL, 1, 0, 0, [], (64 << 20) + 1), "at most 67108864"),
+        (LinkPurpose.BULK, frame_head(MESSAGE, 1, 0, 0, [], 0), "message 1 on a connection for calls"),
+        (LinkPurpose.PASSING, frame_head(MESSAGE, 1, 0, 0, [], 0), "message 1 on a connection for calls"),
+        (
+            LinkPurpose.MAIN,
+            frame_head(ANSWER, 0, 0, 1, [], 0),
+            "frame 10 on a connection that takes messages",
+        ),
+        (LinkPurpose.MAIN, frame_head(HELLO, 0, 0, 0, [], 0), "frame 1 on a connection that takes messages"),
+    ],
+)
+async def test_damage_of_an_open_connection_ends_it(purpose: LinkPurpose, damage: bytes, reason: str) -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        await peer.open(purpose)
+        peer.writer.write(damage)
+        assert reason in await peer.reason()
+        assert node.messages == []
+
+
+async def test_frames_before_the_damage_count() -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        await peer.open()
+        peer.send(MESSAGE, b"good")
+        await until(lambda: node.messages)
+        peer.writer.write(bytes(50))
+        await peer.reason()
+        assert node.messages == [(9, 0, b"good")]
+
+
+async def test_a_connection_that_says_nothing_is_cut_off() -> None:
+    async with (
+        one_node(PeerOptions(address=LOOPBACK, handshake_s=0.05)) as node,
+        raw_peer(node) as peer,
+    ):
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await peer.read()
+
+
+async def test_connections_in_their_handshake_are_bounded() -> None:
+    options = PeerOptions(address=LOOPBACK, handshakes_max=2)
+    async with one_node(options) as node, raw_peer(node) as one, raw_peer(node) as two:
+        greeting = Greeting(hello_of(9), LinkPurpose.MAIN, bytes(32), False).encode()
+        for peer in (one, two):
+            peer.send(HELLO, greeting)
+            assert (await peer.read())[0] == HELLO
+        async with raw_peer(node) as third:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await third.read()
+        assert (await one.read())[0] == PROOF
+        one.send(PROOF)
+        assert (await one.read())[0] == ACCEPTED
+        async with raw_peer(node) as fourth:
+            await fourth.open(hello=hello_of(8))
+
+
+async def test_a_connection_of_the_same_process_replaces_the_old_one() -> None:
+    async with one_node() as node, raw_peer(node) as old, raw_peer(node) as new, raw_peer(node) as bulk:
+        await old.open()
+        await bulk.open(LinkPurpose.BULK)
+        await new.open()
+        assert await old.reason() == "a newer connection replaces this one"
+        new.send(MESSAGE, b"new")
+        await until(lambda: node.messages == [(9, 0, b"new")])
+        bulk.send(CALL, b"x", number=1)
+        assert (await bulk.read())[0] == ANSWER
+
+
+async def test_a_connection_of_another_process_with_the_id_is_refused() -> None:
+    async with one_node() as node, raw_peer(node) as one, raw_peer(node) as copy:
+        await one.open()
+        hello = replace(hello_of(9), process=b"the copy")
+        copy.send(HELLO, Greeting(hello, LinkPurpose.MAIN, bytes(32), False).encode())
+        assert (await copy.read())[0] == HELLO
+        assert (await copy.read())[0] == PROOF
+        copy.send(PROOF)
+        assert "has the id of node 9" in await copy.reason()
+        one.send(MESSAGE, b"still here")
+        await until(lambda: node.messages)
+
+
+async def test_an_exception_of_the_layer_above_ends_the_connection_alone() -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async with one_node() as node, raw_peer(node) as peer:
+        await peer.open()
+        node.on_message = fail
+        peer.send(MESSAGE, b"x")
+        assert "an internal error" in await peer.reason()
+        assert [str(fault) for fault in node.faults] == ["a bug"]
+        node.faults.clear()
+        node.on_message = None
+        async with raw_peer(node) as again:
+            await again.open()
+            again.send(MESSAGE, b"x")
+            await until(lambda: node.messages)
+
+
+async def test_an_exception_in_a_call_is_internal_for_its_caller() -> None:
+    async def fail(_: Hello, method: int, __: bytes) -> bytes:
+        raise RuntimeError("a bug")
+
+    def fail_at_once(_: Hello, __: int, ___: bytes) -> "asyncio.Future[bytes]":
+        raise RuntimeError("a bug")
+
+    async with one_node() as node, raw_peer(node) as peer:
+        await peer.open()
+        for number, on_call in enumerate((fail, fail_at_once), 1):
+            node.on_call = on_call
+            peer.send(CALL, number=number)
+            kind, _, _, answered, payload = await peer.read()
+            assert (kind, answered) == (FAILURE, number)
+            assert b"Internal" in bytes(payload)
+            assert b"internal error, id" in bytes(payload)
+        assert len(node.faults) == 2
+        node.faults.clear()
+
+
+async def test_a_call_may_be_answered_by_a_future() -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        node.on_call = lambda *_: answer
+        await peer.open()
+        peer.send(CALL, number=1)
+        answer.set_result(b"here")
+        assert (await peer.read())[4] == b"here"
+
+
+async def test_the_number_of_a_running_call_is_refused() -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        node.on_call = lambda *_: answer
+        await peer.open()
+        peer.send(CALL, number=1)
+        peer.send(CALL, number=1)
+        kind, *_, payload = await peer.read()
+        assert kind == FAILURE
+        assert b"call 1 of node 9 at node9:1 is running already" in bytes(payload)
+        answer.set_result(b"here")
+        assert (await peer.read())[0] == ANSWER
+
+
+async def test_a_peer_learns_why_a_node_has_ended_the_connection() -> None:
+    async with peer_nodes(2) as (one, two):
+        call = asyncio.ensure_future(one.channel.call(2, 1, b"", 60.0))
+        await call
+        await two.stop()
+        await until(lambda: one.downs)
+        with pytest.raises(Unavailable, match="no connection to node 2"):
+            await one.channel.call(2, 1, b"", 60.0)

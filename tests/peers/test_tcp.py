@@ -1,0 +1,105 @@
+"""Real sockets of peers, on both event loops."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from pixy.errors import StartError
+from pixy.peers import Address, TcpNetwork
+from tests.fakes.waiting import until
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+class Notes(asyncio.Protocol):
+    """Notes its transport and its end."""
+
+    def __init__(self) -> None:
+        self.made: asyncio.Future[asyncio.BaseTransport] = asyncio.get_running_loop().create_future()
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.made.set_result(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+
+
+def run(new_loop: Callable[[], Any], scenario: Callable[[], Awaitable[None]]) -> None:
+    loop = new_loop()
+    try:
+        loop.run_until_complete(scenario())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_small_writes_are_not_delayed_on_either_side(new_loop: Any) -> None:
+    async def scenario() -> None:
+        accepted: list[Notes] = []
+
+        def accept() -> Notes:
+            accepted.append(Notes())
+            return accepted[-1]
+
+        network = TcpNetwork()
+        listening = await network.listen(accept, Address("127.0.0.1", 0))
+        assert listening.address.port > 0
+        dialled = Notes()
+        await network.connect(lambda: dialled, listening.address)
+        await until(lambda: accepted)
+        for side in (dialled, accepted[0]):
+            transport = await side.made
+            found = transport.get_extra_info("socket")
+            assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        (await dialled.made).close()
+        await accepted[0].lost.wait()
+        await dialled.lost.wait()
+        await listening.close()
+        with pytest.raises(ConnectionRefusedError):
+            await network.connect(Notes, listening.address)
+
+    run(new_loop, scenario)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_an_address_that_cannot_be_used_is_named(new_loop: Any) -> None:
+    async def scenario() -> None:
+        network = TcpNetwork()
+        listening = await network.listen(Notes, Address("127.0.0.1", 0))
+        with pytest.raises(
+            StartError, match=rf"cannot listen on {listening.address} for peers: Address already"
+        ):
+            await network.listen(Notes, listening.address)
+        with pytest.raises(StartError, match=r"cannot listen on no\.such\.host\.invalid:1 for peers"):
+            await network.listen(Notes, Address("no.such.host.invalid", 1))
+        await listening.close()
+
+    run(new_loop, scenario)
+
+
+async def test_a_socket_is_usable_again_at_once() -> None:
+    network = TcpNetwork()
+    first = await network.listen(Notes, Address("127.0.0.1", 0))
+    await first.close()
+    again = await network.listen(Notes, first.address)
+    assert again.address == first.address
+    await again.close()
+
+
+async def test_ipv6_is_spoken() -> None:
+    network = TcpNetwork()
+    try:
+        listening = await network.listen(Notes, Address("::1", 0))
+    except StartError:
+        pytest.skip("this machine has no IPv6")
+    notes = Notes()
+    await network.connect(lambda: notes, listening.address)
+    (await notes.made).close()
+    await notes.lost.wait()
+    await listening.close()

@@ -1,0 +1,130 @@
+"""Mutual TLS between peers, on both event loops."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from structlog.testing import capture_logs
+
+from pixy.errors import StartError, Unavailable
+from pixy.peers import PeerCertificates, PeerOptions, TcpNetwork
+from tests.fakes.waiting import until
+from tests.peers.certificates import make_authority, make_node_certificate
+from tests.peers.support import LOOPBACK, PeerNode, peer_nodes
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+OPTIONS = PeerOptions(address=LOOPBACK, mutual_tls=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    for authority, names in (("ours", ("one", "two", "later")), ("theirs", ("stranger",))):
+        make_authority(folder, authority)
+        for name in names:
+            make_node_certificate(folder, name, authority)
+    return folder
+
+
+def network_of(folder: Path, name: str, authority: str = "ours") -> TcpNetwork:
+    return TcpNetwork(
+        PeerCertificates(folder / f"{name}.pem", folder / f"{name}.key", folder / f"{authority}.pem")
+    )
+
+
+def run(new_loop: Callable[[], Any], scenario: Callable[[], Awaitable[None]]) -> None:
+    loop = new_loop()
+    unhandled: list[Any] = []
+    loop.set_exception_handler(lambda _, context: unhandled.append(context))
+    try:
+        loop.run_until_complete(scenario())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+    assert unhandled == []
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_messages_and_calls_pass_over_tls(new_loop: Any, folder: Path) -> None:
+    async def scenario() -> None:
+        networks = [network_of(folder, "one"), network_of(folder, "two")]
+        async with peer_nodes(2, OPTIONS, networks=networks) as (one, two):
+            for size in (0, 10, 100_000, 3_000_000):
+                assert one.channel.send(2, 1, [bytes(size)])
+            await until(lambda: len(two.messages) == 4)
+            large = os.urandom(5 << 20)
+            assert await two.channel.call(1, 3, large, 60.0, bulk=True) == b"2 3 " + large
+
+    run(new_loop, scenario)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("dials", ["stranger", "nobody"])
+def test_a_peer_without_a_certificate_of_the_authority_is_refused(
+    new_loop: Any, folder: Path, dials: str
+) -> None:
+    async def scenario() -> None:
+        stranger = TcpNetwork() if dials == "nobody" else network_of(folder, "stranger")
+        networks = [network_of(folder, "one"), stranger]
+        async with peer_nodes(2, OPTIONS, networks=networks, connected=False) as (one, two):
+            with capture_logs() as logs:
+                with pytest.raises(Unavailable):
+                    await two.channel.ask(one.address, 10.0)
+                await until(lambda: any("TLS" in entry["event"] for entry in logs))
+            with pytest.raises(Unavailable):
+                await one.channel.ask(two.address, 10.0)
+
+    run(new_loop, scenario)
+
+
+def test_a_peer_that_trusts_another_authority_refuses(folder: Path) -> None:
+    async def scenario() -> None:
+        networks = [network_of(folder, "one"), network_of(folder, "two", "theirs")]
+        async with peer_nodes(2, OPTIONS, networks=networks, connected=False) as (one, two):
+            with pytest.raises(Unavailable, match=r"(?i)certificate|verify"):
+                await two.channel.ask(one.address, 10.0)
+
+    run(asyncio.new_event_loop, scenario)
+
+
+def replaced(source: Path, target: Path) -> None:
+    """Replace a file atomically."""
+    shutil.copy(source, target.with_suffix(".new"))
+    target.with_suffix(".new").replace(target)
+
+
+def test_certificates_that_change_are_used(folder: Path, tmp_path: Path) -> None:
+    for kind in ("pem", "key"):
+        replaced(folder / f"stranger.{kind}", tmp_path / f"used.{kind}")
+    certificates = PeerCertificates(tmp_path / "used.pem", tmp_path / "used.key", folder / "ours.pem")
+
+    async def scenario() -> None:
+        networks = [network_of(folder, "one"), TcpNetwork(certificates)]
+        async with peer_nodes(2, OPTIONS, networks=networks, connected=False) as (one, two):
+            with pytest.raises(Unavailable):
+                await two.channel.ask(one.address, 10.0)
+            for kind in ("key", "pem"):
+                replaced(folder / f"later.{kind}", tmp_path / f"used.{kind}")
+            assert await two.channel.ask(one.address, 10.0) == one.hello
+            await asyncio.wait([asyncio.ensure_future(ask_until_it_works(one, two))])
+            replaced(folder / "ours.pem", tmp_path / "used.key")
+            assert await two.channel.ask(one.address, 10.0) == one.hello
+
+    run(asyncio.new_event_loop, scenario)
+
+
+async def ask_until_it_works(one: PeerNode, two: PeerNode) -> None:
+    """The certificates of a listening socket are read when a connection comes, for the next one."""
+    assert await one.channel.ask(two.address, 10.0) == two.hello
+
+
+def test_files_that_do_not_belong_together_keep_a_node_from_starting(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"cert_file .*one.pem and key_file .*two.key cannot be used"):
+        PeerCertificates(folder / "one.pem", folder / "two.key", folder / "ours.pem")
+    with pytest.raises(StartError, match=r"ca_file .*none.pem cannot be used"):
+        PeerCertificates(folder / "one.pem", folder / "one.key", tmp_path / "none.pem")
