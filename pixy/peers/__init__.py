@@ -5,23 +5,23 @@ them. `network` is what they stand on, `frames` the bytes, `handshake` the rules
 accept each other.
 """
 
+from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
 from pixy.peers.hello import Hello
 from pixy.peers.network import Listening, Network
-from pixy.peers.options import BULK_BYTES_MAX, MESSAGE_BYTES_MAX, PeerHooks, PeerOptions
+from pixy.peers.options import PeerHooks, PeerOptions
 from pixy.peers.peers import Peers
 from pixy.peers.protection import why_unprotected
 from pixy.peers.tcp import TcpNetwork
 from pixy.peers.tls import PeerCertificates
 
 __all__ = [
-    "BULK_BYTES_MAX",
-    "MESSAGE_BYTES_MAX",
     "Address",
     "Hello",
     "Listening",
     "Network",
+    "PauseDetector",
     "PeerCertificates",
     "PeerChannel",
     "PeerHooks",

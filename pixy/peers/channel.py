@@ -113,6 +113,11 @@ class PeerChannel:
                 return kept.trouble
         return ""
 
+    def silent_s(self, node_id: int) -> float | None:
+        """Seconds since something was heard of a node, to a quarter or so; None: no connection."""
+        way = self._ways.get(node_id)
+        return None if way is None or way.activity is None else way.activity.silent_s
+
     # --- sending ----------------------------------------------------------------------------------
 
     def send(self, node_id: int, kind: int, payload: Sequence[Payload]) -> bool:
@@ -120,11 +125,11 @@ class PeerChannel:
 
         Args:
             kind: 0 to 255, for the layer above.
-            payload: `MESSAGE_BYTES_MAX` at most, in parts that must not change afterwards.
+            payload: `main_bytes_max` at most, in parts that must not change afterwards.
 
         Returns:
-            False: it was dropped, because there is no connection or its queue is full. True: it may
-            still be lost with the connection.
+            False: it was dropped, because there is no connection, or its queue is full, or it is
+            too large. True: it may still be lost with the connection.
         """
         way = self._ways.get(node_id)
         return way is not None and way.send(MESSAGE, kind, 0, 0, payload)
@@ -136,7 +141,7 @@ class PeerChannel:
 
         Args:
             method: 0 to 255, for the layer above.
-            payload: `MESSAGE_BYTES_MAX` at most, `BULK_BYTES_MAX` on the bulk connection.
+            payload: `main_bytes_max` at most, `bulk_bytes_max` on the bulk connection.
             timeout: seconds.
 
         Raises:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 import structlog
 
@@ -25,6 +26,8 @@ from pixy.peers.protection import why_unprotected
 from pixy.retries import Backoff
 
 __all__ = ["Destination", "KeptLink", "RetryPauses", "dial"]
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -168,11 +171,7 @@ class KeptLink:
         if current.link.is_open:
             self.current, self.trouble = current, ""
             self._log("connected to a peer", peer=str(current.peer), purpose=self._purpose)
-            try:
-                self._up(current)
-            except Exception as bug:
-                self._environment.on_fault(bug)
-                current.link.close("an internal error; the log of the node has the details")
+            self._tell(self._up, current)
             end = await current.end
             self.current, self.trouble = None, end.reason
             self._log(
@@ -181,7 +180,14 @@ class KeptLink:
                 purpose=self._purpose,
                 reason=end.reason,
             )
-            self._down(end.silent)
+            self._tell(self._down, end.silent)
+
+    def _tell(self, hook: Callable[[T], None], news: T) -> None:
+        """Call a function of the layer above; its exceptions must not end the attempts."""
+        try:
+            hook(news)
+        except Exception as bug:
+            self._environment.on_fault(bug)
 
     def _failed(self, failure: PixyError) -> None:
         if self.trouble != (trouble := str(failure)):

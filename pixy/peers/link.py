@@ -89,6 +89,7 @@ class PeerLink(asyncio.BufferedProtocol):
         "_gathering",
         "_gone",
         "_loop",
+        "_noted_too_large",
         "_on_fault",
         "_options",
         "_paused",
@@ -121,6 +122,8 @@ class PeerLink(asyncio.BufferedProtocol):
         # since.
         self._paused = False
         self._queued_frames = 0
+        # The log has an entry about this.
+        self._noted_too_large = False
         # Completed when the transport is gone; None: nobody waits for it.
         self._gone: asyncio.Future[None] | None = None
         # Why the link ends, by this side or, if empty, by the other.
@@ -143,11 +146,13 @@ class PeerLink(asyncio.BufferedProtocol):
             payload: in parts, which must not change afterwards.
 
         Returns:
-            False: the queue is full, or the link has ended.
+            False: the queue is full, or the link has ended, or the payload is too large.
         """
         size = 0
         for part in payload:
             size += len(part)
+        if size > self._reader.limit:
+            return self._too_large(size)
         if not self.is_open or ((self._gathering or self._paused) and not self._has_room(size)):
             return False
         head = frame_head(kind, method, milliseconds, number, payload, size)
@@ -167,13 +172,25 @@ class PeerLink(asyncio.BufferedProtocol):
 
     def _has_room(self, size: int) -> bool:
         queued: int = self._transport.get_write_buffer_size() + self._gathered_bytes
-        if (
-            queued + HEAD_BYTES + size > self._options.queue_bytes
-            or self._queued_frames >= self._options.queue_frames
-        ):
+        options = self._options
+        if queued and queued + HEAD_BYTES + size > options.queue_bytes:
+            return False
+        if self._queued_frames >= options.queue_frames:
             return False
         self._queued_frames += 1
         return True
+
+    def _too_large(self, size: int) -> bool:
+        """The peer would end the connection; another attempt would fare no better."""
+        if not self._noted_too_large:
+            self._noted_too_large = True
+            log.error(
+                "what is too large for peers is dropped",
+                peer=self.peer,
+                bytes=size,
+                allowed=self._reader.limit,
+            )
+        return False
 
     def _write_gathered(self) -> None:
         """Write the frames of this iteration of the loop."""
@@ -212,6 +229,7 @@ class PeerLink(asyncio.BufferedProtocol):
                 self.abort(f"nothing was heard for {self._options.silence_s:.3g} s")
             elif due is CheckResult.ALIVE:
                 self.send(ALIVE, 0, 0, 0, ())
+                self.activity.sent = False
 
     def close(self, reason: str, *, tell: bool = True) -> None:
         """Send what was written, and end.

@@ -13,7 +13,7 @@ from pixy.peers.environment import PeerEnvironment
 from pixy.peers.frames import ANSWER, CALL, CANCEL, FAILURE, MESSAGE, FrameDamage, Payload
 from pixy.peers.hello import Hello, LinkPurpose
 from pixy.peers.link import PeerLink
-from pixy.peers.options import BULK_BYTES_MAX, MESSAGE_BYTES_MAX, PeerHooks
+from pixy.peers.options import PeerHooks, PeerOptions
 
 __all__ = ["AcceptedLink", "DialledLink", "LinkEnd"]
 
@@ -30,8 +30,8 @@ class LinkEnd(NamedTuple):
     silent: bool
 
 
-def _bytes_max(purpose: LinkPurpose) -> int:
-    return BULK_BYTES_MAX if purpose is LinkPurpose.BULK else MESSAGE_BYTES_MAX
+def _bytes_max(options: PeerOptions, purpose: LinkPurpose) -> int:
+    return options.bulk_bytes_max if purpose is LinkPurpose.BULK else options.main_bytes_max
 
 
 class DialledLink:
@@ -53,7 +53,7 @@ class DialledLink:
     ) -> None:
         self.link = link
         self.peer = peer
-        bytes_max = _bytes_max(purpose)
+        bytes_max = _bytes_max(environment.options, purpose)
         self.calls = PeerCalls(link, environment.options, str(peer), bytes_max)
         self.end: asyncio.Future[LinkEnd] = asyncio.get_running_loop().create_future()
         link.owner = self
@@ -108,7 +108,7 @@ class AcceptedLink:
         self.link = link
         self.peer = peer
         self.purpose = purpose
-        bytes_max = _bytes_max(purpose)
+        bytes_max = _bytes_max(environment.options, purpose)
         self.answers = PeerAnswers(environment, link, peer, hooks, bytes_max)
         self._gone = gone
         self._on_message: Callable[[int, int, bytes | memoryview], None] = (

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from pixy.peers.address import Address
 from pixy.peers.hello import Hello
 
-__all__ = ["BULK_BYTES_MAX", "MESSAGE_BYTES_MAX", "PeerHooks", "PeerOptions"]
-
-MESSAGE_BYTES_MAX = 16 << 20
-"""Largest payload of a message, and of a call or answer on the main connection."""
-
-BULK_BYTES_MAX = 64 << 20
-"""Largest payload of a call or answer on the bulk connection."""
+__all__ = ["PeerHooks", "PeerOptions"]
 
 _DEFAULT_ADDRESS = Address("127.0.0.1", 19094)
 
@@ -33,6 +27,9 @@ class PeerOptions:
         retry_s: second pause between attempts to connect, after a first retry at once; doubles.
         retry_max_s: longest such pause.
         stable_s: a connection that has stood this long is retried at once again.
+        main_bytes_max: largest payload of a message, and of a call or answer on a main connection.
+            A node ends a connection that brings more, so it has to be the same on all nodes.
+        bulk_bytes_max: largest payload of a call or answer on a bulk connection.
         queue_bytes: unsent bytes of a connection beyond which messages are dropped and calls fail.
         queue_frames: the same in frames.
         calls_max: calls in flight of a connection.
@@ -52,6 +49,8 @@ class PeerOptions:
     retry_s: float = 0.05
     retry_max_s: float = 2.0
     stable_s: float = 1.0
+    main_bytes_max: int = 16 << 20
+    bulk_bytes_max: int = 64 << 20
     queue_bytes: int = 32 << 20
     queue_frames: int = 10_000
     calls_max: int = 4096

@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
 _ACCEPT_RETRY_S = 1.0
+_OPENING_MAX = 256
+"""Connections in their TLS handshake."""
 _TLS_HANDSHAKE_S = 3.0
 _TLS_CLOSE_S = 1.0
 
@@ -109,7 +111,10 @@ class _TcpListening:
                 log.error("no connections of peers can be accepted for a while", reason=str(error))
                 await asyncio.sleep(_ACCEPT_RETRY_S)
             else:
-                self._tasks.spawn(self._open(accepted, peer), "open a connection of a peer")
+                if len(self._tasks) > _OPENING_MAX:
+                    accepted.close()
+                else:
+                    self._tasks.spawn(self._open(accepted, peer), "open a connection of a peer")
 
     async def _open(self, accepted: socket.socket, peer: object) -> None:
         context = None

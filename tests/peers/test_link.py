@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.errors import Unavailable
-from pixy.peers import MESSAGE_BYTES_MAX, Hello, PeerOptions
+from pixy.peers import Hello, PeerOptions
 from pixy.peers.frames import (
     ACCEPTED,
     ALIVE,
@@ -31,6 +31,8 @@ from pixy.peers.frames import (
 from pixy.peers.hello import Greeting, LinkPurpose
 from tests.fakes.waiting import until
 from tests.peers.support import LOOPBACK, PeerNode, hello_of, peer_nodes
+
+MESSAGE_BYTES_MAX = PeerOptions().main_bytes_max
 
 
 class RawPeer:
