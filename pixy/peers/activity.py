@@ -33,7 +33,7 @@ class Activity:
 
     Attributes:
         heard: number of chunks that were received.
-        sent: something was sent since the last check.
+        sent: something was sent since the last check, other than what a check has asked for.
     """
 
     __slots__ = ("_alive_s", "_heard_before", "_idle_s", "_silence_s", "_silent_s", "heard", "sent")
@@ -48,6 +48,11 @@ class Activity:
         self._heard_before = -1
         self.heard = 0
         self.sent = True
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since something was received, as far as checks have counted them."""
+        return self._silent_s if self.heard == self._heard_before else 0.0
 
     def check(self, elapsed: float) -> CheckResult:
         """Decide, `elapsed` seconds after the last check."""
@@ -64,6 +69,7 @@ class Activity:
         else:
             self._idle_s += elapsed
             if self._idle_s >= self._alive_s:
+                self._idle_s = 0.0
                 return CheckResult.ALIVE
         return CheckResult.NOTHING
 

@@ -113,6 +113,11 @@ class PeerChannel:
                 return kept.trouble
         return ""
 
+    def silent_s(self, node_id: int) -> float | None:
+        """Seconds since something was heard of a node, to a quarter or so; None: no connection."""
+        way = self._ways.get(node_id)
+        return None if way is None or way.activity is None else way.activity.silent_s
+
     # --- sending ----------------------------------------------------------------------------------
 
     def send(self, node_id: int, kind: int, payload: Sequence[Payload]) -> bool:

@@ -229,6 +229,7 @@ class PeerLink(asyncio.BufferedProtocol):
                 self.abort(f"nothing was heard for {self._options.silence_s:.3g} s")
             elif due is CheckResult.ALIVE:
                 self.send(ALIVE, 0, 0, 0, ())
+                self.activity.sent = False
 
     def close(self, reason: str, *, tell: bool = True) -> None:
         """Send what was written, and end.

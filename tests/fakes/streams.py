@@ -28,12 +28,14 @@ class Way:
         cut: packets are lost.
         stalled: the receiver does not read.
         streams: what is sent on it.
+        segments: number of packets with bytes that were sent on it.
     """
 
     def __init__(self, delays_s: tuple[float, float]) -> None:
         self.delays_s = delays_s
         self.cut = False
         self.stalled = False
+        self.segments = 0
         self.streams: dict[_Stream, None] = {}  # ordered, so that a run repeats
         # Connections that are being made.
         self._waiting: list[asyncio.Future[None]] = []
@@ -89,6 +91,7 @@ class _Stream:
         )
         self._segments.append((self._arrived_at, segment))
         self.held_bytes += len(segment or b"")
+        self._way.segments += 1
         if len(self._segments) == 1:
             self.move()
 

@@ -31,11 +31,15 @@ def test_a_silent_peer_is_down_after_the_limit_and_comes_back() -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(10)
         assert one.downs == two.downs == []
+        assert one.channel.silent_s(2) == pytest.approx(0.25, abs=0.26)
         peers.network.split([host_of(1)], [host_of(2)])
         cut_at = loop.time()
+        await asyncio.sleep(1.2)
+        assert one.channel.silent_s(2) == pytest.approx(1.2, abs=0.3)
         await until(lambda: one.downs)
         assert 1.5 < loop.time() - cut_at < 3.0
         assert one.downs == [(2, False)]
+        assert one.channel.silent_s(2) is None
         assert not one.channel.send(2, 1, [b"x"])
         with pytest.raises(Unavailable, match=r"no connection to node 2: nothing was heard for 2 s"):
             await one.channel.call(2, 1, b"x", 1.0)
@@ -158,6 +162,48 @@ def test_the_queue_bound_holds_within_an_iteration_of_the_loop() -> None:
         await until(lambda: len(two.messages) == 101)
 
     simulate(scenario, options=options)
+
+
+def test_the_bound_of_the_queue_counts_only_what_waits() -> None:
+    options = PeerOptions(address=LOOPBACK, queue_frames=10)
+
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        for _ in range(20):
+            for _ in range(5):
+                assert one.channel.send(2, 1, [b"x"])
+            await asyncio.sleep(0)
+        await until(lambda: len(two.messages) == 100)
+
+    simulate(scenario, options=options)
+
+
+def test_what_was_sent_before_the_end_of_a_connection_arrives() -> None:
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        for number in range(3):
+            assert one.channel.send(2, 1, [b"%d" % number])
+        one.channel.disconnect(2)
+        await until(lambda: len(two.messages) == 3)
+
+    simulate(scenario)
+
+
+def test_only_idle_connections_send_frames_to_stay_alive() -> None:
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, _ = peers.nodes
+        way = peers.network.way(host_of(1), host_of(2))
+        before = way.segments
+        await asyncio.sleep(60.0)
+        idle = way.segments - before
+        assert idle == pytest.approx(4 * 60 / 0.5, rel=0.1), "two connections in each direction"
+        before = way.segments
+        for _ in range(600):
+            assert one.channel.send(2, 1, [b"x"])
+            await asyncio.sleep(0.1)
+        assert way.segments - before == pytest.approx(600 + idle * 3 / 4, rel=0.05)
+
+    simulate(scenario)
 
 
 def test_what_is_too_large_is_dropped_and_logged_once() -> None:
@@ -357,6 +403,29 @@ def test_calls_in_flight_are_bounded() -> None:
         gate.set()
         assert await asyncio.gather(*calls) == [bytes(400), bytes(400), b""]
         assert await one.channel.call(2, 1, bytes(5000), 60.0) == bytes(5000)
+        again = [one.channel.call(2, 1, bytes(400), 60.0) for _ in range(2)]
+        assert await asyncio.gather(*again) == [bytes(400), bytes(400)], "room was given back"
+
+    simulate(scenario, options=options)
+
+
+def test_an_answer_that_finds_the_queue_full_is_unavailable() -> None:
+    options = PeerOptions(address=LOOPBACK, queue_bytes=1 << 20, silence_s=1e9)
+
+    async def answer(_: Hello, __: int, ___: bytes) -> bytes:
+        return bytes(300_000)
+
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        two.on_call = answer
+        peers.network.stall(host_of(2), host_of(1))
+        calls = [asyncio.ensure_future(one.channel.call(2, 1, b"", 60.0)) for _ in range(10)]
+        await asyncio.sleep(1.0)
+        peers.network.resume(host_of(2), host_of(1))
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        failed = [each for each in found if isinstance(each, Unavailable)]
+        assert 3 <= len(failed) < 10
+        assert {str(each) for each in failed} == {"the connection takes no more: its send queue is full"}
 
     simulate(scenario, options=options)
 

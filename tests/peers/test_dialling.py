@@ -78,3 +78,20 @@ def test_a_peer_that_does_not_answer_is_given_up_in_time() -> None:
             await one.channel.ask(address, 0.3)
 
     simulate(scenario, options=options)
+
+
+def test_a_handshake_without_an_answer_leaves_no_connection() -> None:
+    options = PeerOptions(address=LOOPBACK, handshake_s=1.0, silence_s=1e9)
+
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        transports = peers.processes[1].transports
+        before = len(transports)
+        peers.network.stall(host_of(2), host_of(1))
+        asked = asyncio.ensure_future(one.channel.ask(two.address, 10.0))
+        await until(lambda: len(transports) == before + 1)
+        with pytest.raises(Unavailable, match="does not answer within 1 s"):
+            await asked
+        assert len(transports) == before
+
+    simulate(scenario, options=options)

@@ -133,13 +133,16 @@ def test_a_large_payload_is_received_without_a_copy_and_stays_valid() -> None:
     whole = encoded((MESSAGE, 0, 0, 0, payload))
     at = 0
     found: list[PeerFrame] = []
+    buffers = set()
     while at < len(whole):
         buffer = reader.buffer()
+        buffers.add(id(buffer.obj))
         size = min(len(buffer), 50_000, len(whole) - at)
         buffer[:size] = whole[at : at + size]
         at += size
         found += reader.received(size)
     (frame,) = found
+    assert len(buffers) == 2, "that of the head, and one for all the rest"
     assert isinstance(frame[4], memoryview)
     assert frame[4].readonly
     small = encoded((MESSAGE, 0, 0, 0, b"x" * 60_000))
