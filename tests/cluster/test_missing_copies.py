@@ -2,6 +2,7 @@
 leader.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pixy.records import TopicPartition
 from tests.cluster.drivers import BATCH, batch_of
 from tests.cluster.state_nodes import StateNetwork, StateNode
 from tests.fakes.disk import RecordingDisk
+from tests.sim.loop import VirtualLoop
 from tests.storage.logs import partition_log
 
 PARTITION = 1000
@@ -86,10 +88,9 @@ class Partitioned:
         return node.raft.tracker.progress[peer].state
 
 
-@pytest.fixture
-async def three(tmp_path: Path) -> AsyncIterator[Partitioned]:
+async def behind(directory: Path) -> Partitioned:
     """Nodes 1, 2 and 3; node 3 lacks entries that the journal of node 1, which leads, has lost."""
-    network = StateNetwork(tmp_path, 1, 2, 3)
+    network = StateNetwork(directory, 1, 2, 3)
     await network.start(1, 2, 3)
     three = Partitioned(network)
     await three.elect(1)
@@ -97,8 +98,15 @@ async def three(tmp_path: Path) -> AsyncIterator[Partitioned]:
     await three.append(1, 5)
     three.group(1).storage.compact(4)
     network.cut.clear()
-    yield three
-    await network.end()
+    return three
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> AsyncIterator[Partitioned]:
+    """Nodes as of `behind`."""
+    made = await behind(tmp_path)
+    yield made
+    await made.network.end()
 
 
 async def test_a_replica_behind_the_journal_is_marked_and_told_once(
@@ -162,6 +170,23 @@ async def test_a_leader_with_a_longer_journal_ends_it(
     assert (len(copies), three.replicas[3].needs_copy) == (0, False)
     assert capsys.readouterr().out.count(CAUGHT_UP) == 1
     copies.stop()
+
+
+def test_a_timer_removes_marks(tmp_path: Path) -> None:
+    async def live() -> None:
+        three = await behind(tmp_path)
+        marks = []
+        await three.tick(2)
+        for pause_s in (60.0, 0.0, 5.0):
+            await asyncio.sleep(pause_s)
+            marks.append(three.replicas[3].needs_copy)
+            await three.elect(2)
+            await three.tick(2)
+        assert marks == [True, True, False]
+        await three.network.end()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(live())
 
 
 async def test_it_stays_marked_while_it_is_behind(three: Partitioned) -> None:

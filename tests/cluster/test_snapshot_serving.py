@@ -1,5 +1,6 @@
 """Checkpoints for followers: files on the disk, signs of life, and followers that are silent."""
 
+import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from pixy.raft.progress import Progress, ProgressState
 from pixy.storage import CheckpointId, File
 from tests.cluster.state_nodes import NAME, StateNetwork, StateNode
 from tests.fakes.waiting import settle
+from tests.sim.loop import VirtualLoop
 from tests.storage.journals import CLUSTER
 
 Error = FetchSnapshotError
@@ -240,6 +242,29 @@ async def test_a_follower_that_got_everything_is_probed_behind_it(network: State
         PROBE,
         leader.replica.checkpoints[-1].end_offset + 1,
     )
+
+
+def test_a_timer_looks_after_followers(tmp_path: Path) -> None:
+    async def live() -> None:
+        network = StateNetwork(tmp_path, 1, 2, 3)
+        await network.start(1, 2, 3)
+        await network.elect(1)
+        await network.leave_behind(3, network[1], 10)
+        await offer(network)
+        leader = network[1]
+        leader.serving.start()
+        await asyncio.sleep(9.5)
+        assert progress(leader).state is SNAPSHOT
+        await asyncio.sleep(2.5)
+        assert progress(leader).state is PROBE
+        await network.tick()
+        leader.serving.stop()
+        await asyncio.sleep(100.0)
+        assert progress(leader).state is SNAPSHOT
+        await network.end()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(live())
 
 
 async def test_a_lost_connection_is_reported_at_once(network: StateNetwork) -> None:
