@@ -34,12 +34,15 @@ class LoadedCluster:
         return self.cluster.leader(f"{self.topic}-0")
 
     @contextmanager
-    def produced(self, nodes: Sequence[ClusterNode] = ()) -> Iterator[Producers]:
+    def produced(self, nodes: Sequence[ClusterNode] = (), pad_bytes: int = 0) -> Iterator[Producers]:
         """Producers at these nodes, or at all that run. In the end each of the nodes answers, and
         everything is checked at all running nodes.
+
+        Args:
+            pad_bytes: size that is added to each value.
         """
         nodes = nodes or self.cluster.running
-        with Producers(nodes, self.ledger, self.topic) as producers:
+        with Producers(nodes, self.ledger, self.topic, pad_bytes=pad_bytes) as producers:
             producers.wait_answers(nodes)
             yield producers
             producers.wait_answers(nodes)
