@@ -151,7 +151,8 @@ class Members:
             reason = why_refused(known, hello.secret, hello.incarnation, hello.process)
             if reason is not None:
                 return reason
-        return self._starts.admit(hello.node_id, PeerStart(hello.incarnation, hello.flush_number))
+        start = PeerStart(hello.incarnation, hello.flush_number)
+        return self._starts.admit(hello.node_id, start, hello.process)
 
     @property
     def refused(self) -> dict[int, str]:

@@ -46,11 +46,11 @@ class PeerStartRecord:
         self._waiting: list[Callable[[], None]] = []
         journal.passenger = self._passenger
 
-    def admit(self, node_id: int, start: PeerStart) -> str | None:
+    def admit(self, node_id: int, start: PeerStart, process: bytes = b"") -> str | None:
         """As `PeerStarts.admit`; a new incarnation is written at once."""
         before = self.starts.newest(node_id)
-        reason = self.starts.admit(node_id, start)
-        if reason is None and start != before:
+        reason = self.starts.admit(node_id, start, process)
+        if reason is None and self.starts.newest(node_id) != before:
             self._changed = True
             if before is None or start.incarnation > before.incarnation:
                 self.write()

@@ -33,18 +33,27 @@ class PeerStarts:
 
     def __init__(self) -> None:
         self._newest: dict[int, PeerStart] = {}
+        # Process of each newest start, as far as it came in a handshake.
+        self._processes: dict[int, bytes] = {}
 
     def newest(self, node_id: int) -> PeerStart | None:
         """The newest known start of a peer, None if it never came."""
         return self._newest.get(node_id)
 
-    def admit(self, node_id: int, start: PeerStart) -> str | None:
+    def admit(self, node_id: int, start: PeerStart, process: bytes = b"") -> str | None:
         """Note what a peer says of itself.
+
+        Args:
+            process: random bytes of its process; empty if they are not known.
 
         Returns:
             None, or the reason why the peer is an older self and has to be refused.
         """
         newest = self._newest.get(node_id, start)
+        if process and process == self._processes.get(node_id):
+            # A handshake may be older than what the same process has said since.
+            self._newest[node_id] = max(newest, start)
+            return None
         if start.incarnation < newest.incarnation or start.flush_number < newest.flush_number:
             return (
                 f"node {node_id} comes with start {start.incarnation} and flush {start.flush_number}, but has been here with "
@@ -52,11 +61,14 @@ class PeerStarts:
                 "the node and let it join as a new one"
             )
         self._newest[node_id] = start
+        if process:
+            self._processes[node_id] = process
         return None
 
     def forget(self, node_id: int) -> None:
         """Drop a peer that has left the cluster: its id never comes back."""
         self._newest.pop(node_id, None)
+        self._processes.pop(node_id, None)
 
     def snapshot(self) -> bytes:
         """All starts, as a `NodeStarts`."""

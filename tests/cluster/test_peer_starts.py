@@ -37,6 +37,23 @@ def test_the_newest_start_is_what_counts() -> None:
     assert starts_of(PeerStart(3, 100), PeerStart(4, 200)).admit(2, PeerStart(4, 150)) is not None
 
 
+def test_a_delayed_handshake_of_the_same_process_is_admitted() -> None:
+    starts = PeerStarts()
+    assert starts.admit(2, PeerStart(3, 100), b"process") is None
+    assert starts.admit(2, PeerStart(3, 150)) is None
+    assert starts.admit(2, PeerStart(3, 120), b"process") is None
+    assert starts.newest(2) == PeerStart(3, 150)
+    for process in (b"a copy", b""):
+        assert starts.admit(2, PeerStart(3, 120), process) is not None
+
+
+def test_the_process_of_an_earlier_start_is_an_older_self() -> None:
+    starts = PeerStarts()
+    assert starts.admit(2, PeerStart(3, 100), b"before") is None
+    assert starts.admit(2, PeerStart(4, 100), b"after") is None
+    assert starts.admit(2, PeerStart(3, 100), b"before") is not None
+
+
 def test_starts_survive_a_snapshot() -> None:
     starts = starts_of(PeerStart(3, 100))
     starts.admit(7, PeerStart(1, 2**40))

@@ -27,6 +27,7 @@ from tests.integration.ledger import Ledger, Position
 __all__ = ["Failed", "Producers", "audit"]
 
 SECONDS_MAX = 60.0
+_KEY_BYTES_MAX = 64
 _CHANNEL_OPTIONS = (
     *CHANNEL_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -53,6 +54,7 @@ class Producers:
         each: number of producers at each node.
         deadline_s: deadline of each call.
         pace_s: pause after each answer.
+        pad_bytes: size that is added to each value.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Producers:
         each: int = 2,
         deadline_s: float = 5.0,
         pace_s: float = 0.01,
+        pad_bytes: int = 0,
     ) -> None:
         self._ledger = ledger
         self._topic = topic
         self._deadline_s = deadline_s
         self._pace_s = pace_s
+        self._padding = bytes(pad_bytes)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._threads = [
@@ -128,7 +132,7 @@ class Producers:
         began = time.monotonic()
         request = pb.ProdRq(topic=self._topic, message=value, key_undefined=not keyed)
         if keyed:
-            request.key_value = value
+            request.key_value = value[:_KEY_BYTES_MAX]
         call = stub.Produce.future(request, timeout=self._deadline_s)
         code = call.code()
         ended = time.monotonic()

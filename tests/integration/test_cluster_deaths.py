@@ -3,56 +3,23 @@ nodes see no failed call while a majority runs, and nothing is lost or doubled.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import grpc
 import pytest
 
-from tests.integration.clusters import Cluster, ClusterNode
-from tests.integration.ledger import Ledger
-from tests.integration.producers import Failed, Producers, audit
+from tests.integration.clusters import Cluster
+from tests.integration.loaded import LoadedCluster, failed_at, failed_elsewhere
 
 pytestmark = pytest.mark.process
 
-TOPIC = "deaths"
-PARTITIONS = 3
-
-
-class Loaded:
-    """A running cluster with one topic, and the ledger of everything that was produced to it."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.ledger = Ledger()
-
-    def leader(self) -> ClusterNode:
-        """Leader of the first partition."""
-        return self.cluster.leader(f"{TOPIC}-0")
-
-    @contextmanager
-    def produced(self) -> Iterator[Producers]:
-        """Producers at all running nodes; everything is checked at all running nodes in the end."""
-        with Producers(self.cluster.running, self.ledger, TOPIC) as producers:
-            producers.wait_answers(self.cluster.running)
-            yield producers
-            producers.wait_answers(self.cluster.running)
-        audit(self.cluster.running, self.ledger, TOPIC, PARTITIONS)
-
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedCluster]:
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        cluster.start()
-        cluster.create_topic(TOPIC, PARTITIONS)
-        yield Loaded(cluster)
+        yield LoadedCluster(cluster)
 
 
-def failed_elsewhere(producers: Producers, node: ClusterNode) -> list[Failed]:
-    """Failed calls at other nodes than this one."""
-    return [failed for failed in producers.failed if failed.node != node.number]
-
-
-def test_the_leader_is_killed(loaded: Loaded) -> None:
+def test_the_leader_is_killed(loaded: LoadedCluster) -> None:
     leader = loaded.leader()
     with loaded.produced() as producers:
         leader.kill()
@@ -62,7 +29,7 @@ def test_the_leader_is_killed(loaded: Loaded) -> None:
     assert {failed.code for failed in producers.failed} <= {grpc.StatusCode.UNAVAILABLE}
 
 
-def test_a_follower_is_killed(loaded: Loaded) -> None:
+def test_a_follower_is_killed(loaded: LoadedCluster) -> None:
     follower = loaded.cluster.others(loaded.leader())[0]
     with loaded.produced() as producers:
         follower.kill()
@@ -71,7 +38,7 @@ def test_a_follower_is_killed(loaded: Loaded) -> None:
     assert failed_elsewhere(producers, follower) == []
 
 
-def test_the_leader_is_paused(loaded: Loaded) -> None:
+def test_the_leader_is_paused(loaded: LoadedCluster) -> None:
     leader = loaded.leader()
     with loaded.produced() as producers:
         leader.pause()
@@ -82,7 +49,7 @@ def test_the_leader_is_paused(loaded: Loaded) -> None:
     assert {failed.code for failed in producers.failed} <= {grpc.StatusCode.DEADLINE_EXCEEDED}
 
 
-def test_the_leader_is_stopped(loaded: Loaded) -> None:
+def test_the_leader_is_stopped(loaded: LoadedCluster) -> None:
     leader = loaded.leader()
     with loaded.produced() as producers:
         leader.stop()
@@ -91,13 +58,13 @@ def test_the_leader_is_stopped(loaded: Loaded) -> None:
     assert failed_elsewhere(producers, leader) == []
 
 
-def test_all_nodes_are_killed_and_started(loaded: Loaded) -> None:
+def test_all_nodes_are_killed_and_started(loaded: LoadedCluster) -> None:
     with loaded.produced():
         loaded.cluster.kill()
         loaded.cluster.start()
 
 
-def test_the_majority_is_lost_and_comes_back(loaded: Loaded) -> None:
+def test_the_majority_is_lost_and_comes_back(loaded: LoadedCluster) -> None:
     last = loaded.leader()
     with loaded.produced() as producers:
         others = loaded.cluster.others(last)
@@ -105,5 +72,5 @@ def test_the_majority_is_lost_and_comes_back(loaded: Loaded) -> None:
             node.kill()
         producers.wait_failures(last)
         loaded.cluster.start(*(node.number for node in others))
-    codes = {failed.code for failed in producers.failed if failed.node == last.number}
+    codes = {failed.code for failed in failed_at(producers, last)}
     assert codes <= {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
