@@ -244,12 +244,13 @@ class Node:
         self._lock = entered.lock
         identity = entered.identity
         if self._open_channel is not None:
+            if not identity.secret:
+                identity.secret = options.random_bytes(16)
+                await run_on(self._files, partial(write_identity, disk, options.directory, identity))
             self.peers = NodePeers(
                 options.cluster, self._open_channel, self._clock, options.random_bytes, self._fault
             )
-        if self.peers is not None and not identity.secret:
-            identity.secret = options.random_bytes(16)
-            await run_on(self._files, partial(write_identity, disk, options.directory, identity))
+            self.peers.identify(identity)
         if not identity.cluster_id:
             assert self.peers is not None
             self.waits_for_others.set()
