@@ -85,6 +85,24 @@ def test_a_node_that_waits_for_others_takes_nothing_and_says_why(tmp_path: Path)
     run_cluster(scenario, tmp_path, starts=False)
 
 
+def test_a_partition_whose_replica_waits_for_a_copy_is_served_by_the_others(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        node = next(node for node in cluster.nodes.values() if node is not leader_of(cluster))
+        replica = node.node.partition(TOPIC)
+        assert replica is not None
+        written = []
+        for needs_copy in (False, True, False, True):
+            replica.needs_copy = needs_copy
+            for _ in range(10):
+                written.append(b"%d" % len(written))
+                assert await node.append(written[-1]) == len(written) - 1
+            assert await node.values() == written
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_fetch_at_a_follower_waits_for_the_records_of_the_leader(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)
