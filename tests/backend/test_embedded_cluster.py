@@ -78,8 +78,8 @@ def test_what_a_node_takes_while_it_starts_and_afterwards_is_written_once_each(t
 def test_a_node_that_waits_for_others_takes_nothing_and_says_why(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].begin()
+        await until(lambda: cluster[1].backend.fault.startswith("2 of"))
         with pytest.raises(Unavailable, match="of the join list do not answer"):
-            await until(lambda: cluster[1].backend.fault.startswith("2 of"))
             await cluster[1].append(b"value")
 
     run_cluster(scenario, tmp_path, starts=False)

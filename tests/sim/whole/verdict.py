@@ -73,7 +73,11 @@ class Verdict:
         for machine in self._members(leader, raft_group):
             group = groups_of(machine).get(raft_group)
             applied = 0 if group is None else group.applied_index
-            if applied != last and not self._is_behind(machine, leader, raft_group):
+            if self._is_behind(machine, leader, raft_group):
+                replica = None if group is None else group.application
+                if isinstance(replica, PartitionReplica) and not replica.needs_copy:
+                    yield f"{machine}, raft group {raft_group}: needs a copy, and does not know"
+            elif applied != last:
                 yield f"{machine}, raft group {raft_group}: applied {applied} of {last}: {cluster.describe(raft_group)}"
 
     def _wrong_members(self, leader: Machine, raft_group: int) -> Iterator[str]:
@@ -195,7 +199,11 @@ class Verdict:
         assert leader is not None
         assert leader.node is not None
         topic = leader.node.metadata.topics[partition.topic]
-        return self.is_stuck(topic.raft_groups[partition.partition])
+        if self.is_stuck(topic.raft_groups[partition.partition]):
+            return True
+        # What another partition cannot commit takes the room of all.
+        tails = [group for each in self.healthy() for group in groups_of(each).values() if group.has_tail]
+        return any(self.is_stuck(group.raft_group) for group in tails)
 
     # --- the end ----------------------------------------------------------------------------------
 
