@@ -122,6 +122,8 @@ class CallHandlers:
     async def _replica(self, raft_group: int) -> PartitionReplica:
         self._check_running()
         replica = self._node.find_partition(raft_group)
+        if replica is not None and replica.needs_copy:
+            raise Unavailable(f"the replica of node {self._node.node_id} waits for a copy")
         if replica is not None:
             return replica
         if not self._node.knows_partition(raft_group):

@@ -189,6 +189,11 @@ class EmbeddedBackend:
         done: AppendDone,
         age_s: float = 0.0,
     ) -> None:
+        if not self._start.is_over:
+            # Also because nothing may be forwarded for a replica that is about to be opened here:
+            # its own proposals will have the same identities.
+            done(-1, Unavailable(self._start.fault))
+            return
         replica = self._finder.here(partition)
         if replica is not None:
             self._append_here(replica, batch, done, age_s)
@@ -217,9 +222,6 @@ class EmbeddedBackend:
             self._append_here(place, batch, done, age_s)
         elif self._stopped:
             done(-1, ShuttingDown())
-        elif not self._start.is_over:
-            # Its own replica may be about to be opened, whose proposals have the same identities.
-            done(-1, Unavailable(self._start.fault))
         elif (damaged := self._finder.takes_entries(place.partition)) is not None:
             # Its entries are committed and applied as ever, and other replicas serve them.
             self._node.append(damaged, batch, partial(_answer, done), patience_s)

@@ -32,12 +32,13 @@ class PartitionFinder:
     def here(self, partition: TopicPartition) -> PartitionReplica | None:
         """A partition that can be served from here. None: ask `find`.
 
-        A damaged replica counts if there is no other one.
+        A replica that is damaged or waits for a copy counts if there is no other one.
         """
         replica = self._node.partition(partition)
         if replica is None or (replica.group is None and not self._node.has_replica(replica)):
             return None
-        return replica if replica.fault is None or not replica.replicas[1:] else None
+        whole = replica.fault is None and not replica.needs_copy
+        return replica if whole or not replica.replicas[1:] else None
 
     def find_nowait(self, partition: TopicPartition) -> Place | None:
         """A partition; None if this node does not know it."""
@@ -87,8 +88,9 @@ class PartitionFinder:
     def takes_entries(self, partition: TopicPartition) -> PartitionReplica | None:
         """A replica here that applies entries, readable or not; None if there is none."""
         replica = self._node.partition(partition)
-        group = None if replica is None else replica.group
-        return replica if group is not None and group.application is not None else None
+        if replica is None or replica.group is None or replica.group.application is None:
+            return None
+        return None if replica.needs_copy else replica
 
     async def topics(self) -> list[Topic]:
         """All topics, sorted by name.

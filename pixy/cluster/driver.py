@@ -30,7 +30,7 @@ from pixy.cluster.hard_states import state_records, write_hard_state
 from pixy.cluster.linearizable_reads import LinearizableReads
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.outbox import Outbox
-from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, judge
+from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, Sequences, judge
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import Application, Apply, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
@@ -84,6 +84,7 @@ class Driver:
         reads: linearizable reads of the groups.
         snapshots: snapshots of the groups.
         watched: proposals of nodes that have no replica of the group.
+        sequences: see `Proposer`.
         unapplied_bytes: payload of the entries that are not applied.
     """
 
@@ -94,8 +95,14 @@ class Driver:
         self._incarnation = options.incarnation
         self._config = options.config
         self._random = options.random
+        self.sequences: dict[int, Sequences] = {}
         self._proposer = Proposer(
-            options.node_id, options.incarnation, self._has_room, self._append, hooks.forward
+            options.node_id,
+            options.incarnation,
+            self._has_room,
+            self._append,
+            hooks.forward,
+            self.sequences,
         )
         self._cache = EntryCache(options.cache_bytes)
         self.reads = LinearizableReads(self)
@@ -150,6 +157,7 @@ class Driver:
     def remove(self, group: RaftGroup, error: PixyError) -> None:
         """Remove a group for good; its proposals are answered with an error."""
         del self.groups[group.raft_group]
+        self.sequences.pop(group.raft_group, None)
         self._stalled.pop(group, None)
         self._held.pop(group, None)
         self.unapplied_bytes -= group.storage.memory_bytes(group.applied_index)

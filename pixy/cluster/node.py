@@ -244,12 +244,13 @@ class Node:
         self._lock = entered.lock
         identity = entered.identity
         if self._open_channel is not None:
+            if not identity.secret:
+                identity.secret = options.random_bytes(16)
+                await run_on(self._files, partial(write_identity, disk, options.directory, identity))
             self.peers = NodePeers(
                 options.cluster, self._open_channel, self._clock, options.random_bytes, self._fault
             )
-        if self.peers is not None and not identity.secret:
-            identity.secret = options.random_bytes(16)
-            await run_on(self._files, partial(write_identity, disk, options.directory, identity))
+            self.peers.identify(identity)
         if not identity.cluster_id:
             assert self.peers is not None
             self.waits_for_others.set()
@@ -614,7 +615,7 @@ class Node:
             self._time.is_certain = self.peers.is_clock_certain
             self.peers.attach(self._log, recovered.identity, self.state_groups, self._duties())
             self.calls = ReplicaCalls(self.peers.channel, self.peers.members.is_up)
-            self.remote = RemoteProposals(self.node_id, self.incarnation, self.calls, report_to_loop)
+            self.remote = RemoteProposals(self._log.driver, self.incarnation, self.calls, report_to_loop)
         self.reads = ConfirmedReads(self._log.driver, group_name)
         self._cold_reads = ColdReads(
             self._disk,

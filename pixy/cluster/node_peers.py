@@ -155,6 +155,12 @@ class NodePeers:
 
     # --- identity ---------------------------------------------------------------------------------
 
+    def identify(self, identity: NodeIdentity) -> None:
+        """Say from here on whose node this is, also while it starts: a node of the join list that
+        has lost its disk must not take this one for new, and found a second cluster.
+        """
+        self._secret, self._cluster_id = identity.secret, identity.cluster_id
+
     def _hello(self) -> Hello:
         node_log = self._log
         started = self._node_id and node_log is not None
@@ -225,7 +231,7 @@ class NodePeers:
         """The node's log is open; nothing is received before `start`."""
         self._driver = node_log.driver
         self._duties = duties
-        self._secret, self._cluster_id = identity.secret, identity.cluster_id
+        self.identify(identity)
         self.members = Members(
             identity.node_id,
             self.channel,

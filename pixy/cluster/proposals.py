@@ -32,7 +32,7 @@ from pixy.storage import EntryType
 if TYPE_CHECKING:
     from pixy.cluster.raft_group import RaftGroup
 
-__all__ = ["Done", "Proposal", "Proposals", "Proposer", "Repeated"]
+__all__ = ["Done", "Proposal", "Proposals", "Proposer", "Repeated", "Sequences"]
 
 Done = Callable[[Any], None]
 """Gets the result of a proposal: that of the applied entry, `Repeated`, or a `PixyError`."""
@@ -70,6 +70,19 @@ class Proposal(NamedTuple):
     term: int
 
 
+class Sequences:
+    """Sequences of this node's proposals to one raft group.
+
+    Attributes:
+        next: of the next one. Invariant: above all that were used by this process.
+    """
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next = 1
+
+
 class Proposer(NamedTuple):
     """This node as a proposer.
 
@@ -79,6 +92,9 @@ class Proposer(NamedTuple):
             again.
         append: appends an entry to the log of a group that this node leads.
         forward: sends a proposal to the leader of a group; None if nodes cannot.
+        sequences: by raft group. They are shared by all ways to propose: the group on its own
+            replica, and the leader elsewhere while there is none that can be used. None: each
+            `Proposals` has its own.
     """
 
     node_id: int
@@ -86,6 +102,11 @@ class Proposer(NamedTuple):
     has_room: Callable[["RaftGroup", int], bool]
     append: Callable[["RaftGroup", EntryType, bytes | bytearray, ProposalId], None]
     forward: Callable[["RaftGroup", EntryType, bytes | bytearray, ProposalId], None] | None = None
+    sequences: dict[int, Sequences] | None = None
+
+    def sequences_of(self, raft_group: int) -> Sequences:
+        """The sequences of a raft group."""
+        return Sequences() if self.sequences is None else self.sequences.setdefault(raft_group, Sequences())
 
 
 class Proposals:
@@ -102,18 +123,19 @@ class Proposals:
         "_has_room",
         "_in_flight",
         "_incarnation",
-        "_next",
         "_node_id",
         "_proposer",
         "_proposing",
+        "_sequences",
         "_waiting",
     )
 
     def __init__(self, group: "RaftGroup", proposer: Proposer) -> None:
         self._group = group
         self._proposer = proposer
-        self._node_id, self._incarnation, self._has_room, self._append, _ = proposer
-        self._next = 1
+        self._node_id, self._incarnation = proposer.node_id, proposer.incarnation
+        self._has_room, self._append = proposer.has_room, proposer.append
+        self._sequences = proposer.sequences_of(group.raft_group)
         # By sequence, ascending.
         self._in_flight: dict[int, Proposal] = {}
         self._waiting: deque[Proposal] = deque()
@@ -131,8 +153,9 @@ class Proposals:
         if self._waiting or self._proposing or not self._may_go(kind, len(payload)):
             self._waiting.append(Proposal(kind, payload, done, deadline, 0))
             return
-        sequence = self._next
-        self._next = sequence + 1
+        sequences = self._sequences
+        sequence = sequences.next
+        sequences.next = sequence + 1
         group = self._group
         if group.leads:
             term = group.term
@@ -156,8 +179,8 @@ class Proposals:
         self._proposing = True
         try:
             while waiting and self._may_go(waiting[0].kind, len(waiting[0].payload)):
-                proposal, sequence = self._take(), self._next
-                self._next = sequence + 1
+                proposal, sequence = self._take(), self._sequences.next
+                self._sequences.next = sequence + 1
                 self._in_flight[sequence] = proposal
                 if self._group.leads:
                     self._append_first(sequence, proposal)
@@ -267,7 +290,7 @@ class Proposals:
 
     def _may_go(self, kind: EntryType, size: int) -> bool:
         in_flight = self._in_flight
-        if in_flight and self._next - next(iter(in_flight)) >= WINDOW:
+        if in_flight and self._sequences.next - next(iter(in_flight)) >= WINDOW:
             return False
         if not self._group.leads:
             return self._leader_elsewhere()

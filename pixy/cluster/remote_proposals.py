@@ -1,4 +1,4 @@
-"""Proposals to raft groups that this node has no replica of.
+"""Proposals to raft groups that this node has no replica of, or none that can be used.
 
 They are those of `proposals`: the same window, the same sharing of entries, the same identity in
 every attempt. Only the result comes another way: the leader answers once it has applied the entry.
@@ -12,6 +12,7 @@ its partition, whose id nobody gets again.
 import asyncio
 from collections.abc import Iterable
 
+from pixy.cluster.driver import Driver
 from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.proposals import Done, Proposals, Proposer
 from pixy.cluster.raft_group import RaftGroup
@@ -56,14 +57,17 @@ class RemoteProposals:
     """Proposals of one node.
 
     Args:
-        node_id, incarnation: of this node.
+        driver: of the groups that this node has replicas of.
+        incarnation: of this node.
         calls: to the replicas.
         on_fault: called with an exception that is a bug.
     """
 
-    def __init__(self, node_id: int, incarnation: int, calls: ReplicaCalls, on_fault: OnFault) -> None:
+    def __init__(self, driver: Driver, incarnation: int, calls: ReplicaCalls, on_fault: OnFault) -> None:
         self._calls = calls
-        self._proposer = Proposer(node_id, incarnation, _has_room, _append, self._forward)
+        self._proposer = Proposer(
+            driver.node_id, incarnation, _has_room, _append, self._forward, driver.sequences
+        )
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(on_fault)
         self._timer: asyncio.TimerHandle | None = None

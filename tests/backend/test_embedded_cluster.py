@@ -75,6 +75,34 @@ def test_what_a_node_takes_while_it_starts_and_afterwards_is_written_once_each(t
     run_cluster(scenario, tmp_path)
 
 
+def test_a_node_that_waits_for_others_takes_nothing_and_says_why(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].begin()
+        await until(lambda: cluster[1].backend.fault.startswith("2 of"))
+        with pytest.raises(Unavailable, match="of the join list do not answer"):
+            await cluster[1].append(b"value")
+
+    run_cluster(scenario, tmp_path, starts=False)
+
+
+def test_a_partition_whose_replica_waits_for_a_copy_is_served_by_the_others(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        node = next(node for node in cluster.nodes.values() if node is not leader_of(cluster))
+        replica = node.node.partition(TOPIC)
+        assert replica is not None
+        written = []
+        for needs_copy in (False, True, False, True):
+            replica.needs_copy = needs_copy
+            for _ in range(10):
+                written.append(b"%d" % len(written))
+                assert await node.append(written[-1]) == len(written) - 1
+            assert await node.values() == written
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_fetch_at_a_follower_waits_for_the_records_of_the_leader(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)

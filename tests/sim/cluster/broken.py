@@ -90,7 +90,8 @@ def all_committed(*arguments: Any) -> RaftGroup:
 def retry_as_new(self: Proposals, sequence: int, proposal: Proposal) -> None:
     """A retry gets a sequence of its own."""
     del self._in_flight[sequence]
-    again, self._next = self._next, self._next + 1
+    again = self._sequences.next
+    self._sequences.next = again + 1
     self._append_first(again, proposal._replace(payload=bytearray(proposal.payload)))
 
 

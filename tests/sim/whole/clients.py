@@ -23,6 +23,8 @@ from tests.sim.whole.swarm import Habits
 
 __all__ = ["Clients", "records_of"]
 
+_MARKS = "mark"
+_MARK_S = 20.0
 _CONFIG: dict[str, tuple[str | None, ...]] = {
     "segment_bytes": ("1000", "20000", None),
     "retention_ms": ("-1", None),
@@ -113,6 +115,30 @@ class Clients:
             if machine in self._serving():
                 self.call(client, machine, "append")
 
+    def mark(self, machines: Sequence[Machine]) -> list[Call]:
+        """Have each node write to everything and read it; returns the calls."""
+        begun = len(self._calls.all)
+        client = _Client(_MARKS)
+        for machine in machines:
+            for partition in self._all_partitions():
+                self._append_to(client, machine, partition)
+            for topic in self._habits.stable_topics:
+                for group in self._habits.groups:
+                    self._read_offsets(client, machine, group, topic)
+                if topic in self._audits.topics_seen:
+                    self._commit_to(client, machine, _MARKS, topic)
+                    self._ask_ranges(client, machine, topic)
+            self._list(client, machine)
+        return self._calls.all[begun:]
+
+    def _all_partitions(self) -> list[TopicPartition]:
+        seen = self._audits.topics_seen
+        return [
+            TopicPartition(name, number)
+            for name in self._habits.stable_topics
+            for number in range(seen.get(name, 0))
+        ]
+
     # --- calls ------------------------------------------------------------------------------------
 
     def call(self, client: _Client, machine: Machine, what: str) -> None:
@@ -123,14 +149,14 @@ class Clients:
         self, client: _Client, machine: Machine, what: str, input: Any, judge: Callable[[Call], None]
     ) -> Call:
         client.open += 1
-        patience = self._rng.choice(self._habits.patience_s)
+        patience = _MARK_S if client.name == _MARKS else self._rng.choice(self._habits.patience_s)
 
         def ended(call: Call) -> None:
             client.open -= 1
             if call.outcome is Outcome.UNKNOWN and self._rng.random() < 0.7:
                 client.machine = None
             judge(call)
-            if client.open == self._habits.open_max - 1:
+            if client.open == self._habits.open_max - 1 and client.name != _MARKS:
                 self._later(client)
 
         return self._calls.begin(client.name, machine, what, input, patience, ended)
@@ -241,9 +267,12 @@ class Clients:
     # --- records ----------------------------------------------------------------------------------
 
     def _append(self, client: _Client, machine: Machine) -> None:
-        rng, partition = self._rng, self._partition(client)
-        if partition is None:
-            return
+        partition = self._partition(client)
+        if partition is not None:
+            self._append_to(client, machine, partition)
+
+    def _append_to(self, client: _Client, machine: Machine, partition: TopicPartition) -> None:
+        rng = self._rng
         values = tuple(
             b"%s-%d" % (client.name.encode(), next(self._names)) for _ in range(rng.choice((1, 1, 1, 2, 4)))
         )
@@ -315,7 +344,9 @@ class Clients:
                 audit.fetched(offset, records, result, call.end)
 
     def _ranges(self, client: _Client, machine: Machine) -> None:
-        name = self._topic()
+        self._ask_ranges(client, machine, self._topic())
+
+    def _ask_ranges(self, client: _Client, machine: Machine, name: str) -> None:
         call = self._begin(client, machine, "offset ranges", name, partial(self._ranged, name))
 
         async def ask(backend: EmbeddedBackend) -> Any:
@@ -353,10 +384,12 @@ class Clients:
     # --- committed offsets ------------------------------------------------------------------------
 
     def _commit(self, client: _Client, machine: Machine) -> None:
-        rng, group, name = self._rng, self._group(), self._rng.choice(self._habits.stable_topics)
-        count = self._audits.topics_seen.get(name, 0)
-        if not count:
-            return
+        name = self._rng.choice(self._habits.stable_topics)
+        if name in self._audits.topics_seen:
+            self._commit_to(client, machine, self._group(), name)
+
+    def _commit_to(self, client: _Client, machine: Machine, group: str, name: str) -> None:
+        rng, count = self._rng, self._audits.topics_seen[name]
         numbers = rng.sample(range(count), rng.randint(1, count))
         offsets = {
             number: OffsetCommit(rng.randrange(1000), f"m{next(self._names)}") for number in sorted(numbers)
@@ -381,10 +414,11 @@ class Clients:
             self._audits.offsets(group, name, call, input, "")
 
     def _committed_offsets(self, client: _Client, machine: Machine) -> None:
-        group, name = self._group(), self._rng.choice(self._habits.stable_topics)
-        call = self._begin(
-            client, machine, "offsets", (group, name), partial(self._offsets_read, group, name)
-        )
+        self._read_offsets(client, machine, self._group(), self._rng.choice(self._habits.stable_topics))
+
+    def _read_offsets(self, client: _Client, machine: Machine, group: str, name: str) -> None:
+        judge = partial(self._offsets_read, group, name)
+        call = self._begin(client, machine, "offsets", (group, name), judge)
 
         async def ask(backend: EmbeddedBackend) -> Any:
             return await backend.committed_offsets(group, name)

@@ -18,6 +18,9 @@ from tests.sim.whole.watches import Watches, groups_of
 
 __all__ = ["Cluster"]
 
+_WAITING = 0.03
+"""Probability that a client calls nodes that wait for others, too."""
+
 
 class Cluster:
     """Machines, clients and checks of one run.
@@ -81,8 +84,10 @@ class Cluster:
         self.calls.ended(life)
 
     def serving(self) -> list[Machine]:
-        """Machines whose node takes calls."""
-        return [each for each in self.machines.values() if each.serving and not each.stopping]
+        """Machines whose node takes calls, now and then also those that wait for others."""
+        serving = [each for each in self.machines.values() if each.serving and not each.stopping]
+        ready = [each for each in serving if each.ready]
+        return serving if self._rng.random() < _WAITING else ready
 
     # --- leaders ----------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class FaultKind(Enum):
     BURST = "many appends at once", 3
     LAGGARD = "a node cut off for long", 3
     JOIN = "a new node joins", 3
+    REMOVE = "a node removed", 1
     OLDER_SELF = "a node put back from a backup", 1
     TWIN = "two nodes with one id", 1
     LOST_DISK = "a lost disk", 1

@@ -63,6 +63,8 @@ class Machine:
         lives: number of processes so far.
         slow_s: largest additional delay of its disk.
         retired: never started again by itself.
+        broken: it stays as it is for good: deaf, slow, paused or down.
+        suspect: its disk was replaced or damaged: it may refuse to start.
         fails_reads: reads of its disk may have failed.
         refusal: error of the last start that was refused.
     """
@@ -94,7 +96,8 @@ class Machine:
         self.stopping = False
         self.lives = 0
         self.slow_s = 0.0
-        self.retired = False
+        self.retired = self.broken = False
+        self.suspect = False
         self.fails_reads = False
         self.refusal: BaseException | None = None
         self._loses_power = False
@@ -143,6 +146,11 @@ class Machine:
             return None
 
     @property
+    def ready(self) -> bool:
+        """True if its node has started, found its cluster, and is not stopping."""
+        return self.serving and not self.stopping and self.node is not None and self.node.has_started
+
+    @property
     def node(self) -> Node | None:
         """The node of the process that runs."""
         return None if self.process is None else self.process.node
@@ -183,7 +191,7 @@ class Machine:
             return
         self.refusal = error
         self._scene.note(f"{self.number} does not start: {error}")
-        if not (self._has_failed or self.disk.refused is not None or self._was_full):
+        if not self._may_fail:
             self._scene.fail(error)
             return
         self._scene.counts["refused starts"] += 1
@@ -286,17 +294,21 @@ class Machine:
 
     def fault(self, error: BaseException) -> None:
         """The process has found that nothing can be made durable: it ends, and recovery decides."""
-        if not self._has_failed or not isinstance(error, OSError | StorageFault | PixyError):
+        if not self._may_fail or not isinstance(error, OSError | StorageFault | PixyError):
             self._scene.fail(error)
             return
+        self.refusal = error
         self._scene.counts["faults of a disk"] += 1
         self._scene.loop.outside(0, self._end_after_fault, self.life)
 
     @property
-    def _has_failed(self) -> bool:
-        """True if a call on the disk has failed in this process."""
+    def _may_fail(self) -> bool:
+        """True if the process may end by itself: a call on the disk has failed in it, or what is on
+        the disk is not what it was.
+        """
         disk = self.disk
-        return disk.failed is not None or 0 < disk.fail_read_at <= disk.reads
+        failed = disk.failed is not None or 0 < disk.fail_read_at <= disk.reads
+        return failed or disk.refused is not None or self._was_full or self.suspect
 
     def _end_after_fault(self, life: Life | None) -> None:
         if self.life is life:

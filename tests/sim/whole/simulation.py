@@ -16,8 +16,10 @@ from structlog.testing import capture_logs
 
 from tests.sim.cluster.failure import ClusterFailure
 from tests.sim.cluster.lives import LivesLoop
+from tests.sim.whole.calls import Call
 from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.faults import Fault, draw_faults
+from tests.sim.whole.operator import Operator
 from tests.sim.whole.swarm import Focus
 from tests.sim.whole.trouble import Trouble
 from tests.sim.whole.verdict import Verdict
@@ -64,6 +66,7 @@ class Simulation:
         self._prints = prints
         self.faults: list[Fault] = []
         self._cluster: Cluster
+        self._operator: Operator
         self._trouble: Trouble
         self._verdict: Verdict
 
@@ -94,7 +97,8 @@ class Simulation:
     async def _run(self) -> None:
         cluster = self._cluster
         swarm, scene = cluster.swarm, cluster.scene
-        self._trouble = Trouble(cluster)
+        self._operator = Operator(cluster)
+        self._trouble = Trouble(cluster, self._operator)
         self._verdict = Verdict(cluster)
         cluster.start()
         rng = scene.random("faults")
@@ -108,7 +112,8 @@ class Simulation:
         self._heal()
         await self._settle("after healing")
         for machine in cluster.machines.values():
-            machine.end(power=True)
+            if not machine.broken:
+                machine.end(power=True)
         await asyncio.sleep(_STEP_S)
         await self._settle("after a last start of all")
         self._verdict.judge()
@@ -120,7 +125,7 @@ class Simulation:
         scene = cluster.scene
         rng = scene.random(f"keeper {scene.now}")
         for machine in cluster.machines.values():
-            if machine.life is None and machine.lives:
+            if machine.life is None and machine.lives and not machine.broken:
                 delay = 0.0 if scene.healed else rng.uniform(0.1, 2.0)
                 scene.loop.outside(delay, cluster.switch_on, machine)
         scene.loop.outside(1.0 if not scene.healed else 0.2, self._keeper)
@@ -130,17 +135,26 @@ class Simulation:
         cluster.scene.note("*** everything is repaired")
         cluster.clients.stop()
         cluster.scene.healed = True
-        cluster.network.heal()
-        for machine in cluster.machines.values():
+        broken = None if cluster.swarm.heals_all else self._operator.break_one()
+        healthy = [each for each in cluster.machines.values() if each is not broken]
+        cluster.network.heal([each.host for each in healthy])
+        for machine in healthy:
             machine.heal()
 
     async def _settle(self, when: str) -> None:
-        """Wait until everything is answered, and all nodes are equal."""
+        """Wait until everything is answered, and all nodes are equal; then have all nodes asked for
+        something, and wait again.
+        """
+        marks: list[Call] = []
         for _ in range(round(PATIENCE_S / _STEP_S)):
             await asyncio.sleep(_STEP_S)
-            if not self._unsettled():
+            if self._unsettled():
+                continue
+            if marks:
+                self._verdict.check_marks(marks)
                 self._verdict.read_replicas()
                 return
+            marks = self._cluster.clients.mark(self._verdict.healthy())
         raise ClusterFailure(f"{when}, not within {PATIENCE_S} s: {self._unsettled()}")
 
     def _unsettled(self) -> str:

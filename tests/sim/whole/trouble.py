@@ -9,6 +9,8 @@ from pixy.cluster.metadata import METADATA_GROUP
 from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.faults import Fault, FaultKind
 from tests.sim.whole.machine import Machine
+from tests.sim.whole.operator import Operator
+from tests.sim.world import DIRECTORY
 
 __all__ = ["Trouble"]
 
@@ -32,11 +34,12 @@ class Trouble:
     """Faults of one cluster.
 
     Args:
-        cluster: see `Cluster`.
+        cluster, operator: see there.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, operator: Operator) -> None:
         self._cluster = cluster
+        self._operator = operator
         self._scene = cluster.scene
         self._actions: dict[FaultKind, Callable[[Random], None]] = {
             FaultKind.CRASH: lambda rng: self._crash(self._machine(rng), rng),
@@ -62,15 +65,19 @@ class Trouble:
             FaultKind.CLOCK: self._clock,
             FaultKind.BURST: self._burst,
             FaultKind.LAGGARD: self._laggard,
+            FaultKind.JOIN: lambda _: self._operator.add(),
+            FaultKind.REMOVE: self._remove,
+            FaultKind.OLDER_SELF: self._older_self,
+            FaultKind.TWIN: self._twin,
+            FaultKind.LOST_DISK: self._lose_disk,
+            FaultKind.DAMAGED_FLUSH: self._damage_flush,
         }
 
     def happen(self, fault: Fault) -> None:
         """Carry out a fault."""
-        action = self._actions.get(fault.kind)
-        if action is not None:
-            self._scene.note(f"*** {fault.kind.text} ({fault.number})")
-            self._scene.counts[fault.kind.text] += 1
-            action(Random(fault.seed))
+        self._scene.note(f"*** {fault.kind.text} ({fault.number})")
+        self._scene.counts[fault.kind.text] += 1
+        self._actions[fault.kind](Random(fault.seed))
 
     # --- choices ----------------------------------------------------------------------------------
 
@@ -222,3 +229,48 @@ class Trouble:
 
     def _burst_soon(self, machines: list[Machine], rng: Random) -> None:
         self._cluster.clients.burst(rng.choice(machines), 3, rng)
+
+    # --- nodes that are gone, or are not what they were -------------------------------------------
+
+    def _remove(self, rng: Random) -> None:
+        machine = self._operator.spare(rng)
+        if machine is not None:
+            self._operator.remove(machine)
+
+    def _lose_disk(self, rng: Random) -> None:
+        machine = self._operator.spare(rng)
+        if machine is not None:
+            self._operator.lose_disk(machine)
+
+    def _older_self(self, rng: Random) -> None:
+        """A node is put back from a backup."""
+        machine = self._operator.spare(rng)
+        if machine is not None:
+            disk = machine.disk.crashed(Random(rng.random()))
+            durable = None if machine.durable is None else machine.durable.copy()
+            self._scene.loop.outside(rng.uniform(0.2, 5.0), self._operator.put_back, machine, disk, durable)
+
+    def _twin(self, rng: Random) -> None:
+        """The directory of a node that runs is copied to another machine."""
+        machine = self._operator.spare(rng)
+        if machine is not None:
+            disk = machine.disk.crashed(Random(rng.random()))
+            self._scene.loop.outside(
+                rng.choice((0.0, 2.0)) * rng.random(), self._operator.twin, machine, disk
+            )
+            if rng.random() < 0.5:
+                self._scene.loop.outside(rng.uniform(0.0, 3.0), self._crash, machine, rng)
+
+    def _damage_flush(self, rng: Random) -> None:
+        """A bit of the newest flush of a node is flipped while it is down."""
+        machine = self._operator.spare(rng)
+        if machine is None:
+            return
+        machine.end(power=False)
+        disk = machine.disk
+        files = [path for path in disk.files() if path.parent == DIRECTORY / "journal"]
+        path = max(files, key=lambda path: (disk.last_durable_write(path) > 0, path.name))
+        disk.flip(path, disk.last_durable_write(path) + rng.randrange(40), rng.randrange(8))
+        machine.put_back(disk, None)
+        self._operator.look_after(machine)
+        self._scene.loop.outside(rng.random(), self._cluster.switch_on, machine)

@@ -8,8 +8,9 @@ from zlib import crc32
 from pixy.cluster import PartitionReplica
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.replica import StateReplica
-from pixy.records import read_records, split_batches
+from pixy.records import TopicPartition, read_records, split_batches
 from tests.sim.cluster.history import message_id, require
+from tests.sim.whole.calls import Call, Outcome
 from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.log_audit import Record
 from tests.sim.whole.machine import Machine
@@ -36,41 +37,89 @@ class Verdict:
     def unsettled(self) -> Iterator[str]:
         """Everything that is not as it should be in a cluster at rest."""
         cluster = self._cluster
-        for machine in self._machines():
-            if not machine.serving:
+        for machine in self.healthy():
+            if not machine.ready:
                 peers = None if machine.node is None else machine.node.peers
                 waits = "" if peers is None else f", waits for: {peers.waiting_for}"
-                yield f"{machine} does not serve: {machine.refusal}{waits}{cluster.describe(METADATA_GROUP)}"
+                yield f"{machine} is not ready: {machine.refusal}{waits}{cluster.describe(METADATA_GROUP)}"
         for raft_group in cluster.raft_groups():
             yield from self._unsettled_group(raft_group)
         for call in cluster.calls.open:
             yield f"no answer to {call}"
 
-    def _machines(self) -> list[Machine]:
+    def healthy(self) -> list[Machine]:
         """Machines that must serve."""
-        return [each for each in self._cluster.machines.values() if each.lives and not each.retired]
+        return [
+            each
+            for each in self._cluster.machines.values()
+            if each.lives and not each.retired and not each.broken
+        ]
 
     def _unsettled_group(self, raft_group: int) -> Iterator[str]:
         cluster = self._cluster
+        if self.is_stuck(raft_group):
+            return
         leader = cluster.leader(raft_group)
         if leader is None:
-            groups = [groups_of(each).get(raft_group) for each in self._machines()]
+            groups = [groups_of(each).get(raft_group) for each in self.healthy()]
             if all(group is None or not group.has_peers for group in groups):
                 return  # it has no leader until somebody asks for something
             yield f"raft group {raft_group} has no leader: {cluster.describe(raft_group)}"
             return
+        if leader.broken:
+            yield f"{leader} leads raft group {raft_group}: {cluster.describe(raft_group)}"
+        yield from self._wrong_members(leader, raft_group)
         last = groups_of(leader)[raft_group].storage.last_index()
         for machine in self._members(leader, raft_group):
             group = groups_of(machine).get(raft_group)
             applied = 0 if group is None else group.applied_index
-            if applied != last and not self._is_behind(machine, leader, raft_group):
+            if self._is_behind(machine, leader, raft_group):
+                replica = None if group is None else group.application
+                if isinstance(replica, PartitionReplica) and not replica.needs_copy:
+                    yield f"{machine}, raft group {raft_group}: needs a copy, and does not know"
+            elif applied != last:
                 yield f"{machine}, raft group {raft_group}: applied {applied} of {last}: {cluster.describe(raft_group)}"
+
+    def _wrong_members(self, leader: Machine, raft_group: int) -> Iterator[str]:
+        """All registered nodes are members of each state group, the first ones with a vote."""
+        if raft_group >= FIRST_PARTITION_GROUP or any(
+            each.broken for each in self._cluster.machines.values()
+        ):
+            return
+        assert leader.node is not None
+        registered = sorted(leader.node.metadata.registered)
+        voters = next(count for count in (5, 3, 2, 1) if count <= len(registered))
+        if raft_group != METADATA_GROUP:
+            voters = min(voters, 3)
+        state = groups_of(leader)[raft_group].storage.conf_state
+        expected = (tuple(registered[:voters]), tuple(registered[voters:]), ())
+        found = (state.voters, state.learners, state.voters_outgoing)
+        if found != expected:
+            yield f"raft group {raft_group} has members {found}, nodes are {registered}"
+
+    def is_stuck(self, raft_group: int) -> bool:
+        """True if a partition cannot go on for want of replicas: too many are broken, or wait for a
+        copy.
+        """
+        if raft_group < FIRST_PARTITION_GROUP:
+            return False
+        groups = [group for each in self.healthy() if (group := groups_of(each).get(raft_group)) is not None]
+        if not groups:
+            return True
+        voters = max(groups, key=lambda group: group.applied_index).storage.conf_state.voters
+        there = [each for each in self.healthy() if each.node is not None and each.node.node_id in voters]
+        leader = self._cluster.leader(raft_group)
+        if leader is not None:
+            there = [each for each in there if not self._is_behind(each, leader, raft_group)]
+        stuck = 2 * len(there) <= len(voters)
+        self._cluster.scene.counts["partitions without a majority"] += stuck
+        return stuck
 
     def _members(self, leader: Machine, raft_group: int) -> list[Machine]:
         """Machines with the members of a raft group."""
         state = groups_of(leader)[raft_group].storage.conf_state
         members = {*state.voters, *state.learners, *state.voters_outgoing}
-        return [each for each in self._machines() if each.node is not None and each.node.node_id in members]
+        return [each for each in self.healthy() if each.node is not None and each.node.node_id in members]
 
     def _is_behind(self, machine: Machine, leader: Machine, raft_group: int) -> bool:
         """True if a replica of a partition needs entries that the journal of its leader has not any
@@ -133,6 +182,28 @@ class Verdict:
             return _bytes_of(application)
         assert isinstance(application, StateReplica)
         return 0, content_of(application)
+
+    def check_marks(self, marks: Sequence[Call]) -> None:
+        """Check that everything that was asked for at rest was answered."""
+        for call in marks:
+            if call.outcome is not Outcome.OK:
+                partition = call.input[0] if call.what == "append" else None
+                require(
+                    partition is not None and self._is_stuck_partition(partition),
+                    f"{call}: {call.answer!r}",
+                )
+        self._cluster.scene.counts["marks"] += len(marks)
+
+    def _is_stuck_partition(self, partition: TopicPartition) -> bool:
+        leader = self._cluster.leader()
+        assert leader is not None
+        assert leader.node is not None
+        topic = leader.node.metadata.topics[partition.topic]
+        if self.is_stuck(topic.raft_groups[partition.partition]):
+            return True
+        # What another partition cannot commit takes the room of all.
+        tails = [group for each in self.healthy() for group in groups_of(each).values() if group.has_tail]
+        return any(self.is_stuck(group.raft_group) for group in tails)
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ class _History:
     Attributes:
         entries: committed entries by index.
         last: index of the newest one.
-        leaders: leader of each term.
+        leaders: process of the leader of each term.
         states: content of the application by index: end offset, digest, results of proposals.
     """
 
@@ -62,7 +62,7 @@ class _History:
     def __init__(self) -> None:
         self.entries: dict[int, _Committed] = {}
         self.last = 0
-        self.leaders: dict[int, int] = {}
+        self.leaders: dict[int, tuple[int, int]] = {}
         self.states: dict[tuple[int, str], Any] = {}
 
 
@@ -102,6 +102,8 @@ class Watches:
         self._histories: dict[int, _History] = {}
         self._watches: dict[RaftGroup, _Watch] = {}
         self._changed: dict[RaftGroup, None] = {}
+        self._secrets: dict[int, bytes] = {}
+        self._cluster_ids: dict[bytes, str] = {}
 
     @contextmanager
     def spying(self) -> Iterator[None]:
@@ -123,7 +125,7 @@ class Watches:
         ) -> None:
             for machine in watches._machines.values():
                 if machine.disk is disk:
-                    machine.recovered(recovered)
+                    watches._started(machine, recovered)
             open_log(self, disk, clock, options, recovered, *more)
 
         with ExitStack() as stack:
@@ -131,6 +133,18 @@ class Watches:
             stack.enter_context(patch.object(Driver, "drive", spy_on_drive))
             stack.enter_context(patch.object(Driver, "_apply", spy_on_apply))
             yield
+
+    def _started(self, machine: Machine, recovered: RecoveredNode) -> None:
+        """A start has read the disk, and knows whose it is."""
+        identity = recovered.identity
+        try:
+            machine.recovered(recovered)
+            secret = self._secrets.setdefault(identity.node_id, identity.secret)
+            require(secret == identity.secret, f"{machine} and another one are node {identity.node_id}")
+            self._cluster_ids.setdefault(identity.cluster_id, str(machine))
+            require(len(self._cluster_ids) == 1, f"two clusters were made: {self._cluster_ids}")
+        except ClusterFailure as failure:
+            self._scene.fail(failure)
 
     def turn(self) -> None:
         """Check everything that the last turn has changed."""
@@ -178,8 +192,9 @@ class Watches:
 
     def _elected(self, watch: _Watch, history: _History, raft: Raft) -> None:
         watch.led = raft.term
-        other = history.leaders.setdefault(raft.term, raft.id)
-        require(other == raft.id, f"{watch}: leads in term {raft.term}, and so does node {other}")
+        process = watch.machine.number, watch.machine.lives
+        other = history.leaders.setdefault(raft.term, process)
+        require(other == process, f"{watch}: leads in term {raft.term}, and so does process {other}")
         last = history.last
         if last >= raft.log.first_index():
             term = history.entries[last].term
