@@ -5,7 +5,7 @@
     for a group not led here      `not_leader`, with the leader as far as it is known
     applied already               the kept result
     in the unapplied tail         the result once it is applied
-    new                           appended; the result once it is applied
+    new                           appended as soon as there is room; the result once it is applied
     outdated                      refused: nobody waits for it
 
 When this node stops leading in the meantime the answer is `not_leader`: the entry may yet come
@@ -46,7 +46,7 @@ class ProposeAnswers:
         """Propose for a node; returns a `ProposeResponse`.
 
         Raises:
-            Unavailable: this node has no replica, or cannot take records at the moment.
+            Unavailable: this node has no replica.
             PixyError: the result of the proposal.
         """
         request = ProposeRequest.FromString(payload)
@@ -76,10 +76,9 @@ class ProposeAnswers:
             return FailedPrecondition(f"{proposal} is outdated")
         if isinstance(known, (int, PixyError)):
             return known
-        result = self._driver.watched.watch(group.raft_group, proposal)
-        if known is Novelty.NEW and not self._driver.propose_for(group, kind, payload, proposal):
-            self._driver.watched.forget(group.raft_group, proposal)
-            return Unavailable("the leader cannot take records at the moment")
+        if known is Novelty.NEW:
+            self._driver.propose_for(group, kind, payload, proposal)
         # Another attempt may wait for the same result.
-        outcome: int | PixyError | LeadershipLost = await asyncio.shield(result)
+        result = asyncio.shield(self._driver.watched.watch(group.raft_group, proposal))
+        outcome: int | PixyError | LeadershipLost = await result
         return outcome

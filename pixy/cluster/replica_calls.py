@@ -13,11 +13,10 @@ Nodes that cannot be reached come last, because a connection may be up again bef
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pixy.cluster.peer_messages import PeerMethod
 from pixy.errors import CorruptData, DeadlineExceeded, PixyError, Unavailable
-from pixy.peers import PeerChannel
 from pixy.records import TopicPartition
 from pixy.retries import Backoff
 
@@ -40,6 +39,15 @@ class RemotePartition(NamedTuple):
     replicas: tuple[int, ...]
 
 
+class CallPeer(Protocol):
+    """The calls of a `PeerChannel`."""
+
+    async def call(
+        self, node_id: int, method: int, payload: bytes, timeout: float, *, bulk: bool = False
+    ) -> bytes:
+        """As `PeerChannel.call`."""
+
+
 class ReplicaCalls:
     """Calls of one node.
 
@@ -51,7 +59,7 @@ class ReplicaCalls:
         leaders: leader of each raft group that this node has no replica of, as far as it was told.
     """
 
-    def __init__(self, channel: PeerChannel, is_up: Callable[[int], bool]) -> None:
+    def __init__(self, channel: CallPeer, is_up: Callable[[int], bool]) -> None:
         self._channel = channel
         self._is_up = is_up
         self._loop = asyncio.get_running_loop()

@@ -40,10 +40,6 @@ class WatchedProposals:
             result = waiting[proposal] = asyncio.get_running_loop().create_future()
         return result
 
-    def forget(self, raft_group: int, proposal: ProposalId) -> None:
-        """A new proposal was not made."""
-        self.applied(raft_group, proposal, LeadershipLost())
-
     def applied(self, raft_group: int, proposal: ProposalId, result: Any) -> None:
         """An entry of another node was applied."""
         waiting = self._waiting.get(raft_group)

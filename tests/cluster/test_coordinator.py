@@ -212,3 +212,16 @@ def test_a_topic_without_subscribers_has_no_consumer_groups() -> None:
     assert (shared.consumers("b"), set(shared.consumers("a"))) == ({}, {"group"})
     shared.leave(one)
     assert (shared.consumers("a"), shared._by_topic) == ({}, {})
+
+
+def test_a_restart_takes_all_partitions_and_assigns_them_anew() -> None:
+    shared = coordinator()
+    one, two, other = Consumer("one", "a"), Consumer("two", "a"), Consumer("three", "a", group="other")
+    for member in (one, two, other):
+        shared.join(member)
+    before = [list(member.told) for member in (one, two, other)]
+    shared.restart("group")
+    shared.restart("unknown")
+    assert one.told[len(before[0]) :] == [{}, {"a": [0, 1]}]
+    assert two.told[len(before[1]) :] == [{}, {"a": [2, 3]}]
+    assert other.told == before[2]

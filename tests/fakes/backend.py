@@ -483,6 +483,11 @@ class FakeBackend:
         partitions[partition.partition] = replace(partitions[partition.partition], leader=leader)
         self._topics[topic.name] = replace(topic, version=topic.version + 1, partitions=tuple(partitions))
 
+    def set_led_here(self, topic: str, *partitions: int) -> None:
+        """Set the partitions that this process is said to lead."""
+        known = self._known(topic)
+        self._topics[topic] = replace(known, version=known.version + 1, led_here=partitions)
+
     def waiting_fetches(self, partition: TopicPartition) -> int:
         """Number of fetches that wait at the end of a partition."""
         return len(self._log(partition).waiters)

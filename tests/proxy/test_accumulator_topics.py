@@ -93,6 +93,17 @@ async def test_records_without_a_key_avoid_partitions_without_a_leader(partition
     assert set(await partitions_of(accumulators, 200)) == {0, 1, 3}
 
 
+@pytest.mark.parametrize("partitioner", ["hash", "murmur2", "random", "roundrobin"])
+async def test_records_without_a_key_go_to_partitions_that_this_process_leads(partitioner: str) -> None:
+    accumulators, backend, _ = await make(ProducerConfig(partitioner=partitioner), partitions=4)
+    backend.set_led_here(TOPIC, 1, 3)
+    await described(backend, 2, -1)
+    assert set(await partitions_of(accumulators, 200)) == {1, 3}
+    backend.set_led_here(TOPIC)
+    await described(backend, 2, 7)
+    assert set(await partitions_of(accumulators, 200)) == {0, 1, 2, 3}
+
+
 async def test_records_without_a_key_leave_a_partition_that_loses_its_leader_while_they_gather() -> None:
     accumulators, backend, answers = await make(partitions=2)
     backend.hold_appends()

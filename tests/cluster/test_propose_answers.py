@@ -1,0 +1,139 @@
+"""Proposals of a node without a replica, at the nodes that have one."""
+
+import asyncio
+
+import pytest
+
+from pixy.cluster.propose_answers import ProposeAnswers
+from pixy.cluster.raft_group import RaftGroup
+from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
+from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
+from tests.cluster.drivers import BATCH, COMMAND, GROUP, DriverNetwork, DriverNode, batch_of
+
+STRANGER = 4
+
+
+class Asked:
+    """The answers of one node."""
+
+    def __init__(self, node: DriverNode) -> None:
+        self._answers = ProposeAnswers(node.driver, self._find)
+        self._group: RaftGroup | None = node.group
+
+    def _find(self, raft_group: int) -> RaftGroup | None:
+        return self._group if raft_group == GROUP else None
+
+    def propose(
+        self, sequence: int, *values: bytes, kind: int = BATCH, raft_group: int = GROUP, incarnation: int = 1
+    ) -> asyncio.Task[ProposeResponse]:
+        request = ProposeRequest(
+            raft_group=raft_group,
+            kind=kind,
+            payload=bytes(batch_of(*values)),
+            incarnation=incarnation,
+            sequence=sequence,
+        )
+        return asyncio.create_task(self._ask(request))
+
+    async def _ask(self, request: ProposeRequest) -> ProposeResponse:
+        answer = await self._answers.answer(STRANGER, request.SerializeToString())
+        return ProposeResponse.FromString(answer)
+
+
+async def test_the_answer_comes_once_the_leader_has_applied_the_entry(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network[2].holds_writes = network[3].holds_writes = True
+    asked = Asked(leader)
+    first, second = asked.propose(1, b"a", b"b"), asked.propose(2, b"c")
+    await network.run()
+    assert not first.done()
+    network[3].holds_writes = False
+    await network.run()
+    assert [(await each).offset for each in (first, second)] == [0, 2]
+    assert network[3].application.applied == [b"a", b"b", b"c"]
+
+
+async def test_a_repetition_waits_for_its_original_and_gets_its_result(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    asked = Asked(leader)
+    await network.run()
+    network[2].holds_writes = network[3].holds_writes = True
+    attempts = [asked.propose(1, b"a"), asked.propose(1, b"a")]
+    await network.run()
+    attempts[0].cancel()
+    network[2].holds_writes = network[3].holds_writes = False
+    await network.run()
+    assert (await attempts[1]).offset == 0
+    assert (await asked.propose(1, b"a")).offset == 0
+    assert leader.application.applied == [b"a"]
+
+
+async def test_a_follower_names_the_leader(network: DriverNetwork) -> None:
+    asked = Asked(network[1])
+    response = await asked.propose(1, b"a")
+    assert (response.not_leader, response.leader) == (True, 0), "there is none"
+    await network.elect(2)
+    response = await asked.propose(1, b"a")
+    assert (response.not_leader, response.leader) == (True, 2)
+
+
+async def test_a_lost_leadership_ends_the_wait_and_the_next_leader_knows_the_rest(
+    network: DriverNetwork,
+) -> None:
+    leader = await network.elect(1)
+    network[3].holds_writes = True
+    attempt = Asked(leader).propose(1, b"a")
+    await asyncio.sleep(0)
+    leader.write()
+    network.deliver()
+    network.cut = {1}
+    await network.run()
+    network[3].holds_writes = False
+    await network.tick(30)
+    assert not attempt.done()
+    network.cut = set()
+    await network.tick(2)
+    assert (await attempt).not_leader
+    next_leader = next(network[each] for each in (2, 3) if network[each].group.leads)
+    repeated = Asked(next_leader).propose(1, b"a")
+    await network.run()
+    assert (await repeated).offset == 0
+    assert next_leader.application.applied == [b"a"]
+
+
+async def test_what_a_leader_has_no_room_for_waits_and_is_proposed_once(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    asked = Asked(leader)
+    leader.room = -1
+    large = bytes(1 << 20)
+    attempts = [asked.propose(1, large), asked.propose(1, large)]
+    await network.run()
+    assert not any(each.done() for each in attempts)
+    leader.room = 1 << 30
+    leader.driver.resume()
+    await network.run()
+    assert [(await each).offset for each in attempts] == [0, 0]
+    assert leader.application.applied == [large]
+
+
+async def test_a_deleted_partition_answers_with_its_error(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network[2].holds_writes = network[3].holds_writes = True
+    attempt = Asked(leader).propose(1, b"a")
+    await network.run()
+    leader.driver.remove(leader.group, UnknownPartition("topic was deleted"))
+    with pytest.raises(UnknownPartition, match="topic was deleted"):
+        await attempt
+
+
+async def test_what_cannot_be_proposed_is_refused(network: DriverNetwork) -> None:
+    asked = Asked(await network.elect(1))
+    with pytest.raises(Unavailable, match="node 1 has no replica of raft group 7"):
+        await asked.propose(1, b"a", raft_group=7)
+    with pytest.raises(FailedPrecondition, match=f"kind {int(COMMAND)} is not proposed for other nodes"):
+        await asked.propose(1, b"a", kind=COMMAND)
+    accepted = asked.propose(1, b"a", incarnation=2)
+    await network.run()
+    await accepted
+    with pytest.raises(FailedPrecondition, match="is outdated"):
+        await asked.propose(2, b"b", incarnation=1)
