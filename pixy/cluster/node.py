@@ -615,7 +615,9 @@ class Node:
             self._time.is_certain = self.peers.is_clock_certain
             self.peers.attach(self._log, recovered.identity, self.state_groups, self._duties())
             self.calls = ReplicaCalls(self.peers.channel, self.peers.members.is_up)
-            self.remote = RemoteProposals(self._log.driver, self.incarnation, self.calls, report_to_loop)
+            self.remote = RemoteProposals(
+                self.node_id, self.incarnation, self.calls, report_to_loop, self._log.driver.sequences
+            )
         self.reads = ConfirmedReads(self._log.driver, group_name)
         self._cold_reads = ColdReads(
             self._disk,

@@ -75,12 +75,20 @@ class Sequences:
 
     Attributes:
         next: of the next one. Invariant: above all that were used by this process.
+        in_flight: proposals in flight by sequence, of each way to propose. The window is one for
+            all: the group remembers the last results of this node, whichever way they went.
     """
 
-    __slots__ = ("next",)
+    __slots__ = ("in_flight", "next")
 
     def __init__(self) -> None:
         self.next = 1
+        self.in_flight: list[dict[int, Proposal]] = []
+
+    @property
+    def are_used_up(self) -> bool:
+        """True while the next one would be outside of the window."""
+        return any(each and self.next - next(iter(each)) >= WINDOW for each in self.in_flight)
 
 
 class Proposer(NamedTuple):
@@ -138,6 +146,7 @@ class Proposals:
         self._sequences = proposer.sequences_of(group.raft_group)
         # By sequence, ascending.
         self._in_flight: dict[int, Proposal] = {}
+        self._sequences.in_flight.append(self._in_flight)
         self._waiting: deque[Proposal] = deque()
         # True during `pump` and `propose_again`: what callers propose meanwhile comes behind.
         self._proposing = False
@@ -289,8 +298,10 @@ class Proposals:
             proposal.done(error)
 
     def _may_go(self, kind: EntryType, size: int) -> bool:
-        in_flight = self._in_flight
-        if in_flight and self._sequences.next - next(iter(in_flight)) >= WINDOW:
+        sequences, in_flight = self._sequences, self._in_flight
+        if in_flight and sequences.next - next(iter(in_flight)) >= WINDOW:
+            return False
+        if len(sequences.in_flight) > 1 and sequences.are_used_up:
             return False
         if not self._group.leads:
             return self._leader_elsewhere()

@@ -12,9 +12,8 @@ its partition, whose id nobody gets again.
 import asyncio
 from collections.abc import Iterable
 
-from pixy.cluster.driver import Driver
 from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.proposals import Done, Proposals, Proposer
+from pixy.cluster.proposals import Done, Proposals, Proposer, Sequences
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
@@ -57,17 +56,22 @@ class RemoteProposals:
     """Proposals of one node.
 
     Args:
-        driver: of the groups that this node has replicas of.
-        incarnation: of this node.
+        node_id, incarnation: of this node.
         calls: to the replicas.
         on_fault: called with an exception that is a bug.
+        sequences: see `Proposer`.
     """
 
-    def __init__(self, driver: Driver, incarnation: int, calls: ReplicaCalls, on_fault: OnFault) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        incarnation: int,
+        calls: ReplicaCalls,
+        on_fault: OnFault,
+        sequences: dict[int, Sequences] | None = None,
+    ) -> None:
         self._calls = calls
-        self._proposer = Proposer(
-            driver.node_id, incarnation, _has_room, _append, self._forward, driver.sequences
-        )
+        self._proposer = Proposer(node_id, incarnation, _has_room, _append, self._forward, sequences)
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(on_fault)
         self._timer: asyncio.TimerHandle | None = None

@@ -92,7 +92,7 @@ def test_a_partition_whose_replica_waits_for_a_copy_is_served_by_the_others(tmp_
         node = next(node for node in cluster.nodes.values() if node is not leader_of(cluster))
         replica = node.node.partition(TOPIC)
         assert replica is not None
-        written = []
+        written: list[bytes] = []
         for needs_copy in (False, True, False, True):
             replica.needs_copy = needs_copy
             for _ in range(10):

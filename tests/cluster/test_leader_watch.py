@@ -74,7 +74,7 @@ def test_fetches_are_woken_when_their_partition_has_had_no_leader_for_long(tmp_p
         assert not watch.is_leaderless(leaderless)
         await asyncio.sleep(0.2)
         waiters = [asyncio.get_running_loop().create_future() for _ in range(2)]
-        led.waiters, leaderless.waiters = {waiters[0]}, {waiters[1]}
+        led.waiters, leaderless.waiters = {waiters[0]: None}, {waiters[1]: None}
         watch.look(metadata, list)
         assert [each.done() for each in waiters] == [False, True]
         assert (watch.is_leaderless(led), watch.is_leaderless(leaderless)) == (False, True)

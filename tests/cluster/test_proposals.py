@@ -476,3 +476,18 @@ def test_batches_of_one_entry_that_was_applied_get_their_offsets() -> None:
     bench.application.rows.record(id_of(1), 70)
     bench.lead(5)
     assert results == {10.0: 70, 20.0: 71}
+
+
+def test_two_ways_to_propose_share_a_window() -> None:
+    bench = Bench()
+    bench.lead(3)
+    sequences = bench.proposer.sequences_of(bench.group.raft_group)
+    elsewhere = dict.fromkeys([1], Proposal(COMMAND, b"elsewhere", lambda _: None, float("inf"), 0))
+    sequences.in_flight.append(elsewhere)
+    sequences.next = 2
+    for number in range(WINDOW):
+        bench.submit(b"%d" % number)
+    assert len(bench.appended) == WINDOW - 1, "the group keeps the results of the last WINDOW sequences"
+    elsewhere.clear()
+    bench.proposals.pump()
+    assert [proposal.sequence for _, proposal in bench.appended] == list(range(2, WINDOW + 2))

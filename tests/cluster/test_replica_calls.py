@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pixy.cluster.peer_messages import Method
+from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
 from pixy.errors import CorruptData, DeadlineExceeded, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.records import TopicPartition
@@ -29,7 +29,7 @@ class Asking:
         return answer
 
     async def call(self, timeout: float = 0.0) -> bytes:
-        return await self.calls.call(TARGET, Method.FETCH, b"payload", timeout, 1.0)
+        return await self.calls.call(TARGET, PeerMethod.FETCH, b"payload", timeout, 1.0)
 
 
 async def test_the_leader_is_asked_first_if_it_is_known() -> None:
@@ -96,7 +96,7 @@ async def test_replicas_are_asked_again_until_the_time_is_over() -> None:
 async def test_a_partition_without_other_replicas_is_unavailable() -> None:
     asking = Asking()
     with pytest.raises(Unavailable, match=r"answers \(nodes: none\): there is none"):
-        await asking.calls.call(TARGET._replace(replicas=()), Method.FETCH, b"", 0.0, 1.0)
+        await asking.calls.call(TARGET._replace(replicas=()), PeerMethod.FETCH, b"", 0.0, 1.0)
 
 
 async def test_the_candidates_are_each_named_once() -> None:
