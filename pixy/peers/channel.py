@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
-from pixy.errors import Unavailable
+from pixy.errors import ShuttingDown, Unavailable
 from pixy.peers.activity import LATE_S
 from pixy.peers.address import Address
 from pixy.peers.dialling import Destination, KeptLink, dial
@@ -184,6 +184,8 @@ class PeerChannel:
             dialled.link.close("answered", tell=False)
 
     async def _dial_passing(self, address: Address, timeout: float) -> DialledLink:
+        if self.stopped:
+            raise ShuttingDown
         destination = self._destination(address, LinkPurpose.PASSING)
         try:
             async with asyncio.timeout(timeout):
@@ -203,7 +205,9 @@ class PeerChannel:
     def judge(self, peer: Hello, then: Callable[[str | None], None]) -> None:
         """See `Judge`."""
         rivals = list(self._rivals(peer))
-        if not rivals:
+        if self.stopped:
+            then("the node stops")
+        elif not rivals:
             then(self._hooks.admit(peer))
         elif peer.incarnation <= max(rival.incarnation for _, rival in rivals):
             then(_duplicate(peer, rivals[0][1]))
@@ -213,9 +217,6 @@ class PeerChannel:
 
     def accepted(self, link: PeerLink, peer: Greeting) -> None:
         """See `Acceptor`."""
-        if self.stopped:
-            link.close("the node stops")
-            return
         hello, purpose = peer.hello, peer.purpose
         if purpose is not LinkPurpose.PASSING:
             for each in list(self._accepted):

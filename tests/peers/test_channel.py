@@ -437,6 +437,7 @@ def test_a_stop_ends_calls_in_both_directions() -> None:
         try:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
+            await asyncio.sleep(0.5)
             cancelled.append(caller.node_id)
             raise
         return b""
@@ -454,7 +455,7 @@ def test_a_stop_ends_calls_in_both_directions() -> None:
         found = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(each) for each in found] == [Unavailable, Unavailable]
         assert "the node stops" in str(found[0])
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)
         assert cancelled == [1, 2]
         assert not two.channel.send(1, 1, [b"x"])
 

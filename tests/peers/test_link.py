@@ -208,6 +208,17 @@ async def test_connections_in_their_handshake_are_bounded() -> None:
             await fourth.open(hello=hello_of(8))
 
 
+async def test_a_node_that_stops_accepts_nobody() -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        node.admit = lambda _: "asked after its end"
+        peer.send(HELLO, Greeting(hello_of(9), LinkPurpose.MAIN, bytes(32), False).encode())
+        assert (await peer.read())[0] == HELLO
+        assert (await peer.read())[0] == PROOF
+        await node.channel.stop()
+        peer.send(PROOF)
+        assert await peer.reason() == "the node stops"
+
+
 async def test_a_connection_of_the_same_process_replaces_the_old_one() -> None:
     async with one_node() as node, raw_peer(node) as old, raw_peer(node) as new, raw_peer(node) as bulk:
         await old.open()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from pixy.errors import DeadlineExceeded, FailedPrecondition, PeerRefused, Unavailable
+from pixy.errors import DeadlineExceeded, FailedPrecondition, PeerRefused, ShuttingDown, Unavailable
 from pixy.peers import Hello, PeerOptions, TcpNetwork
 from tests.fakes.waiting import until
 from tests.peers.support import LOOPBACK, PeerNode, hello_of, peer_nodes
@@ -127,6 +127,8 @@ async def test_clusters_share_a_socket_and_are_told_apart() -> None:
         with pytest.raises(PeerRefused, match='cluster "later" starts on the node that was dialled'):
             await later.channel.ask(one.address, 60.0)
         await one.channel.stop()
+        with pytest.raises(ShuttingDown):
+            await one.channel.ask(one.address, 60.0)
         with pytest.raises(PeerRefused, match='cluster "default" stops on the node that was dialled'):
             await PeerNode(hello_of(4), TcpNetwork(), options).channel.ask(one.address, 60.0)
         await other.stop()
