@@ -181,10 +181,16 @@ class Daemon:
         config, cluster = self._config, self._config.cluster
         if not config.peer_addr or all(each.kind != "embedded" for each in config.proxies.values()):
             return
+        embedded = {name: each for name, each in config.proxies.items() if each.kind == "embedded"}
+        # A call or message has a record batch at most, and the entries of a replica some of them.
+        largest = max(each.producer.max_message_bytes for each in embedded.values())
         tls = cluster.tls
         certificates = PeerCertificates(tls.cert_file, tls.key_file, tls.ca_file) if tls.cert_file else None
         options = PeerOptions(
             Address.parse(config.peer_addr),
+            clusters=frozenset(embedded),
+            main_bytes_max=max(PeerOptions.main_bytes_max, 4 * largest),
+            bulk_bytes_max=max(PeerOptions.bulk_bytes_max, 4 * largest),
             secret=read_secret(cluster.secret_file) if cluster.secret_file else b"",
             mutual_tls=certificates is not None,
         )

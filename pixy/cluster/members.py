@@ -23,10 +23,16 @@ from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStart
 from pixy.peers import Address, Hello, PeerChannel
 from pixy.raft import Message
+from pixy.raft.sizes import payload_size
 
 __all__ = ["Members", "PeerNode"]
 
 log = structlog.get_logger(__name__)
+
+_FRAME_BYTES = 4 << 20
+"""Payload of entries from which on a frame takes no more: larger than any batch of usual clients,
+and far below what a connection refuses.
+"""
 
 CLOCK_OFF_MS = 60_000
 """Difference to the median of the nodes' clocks from which on a node decides nothing by its own."""
@@ -188,7 +194,15 @@ class Members:
 
     def send_raft(self, node_id: int, messages: Sequence[tuple[int, Message]]) -> None:
         """As `Send`."""
-        self._channel.send(node_id, MessageKind.RAFT, encode_raft(messages))
+        begin = size = 0
+        for at, (_, message) in enumerate(messages):
+            if message.entries:
+                entries = payload_size(message.entries)
+                if size and size + entries > _FRAME_BYTES:
+                    self._channel.send(node_id, MessageKind.RAFT, encode_raft(messages[begin:at]))
+                    begin, size = at, 0
+                size += entries
+        self._channel.send(node_id, MessageKind.RAFT, encode_raft(messages[begin:] if begin else messages))
 
     def forward(self, node_id: int, proposal: Forwarded) -> None:
         """Send a proposal to the node that leads its group; all of an iteration leave together."""
@@ -199,7 +213,13 @@ class Members:
     def _send_forwarded(self) -> None:
         forwarded, self._forwarded = self._forwarded, {}
         for node_id, parts in forwarded.items():
-            self._channel.send(node_id, MessageKind.PROPOSALS, parts)
+            begin = size = 0
+            for at in range(0, len(parts), 2):  # header and payload
+                if size and size + len(parts[at + 1]) > _FRAME_BYTES:
+                    self._channel.send(node_id, MessageKind.PROPOSALS, parts[begin:at])
+                    begin, size = at, 0
+                size += len(parts[at + 1])
+            self._channel.send(node_id, MessageKind.PROPOSALS, parts[begin:])
 
     def beat(self, beat: Beat) -> None:
         """Tell the others what this node is."""

@@ -484,6 +484,8 @@ class NodePeers:
             raise Unavailable(f"node {self._options.address} is starting")
         if method == PeerMethod.JOIN:
             return await self._register(JoinRequest.FromString(payload))
+        if not caller.node_id or caller.cluster_id != self._cluster_id:
+            raise FailedPrecondition("only nodes of this cluster may call, and others to join it")
         if method == PeerMethod.FETCH_SNAPSHOT:
             return await self._serving.answer(payload)
         handler = self._duties.methods.get(method)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pixy.cluster.driver_options import RAFT_CONFIG
-from pixy.cluster.proposals import Proposals, Proposer, Repeated
+from pixy.cluster.proposals import Proposal, Proposals, Proposer, Repeated
 from pixy.cluster.proposer_rows import WINDOW, ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
@@ -51,8 +51,8 @@ class Bench:
         self.application = Stamping()
         self.group.application = self.application
         self.group.stamp = self.application.stamp
-        proposer = Proposer(1, 4, self._has_room, self._append, self._forward)
-        self.proposals = Proposals(self.group, proposer)
+        self.proposer = Proposer(1, 4, self._has_room, self._append, self._forward, {})
+        self.proposals = Proposals(self.group, self.proposer)
 
     def _has_room(self, _: RaftGroup, size: int) -> bool:
         self.asked.append(size)
