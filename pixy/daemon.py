@@ -186,11 +186,12 @@ class Daemon:
         largest = max(each.producer.max_message_bytes for each in embedded.values())
         tls = cluster.tls
         certificates = PeerCertificates(tls.cert_file, tls.key_file, tls.ca_file) if tls.cert_file else None
+        defaults = PeerOptions()
         options = PeerOptions(
             Address.parse(config.peer_addr),
             clusters=frozenset(embedded),
-            main_bytes_max=max(PeerOptions.main_bytes_max, 4 * largest),
-            bulk_bytes_max=max(PeerOptions.bulk_bytes_max, 4 * largest),
+            main_bytes_max=max(defaults.main_bytes_max, 4 * largest),
+            bulk_bytes_max=max(defaults.bulk_bytes_max, 4 * largest),
             secret=read_secret(cluster.secret_file) if cluster.secret_file else b"",
             mutual_tls=certificates is not None,
         )
