@@ -120,9 +120,12 @@ class EmbeddedBackend:
             raise ShuttingDown
 
     def _check_running(self) -> None:
+        self._check_not_stopped()
+        self._start.check()
+
+    def _check_not_stopped(self) -> None:
         if self._stopped:
             raise ShuttingDown
-        self._start.check()
 
     def _check_writable(self) -> None:
         self._check_running()
@@ -351,7 +354,8 @@ class EmbeddedBackend:
     # --- nodes ------------------------------------------------------------------------------------
 
     async def cluster_status(self) -> ClusterStatus:
-        self._check_running()
+        # Also while the node waits for others: it says for whom.
+        self._check_not_stopped()
         return await self._node.status()
 
     async def remove_node(self, node_id: int) -> None:

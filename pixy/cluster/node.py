@@ -426,7 +426,9 @@ class Node:
     async def status(self) -> ClusterStatus:
         """Status of the cluster, with what the other nodes know of raft groups."""
         own = self._own_status()
-        return own if self.peers is None else merged(own, await self.peers.ask_status())
+        if self.peers is None or self._starting:
+            return own
+        return merged(own, await self.peers.ask_status())
 
     def _own_status(self) -> ClusterStatus:
         """Status of the cluster as this node knows it by itself."""
