@@ -62,6 +62,7 @@ class Machine:
         stopping: the process is being stopped.
         lives: number of processes so far.
         slow_s: largest additional delay of its disk.
+        busy_until: virtual time until which its disk is still as slow as it was.
         retired: never started again by itself.
         broken: it stays as it is for good: deaf, slow, paused or down.
         suspect: its disk was replaced or damaged: it may refuse to start.
@@ -95,7 +96,7 @@ class Machine:
         self.serving = False
         self.stopping = False
         self.lives = 0
-        self.slow_s = 0.0
+        self.slow_s = self.busy_until = 0.0
         self.retired = self.broken = False
         self.suspect = False
         self.fails_reads = False
@@ -320,6 +321,10 @@ class Machine:
 
         def delay() -> float:
             usual = rng.choice(_DELAYS_S)
-            return usual + rng.random() * self.slow_s if self.slow_s else usual
+            if not self.slow_s:
+                return usual
+            slow = usual + rng.random() * self.slow_s
+            self.busy_until = max(self.busy_until, self._scene.now + slow)
+            return slow
 
         return SimulatedWorker(self.disk, rng, interleaves=self._interleaves, delay=delay)

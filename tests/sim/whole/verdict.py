@@ -42,6 +42,8 @@ class Verdict:
                 peers = None if machine.node is None else machine.node.peers
                 waits = "" if peers is None else f", waits for: {peers.waiting_for}"
                 yield f"{machine} is not ready: {machine.refusal}{waits}{cluster.describe(METADATA_GROUP)}"
+            if machine.busy_until > cluster.scene.now:
+                yield f"the disk of {machine} was slow"
         for raft_group in cluster.raft_groups():
             yield from self._unsettled_group(raft_group)
         for call in cluster.calls.open:
@@ -184,26 +186,42 @@ class Verdict:
         return 0, content_of(application)
 
     def check_marks(self, marks: Sequence[Call]) -> None:
-        """Check that everything that was asked for at rest was answered."""
+        """Check that everything that was asked for at rest was answered, as far as partitions have
+        replicas that can answer.
+        """
         for call in marks:
             if call.outcome is not Outcome.OK:
-                partition = call.input[0] if call.what == "append" else None
-                require(
-                    partition is not None and self._is_stuck_partition(partition),
-                    f"{call}: {call.answer!r}",
-                )
+                require(self._is_excused(call), f"{call}: {call.answer!r}")
         self._cluster.scene.counts["marks"] += len(marks)
 
-    def _is_stuck_partition(self, partition: TopicPartition) -> bool:
+    def _is_excused(self, call: Call) -> bool:
         leader = self._cluster.leader()
         assert leader is not None
         assert leader.node is not None
-        topic = leader.node.metadata.topics[partition.topic]
-        if self.is_stuck(topic.raft_groups[partition.partition]):
-            return True
-        # What another partition cannot commit takes the room of all.
-        tails = [group for each in self.healthy() for group in groups_of(each).values() if group.has_tail]
-        return any(self.is_stuck(group.raft_group) for group in tails)
+        topics = leader.node.metadata.topics
+        if call.what == "offset ranges":
+            return any(map(self.is_stuck, topics[call.input].raft_groups))
+        if call.what != "append":
+            return False
+        topic, number = call.input[0]
+        raft_group = topics[topic].raft_groups[number]
+        # A replica that has come to need a copy since does not learn of its node's proposals.
+        group = groups_of(call.machine).get(raft_group)
+        replica = None if group is None else group.application
+        misses = isinstance(replica, PartitionReplica) and replica.needs_copy
+        return misses or self.is_stuck(raft_group) or self._is_room_taken()
+
+    def _is_room_taken(self) -> bool:
+        """True if a node has entries that it can neither commit nor replace: what they take of the
+        room for proposals, all partitions lack.
+        """
+        for machine in self.healthy():
+            for group in groups_of(machine).values():
+                leader = self._cluster.leader(group.raft_group)
+                lost = leader is None or self._is_behind(machine, leader, group.raft_group)
+                if group.has_tail and (lost or self.is_stuck(group.raft_group)):
+                    return True
+        return False
 
     # --- the end ----------------------------------------------------------------------------------
 
