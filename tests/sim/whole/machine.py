@@ -65,6 +65,7 @@ class Machine:
         busy_until: virtual time until which its disk is still as slow as it was.
         retired: never started again by itself.
         broken: it stays as it is for good: deaf, slow, paused or down.
+        stranger: its node belongs to another cluster.
         suspect: its disk was replaced or damaged: it may refuse to start.
         fails_reads: reads of its disk may have failed.
         refusal: error of the last start that was refused.
@@ -97,7 +98,7 @@ class Machine:
         self.stopping = False
         self.lives = 0
         self.slow_s = self.busy_until = 0.0
-        self.retired = self.broken = False
+        self.retired = self.broken = self.stranger = False
         self.suspect = False
         self.fails_reads = False
         self.refusal: BaseException | None = None
@@ -246,7 +247,7 @@ class Machine:
         self.life = self.process = self._task = None
         self.serving = False
         self.disk.on_ended = lambda: None
-        self._scene.loop.outside(0, self._on_end, self, life, power)
+        self._on_end(self, life, power)
 
     # --- pauses -----------------------------------------------------------------------------------
 

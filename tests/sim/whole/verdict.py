@@ -8,7 +8,7 @@ from zlib import crc32
 from pixy.cluster import PartitionReplica
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.replica import StateReplica
-from pixy.records import TopicPartition, read_records, split_batches
+from pixy.records import read_records, split_batches
 from tests.sim.cluster.history import message_id, require
 from tests.sim.whole.calls import Call, Outcome
 from tests.sim.whole.cluster import Cluster
@@ -52,9 +52,7 @@ class Verdict:
     def healthy(self) -> list[Machine]:
         """Machines that must serve."""
         return [
-            each
-            for each in self._cluster.machines.values()
-            if each.lives and not each.retired and not each.broken
+            each for each in self._cluster.ordinary() if each.lives and not each.retired and not each.broken
         ]
 
     def _unsettled_group(self, raft_group: int) -> Iterator[str]:
@@ -84,9 +82,7 @@ class Verdict:
 
     def _wrong_members(self, leader: Machine, raft_group: int) -> Iterator[str]:
         """All registered nodes are members of each state group, the first ones with a vote."""
-        if raft_group >= FIRST_PARTITION_GROUP or any(
-            each.broken for each in self._cluster.machines.values()
-        ):
+        if raft_group >= FIRST_PARTITION_GROUP or any(each.broken for each in self._cluster.ordinary()):
             return
         assert leader.node is not None
         registered = sorted(leader.node.metadata.registered)
