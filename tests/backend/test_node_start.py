@@ -117,7 +117,7 @@ def test_an_error_behind_the_wait_is_a_fault_of_the_node(tmp_path: Path) -> None
         (foreign / f"{0:020}.log").write_bytes(b"foreign")
         await alone.begin()
         assert alone.faults == []
-        await cluster[3].start()
+        await cluster[3].begin()
         await until(lambda: alone.faults)
         assert isinstance(alone.faults.pop(), DataDirectoryError)
         await refused(alone, "the node is catching up")
