@@ -39,6 +39,7 @@ __all__ = [
     "BATCHES",
     "COMMAND",
     "GROUP",
+    "PROMPT_CONFIG",
     "DriverNetwork",
     "DriverNode",
     "Letter",
@@ -52,7 +53,7 @@ GROUP = 1000
 BATCH, BATCHES, COMMAND = EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES, EntryType.COMMAND
 
 
-_CONFIG = replace(RAFT_CONFIG, heartbeat_tick=1)
+PROMPT_CONFIG = replace(RAFT_CONFIG, heartbeat_tick=1)
 """One tick is enough for a leader to be heard."""
 
 
@@ -180,7 +181,7 @@ class DriverNode:
             Random(node_id),
             setup.cache_bytes,
             setup.tick_s,
-            _CONFIG,
+            PROMPT_CONFIG,
             commit_delay_s=0,
         )
         self.driver = Driver(self.journal, self._hooks(), options)
