@@ -136,7 +136,7 @@ class NodeSetup:
         voters: of its groups.
         recovered: what a start has found in the journal.
         incarnation: number of its start.
-        cache_bytes, tick_s: see `DriverOptions`.
+        cache_bytes, tick_s, commit_delay_s: see `DriverOptions`.
         wire: where its messages go.
     """
 
@@ -145,6 +145,7 @@ class NodeSetup:
     incarnation: int = 1
     cache_bytes: int = 1 << 20
     tick_s: float = 0.1
+    commit_delay_s: float = 0.0
     wire: list[Letter] = field(default_factory=list)
 
 
@@ -182,7 +183,7 @@ class DriverNode:
             setup.cache_bytes,
             setup.tick_s,
             PROMPT_CONFIG,
-            commit_delay_s=0,
+            setup.commit_delay_s,
         )
         self.driver = Driver(self.journal, self._hooks(), options)
         self.application = PayloadLog()
@@ -315,7 +316,7 @@ class DriverNetwork:
         self.nodes: dict[int, DriverNode] = {}
         common = setup or NodeSetup()
         for node_id in node_ids:
-            own = NodeSetup(node_ids, cache_bytes=common.cache_bytes, tick_s=common.tick_s, wire=self.wire)
+            own = replace(common, voters=node_ids, wire=self.wire)
             self.nodes[node_id] = DriverNode(directory / str(node_id), node_id, own).bind()
 
     def __getitem__(self, node_id: int) -> DriverNode:
