@@ -137,7 +137,8 @@ class Members:
             return
         member = self._members.setdefault(node_id, PeerNode(node_id, ""))
         if member.address != address:
-            member.address = address
+            # The connection to the former address ends without a word.
+            member.address, member.up = address, False
             self._channel.connect(node_id, Address.parse(address))
 
     def admit(self, hello: Hello) -> str | None:
@@ -152,6 +153,10 @@ class Members:
         return reason
 
     def _judge(self, hello: Hello) -> str | None:
+        try:
+            Address.parse(hello.address)
+        except ValueError as error:
+            return f"node {hello.node_id} cannot be reached at the address that it gives: {error}"
         known = self._registered().get(hello.node_id)
         if known is not None:
             reason = why_refused(known, hello.secret, hello.incarnation, hello.process)

@@ -20,7 +20,7 @@ from pixy.clock import Clock
 from pixy.cluster.applied_positions import AppliedPositionWriter
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.driver import Driver
-from pixy.cluster.driver_options import CACHE_BYTES, RAFT_CONFIG, DriverHooks, DriverOptions
+from pixy.cluster.driver_options import CACHE_BYTES, COMMIT_DELAY_S, RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.cluster.entry_loading import EntryLoading
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.incarnation import Incarnation
@@ -66,6 +66,7 @@ class LogPeers:
         random: source of randomness for election timeouts.
         config: options of the Raft core.
         cache_bytes: limit of the applied entries in memory, for nodes that are close behind.
+        commit_delay_s: see `DriverOptions`.
     """
 
     send: Callable[[int, Sequence[tuple[int, Message]]], None] = _no_peer
@@ -75,6 +76,7 @@ class LogPeers:
     random: RandomSource = field(default_factory=Random)
     config: RaftConfig = RAFT_CONFIG
     cache_bytes: int = CACHE_BYTES
+    commit_delay_s: float = COMMIT_DELAY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,12 @@ class NodeLog:
                 leader_changed=peers.leader_changed,
             ),
             DriverOptions(
-                node_id, self.incarnation.number, peers.random, peers.cache_bytes, config=peers.config
+                node_id,
+                self.incarnation.number,
+                peers.random,
+                peers.cache_bytes,
+                config=peers.config,
+                commit_delay_s=peers.commit_delay_s,
             ),
         )
 

@@ -39,6 +39,7 @@ __all__ = [
     "BATCHES",
     "COMMAND",
     "GROUP",
+    "PROMPT_CONFIG",
     "DriverNetwork",
     "DriverNode",
     "Letter",
@@ -52,7 +53,7 @@ GROUP = 1000
 BATCH, BATCHES, COMMAND = EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES, EntryType.COMMAND
 
 
-_CONFIG = replace(RAFT_CONFIG, heartbeat_tick=1)
+PROMPT_CONFIG = replace(RAFT_CONFIG, heartbeat_tick=1)
 """One tick is enough for a leader to be heard."""
 
 
@@ -135,7 +136,7 @@ class NodeSetup:
         voters: of its groups.
         recovered: what a start has found in the journal.
         incarnation: number of its start.
-        cache_bytes, tick_s: see `DriverOptions`.
+        cache_bytes, tick_s, commit_delay_s: see `DriverOptions`.
         wire: where its messages go.
     """
 
@@ -144,6 +145,7 @@ class NodeSetup:
     incarnation: int = 1
     cache_bytes: int = 1 << 20
     tick_s: float = 0.1
+    commit_delay_s: float = 0.0
     wire: list[Letter] = field(default_factory=list)
 
 
@@ -180,8 +182,8 @@ class DriverNode:
             Random(node_id),
             setup.cache_bytes,
             setup.tick_s,
-            _CONFIG,
-            commit_delay_s=0,
+            PROMPT_CONFIG,
+            setup.commit_delay_s,
         )
         self.driver = Driver(self.journal, self._hooks(), options)
         self.application = PayloadLog()
@@ -314,7 +316,7 @@ class DriverNetwork:
         self.nodes: dict[int, DriverNode] = {}
         common = setup or NodeSetup()
         for node_id in node_ids:
-            own = NodeSetup(node_ids, cache_bytes=common.cache_bytes, tick_s=common.tick_s, wire=self.wire)
+            own = replace(common, voters=node_ids, wire=self.wire)
             self.nodes[node_id] = DriverNode(directory / str(node_id), node_id, own).bind()
 
     def __getitem__(self, node_id: int) -> DriverNode:

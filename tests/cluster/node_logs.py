@@ -11,6 +11,7 @@ from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.config import JournalConfig, StorageConfig
 from pixy.raft import Message
+from tests.cluster.drivers import PROMPT_CONFIG
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
@@ -51,6 +52,6 @@ def open_log(
         recovered,
         InlineWorker(),
         LogHooks(nothing, nothing, nothing, nothing, nothing, faults.append),
-        LogPeers(send=send, fetch=fetch, random=Random(1)),
+        LogPeers(send=send, fetch=fetch, random=Random(1), config=PROMPT_CONFIG, commit_delay_s=0),
     )
     return OpenedLog(log, recovered, disk, faults)

@@ -3,12 +3,14 @@ entries that are not in memory, snapshots.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from pixy.cluster.proposals import Repeated
 from pixy.errors import DeadlineExceeded, UnknownTopic
+from pixy.proposal_id import ProposalId
 from pixy.raft import (
     ConfChangeSingle,
     ConfChangeType,
@@ -22,6 +24,7 @@ from pixy.raft import (
     StateType,
 )
 from tests.cluster.drivers import BATCH, COMMAND, GROUP, DriverNetwork, DriverNode, NodeSetup
+from tests.fakes.waiting import until
 
 
 def applied(network: DriverNetwork) -> list[list[bytes]]:
@@ -90,6 +93,54 @@ async def test_a_commit_index_goes_with_the_next_entry_of_a_caller_that_was_just
     await network.run()
     assert commits == [(2, 1, 1), (3, 1, 1), (2, 1, 2), (3, 1, 2), (2, 0, 3), (3, 0, 3)]
     assert applied(network) == [[b"first", b"second"]] * 3
+
+
+@pytest.fixture
+async def delayed(tmp_path: Path) -> AsyncIterator[DriverNetwork]:
+    """Nodes that pass a commit index on after a minute."""
+    made = DriverNetwork(tmp_path, 1, 2, 3, setup=NodeSetup(commit_delay_s=60.0))
+    yield made
+    made.close()
+
+
+async def test_followers_that_wait_for_nothing_hear_of_a_commit_index_later(delayed: DriverNetwork) -> None:
+    leader = await delayed.elect(1)
+    leader.propose(b"first")
+    await delayed.run()
+    assert (leader.results, applied(delayed)) == ({b"first": None}, [[b"first"], [], []])
+    leader.propose(b"second")
+    await delayed.run()
+    assert applied(delayed) == [[b"first", b"second"], [b"first"], [b"first"]], "with the next entry"
+
+
+async def test_a_follower_that_waits_for_a_result_hears_of_the_commit_index_at_once(
+    delayed: DriverNetwork,
+) -> None:
+    leader = await delayed.elect(1)
+    leader.propose(b"first")
+    await delayed.run()
+    assert leader.driver.propose_for(leader.group, COMMAND, b"theirs", ProposalId(2, 1, 1))
+    await delayed.run()
+    assert applied(delayed) == [[b"first", b"theirs"]] * 3
+    leader.propose(b"last")
+    await delayed.run()
+    assert applied(delayed)[1:] == [[b"first", b"theirs"]] * 2, "nobody else waits"
+
+
+async def test_a_commit_index_is_not_delayed_for_ever(tmp_path: Path) -> None:
+    network = DriverNetwork(tmp_path, 1, 2, 3, setup=NodeSetup(commit_delay_s=0.001))
+    try:
+        leader = await network.elect(1)
+        for name in (b"first", b"second"):
+            leader.propose(name)
+
+            async def all_have_applied(count: int = len(leader.application.applied) + 1) -> bool:
+                await network.run()
+                return [len(names) for names in applied(network)] == [count] * 3
+
+            await until(all_have_applied)
+    finally:
+        network.close()
 
 
 async def test_a_driver_that_has_stopped_tells_nobody_of_a_commit_index(network: DriverNetwork) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster.proposer_rows import WINDOW
-from pixy.errors import DeadlineExceeded
+from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.raft import ConfChange, ConfChangeType, Message, MessageType, StateType
 from tests.cluster.drivers import DriverNetwork, DriverNode, NodeSetup
 
@@ -67,13 +67,23 @@ async def test_a_leader_without_its_followers_takes_no_proposals(network: Driver
 
 
 async def test_a_proposal_is_answered_at_its_deadline(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    network.lost = lambda _: True
+    leader.propose(b"late", deadline=0.0)
+    leader.propose(b"patient")
+    await network.tick()
+    assert {name: type(result) for name, result in leader.results.items()} == {b"late": DeadlineExceeded}
+
+
+async def test_a_proposal_that_no_leader_has_seen_is_not_written(network: DriverNetwork) -> None:
     network[1].propose(b"late", deadline=0.0)
     network[1].propose(b"patient")
     await network.tick()
-    assert {name: type(result) for name, result in network[1].results.items()} == {b"late": DeadlineExceeded}
+    assert {name: type(result) for name, result in network[1].results.items()} == {b"late": Unavailable}
 
 
 async def test_a_proposal_to_a_group_without_peers_has_its_deadline(node: DriverNode) -> None:
+    await node.lead()
     node.holds_writes = True
     node.propose(b"late", deadline=0.0)
     node.driver.tick()

@@ -1,0 +1,345 @@
+"""The other nodes as one node sees them: admission, addresses, connections, clocks, messages."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from pixy.cluster.members import CLOCK_OFF_MS, Members
+from pixy.cluster.nodes import NodeInfo
+from pixy.cluster.peer_messages import (
+    Beat,
+    Forwarded,
+    MessageKind,
+    decode_beat,
+    decode_proposals,
+    decode_raft,
+)
+from pixy.cluster.peer_start_record import PeerStartRecord
+from pixy.peers import Address, Hello, PeerChannel
+from pixy.proposal_id import ProposalId
+from pixy.raft import Entry, Message, MessageType
+from pixy.storage import EntryType
+from tests.cluster.held_journal import HeldJournal
+from tests.fakes.clock import FakeClock
+
+MIB = 1 << 20
+
+
+class RecordingChannel:
+    """A channel that connects to nobody.
+
+    Attributes:
+        calls: connects and disconnects.
+        sent: receiver, kind and payload of each frame.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, str]] = []
+        self.sent: list[tuple[int, MessageKind, bytes]] = []
+
+    def connect(self, node_id: int, address: Address) -> None:
+        self.calls.append(("connect", node_id, str(address)))
+
+    def disconnect(self, node_id: int) -> None:
+        self.calls.append(("disconnect", node_id, ""))
+
+    def send(self, node_id: int, kind: int, payload: Sequence[bytes]) -> bool:
+        self.sent.append((node_id, MessageKind(kind), b"".join(payload)))
+        return True
+
+
+def node(node_id: int, *, incarnation: int = 3, lost: bool = False, removed: bool = False) -> NodeInfo:
+    """A node that metadata knows."""
+    secret, process = b"secret %d" % node_id, b"process %d" % node_id
+    address = f"h{node_id}:19094"
+    return NodeInfo(node_id, secret, address, "", "", incarnation, "1", removed, process, lost=lost)
+
+
+def hello(node_id: int, incarnation: int = 3, **changes: bytes | int | str) -> Hello:
+    """The greeting of such a node."""
+    fields: dict[str, bytes | int | str] = {
+        "secret": b"secret %d" % node_id,
+        "flush_number": 100,
+        "process": b"process %d" % node_id,
+        "address": f"h{node_id}:19094",
+        **changes,
+    }
+    return Hello("c", b"id", node_id, incarnation=incarnation, join_hash=b"", version="2", **fields)  # type: ignore[arg-type]  # any field
+
+
+class Bench:
+    """The members of a cluster, as node 1 sees them.
+
+    Attributes:
+        registered: nodes that metadata knows; may be changed.
+        lost: calls of `on_lost`.
+    """
+
+    def __init__(self, *nodes: NodeInfo) -> None:
+        self.registered = {each.node_id: each for each in nodes}
+        self.channel = RecordingChannel()
+        self.clock = FakeClock()
+        self.lost: list[int] = []
+        starts = PeerStartRecord(HeldJournal().as_journal(), self.clock, b"", 0)
+        self.members = Members(
+            1,
+            cast(PeerChannel, self.channel),
+            starts,
+            lambda: self.registered,
+            self.clock,
+            self.lost.append,
+        )
+        self.members.set_nodes(self.registered)
+
+    def hears(self, node_id: int, offset_ms: int) -> None:
+        """A beat of a node whose clock is ahead."""
+        self.members.heard(node_id, Beat(3, 100, self.clock.wall_ms() + offset_ms))
+
+    def connected(self, *node_ids: int) -> "Bench":
+        """The same, with connections to these nodes."""
+        for node_id in node_ids:
+            self.members.on_up(node_id, hello(node_id))
+        return self
+
+
+# --- admission ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("coming", "reason"),
+    [
+        (hello(2), None),
+        (hello(2, 4, process=b"next"), None),
+        (hello(7), None),  # metadata may be behind
+        (hello(2, secret=b"other"), "node 2 comes with another secret: two nodes have its id"),
+        (hello(2, 2), "node 2 comes with start 2, but has been here with start 3"),
+        (hello(2, process=b"copy"), "node 2 comes with start 3, but has been here with start 3"),
+        (hello(3), "node 3 has left the cluster"),
+        (hello(4), None),  # being removed, it takes part until it has gone
+        (hello(2, address="h2"), "node 2 cannot be reached at the address that it gives"),
+        (hello(2, address=""), "node 2 cannot be reached at the address that it gives"),
+    ],
+)
+async def test_a_node_is_admitted_by_id_secret_and_start(coming: Hello, reason: str | None) -> None:
+    bench = Bench(node(1), node(2), node(3, lost=True), node(4, removed=True))
+    answer = bench.members.admit(coming)
+    if reason is None:
+        assert (answer, bench.members.refused) == (None, {})
+    else:
+        assert answer is not None
+        assert answer.startswith(reason)
+        assert bench.members.refused == {coming.node_id: answer}
+
+
+async def test_an_older_self_is_refused_by_what_was_seen_of_it() -> None:
+    bench = Bench(node(1), node(2))
+    assert bench.members.admit(hello(2, 5, process=b"new", flush_number=200)) is None
+    for older in (
+        hello(2, 4, process=b"old", flush_number=300),
+        hello(2, 6, process=b"put back", flush_number=199),
+    ):
+        reason = bench.members.admit(older)
+        assert reason is not None
+        assert "its data directory is an older copy" in reason
+        assert bench.members.refused == {2: reason}
+    late = hello(2, 5, process=b"new", flush_number=199)
+    assert bench.members.admit(late) is None, "its process is the same"
+    assert bench.members.refused == {}
+
+
+async def test_a_beat_counts_as_seen() -> None:
+    bench = Bench(node(1), node(2)).connected(2)
+    bench.members.heard(2, Beat(3, 500, 0))
+    assert bench.members.admit(hello(2, flush_number=499)) is not None
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+async def test_a_node_connects_to_every_other_one_that_is_registered() -> None:
+    bench = Bench(node(1), node(2), node(3, lost=True), node(4, removed=True))
+    assert bench.channel.calls == [("connect", 2, "h2:19094"), ("connect", 4, "h4:19094")]
+    bench.members.set_nodes(bench.registered)
+    assert len(bench.channel.calls) == 2, "nothing has changed"
+    assert [each.node_id for each in bench.members] == [2, 4]
+    assert bench.members.get(1) is None
+
+
+async def test_a_node_that_is_lost_is_disconnected() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(2, 3)
+    bench.registered |= {2: node(2, removed=True), 3: node(3, lost=True)}
+    bench.members.set_nodes(bench.registered)
+    assert bench.channel.calls[2:] == [("disconnect", 3, "")]
+    assert (bench.members.is_up(2), bench.members.is_up(3)) == (True, False)
+
+
+async def test_a_node_that_metadata_does_not_know_yet_is_connected_and_kept() -> None:
+    bench = Bench(node(1))
+    bench.members.add_address(5, "h5:1")
+    bench.members.set_nodes({1: node(1), 2: node(2)})
+    assert [(each.node_id, each.address) for each in bench.members] == [(5, "h5:1"), (2, "h2:19094")]
+
+
+async def test_a_node_that_comes_from_another_address_is_connected_there() -> None:
+    bench = Bench(node(1), node(2)).connected(2)
+    assert bench.members.admit(hello(2, address="moved:1")) is None
+    assert bench.channel.calls[1:] == [("connect", 2, "moved:1")]
+    assert not bench.members.is_up(2), "until the new connection stands"
+    bench.members.set_nodes(bench.registered)
+    assert bench.channel.calls[2:] == [], "metadata has the older address"
+    assert bench.lost == []
+
+
+async def test_a_refused_node_changes_no_address() -> None:
+    bench = Bench(node(1), node(2))
+    bench.members.admit(hello(2, 2, address="moved:1"))
+    assert bench.channel.calls == [("connect", 2, "h2:19094")]
+
+
+async def test_a_node_does_not_connect_to_itself_or_nowhere() -> None:
+    bench = Bench(node(1))
+    bench.members.add_address(1, "h1:1")
+    bench.members.add_address(2, "")
+    assert (bench.channel.calls, list(bench.members)) == ([], [])
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+async def test_a_node_is_up_while_its_connection_stands() -> None:
+    bench = Bench(node(1), node(2), node(3))
+    members = bench.members
+    assert [members.is_up(each) for each in (1, 2, 3, 4)] == [True, False, False, False]
+    assert not members.is_connected
+    bench.connected(2)
+    assert (members.is_up(2), members.is_connected) == (True, True)
+    found = members.get(2)
+    assert found is not None
+    assert (found.incarnation, found.version, found.heard_at is not None) == (3, "2", True)
+    members.on_down(2, closed=True)
+    assert (members.is_up(2), members.is_connected, bench.lost) == (False, False, [2])
+
+
+async def test_a_loss_is_told_once() -> None:
+    bench = Bench(node(1), node(2)).connected(2, 2)
+    for closed in (False, True):
+        bench.members.on_down(2, closed)
+    assert bench.lost == [2]
+
+
+async def test_connections_of_strangers_are_of_no_interest() -> None:
+    bench = Bench(node(1)).connected(7)
+    bench.members.on_down(7, closed=True)
+    bench.members.heard(7, Beat(1, 1, 1))
+    assert (bench.lost, list(bench.members)) == ([], [])
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("offsets_ms", "off"),
+    [
+        ({}, False),
+        ({2: 0, 3: 0}, False),
+        ({2: HOUR_MS, 3: HOUR_MS}, True),  # it is this node that is behind
+        ({2: -HOUR_MS, 3: -HOUR_MS}, True),
+        ({2: HOUR_MS, 3: 0}, False),  # node 2 alone is ahead
+        ({2: HOUR_MS, 3: -HOUR_MS}, False),
+        ({2: HOUR_MS}, True),  # of two nodes nobody knows who is right
+        ({2: CLOCK_OFF_MS, 3: CLOCK_OFF_MS}, False),
+        ({2: CLOCK_OFF_MS + 1, 3: CLOCK_OFF_MS + 1}, True),
+        ({2: 2 * CLOCK_OFF_MS}, False),
+    ],
+)
+async def test_a_clock_is_off_if_the_median_of_all_is_a_minute_away(
+    offsets_ms: dict[int, int], *, off: bool
+) -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(*offsets_ms)
+    for node_id, offset_ms in offsets_ms.items():
+        bench.hears(node_id, offset_ms)
+    assert bench.members.clock_is_off is off
+
+
+async def test_clocks_of_nodes_that_are_down_do_not_count() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(2, 3)
+    for node_id in (2, 3):
+        bench.hears(node_id, HOUR_MS)
+        bench.members.on_down(node_id, closed=True)
+    assert not bench.members.clock_is_off
+
+
+async def test_a_clock_that_was_set_right_is_heard_of_with_the_next_beat() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(2, 3)
+    bench.clock.step_wall(-HOUR_MS)
+    for node_id in (2, 3):
+        bench.hears(node_id, HOUR_MS)
+    assert bench.members.clock_is_off
+    bench.clock.step_wall(HOUR_MS)
+    for node_id in (2, 3):
+        bench.hears(node_id, 0)
+    assert not bench.members.clock_is_off
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+async def test_beats_go_to_the_nodes_that_are_up() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(3)
+    bench.members.beat(Beat(1, 2, 3))
+    [(receiver, kind, payload)] = bench.channel.sent
+    assert (receiver, kind, decode_beat(payload)) == (3, MessageKind.BEAT, Beat(1, 2, 3))
+
+
+def forwarded(sequence: int, size: int = 1) -> Forwarded:
+    return Forwarded(1000, EntryType.RECORD_BATCH, b"%d" % sequence * size, ProposalId(1, 1, sequence))
+
+
+async def test_proposals_of_one_iteration_share_a_frame() -> None:
+    bench = Bench(node(1), node(2), node(3))
+    proposals = [forwarded(sequence) for sequence in (1, 2, 3)]
+    for receiver, proposal in zip((2, 3, 2), proposals, strict=True):
+        bench.members.forward(receiver, proposal)
+    assert bench.channel.sent == []
+    await asyncio.sleep(0)
+    assert [
+        (receiver, kind, list(decode_proposals(payload))) for receiver, kind, payload in bench.channel.sent
+    ] == [
+        (2, MessageKind.PROPOSALS, [proposals[0], proposals[2]]),
+        (3, MessageKind.PROPOSALS, [proposals[1]]),
+    ]
+    bench.members.forward(2, forwarded(4))
+    await asyncio.sleep(0)
+    assert len(bench.channel.sent) == 3
+
+
+async def test_a_frame_of_proposals_is_bounded() -> None:
+    bench = Bench(node(1), node(2))
+    proposals = [forwarded(sequence, MIB) for sequence in range(1, 10)]
+    for proposal in proposals:
+        bench.members.forward(2, proposal)
+    await asyncio.sleep(0)
+    assert max(len(payload) for _, _, payload in bench.channel.sent) < 16 * MIB
+    assert [each for _, _, payload in bench.channel.sent for each in decode_proposals(payload)] == proposals
+
+
+def append(size: int) -> Message:
+    entries = [Entry(1, 1, data=bytes(size), kind=1)]
+    return Message(MessageType.APP, 2, 1, 1, entries=entries)
+
+
+@pytest.mark.parametrize("sizes", [[10, 20], [MIB] * 40, [1, 5 * MIB, 1, 9 * MIB, 1], [20 * MIB, 1], []])
+async def test_a_frame_of_raft_messages_is_bounded(sizes: list[int]) -> None:
+    bench = Bench(node(1), node(2))
+    beat = Message(MessageType.HEARTBEAT, 2, 1, 1, entries=[])
+    messages = [(number, append(size)) for number, size in enumerate(sizes)] + [(99, beat)]
+    bench.members.send_raft(2, messages)
+    found = [list(decode_raft(payload, 1, 2)) for _, _, payload in bench.channel.sent]
+    assert [each for frame in found for each in frame] == messages
+    largest = max((len(payload) for _, _, payload in bench.channel.sent), default=0)
+    assert largest < max(16 * MIB, max(sizes, default=0) + MIB)
+    assert len(found) == 1 or sum(sizes) > 4 * MIB
