@@ -12,8 +12,10 @@ import pytest
 
 from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
+from pixy.storage.journal_format import FILE_HEADER_BYTES
 from tests.fakes.waiting import until_blocking
 from tests.integration.clusters import Cluster, ClusterNode
+from tests.integration.daemon import wait_until_refused
 from tests.integration.faulty_daemon import FAULTY, Faults
 from tests.integration.loaded import LoadedCluster, failed_elsewhere
 from tests.integration.networks import Loopback
@@ -95,6 +97,34 @@ def test_a_node_has_lost_its_disk(cluster: Cluster) -> None:
     assert failed_elsewhere(producers, node) == []
     assert cluster.id_of(node) > node_id
     assert "lost-disk" in cluster[1].status().under_replicated
+
+
+@pytest.mark.parametrize("place", ["newest flush", "middle"])
+def test_a_journal_is_damaged(cluster: Cluster, place: str) -> None:
+    loaded = LoadedCluster(cluster, f"damaged-{place.replace(' ', '-')}")
+    node, others = cluster[3], [cluster[1], cluster[2]]
+    node_id = cluster.id_of(node)
+    with loaded.produced() as producers:
+        node.kill()
+        damaged = damage(node, place)
+        code, log = wait_until_refused(node)
+        assert code == 1
+        assert damaged.name in log
+        producers.wait_answers(others)
+        forget(cluster, node_id)
+        join_again(cluster, node)
+    assert failed_elsewhere(producers, node) == []
+
+
+def damage(node: ClusterNode, place: str) -> Path:
+    """Change one byte of the newest journal file with flushes; returns the file."""
+    written = {file: file.read_bytes().rstrip(b"\0") for file in (node.data / "journal").iterdir()}
+    file = max(file for file, content in written.items() if len(content) > FILE_HEADER_BYTES)
+    content = bytearray(file.read_bytes())
+    at = len(written[file]) - 1 if place == "newest flush" else len(written[file]) // 2
+    content[at] ^= 1
+    file.write_bytes(content)
+    return file
 
 
 def test_a_directory_is_used_twice(cluster: Cluster, tmp_path: Path) -> None:
