@@ -12,8 +12,16 @@ import pytest
 
 from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
+from pixy.storage.journal_format import (
+    FILE_HEADER_BYTES,
+    FLUSH_FRAME_BYTES,
+    FileHeader,
+    read_file_header,
+    read_flush_frame,
+)
 from tests.fakes.waiting import until_blocking
 from tests.integration.clusters import Cluster, ClusterNode
+from tests.integration.daemon import wait_until_refused
 from tests.integration.faulty_daemon import FAULTY, Faults
 from tests.integration.loaded import LoadedCluster, failed_elsewhere
 from tests.integration.networks import Loopback
@@ -95,6 +103,72 @@ def test_a_node_has_lost_its_disk(cluster: Cluster) -> None:
     assert failed_elsewhere(producers, node) == []
     assert cluster.id_of(node) > node_id
     assert "lost-disk" in cluster[1].status().under_replicated
+
+
+@pytest.mark.parametrize("place", ["newest flush", "middle"])
+def test_a_journal_is_damaged(cluster: Cluster, place: str) -> None:
+    loaded = LoadedCluster(cluster, f"damaged-{place.replace(' ', '-')}")
+    node, others = cluster[3], [cluster[1], cluster[2]]
+    node_id = cluster.id_of(node)
+    with loaded.produced() as producers:
+        node.kill()
+        journal = Journal(node)
+        journal.damage(len(journal.written) - 1 if place == "newest flush" else len(journal.written) // 2)
+        code, log = wait_until_refused(node)
+        assert code == 1
+        assert journal.file.name in log
+        producers.wait_answers(others)
+        forget(cluster, node_id)
+        join_again(cluster, node)
+    assert failed_elsewhere(producers, node) == []
+
+
+def test_the_newest_flushes_of_a_journal_are_lost(cluster: Cluster) -> None:
+    """It looks as if the node had been killed while it wrote, but the others know of it."""
+    loaded = LoadedCluster(cluster, "lost-flush")
+    node, others = cluster[3], [cluster[1], cluster[2]]
+    node_id = cluster.id_of(node)
+    with loaded.produced():
+        pass
+    cluster.wait_in_sync()
+    node.kill()
+    Journal(node).lose_newest_flushes()
+    with loaded.produced(others) as producers:
+        node.start_nowait()
+        for each in cluster.nodes:
+            wait_for_log(each, f"node {node_id} comes with start 2 and flush")
+        producers.wait_answers(others)
+        forget(cluster, node_id)
+        join_again(cluster, node)
+    assert producers.failed == []
+
+
+class Journal:
+    """The newest journal file of a node that does not run."""
+
+    def __init__(self, node: ClusterNode) -> None:
+        files = sorted((node.data / "journal").iterdir())
+        contents = {file: file.read_bytes() for file in files}
+        self.file = max(file for file in files if contents[file].rstrip(b"\0")[FILE_HEADER_BYTES:])
+        self._content = bytearray(contents[self.file])
+        self.written = contents[self.file].rstrip(b"\0")
+
+    def damage(self, at: int) -> None:
+        """Change a bit of one byte."""
+        self._content[at] ^= 1
+        self.file.write_bytes(self._content)
+
+    def lose_newest_flushes(self, count: int = 3) -> None:
+        """Replace the newest flushes by zeros; of the very last one, others may know nothing."""
+        header = read_file_header(self._content)
+        assert isinstance(header, FileHeader)
+        at = len(self.written) - FLUSH_FRAME_BYTES
+        for _ in range(count):
+            at -= 1
+            while read_flush_frame(memoryview(self._content), at, header.cluster_id) is None:
+                at -= 1
+        self._content[at:] = bytes(len(self._content) - at)
+        self.file.write_bytes(self._content)
 
 
 def test_a_directory_is_used_twice(cluster: Cluster, tmp_path: Path) -> None:
