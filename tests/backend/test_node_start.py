@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.errors import CorruptData, DataDirectoryError, ShuttingDown, Unavailable
+from pixy.errors import CorruptData, DataDirectoryError, DeadlineExceeded, ShuttingDown, Unavailable
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
@@ -151,5 +151,29 @@ def test_the_loss_of_the_majority_and_its_end_are_told(tmp_path: Path) -> None:
         await until(lambda: len(faults) == 2)
         assert faults[1] == ""
         assert cluster[1].backend.fault == ""
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_stop_ends_everything_that_waits(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        stranger = await cluster.add()
+        cluster.split(2)
+        await asyncio.sleep(2)
+        waiting = [
+            asyncio.create_task(cluster[1].fetch(0, max_wait=None)),
+            asyncio.create_task(stranger.fetch(0, max_wait=None)),
+            asyncio.create_task(cluster[2].backend.offset_ranges("topic")),
+        ]
+        writes = [cluster[2].append_nowait(b"value")]
+        await asyncio.sleep(1)
+        await asyncio.gather(*(cluster[number].stop() for number in (1, 2, 4)))
+        for each in waiting:
+            with pytest.raises(ShuttingDown):
+                await each
+        for answer in writes:
+            with pytest.raises((DeadlineExceeded, Unavailable)):
+                await answer
 
     run_cluster(scenario, tmp_path)
