@@ -139,7 +139,7 @@ RULES: dict[str, Rule] = {
     ),
     "the data of a snapshot is durable before the log is reset": Rule(
         [patch.object(Checkpoints, "install", broken.install_at_once)],
-        seed=5,
+        seed=11,
         focus=aimed(FaultKind.LAGGARD, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
     "a start makes the data of a snapshot durable before it resets the log": Rule(
