@@ -119,7 +119,7 @@ RULES: dict[str, Rule] = {
     ),
     "a payload that was forwarded is not changed": Rule(
         [patch.object(Proposals, "_retry", broken.retry_in_place)],
-        seed=6,
+        seed=128,
         focus=aimed(FaultKind.TRANSFER, FaultKind.STORM),
     ),
     "an offset is that behind the tail": Rule(
