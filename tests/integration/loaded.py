@@ -2,6 +2,7 @@
 fails.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -45,7 +46,13 @@ class LoadedCluster:
             producers.wait_answers(nodes)
             yield producers
             producers.wait_answers(nodes)
-        audit(nodes, self.ledger, self.topic, self._partitions)
+        gaps = {node: round(seconds, 2) for node, seconds in sorted(producers.longest_gap_s.items())}
+        print(f"longest seconds without an answer, by node: {gaps}", file=sys.stderr)
+        self.audit(nodes)
+
+    def audit(self, nodes: Sequence[ClusterNode] = ()) -> None:
+        """Check everything at these nodes, or at all that run."""
+        audit(nodes or self.cluster.running, self.ledger, self.topic, self._partitions)
 
 
 def failed_at(producers: Producers, node: ClusterNode) -> list[Failed]:

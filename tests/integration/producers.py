@@ -4,6 +4,7 @@ Every value is sent once, so a value that is there twice was doubled by the clus
 failed may be written or not; `Ledger` has the rest of the rules.
 """
 
+import json
 import threading
 import time
 from collections import Counter
@@ -24,15 +25,37 @@ from tests.integration.clusters import ClusterNode
 from tests.integration.daemon import CHANNEL_OPTIONS
 from tests.integration.ledger import Ledger, Position
 
-__all__ = ["Failed", "Producers", "audit"]
+__all__ = ["ANYWHERE", "Failed", "Producers", "audit"]
 
 SECONDS_MAX = 60.0
 _KEY_BYTES_MAX = 64
-_CHANNEL_OPTIONS = (
-    *CHANNEL_OPTIONS,
+_DEADLINE_S = 5.0
+_PACE_S = 0.01
+_RECONNECT_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
+_CHANNEL_OPTIONS = (*CHANNEL_OPTIONS, *_RECONNECT_OPTIONS)
+_RETRIES = {
+    "maxAttempts": 5,
+    "initialBackoff": "0.05s",
+    "maxBackoff": "0.5s",
+    "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
+_SERVICE_CONFIG = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "methodConfig": [{"name": [{}], "retryPolicy": _RETRIES}],
+}
+_ANYWHERE_OPTIONS = (
+    *((name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.enable_retries"),
+    *_RECONNECT_OPTIONS,
+    ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
+)
+"""Options of a client that has the addresses of all nodes."""
+ANYWHERE = 0
+"""Stands for the node of such a client."""
+_AT_EACH_NODE = 2
 
 
 class Failed(NamedTuple):
@@ -45,40 +68,38 @@ class Failed(NamedTuple):
 
 
 class Producers:
-    """Producers that run during the `with` block, each with one call at a time.
+    """Producers that run during the `with` block, two for each node: each has one call at a time with a
+    deadline of 5 s, and pauses for 10 ms after each answer.
 
     Args:
         nodes: nodes that get the calls.
         ledger: gets sent and answered values.
         topic: the topic; half of the messages have keys.
-        each: number of producers at each node.
-        deadline_s: deadline of each call.
-        pace_s: pause after each answer.
         pad_bytes: size that is added to each value.
+        anywhere: each producer has the addresses of all these nodes, and tries again what is
+            answered UNAVAILABLE; the node of its answers is `ANYWHERE`.
     """
 
     def __init__(
         self,
-        nodes: Iterable[ClusterNode],
+        nodes: Sequence[ClusterNode],
         ledger: Ledger,
         topic: str,
         *,
-        each: int = 2,
-        deadline_s: float = 5.0,
-        pace_s: float = 0.01,
         pad_bytes: int = 0,
+        anywhere: bool = False,
     ) -> None:
         self._ledger = ledger
         self._topic = topic
-        self._deadline_s = deadline_s
-        self._pace_s = pace_s
         self._padding = bytes(pad_bytes)
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        targets = [(node.number, node.address) for node in nodes] * _AT_EACH_NODE
+        if anywhere:
+            targets = [(ANYWHERE, "ipv4:" + ",".join(node.address for node in nodes))] * len(targets)
         self._threads = [
-            threading.Thread(target=self._produce, args=(node.number, node.address, worker))
-            for node in nodes
-            for worker in range(each)
+            threading.Thread(target=self._produce, args=(node, target, worker))
+            for worker, (node, target) in enumerate(targets)
         ]
         self.failed: list[Failed] = []
         # Number of answers by node.
@@ -117,10 +138,11 @@ class Producers:
         return [failed for failed in self.failed if failed.node == node.number]
 
     def _produce(self, node: int, address: str, worker: int) -> None:
-        with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
+        options = _ANYWHERE_OPTIONS if node == ANYWHERE else _CHANNEL_OPTIONS
+        with grpc.insecure_channel(address, options=options) as channel:
             stub = KafkaPixyStub(channel)
             number = 0
-            while not self._stop.wait(self._pace_s):
+            while not self._stop.wait(_PACE_S):
                 number += 1
                 self._send(
                     stub, node, f"{id(self)}-{node}-{worker}-{number}".encode(), keyed=bool(number % 2)
@@ -133,7 +155,7 @@ class Producers:
         request = pb.ProdRq(topic=self._topic, message=value, key_undefined=not keyed)
         if keyed:
             request.key_value = value[:_KEY_BYTES_MAX]
-        call = stub.Produce.future(request, timeout=self._deadline_s)
+        call = stub.Produce.future(request, timeout=_DEADLINE_S)
         code = call.code()
         ended = time.monotonic()
         with self._lock:
