@@ -1,5 +1,5 @@
-"""Answers to calls of other nodes: records, offsets, leaders and consumers, as far as this node has
-them.
+"""Answers to calls of other nodes: records, offsets, leaders, consumers and stages, as far as this
+node has them.
 
 A call is never passed on: the caller knows which nodes have replicas.
 """
@@ -22,6 +22,8 @@ from pixy.proto.node_calls_pb2 import (
     OffsetsRequest,
     RangesRequest,
     RangesResponse,
+    StagedRequest,
+    StagedResponse,
     TimestampRequest,
     TimestampResponse,
 )
@@ -58,6 +60,7 @@ class CallHandlers:
             PeerMethod.OFFSETS: self.offsets,
             PeerMethod.LEADERS: self.leaders,
             PeerMethod.GROUP: self.consumers,
+            PeerMethod.STAGED: self.staged,
         }
 
     async def fetch(self, caller: int, payload: bytes) -> bytes:
@@ -118,6 +121,12 @@ class CallHandlers:
             for client_id, partitions in clients.items()
         ]
         return ConsumersResponse(members=members).SerializeToString()
+
+    async def staged(self, caller: int, payload: bytes) -> bytes:
+        """The sinks with unpublished records of a topic here."""
+        self._check_running()
+        topic_id = StagedRequest.FromString(payload).topic_id
+        return StagedResponse(sinks=self._node.publisher.staged_by(topic_id)).SerializeToString()
 
     async def _replica(self, raft_group: int) -> PartitionReplica:
         self._check_running()

@@ -174,8 +174,9 @@ class EmbeddedBackend:
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
         self._check_running()
-        # Stages of it are known here only if the topic is.
-        await self._finder.topic(name)
+        topic = await self._finder.topic(name)
+        if not force:
+            await self._staging.check_none_elsewhere(topic)
         self._check_running()
         await self._node.delete_topic(name, force=force)
 

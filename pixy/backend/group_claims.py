@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 SILENT_S = 5.0
 """Seconds without a connection after which a node's claims may be taken over."""
 _LOOK_S = 1.0
+_ATTEMPTS = 4
+"""Attempts to claim a group: each one that fails was overtaken by another node's."""
 _RELEASE_S = 2.0
 """Longest wait for a release."""
 
@@ -107,19 +109,27 @@ class GroupClaims:
             return
         async with self._lock(group):
             state = self._node.state_groups.offsets_of(group)
+            attempts = 0
             while (present := state.claimed_by(group)) != self.own:
                 self.check(group)
-                self._hold(group, granted=False)
-                command = ClaimGroup(
-                    group=group,
-                    node_id=self.own.node_id,
-                    incarnation=self.own.incarnation,
-                    timestamp_ms=self._node.now_ms(),
-                )
-                if present is not None:
-                    command.takes_from.CopyFrom(GroupClaim(**present._asdict()))
-                await self._propose(group, GroupsCommand(claim_group=command))
+                attempts += 1
+                if attempts > _ATTEMPTS:
+                    raise OwnedElsewhere(f"other nodes claim consumer group {group} at this moment")
+                await self._claim(group, present)
             self._hold(group, granted=True)
+
+    async def _claim(self, group: str, present: Claim | None) -> None:
+        """Try to claim a group, in place of the present claim if there is one."""
+        self._hold(group, granted=False)
+        command = ClaimGroup(
+            group=group,
+            node_id=self.own.node_id,
+            incarnation=self.own.incarnation,
+            timestamp_ms=self._node.now_ms(),
+        )
+        if present is not None:
+            command.takes_from.CopyFrom(GroupClaim(**present._asdict()))
+        await self._propose(group, GroupsCommand(claim_group=command))
 
     async def _propose(self, group: str, command: GroupsCommand) -> None:
         """Propose a command; a claim that comes too late shows in the applied state."""

@@ -4,16 +4,20 @@ A stage is a file of the node that has accepted it, and is published by a refere
 cluster of several nodes a stage can be for those partitions only whose one replica is on this node.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from pixy.backend.partition_finder import PartitionFinder
 from pixy.backend.protocol import Published, StagedBatches, StageSeal
-from pixy.cluster import Node
-from pixy.errors import FailedPrecondition
+from pixy.cluster import Node, PeerMethod, Topic, staged_error
+from pixy.errors import DeadlineExceeded, FailedPrecondition, Unavailable
+from pixy.proto.node_calls_pb2 import StagedRequest, StagedResponse
 from pixy.records import TopicPartition
 from pixy.staging import PieceBatches, StageName
 
 __all__ = ["NodeStaging"]
+
+_ASK_S = 5.0
 
 
 class NodeStaging:
@@ -54,6 +58,33 @@ class NodeStaging:
             topic, number = partition
             pieces.append(PieceBatches(topic, topics[topic].topic_id, number, data, records))
         return await self._node.publisher.stage(StageName(sink_id, stage_id), piece, pieces, seal)
+
+    async def check_none_elsewhere(self, topic: Topic) -> None:
+        """Check that no other node has unpublished records of a topic that is to be deleted.
+
+        Raises:
+            FailedPrecondition: one has.
+            Unavailable: one may have, and does not answer.
+        """
+        here, nodes = self._node.node_id, self._node.metadata.nodes
+        alone = {replicas[0] for replicas in set(topic.replicas) if not replicas[1:]}
+        elsewhere = [each for each in sorted(alone) if each != here and not nodes[each].removed]
+        for found in await asyncio.gather(*(self._staged_at(node_id, topic) for node_id in elsewhere)):
+            if found:
+                raise staged_error(topic, found)
+
+    async def _staged_at(self, node_id: int, topic: Topic) -> Sequence[str]:
+        calls = self._node.calls
+        assert calls is not None, "a node without peers has all partitions"
+        request = StagedRequest(topic_id=topic.topic_id).SerializeToString()
+        try:
+            answer = await calls.ask(node_id, PeerMethod.STAGED, request, _ASK_S)
+        except (Unavailable, DeadlineExceeded) as error:
+            raise Unavailable(
+                f"node {node_id} may have staged records of topic {topic.name}, and does not answer ({error}); force deletes "
+                "the topic with them"
+            ) from error
+        return StagedResponse.FromString(answer).sinks
 
     def _check_alone(self, partition: TopicPartition) -> None:
         if self._node.is_alone:

@@ -10,7 +10,7 @@ from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITI
 from pixy.cluster.node import Node
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.publisher import Publisher
+from pixy.cluster.publisher import Publisher, staged_error
 from pixy.cluster.raft_group import replicas_in_sync
 from pixy.cluster.replica import PartitionReplica, StateReplica
 from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
@@ -69,5 +69,6 @@ __all__ = [
     "replicas_in_sync",
     "safe_to_stop",
     "split_checkpoint",
+    "staged_error",
     "unsynced_logs_max",
 ]

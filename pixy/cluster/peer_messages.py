@@ -90,6 +90,7 @@ class PeerMethod(IntEnum):
     STATUS = 6
     LEADERS = 7
     GROUP = 8
+    STAGED = 9
 
 
 class Beat(NamedTuple):

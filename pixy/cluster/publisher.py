@@ -44,7 +44,7 @@ from pixy.staging import (
 )
 from pixy.steps import run_in_steps
 
-__all__ = ["PUBLICATIONS_MAX", "Publisher"]
+__all__ = ["PUBLICATIONS_MAX", "Publisher", "staged_error"]
 
 log = structlog.get_logger(__name__)
 
@@ -206,10 +206,7 @@ class Publisher:
         """
         sinks = self.staged_by(topic.topic_id)
         if sinks and not force:
-            raise FailedPrecondition(
-                f"records of topic {topic.name} are staged and not published yet, by {len(sinks)} sinks: {', '.join(sinks[:10])}; "
-                "force deletes the topic with them"
-            )
+            raise staged_error(topic, sinks)
         self._deleting.add(topic.topic_id)
         try:
             yield
@@ -333,3 +330,11 @@ class Publisher:
                 command = SinksCommand(expire_sinks=ExpireSinks(sink_ids=quiet, before_ms=before_ms))
                 self._propose(self._sinks, command.SerializeToString(), lambda _: None)
             yield
+
+
+def staged_error(topic: Topic, sinks: Sequence[str]) -> FailedPrecondition:
+    """The error of a deletion of a topic with unpublished records of these sinks."""
+    return FailedPrecondition(
+        f"records of topic {topic.name} are staged and not published yet, by {len(sinks)} sinks: {', '.join(sinks[:10])}; "
+        "force deletes the topic with them"
+    )

@@ -460,3 +460,44 @@ class GroupMember(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupMember: _TypeAlias = GroupMember  # noqa: Y015
+
+@_typing.final
+class StagedRequest(_message.Message):
+    """Sinks with unpublished records of a topic on a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagedRequest: _TypeAlias = StagedRequest  # noqa: Y015
+
+@_typing.final
+class StagedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sinks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        sinks: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sinks", b"sinks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagedResponse: _TypeAlias = StagedResponse  # noqa: Y015

@@ -1,11 +1,12 @@
 """Staged writes in a cluster of several nodes."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from pixy.backend import TopicPartition
-from pixy.errors import FailedPrecondition, UnknownPartition
+from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
 from tests.cluster.node_clusters import NodeCluster, run_cluster
 from tests.conformance.staged import piece_of, publish_values, stage_values
 from tests.fakes.waiting import until
@@ -63,3 +64,23 @@ def test_a_topic_with_one_replica_takes_stages_where_that_is(tmp_path: Path) -> 
             assert [await node.values(partition=number) for number in range(3)] == [[b"a"]] * 3
 
     run_cluster(scenario, tmp_path)
+
+
+def test_the_deletion_of_a_topic_looks_for_stages_on_other_nodes(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        first = cluster[1]
+        await first.backend.create_topic("topic", 1)
+        second = await cluster.add()
+        await stage_values(first.backend, "sink", "stage", {TOPIC: [b"a"]})
+        with pytest.raises(FailedPrecondition, match="records of topic topic are staged .* by 1 sinks: sink"):
+            await second.backend.delete_topic("topic")
+        cluster.split(1)
+        await asyncio.sleep(3)
+        with pytest.raises(Unavailable, match="node 1 may have staged records of topic topic"):
+            await second.backend.delete_topic("topic")
+        cluster.network.heal()
+        await until(lambda: second.node.unreachable() == [])
+        await second.backend.delete_topic("topic", force=True)
+        await until(lambda: first.backend.topic("topic") is None)
+
+    run_cluster(scenario, tmp_path, 1)
