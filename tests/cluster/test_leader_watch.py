@@ -1,4 +1,4 @@
-"""What a node notices of the leaders of its raft groups."""
+"""Changes of leaders, as a node notices them."""
 
 import asyncio
 from collections.abc import Collection

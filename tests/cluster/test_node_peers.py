@@ -1,4 +1,4 @@
-"""What a node says of itself to its peers."""
+"""The greeting of a node to its peers."""
 
 import asyncio
 from pathlib import Path
