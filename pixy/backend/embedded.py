@@ -71,6 +71,8 @@ class EmbeddedBackend:
         self._claims = GroupClaims(node, self._coordinator.exists, self._coordinator.restart, self._tasks)
         self._groups = ConsumerGroups(node, self._coordinator, self._claims)
         self._descriptions = TopicDescriptions(node, self._start.check)
+        # Called for every record.
+        self.topic = self._descriptions.find
         self._leaders = RemoteLeaders(node, self._tasks, self._descriptions.changed)
         self._descriptions.on_unknown_leader = self._leaders.ask_soon
         self._staging = NodeStaging(node, self._finder, self._check_writable)
@@ -122,7 +124,12 @@ class EmbeddedBackend:
     def _check_running(self) -> None:
         if self._stopped:
             raise ShuttingDown
-        self._start.check()
+        if not self._node.has_started:
+            self._start.check()
+
+    def _check_not_stopped(self) -> None:
+        if self._stopped:
+            raise ShuttingDown
 
     def _check_writable(self) -> None:
         self._check_running()
@@ -131,9 +138,6 @@ class EmbeddedBackend:
             raise blocked
 
     # --- topics -----------------------------------------------------------------------------------
-
-    def topic(self, name: str) -> TopicDescription | None:
-        return self._descriptions.find(name)
 
     async def describe_topic(self, name: str) -> TopicDescription:
         self._check_served()
@@ -351,7 +355,8 @@ class EmbeddedBackend:
     # --- nodes ------------------------------------------------------------------------------------
 
     async def cluster_status(self) -> ClusterStatus:
-        self._check_running()
+        # Also while the node waits for others: it says for whom.
+        self._check_not_stopped()
         return await self._node.status()
 
     async def remove_node(self, node_id: int) -> None:

@@ -58,8 +58,8 @@ class GroupClaims:
         self._has_members = has_members
         self._on_lost = on_lost
         self._tasks = tasks
-        self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
+        # Loop time since which nodes are looked at that were never heard of; None before.
+        self._began: float | None = None
         # Groups that may have a claim of this process: True if it was granted and not lost since.
         self._held: dict[str, bool] = {}
         # Claims and releases of a group are proposed one after the other.
@@ -161,7 +161,10 @@ class GroupClaims:
     def _hold(self, group: str, *, granted: bool) -> None:
         self._held[group] = granted
         if self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_S, self._look)
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
     def look(self, group: str) -> None:
         """Look whether the claim of a group was taken over."""
@@ -177,7 +180,9 @@ class GroupClaims:
                 self.look(group)
             elif group not in self._locks:
                 self._release_soon(group)
-        self._timer = self._loop.call_later(_LOOK_S, self._look) if self._held else None
+        self._timer = None
+        if self._held:
+            self._look_later()
 
     def _is_taken(self, group: str) -> bool:
         return self._node.state_groups.offsets_of(group).claimed_by(group) != self.own
@@ -199,5 +204,8 @@ class GroupClaims:
         member = None if peers is None else peers.members.get(claim.node_id)
         if member is not None and member.up:
             return False
+        now = asyncio.get_running_loop().time()
+        if self._began is None:
+            self._began = now
         heard_at = self._began if member is None or member.heard_at is None else member.heard_at
-        return self._loop.time() - heard_at >= SILENT_S
+        return now - heard_at >= SILENT_S

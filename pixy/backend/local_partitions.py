@@ -148,11 +148,10 @@ def fault_of(replica: PartitionReplica) -> CorruptData | None:
 
 
 def _check_ready(replica: PartitionReplica) -> None:
-    if replica.deleted:
+    if replica.log.topic.deleted:
         raise UnknownPartition(f"topic {replica.partition.topic} was deleted")
-    fault = fault_of(replica)
-    if fault is not None:
-        raise fault
+    if replica.fault is not None:
+        raise CorruptData(str(replica.fault))
 
 
 def _check_range(partition: TopicPartition, log: PartitionLog, offset: int) -> None:

@@ -45,7 +45,6 @@ class RemotePartitions:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._loop = asyncio.get_running_loop()
 
     @property
     def _calls(self) -> ReplicaCalls:
@@ -61,16 +60,16 @@ class RemotePartitions:
     ) -> None:
         """As `Node.append`."""
         assert self._node.remote is not None, "a node without peers has all partitions"
-        deadline = self._loop.time() + patience_s
+        deadline = _now() + patience_s
         self._node.remote.propose(target, EntryType.RECORD_BATCH, batch, done, deadline)
 
     async def fetch(
         self, target: RemotePartition, offset: int, *, max_bytes: int, max_wait: float | None
     ) -> FetchResult:
         """As `Backend.fetch`. The other node waits for records."""
-        until = None if max_wait is None else self._loop.time() + max_wait
+        until = None if max_wait is None else _now() + max_wait
         while True:
-            left = float("inf") if until is None else max(0.0, until - self._loop.time())
+            left = float("inf") if until is None else max(0.0, until - _now())
             found = await self._fetch(target, offset, max_bytes, min(left, _POLL_S))
             if found.batches or found.next_offset > offset or left <= _POLL_S:
                 return FetchResult(
@@ -119,3 +118,7 @@ class RemotePartitions:
     async def _offsets(self, target: RemotePartition, request: OffsetsRequest, attempt_s: float) -> bytes:
         payload = request.SerializeToString()
         return await self._calls.call(target, PeerMethod.OFFSETS, payload, _PATIENCE_S, attempt_s)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

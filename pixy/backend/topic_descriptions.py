@@ -48,6 +48,7 @@ class TopicDescriptions:
 
     def __init__(self, node: Node, check_served: Callable[[], None]) -> None:
         self._node = node
+        self._metadata = node.metadata
         self._check_served = check_served
         self.on_unknown_leader: Callable[[Topic], None] = lambda _: None
         # By name.
@@ -61,10 +62,11 @@ class TopicDescriptions:
         Raises:
             Unavailable: the node does not serve yet.
         """
-        topic = self._node.metadata.topics.get(name)
-        described = self._described.get(name)
-        if topic is not None and described is not None and described.topic is topic:
-            return described.description
+        topic = self._metadata.topics.get(name)
+        if topic is not None:
+            described = self._described.get(name)
+            if described is not None and described.topic is topic:
+                return described.description
         self._check_served()
         return None if topic is None else self._put(topic, [*self._partitions(topic)])
 

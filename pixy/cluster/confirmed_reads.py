@@ -8,12 +8,12 @@ A group whose only member is this node needs none: nobody else can have committe
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from pixy.cluster.driver import Driver
 from pixy.cluster.raft_group import RaftGroup
-from pixy.errors import Unavailable
+from pixy.errors import ShuttingDown, Unavailable
 from pixy.futures import resolve
 
 __all__ = ["ConfirmedReads"]
@@ -42,6 +42,13 @@ class ConfirmedReads:
         self._name_of = name_of
         self._loop = asyncio.get_running_loop()
         self._shared: dict[RaftGroup, _SharedRead] = {}
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End all reads with `ShuttingDown`."""
+        self._stopped = True
+        for group in list(self._shared):
+            self._ended(group)
 
     async def wait(self, groups: Iterable[RaftGroup], timeout: float) -> None:
         """Wait until everything is applied here that was committed in these groups before the call,
@@ -49,11 +56,16 @@ class ConfirmedReads:
 
         Raises:
             Unavailable: no leader has confirmed it within `timeout` seconds.
+            ShuttingDown: this node stops.
         """
         waits = {self._read(group): group for group in groups if not self.is_alone(group)}
         if not waits:
             return
-        _, late = await asyncio.wait(waits, timeout=timeout)
+        late: Collection[asyncio.Future[None]] = waits
+        if not self._stopped:
+            _, late = await asyncio.wait(waits, timeout=timeout)
+        if self._stopped:
+            raise ShuttingDown
         if late:
             names = sorted(self._name_of(waits[each]) for each in late)
             more = f" and {len(names) - 1} others" if names[1:] else ""
@@ -79,7 +91,13 @@ class ConfirmedReads:
         self._driver.reads.begin(group, partial(self._ended, group))
 
     def _ended(self, group: RaftGroup) -> None:
-        shared = self._shared.pop(group)
+        shared = self._shared.pop(group, None)
+        if shared is None:
+            return
         resolve(shared.running, None)
-        if shared.next is not None:
+        if shared.next is None:
+            return
+        if self._stopped:
+            resolve(shared.next, None)
+        else:
             self._begin(group, shared.next)

@@ -217,6 +217,14 @@ class Driver:
         elif group.has_work:
             self.drive(group)
 
+    def end_proposals(self) -> None:
+        """Answer the proposals that other nodes have to confirm, because nobody hears from them any
+        more.
+        """
+        for group in self.groups.values():
+            if group.has_peers and group.proposals is not None:
+                group.proposals.expire(NEVER)
+
     def propose_for(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
     ) -> bool:

@@ -148,6 +148,9 @@ class Members:
             self._refused.pop(hello.node_id, None)
             # Identity is id and secret: a node may come with another address.
             self.add_address(hello.node_id, hello.address)
+            member = self._members.get(hello.node_id)
+            if member is not None:
+                member.incarnation = hello.incarnation
         else:
             self._refused[hello.node_id] = reason
         return reason
@@ -163,7 +166,7 @@ class Members:
             if reason is not None:
                 return reason
         start = PeerStart(hello.incarnation, hello.flush_number)
-        return self._starts.admit(hello.node_id, start, hello.process)
+        return self._starts.admit(hello.node_id, start, hello.process, hello.found_flush_number)
 
     @property
     def refused(self) -> dict[int, str]:
@@ -197,17 +200,24 @@ class Members:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def send_raft(self, node_id: int, messages: Sequence[tuple[int, Message]]) -> None:
-        """As `Send`."""
+    def send_raft(self, node_id: int, messages: Sequence[tuple[int, Message]], flush_number: int) -> None:
+        """As `Send`.
+
+        Args:
+            flush_number: newest durable flush of the journal.
+        """
         begin = size = 0
         for at, (_, message) in enumerate(messages):
             if message.entries:
                 entries = payload_size(message.entries)
                 if size and size + entries > _FRAME_BYTES:
-                    self._channel.send(node_id, MessageKind.RAFT, encode_raft(messages[begin:at]))
+                    self._channel.send(
+                        node_id, MessageKind.RAFT, encode_raft(messages[begin:at], flush_number)
+                    )
                     begin, size = at, 0
                 size += entries
-        self._channel.send(node_id, MessageKind.RAFT, encode_raft(messages[begin:] if begin else messages))
+        rest = messages[begin:] if begin else messages
+        self._channel.send(node_id, MessageKind.RAFT, encode_raft(rest, flush_number))
 
     def forward(self, node_id: int, proposal: Forwarded) -> None:
         """Send a proposal to the node that leads its group; all of an iteration leave together."""
@@ -232,6 +242,12 @@ class Members:
         for member in self._members.values():
             if member.up:
                 self._channel.send(member.node_id, MessageKind.BEAT, (payload,))
+
+    def flushed(self, node_id: int, flush_number: int) -> None:
+        """A node has synced this flush, on which its messages rest."""
+        member = self._members.get(node_id)
+        if member is not None and member.incarnation:
+            self._starts.admit(node_id, PeerStart(member.incarnation, flush_number))
 
     def heard(self, node_id: int, beat: Beat) -> None:
         """A node has told what it is."""

@@ -224,13 +224,21 @@ class Node:
         self._retention.stop()
         for replica in self._partitions:
             replica.wake()
+        await self._stop_peers()
+        if self._broken is None:
+            await self._log.stop()
+            self._log.driver.end_proposals()
+        self._release()
+
+    async def _stop_peers(self) -> None:
+        """Ask other nodes for nothing more, and answer nothing."""
+        self.reads.stop()
+        if self.calls is not None:
+            self.calls.stop()
         if self.remote is not None:
             await self.remote.stop()
         if self.peers is not None:
             await self.peers.stop()
-        if self._broken is None:
-            await self._log.stop()
-        self._release()
 
     async def _recover(self) -> RecoveredNode:
         """Read the data directory, after a search for the cluster if it is new and there is a join
@@ -426,7 +434,9 @@ class Node:
     async def status(self) -> ClusterStatus:
         """Status of the cluster, with what the other nodes know of raft groups."""
         own = self._own_status()
-        return own if self.peers is None else merged(own, await self.peers.ask_status())
+        if self.peers is None or self._starting:
+            return own
+        return merged(own, await self.peers.ask_status())
 
     def _own_status(self) -> ClusterStatus:
         """Status of the cluster as this node knows it by itself."""

@@ -35,6 +35,7 @@ from pixy.cluster.peer_messages import (
     decode_beat,
     decode_proposals,
     decode_raft,
+    flush_number_of,
 )
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
@@ -176,6 +177,7 @@ class NodePeers:
             join_hash=b"" if self._cluster_id else self._options.join_hash,
             address=self._options.address,
             version=self._options.version,
+            found_flush_number=node_log.journal.found_flush_number if started and node_log is not None else 0,
         )
 
     async def find_cluster(self, secret: bytes, new_cluster_id: bytes) -> NodeIdentity:
@@ -441,7 +443,8 @@ class NodePeers:
     # --- messages out -----------------------------------------------------------------------------
 
     def _send(self, node_id: int, messages: Sequence[tuple[int, Message]]) -> None:
-        self.members.send_raft(node_id, messages)
+        assert self._log is not None
+        self.members.send_raft(node_id, messages, self._log.journal.flush_number)
 
     def _fetch(self, group: RaftGroup, message: Message) -> None:
         self._fetching.fetch(group, message)
@@ -474,10 +477,16 @@ class NodePeers:
 
     def _on_raft(self, node_id: int, payload: bytes | memoryview) -> None:
         driver = self._driver
+        self.members.flushed(node_id, flush_number_of(payload))
         for raft_group, message in decode_raft(payload, node_id, self._node_id):
             if raft_group not in driver.groups and self._duties.find_group(raft_group) is None:
                 continue
-            driver.step(raft_group, message)
+            try:
+                driver.step(raft_group, message)
+            except Exception as error:
+                # Not a fault of the connection: the state of the raft group is unknown.
+                self._on_fault(error)
+                return
 
     async def _on_call(self, caller: Hello, method: int, payload: bytes) -> bytes:
         if not self._node_id:

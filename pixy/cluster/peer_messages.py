@@ -4,7 +4,8 @@ Raft messages and forwarded proposals are packed with `struct`, not protobuf: ev
 nodes passes here six times, and objects of a generated class for each message and entry take three
 times as long. All numbers are little-endian.
 
-    RAFT: messages of any number of raft groups, back to back
+    RAFT: newest durable flush of the sender, on which its messages rest (8 bytes); messages of any
+    number of raft groups, back to back
 
     byte  size  field
     0     8     raft group
@@ -66,6 +67,7 @@ __all__ = [
     "encode_beat",
     "encode_proposal",
     "encode_raft",
+    "flush_number_of",
 ]
 
 
@@ -118,6 +120,7 @@ _ENTRY = struct.Struct("<QBHIIQI")
 _PROPOSAL = struct.Struct("<QHIIQI")
 _BEAT = struct.Struct("<QQQ")
 _LENGTH = struct.Struct("<I")
+_FLUSH_NUMBER = struct.Struct("<Q")
 _REJECT, _HAS_SNAPSHOT = 1, 2
 
 _MESSAGE_TYPES = {
@@ -131,9 +134,11 @@ _ENTRY_KINDS = {kind.value: kind for kind in EntryType}
 _NORMAL = RaftEntryType.NORMAL
 
 
-def encode_raft(messages: Sequence[tuple[int, Message]]) -> list[bytes | bytearray]:
-    """Encode Raft messages, each with its raft group; returns the parts of one payload."""
-    parts: list[bytes | bytearray] = []
+def encode_raft(messages: Sequence[tuple[int, Message]], flush_number: int) -> list[bytes | bytearray]:
+    """Encode Raft messages, each with its raft group, behind the sender's newest durable flush;
+    returns the parts of one payload.
+    """
+    parts: list[bytes | bytearray] = [_FLUSH_NUMBER.pack(flush_number)]
     for raft_group, message in messages:
         entries, snapshot, context = message.entries, message.snapshot, message.context
         flags = (_REJECT if message.reject else 0) | (0 if snapshot is None else _HAS_SNAPSHOT)
@@ -168,13 +173,25 @@ def encode_raft(messages: Sequence[tuple[int, Message]]) -> list[bytes | bytearr
     return parts
 
 
+def flush_number_of(payload: bytes | memoryview) -> int:
+    """Newest durable flush of the sender of Raft messages.
+
+    Raises:
+        MalformedMessage: the payload is too short.
+    """
+    if len(payload) < _FLUSH_NUMBER.size:
+        raise MalformedMessage(f"Raft messages in a payload of {len(payload)} bytes")
+    number: int = _FLUSH_NUMBER.unpack_from(payload)[0]
+    return number
+
+
 def decode_raft(payload: bytes | memoryview, sender: int, to: int) -> Iterator[tuple[int, Message]]:
     """Decode Raft messages, each with its raft group.
 
     Raises:
         MalformedMessage: a length or a type is wrong; the messages before it were returned.
     """
-    view, at, end = memoryview(payload), 0, len(payload)
+    view, at, end = memoryview(payload), _FLUSH_NUMBER.size, len(payload)
     try:
         while at < end:
             raft_group, kind, flags, context_size, count, term, log_term, index, commit, vote, hint = (

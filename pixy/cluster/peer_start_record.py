@@ -46,10 +46,12 @@ class PeerStartRecord:
         self._waiting: list[Callable[[], None]] = []
         journal.passenger = self._passenger
 
-    def admit(self, node_id: int, start: PeerStart, process: bytes = b"") -> str | None:
+    def admit(
+        self, node_id: int, start: PeerStart, process: bytes = b"", found: int | None = None
+    ) -> str | None:
         """As `PeerStarts.admit`; a new incarnation is written at once."""
         before = self.starts.newest(node_id)
-        reason = self.starts.admit(node_id, start, process)
+        reason = self.starts.admit(node_id, start, process, found)
         if reason is None and self.starts.newest(node_id) != before:
             self._changed = True
             if before is None or start.incarnation > before.incarnation:

@@ -5,6 +5,9 @@ its node must not take part in anything. Each start of a node raises its incarna
 before its first message, and the number of its newest durable flush never goes back. So it is an
 older self if either is below what a peer has seen.
 
+A start writes to the journal before the first handshake. So a new one has to have found all flushes
+that peers know of; what it has written since proves nothing.
+
 Pure; `peer_start_record` keeps it in the journal, so that an older self is recognized also after
 its peers have restarted.
 """
@@ -40,11 +43,15 @@ class PeerStarts:
         """The newest known start of a peer, None if it never came."""
         return self._newest.get(node_id)
 
-    def admit(self, node_id: int, start: PeerStart, process: bytes = b"") -> str | None:
+    def admit(
+        self, node_id: int, start: PeerStart, process: bytes = b"", found: int | None = None
+    ) -> str | None:
         """Note what a peer says of itself.
 
         Args:
             process: random bytes of its process; empty if they are not known.
+            found: newest flush that this start has found in its journal; None if it is known to be
+                the same start as before.
 
         Returns:
             None, or the reason why the peer is an older self and has to be refused.
@@ -54,9 +61,12 @@ class PeerStarts:
             # A handshake may be older than what the same process has said since.
             self._newest[node_id] = max(newest, start)
             return None
-        if start.incarnation < newest.incarnation or start.flush_number < newest.flush_number:
+        flush = start.flush_number
+        if found is not None and start.incarnation > newest.incarnation:
+            flush = found
+        if start.incarnation < newest.incarnation or flush < newest.flush_number:
             return (
-                f"node {node_id} comes with start {start.incarnation} and flush {start.flush_number}, but has been here with "
+                f"node {node_id} comes with start {start.incarnation} and flush {flush}, but has been here with "
                 f"start {newest.incarnation} and flush {newest.flush_number}: its data directory is an older copy; forget "
                 "the node and let it join as a new one"
             )

@@ -13,11 +13,11 @@ import asyncio
 from collections.abc import Iterable
 
 from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.proposals import Done, Proposals, Proposer, Sequences
+from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, Sequences
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
-from pixy.errors import DeadlineExceeded, PixyError, ShuttingDown, Unavailable
+from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from pixy.faults import OnFault
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
@@ -101,11 +101,11 @@ class RemoteProposals:
                 group.through.fail(error)
 
     async def stop(self) -> None:
-        """Give up what is not answered."""
+        """Give up what is not answered: it may be written."""
         if self._timer is not None:
             self._timer.cancel()
         for group in self._groups.values():
-            group.through.fail(ShuttingDown())
+            group.through.expire(NEVER)
         await self._tasks.cancel_all()
 
     def _look(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from pixy.cluster.peer_messages import PeerMethod
-from pixy.errors import CorruptData, DeadlineExceeded, PixyError, Unavailable
+from pixy.errors import CorruptData, DeadlineExceeded, PixyError, ShuttingDown, Unavailable
 from pixy.records import TopicPartition
 from pixy.retries import Backoff
 
@@ -63,7 +63,12 @@ class ReplicaCalls:
         self._channel = channel
         self._is_up = is_up
         self._loop = asyncio.get_running_loop()
+        self._stopped = False
         self.leaders: dict[int, int] = {}
+
+    def stop(self) -> None:
+        """The node stops: calls that fail are not repeated."""
+        self._stopped = True
 
     def candidate(self, raft_group: int, replicas: Sequence[int], tried: Collection[int]) -> int | None:
         """The replica to ask next, None if all were tried."""
@@ -92,6 +97,7 @@ class ReplicaCalls:
 
         Raises:
             Unavailable: no replica has answered.
+            ShuttingDown: this node stops.
             PixyError: the answer of one.
         """
         until = self._loop.time() + timeout
@@ -105,6 +111,8 @@ class ReplicaCalls:
                     return await self.ask(node_id, method, payload, attempt_s, bulk=bulk)
                 except (Unavailable, DeadlineExceeded, CorruptData) as error:
                     failures.append(error)
+                if self._stopped:
+                    raise ShuttingDown
             pause = backoff.grow()
             if self._loop.time() + pause > until:
                 raise _failure(target, failures)

@@ -47,6 +47,7 @@ class Hello:
         secret: 16 bytes of the node itself: its identity is id and secret. Not the shared secret.
         incarnation: number of this start of the node.
         flush_number: newest durable flush of its journal.
+        found_flush_number: newest flush that its start has found there.
         process: 8 random bytes of this process.
         join_hash: hash of the sorted join list; empty: none.
         address: advertised peer address.
@@ -63,6 +64,7 @@ class Hello:
     join_hash: bytes
     address: str
     version: str
+    found_flush_number: int = 0
 
     def __str__(self) -> str:
         who = f"node {self.node_id}" if self.node_id else "the node without an id"
@@ -106,6 +108,7 @@ class Greeting:
             join_hash=hello.join_hash,
             address=hello.address,
             version=hello.version,
+            found_flush_number=hello.found_flush_number,
         ).SerializeToString()
 
     @staticmethod
@@ -133,6 +136,7 @@ class Greeting:
             found.join_hash,
             found.address,
             found.version,
+            found.found_flush_number,
         )
         return Greeting(
             hello,

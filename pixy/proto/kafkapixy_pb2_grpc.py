@@ -94,11 +94,12 @@ class KafkaPixyServicer(object):
         INVALID_ARGUMENT (3)   the description names the fault: the topic's name, the size of the
         message, its headers, or a topic that does not exist and is not
         created;
-        DEADLINE_EXCEEDED (4)  in front of Kafka: not acknowledged within `producer.timeout`; the
-        message may be written;
+        DEADLINE_EXCEEDED (4)  in front of Kafka, or with several nodes: not acknowledged within
+        `producer.timeout`; the message may be written;
         INTERNAL (13)          a fault of the daemon, described in its log;
         UNAVAILABLE (14)       not written: the daemon is stopping, too many requests wait for the
-        producer's buffer, the disk is full, or no broker can be reached.
+        producer's buffer, the disk is full, or no broker or no majority
+        of the nodes can be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,7 +131,8 @@ class KafkaPixyServicer(object):
         ack is for a partition of another member, which is named; or a fault
         of the daemon, described in its log;
         UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
-        cannot be committed, or no broker or leader can be reached.
+        cannot be committed, no broker or leader can be reached, or another
+        node serves the group, and is named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -148,8 +150,9 @@ class KafkaPixyServicer(object):
         INTERNAL (13)           another member of the consumer group owns the partition, and is
         named: acknowledge there; or a fault of the daemon, described in its
         log;
-        UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, or
-        the cluster cannot be reached.
+        UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, the
+        cluster cannot be reached, or another node serves the group, and is
+        named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,8 +184,9 @@ class KafkaPixyServicer(object):
         NOT_FOUND (5)           no such topic;
         RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
         INTERNAL (13)           a fault of the daemon, described in its log;
-        UNAVAILABLE (14)        another member of the consumer group owns a partition, and is named:
-        set its offsets there; or the cluster cannot be reached.
+        UNAVAILABLE (14)        another member of the consumer group owns a partition, or another
+        node serves the group, and is named: set its offsets there; or the
+        cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

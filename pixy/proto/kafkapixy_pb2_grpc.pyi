@@ -52,11 +52,12 @@ class KafkaPixyStub:
       INVALID_ARGUMENT (3)   the description names the fault: the topic's name, the size of the
                              message, its headers, or a topic that does not exist and is not
                              created;
-      DEADLINE_EXCEEDED (4)  in front of Kafka: not acknowledged within `producer.timeout`; the
-                             message may be written;
+      DEADLINE_EXCEEDED (4)  in front of Kafka, or with several nodes: not acknowledged within
+                             `producer.timeout`; the message may be written;
       INTERNAL (13)          a fault of the daemon, described in its log;
       UNAVAILABLE (14)       not written: the daemon is stopping, too many requests wait for the
-                             producer's buffer, the disk is full, or no broker can be reached.
+                             producer's buffer, the disk is full, or no broker or no majority
+                             of the nodes can be reached.
     """
     ConsumeNAck: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.ConsNAckRq, _kafkapixy_pb2.ConsRs]
     """Hands out one message of a topic to a member of a consumer group, and can acknowledge an
@@ -84,7 +85,8 @@ class KafkaPixyStub:
                               ack is for a partition of another member, which is named; or a fault
                               of the daemon, described in its log;
       UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
-                              cannot be committed, or no broker or leader can be reached.
+                              cannot be committed, no broker or leader can be reached, or another
+                              node serves the group, and is named.
     """
     Ack: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.AckRq, _kafkapixy_pb2.AckRs]
     """Acknowledges a message on its own, for instance the last one before a client ends. To
@@ -98,8 +100,9 @@ class KafkaPixyStub:
       INTERNAL (13)           another member of the consumer group owns the partition, and is
                               named: acknowledge there; or a fault of the daemon, described in its
                               log;
-      UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, or
-                              the cluster cannot be reached.
+      UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, the
+                              cluster cannot be reached, or another node serves the group, and is
+                              named.
     """
     GetOffsets: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.GetOffsetsRq, _kafkapixy_pb2.GetOffsetsRs]
     """Returns the offsets of each partition of a topic and the progress of a consumer group. A group
@@ -123,8 +126,9 @@ class KafkaPixyStub:
       NOT_FOUND (5)           no such topic;
       RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
       INTERNAL (13)           a fault of the daemon, described in its log;
-      UNAVAILABLE (14)        another member of the consumer group owns a partition, and is named:
-                              set its offsets there; or the cluster cannot be reached.
+      UNAVAILABLE (14)        another member of the consumer group owns a partition, or another
+                              node serves the group, and is named: set its offsets there; or the
+                              cluster cannot be reached.
     """
     ListTopics: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.ListTopicRq, _kafkapixy_pb2.ListTopicRs]
     """Lists the topics with their configuration.
@@ -171,11 +175,12 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
       INVALID_ARGUMENT (3)   the description names the fault: the topic's name, the size of the
                              message, its headers, or a topic that does not exist and is not
                              created;
-      DEADLINE_EXCEEDED (4)  in front of Kafka: not acknowledged within `producer.timeout`; the
-                             message may be written;
+      DEADLINE_EXCEEDED (4)  in front of Kafka, or with several nodes: not acknowledged within
+                             `producer.timeout`; the message may be written;
       INTERNAL (13)          a fault of the daemon, described in its log;
       UNAVAILABLE (14)       not written: the daemon is stopping, too many requests wait for the
-                             producer's buffer, the disk is full, or no broker can be reached.
+                             producer's buffer, the disk is full, or no broker or no majority
+                             of the nodes can be reached.
     """
     ConsumeNAck: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.ConsNAckRq, _kafkapixy_pb2.ConsRs]  # type: ignore[assignment]
     """Hands out one message of a topic to a member of a consumer group, and can acknowledge an
@@ -203,7 +208,8 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
                               ack is for a partition of another member, which is named; or a fault
                               of the daemon, described in its log;
       UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
-                              cannot be committed, or no broker or leader can be reached.
+                              cannot be committed, no broker or leader can be reached, or another
+                              node serves the group, and is named.
     """
     Ack: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.AckRq, _kafkapixy_pb2.AckRs]  # type: ignore[assignment]
     """Acknowledges a message on its own, for instance the last one before a client ends. To
@@ -217,8 +223,9 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
       INTERNAL (13)           another member of the consumer group owns the partition, and is
                               named: acknowledge there; or a fault of the daemon, described in its
                               log;
-      UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, or
-                              the cluster cannot be reached.
+      UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, the
+                              cluster cannot be reached, or another node serves the group, and is
+                              named.
     """
     GetOffsets: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.GetOffsetsRq, _kafkapixy_pb2.GetOffsetsRs]  # type: ignore[assignment]
     """Returns the offsets of each partition of a topic and the progress of a consumer group. A group
@@ -242,8 +249,9 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
       NOT_FOUND (5)           no such topic;
       RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
       INTERNAL (13)           a fault of the daemon, described in its log;
-      UNAVAILABLE (14)        another member of the consumer group owns a partition, and is named:
-                              set its offsets there; or the cluster cannot be reached.
+      UNAVAILABLE (14)        another member of the consumer group owns a partition, or another
+                              node serves the group, and is named: set its offsets there; or the
+                              cluster cannot be reached.
     """
     ListTopics: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.ListTopicRq, _kafkapixy_pb2.ListTopicRs]  # type: ignore[assignment]
     """Lists the topics with their configuration.
@@ -293,11 +301,12 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
           INVALID_ARGUMENT (3)   the description names the fault: the topic's name, the size of the
                                  message, its headers, or a topic that does not exist and is not
                                  created;
-          DEADLINE_EXCEEDED (4)  in front of Kafka: not acknowledged within `producer.timeout`; the
-                                 message may be written;
+          DEADLINE_EXCEEDED (4)  in front of Kafka, or with several nodes: not acknowledged within
+                                 `producer.timeout`; the message may be written;
           INTERNAL (13)          a fault of the daemon, described in its log;
           UNAVAILABLE (14)       not written: the daemon is stopping, too many requests wait for the
-                                 producer's buffer, the disk is full, or no broker can be reached.
+                                 producer's buffer, the disk is full, or no broker or no majority
+                                 of the nodes can be reached.
         """
 
     @_abc_1.abstractmethod
@@ -331,7 +340,8 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
                                   ack is for a partition of another member, which is named; or a fault
                                   of the daemon, described in its log;
           UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
-                                  cannot be committed, or no broker or leader can be reached.
+                                  cannot be committed, no broker or leader can be reached, or another
+                                  node serves the group, and is named.
         """
 
     @_abc_1.abstractmethod
@@ -351,8 +361,9 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
           INTERNAL (13)           another member of the consumer group owns the partition, and is
                                   named: acknowledge there; or a fault of the daemon, described in its
                                   log;
-          UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, or
-                                  the cluster cannot be reached.
+          UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, the
+                                  cluster cannot be reached, or another node serves the group, and is
+                                  named.
         """
 
     @_abc_1.abstractmethod
@@ -388,8 +399,9 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
           NOT_FOUND (5)           no such topic;
           RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
           INTERNAL (13)           a fault of the daemon, described in its log;
-          UNAVAILABLE (14)        another member of the consumer group owns a partition, and is named:
-                                  set its offsets there; or the cluster cannot be reached.
+          UNAVAILABLE (14)        another member of the consumer group owns a partition, or another
+                                  node serves the group, and is named: set its offsets there; or the
+                                  cluster cannot be reached.
         """
 
     @_abc_1.abstractmethod

@@ -26,7 +26,6 @@ from pixy.errors import (
     ServiceDisabled,
     ShuttingDown,
     UnknownGroup,
-    UnknownTopic,
 )
 from pixy.proxy.accumulator import Accumulators, headers_bytes
 from pixy.proxy.log import Log
@@ -298,13 +297,18 @@ class Proxy:
             fail(error)
 
     def ack(self, group: str, topic: str, partition: int, offset: int, done: AckDone) -> None:
-        """Acknowledge one message; `done` gets None or an error.
+        """Acknowledge one message; `done` gets None or an error, `UnknownTopic` among them.
 
         Raises:
-            InvalidGroup, InvalidTopic, UnknownTopic: `done` is not called.
+            InvalidGroup, InvalidTopic, Unavailable: `done` is not called.
         """
-        self._check(group, topic)
-        self._consumers.ack(group, topic, partition, offset, done)
+        _check_group(group)
+        check_topic_name(topic)
+        if self._backend.topic(topic) is not None:
+            self._consumers.ack(group, topic, partition, offset, done)
+        else:
+            then = partial(self._consumers.ack, group, topic, partition, offset, done)
+            self._topics.find(topic, then, done)
 
     # --- offsets ----------------------------------------------------------------------------------
 
@@ -452,14 +456,8 @@ class Proxy:
         if self._draining:
             raise ShuttingDown
 
-    def _check(self, group: str, topic: str) -> None:
-        _check_group(group)
-        check_topic_name(topic)
-        if self._backend.topic(topic) is None:
-            raise UnknownTopic(f"unknown topic {topic}")
-
     async def _know(self, group: str, topic: str) -> None:
-        """As `_check`, but asks the cluster for an unknown topic, which another process may have
+        """Check the names, and ask the cluster for an unknown topic, which another process may have
         created.
         """
         _check_group(group)

@@ -1,4 +1,4 @@
-"""Creation of topics on first use.
+"""Creation of topics on first use, and the search for topics that this process does not know.
 
 Produce and consume requests for a missing topic wait here for its creation: one task and one
 creation for each topic, however many requests wait. The cluster is asked first, because another
@@ -67,6 +67,27 @@ class TopicCreator:
             Unavailable: too many requests wait for topics.
         """
         check_topic_name(name)
+        self._check_room(size)
+        creation = self._creations.get(name)
+        if creation is None:
+            creation = self._creations[name] = _Creation()
+            self._tasks.spawn(self._create(name, creation), f"create topic {name}")
+        creation.waiting.append((then, fail))
+        creation.size += size
+        self._waiting += 1
+        self._waiting_bytes += size
+
+    def find(self, name: str, then: Callable[[], None], fail: Callable[[PixyError], None]) -> None:
+        """Ask the cluster for a topic, then call `then`, or `fail` with the error; never create it.
+
+        Raises:
+            Unavailable: too many requests wait for topics.
+        """
+        self._check_room(0)
+        self._waiting += 1
+        self._tasks.spawn(self._find(name, then, fail), f"find topic {name}", fail)
+
+    def _check_room(self, size: int) -> None:
         limits = self._config.producer
         if (
             self._waiting >= limits.waiting_requests
@@ -76,14 +97,16 @@ class TopicCreator:
                 f"{self._waiting} requests wait for the creation of topics; slow down, or increase "
                 "producer.waiting_requests or producer.buffer_bytes"
             )
-        creation = self._creations.get(name)
-        if creation is None:
-            creation = self._creations[name] = _Creation()
-            self._tasks.spawn(self._create(name, creation), f"create topic {name}")
-        creation.waiting.append((then, fail))
-        creation.size += size
-        self._waiting += 1
-        self._waiting_bytes += size
+
+    async def _find(self, name: str, then: Callable[[], None], fail: Callable[[PixyError], None]) -> None:
+        try:
+            await self._backend.describe_topic(name)
+        except PixyError as unknown:
+            fail(unknown)
+        else:
+            then()
+        finally:
+            self._waiting -= 1
 
     async def stop(self) -> None:
         """Cancel all creations; waiting requests get `ShuttingDown`."""

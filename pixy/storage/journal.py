@@ -114,6 +114,7 @@ class Journal:
         passenger: asked for a further unit, records and token, by each flush that is about to be
             written; None if there is none.
         flush_number: number of the newest durable flush, 0 for none.
+        found_flush_number: that of the newest flush before the first one of this start.
         flushed_at: end of the last flush, in the loop's time.
     """
 
@@ -163,7 +164,7 @@ class Journal:
         self.files: list[JournalFile] = list(options.files)
         self.blocked: Unavailable | None = None
         self.passenger: Callable[[], tuple[Sequence[UnitRecord], Any] | None] | None = None
-        self.flush_number = options.at.flush_number - 1
+        self.flush_number = self.found_flush_number = options.at.flush_number - 1
         self.flushed_at = float("-inf")
 
     @property

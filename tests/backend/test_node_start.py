@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.errors import CorruptData, DataDirectoryError, ShuttingDown, Unavailable
+from pixy.errors import CorruptData, DataDirectoryError, DeadlineExceeded, ShuttingDown, Unavailable
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
@@ -117,7 +117,8 @@ def test_an_error_behind_the_wait_is_a_fault_of_the_node(tmp_path: Path) -> None
         (foreign / f"{0:020}.log").write_bytes(b"foreign")
         await alone.begin()
         assert alone.faults == []
-        await cluster[3].start()
+        # It needs the other one, which may fail before this one has started.
+        await cluster[3].begin()
         await until(lambda: alone.faults)
         assert isinstance(alone.faults.pop(), DataDirectoryError)
         await refused(alone, "the node is catching up")
@@ -150,5 +151,29 @@ def test_the_loss_of_the_majority_and_its_end_are_told(tmp_path: Path) -> None:
         await until(lambda: len(faults) == 2)
         assert faults[1] == ""
         assert cluster[1].backend.fault == ""
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_stop_ends_everything_that_waits(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        stranger = await cluster.add()
+        cluster.split(2)
+        await asyncio.sleep(2)
+        waiting = [
+            asyncio.create_task(cluster[1].fetch(0, max_wait=None)),
+            asyncio.create_task(stranger.fetch(0, max_wait=None)),
+            asyncio.create_task(cluster[2].backend.offset_ranges("topic")),
+        ]
+        writes = [cluster[2].append_nowait(b"value")]
+        await asyncio.sleep(1)
+        await asyncio.gather(*(cluster[number].stop() for number in (1, 2, 4)))
+        for each in waiting:
+            with pytest.raises(ShuttingDown):
+                await each
+        for answer in writes:
+            with pytest.raises((DeadlineExceeded, Unavailable)):
+                await answer
 
     run_cluster(scenario, tmp_path)

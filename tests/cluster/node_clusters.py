@@ -25,6 +25,8 @@ __all__ = ["ClusterNode", "NodeCluster", "run_cluster"]
 
 _PORT = 19094
 _DELAYS_S = (0.0005, 0.002)
+_LONGEST_S = 600.0
+"""Longest run, in virtual time."""
 _NOBODY = 99
 """A host without a node."""
 
@@ -223,13 +225,14 @@ def run_cluster(
 
     async def run() -> None:
         cluster = NodeCluster(directory, count, seed)
-        try:
-            if starts:
-                await cluster.start()
-            await scenario(cluster)
-        finally:
-            cluster.network.heal()
-            await cluster.stop()
+        async with asyncio.timeout(_LONGEST_S):
+            try:
+                if starts:
+                    await cluster.start()
+                await scenario(cluster)
+            finally:
+                cluster.network.heal()
+                await cluster.stop()
         assert [fault for node in cluster.nodes.values() for fault in node.faults] == []
 
     loop = VirtualLoop()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pixy.cluster.confirmed_reads import ConfirmedReads
-from pixy.errors import Unavailable, UnknownPartition
+from pixy.errors import ShuttingDown, Unavailable, UnknownPartition
 from pixy.raft import MessageType
 from tests.cluster.drivers import DriverNetwork, DriverNode
 from tests.fakes.waiting import settle
@@ -91,3 +91,14 @@ async def test_the_removal_of_a_group_ends_its_reads(network: DriverNetwork) -> 
     await asyncio.sleep(0)
     follower.driver.remove(follower.group, UnknownPartition("deleted"))
     await waiting
+
+
+async def test_a_stop_ends_all_reads(network: DriverNetwork) -> None:
+    reads = reads_of(network[2])
+    waiting = [wait(network[2], reads) for _ in range(2)]
+    await asyncio.sleep(0)
+    reads.stop()
+    for each in (*waiting, wait(network[2], reads)):
+        with pytest.raises(ShuttingDown):
+            await each
+    await network.elect(1)

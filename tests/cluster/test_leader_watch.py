@@ -1,4 +1,4 @@
-"""Changes of leaders, as a node notices them."""
+"""Changes of leaders, as a node notices and tells them."""
 
 import asyncio
 from collections.abc import Collection

@@ -18,6 +18,7 @@ from pixy.cluster.peer_messages import (
     encode_beat,
     encode_proposal,
     encode_raft,
+    flush_number_of,
 )
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
@@ -90,15 +91,25 @@ def messages(draw: st.DrawFn) -> Message:
     )
 
 
+FLUSH_NUMBER = 899
 PACKED = st.lists(st.tuples(U64, messages()), max_size=3)
 
 
 def raft_payload(packed: list[tuple[int, Message]]) -> bytes:
-    return b"".join(encode_raft(packed))
+    return b"".join(encode_raft(packed, FLUSH_NUMBER))
 
 
 def proposals_payload(proposals: list[Forwarded]) -> bytes:
     return b"".join([part for each in proposals for part in encode_proposal(each)])
+
+
+def test_raft_messages_come_with_the_flush_that_they_rest_on() -> None:
+    payload = raft_payload([])
+    assert flush_number_of(payload) == FLUSH_NUMBER
+    assert decoded_raft(payload) == []
+    for size in range(len(payload)):
+        with pytest.raises(MalformedMessage):
+            flush_number_of(payload[:size])
 
 
 def decoded_raft(payload: bytes | memoryview) -> list[tuple[int, Message]]:
@@ -124,7 +135,8 @@ def test_a_raft_message_has_the_documented_bytes() -> None:
     message = Message(MessageType.APP, RECEIVER, SENDER, 8, 9, 300, [entry], 10, 11, None, True, 12, b"ctx")
     numbers = (8, 9, 300, 10, 11, 12)
     assert raft_payload([(1000, message)]) == (
-        (1000).to_bytes(8, "little")
+        FLUSH_NUMBER.to_bytes(8, "little")
+        + (1000).to_bytes(8, "little")
         + bytes.fromhex("03 01 0300 01000000")
         + b"".join([number.to_bytes(8, "little") for number in numbers])
         + b"ctx"
@@ -194,8 +206,9 @@ def test_payloads_do_not_share_the_buffer_that_they_came_in() -> None:
 @given(PACKED.filter(bool))
 def test_a_truncated_payload_has_the_messages_that_are_whole(packed: list[tuple[int, Message]]) -> None:
     payload = raft_payload(packed)
-    ends = [0, *accumulate(len(raft_payload([each])) for each in packed)]
-    for size in range(len(payload)):
+    head = len(raft_payload([]))
+    ends = list(accumulate((len(raft_payload([each])) - head for each in packed), initial=head))
+    for size in range(head, len(payload)):
         whole = sum(end <= size for end in ends) - 1
         found = before_damage(decode_raft(payload[:size], SENDER, RECEIVER))
         assert found == (packed[:whole], size not in ends), size
@@ -260,7 +273,7 @@ def test_an_append_has_no_entry_of_a_later_term() -> None:
 
 def test_the_damage_names_the_byte() -> None:
     payload = raft_payload([(1, Message(MessageType.HEARTBEAT, RECEIVER, SENDER, 1, context=b"four"))])
-    with pytest.raises(MalformedMessage, match="a message of 68 bytes in a payload of 66"):
-        decoded_raft(payload[:66])
-    with pytest.raises(MalformedMessage, match="a malformed message at byte 0 of 63"):
-        decoded_raft(payload[:63])
+    with pytest.raises(MalformedMessage, match="a message of 76 bytes in a payload of 74"):
+        decoded_raft(payload[:74])
+    with pytest.raises(MalformedMessage, match="a malformed message at byte 8 of 71"):
+        decoded_raft(payload[:71])

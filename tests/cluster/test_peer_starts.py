@@ -54,6 +54,20 @@ def test_the_process_of_an_earlier_start_is_an_older_self() -> None:
     assert starts.admit(2, PeerStart(3, 100), b"before") is not None
 
 
+def test_a_new_start_has_to_have_found_what_peers_know() -> None:
+    """Its own flushes do not make up for lost ones."""
+    for found, is_admitted in ((99, False), (100, True), (102, True)):
+        reason = starts_of(PeerStart(3, 100)).admit(2, PeerStart(4, 103), found=found)
+        assert (reason is None) == is_admitted, found
+
+
+def test_a_known_start_may_have_written_since() -> None:
+    starts = PeerStarts()
+    starts.restore(starts_of(PeerStart(3, 150)).snapshot())
+    assert starts.admit(2, PeerStart(3, 160), b"process", found=100) is None
+    assert starts.newest(2) == PeerStart(3, 160)
+
+
 def test_starts_survive_a_snapshot() -> None:
     starts = starts_of(PeerStart(3, 100))
     starts.admit(7, PeerStart(1, 2**40))

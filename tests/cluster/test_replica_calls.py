@@ -9,6 +9,7 @@ from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
 from pixy.errors import CorruptData, DeadlineExceeded, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.records import TopicPartition
 from tests.cluster.answering_peers import AnsweringPeers
+from tests.fakes.waiting import settle
 
 TARGET = RemotePartition(TopicPartition("topic", 5), 1005, (1, 2, 3))
 
@@ -105,3 +106,12 @@ async def test_the_candidates_are_each_named_once() -> None:
     while (node_id := calls.candidate(7, (1, 2, 3), order)) is not None:
         order.append(node_id)
     assert order == [3, 1, 2]
+
+
+async def test_a_node_that_stops_asks_nobody_again() -> None:
+    asking = Asking(n1=Unavailable("x"), n2=Unavailable("x"), n3=Unavailable("x"))
+    calling = asyncio.create_task(asking.call(60.0))
+    await settle()
+    asking.calls.stop()
+    with pytest.raises(ShuttingDown):
+        await calling

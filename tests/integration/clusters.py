@@ -167,11 +167,6 @@ class Cluster:
         for node in self.nodes:
             node.kill()
 
-    def stop(self) -> None:
-        """Stop the running nodes with SIGTERM, one after the other."""
-        for node in self.running:
-            node.stop()
-
     # --- what it says of itself -------------------------------------------------------------------
 
     def ids(self) -> dict[int, ClusterNode]:
@@ -179,6 +174,10 @@ class Cluster:
         by_address = {self.network.advertised(node.number): node for node in self.nodes}
         status = self.running[0].status()
         return {each.node_id: by_address[each.address] for each in status.nodes if each.address in by_address}
+
+    def id_of(self, node: ClusterNode) -> int:
+        """The id of a node in the cluster."""
+        return next(node_id for node_id, other in self.ids().items() if other is node)
 
     def leader(self, name: str, asked: ClusterNode | None = None) -> ClusterNode:
         """The leader of a raft group, for instance of `metadata` or `topic-0`. Waits until there is

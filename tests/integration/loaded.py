@@ -13,10 +13,10 @@ __all__ = ["LoadedCluster", "failed_at", "failed_elsewhere"]
 
 
 class LoadedCluster:
-    """A started cluster, with the ledger of everything that was produced to its topic.
+    """A cluster with a new topic, and the ledger of everything that was produced to it.
 
     Args:
-        cluster: the cluster; it is started here.
+        cluster: the running cluster.
         topic: name of the topic.
         partitions: number of its partitions.
     """
@@ -26,7 +26,6 @@ class LoadedCluster:
         self.ledger = Ledger()
         self.topic = topic
         self._partitions = partitions
-        cluster.start()
         cluster.create_topic(topic, partitions)
 
     def leader(self) -> ClusterNode:
@@ -35,8 +34,8 @@ class LoadedCluster:
 
     @contextmanager
     def produced(self, nodes: Sequence[ClusterNode] = (), pad_bytes: int = 0) -> Iterator[Producers]:
-        """Producers at these nodes, or at all that run. In the end each of the nodes answers, and
-        everything is checked at all running nodes.
+        """Producers at these nodes, or at all that run. In the end each of them answers, and
+        everything is checked at each of them.
 
         Args:
             pad_bytes: size that is added to each value.
@@ -46,11 +45,7 @@ class LoadedCluster:
             producers.wait_answers(nodes)
             yield producers
             producers.wait_answers(nodes)
-        self.audit()
-
-    def audit(self) -> None:
-        """Check everything at all running nodes."""
-        audit(self.cluster.running, self.ledger, self.topic, self._partitions)
+        audit(nodes, self.ledger, self.topic, self._partitions)
 
 
 def failed_at(producers: Producers, node: ClusterNode) -> list[Failed]:

@@ -162,16 +162,21 @@ def audit(nodes: Iterable[ClusterNode], ledger: Ledger, topic: str, partitions: 
 def _read(node: ClusterNode, topic: str, partition: int) -> tuple[list[tuple[int, bytes]], int]:
     """All records of a partition, and its end offset."""
     records: list[tuple[int, bytes]] = []
-    end = 0
     with grpc.insecure_channel(node.address, options=CHANNEL_OPTIONS) as channel:
-        wanted = log_pb.FetchRange(topic=topic, partition=partition, to_offset=-1)
+        stub = LogStub(channel)
+        query = log_pb.OffsetQuery(topic=topic, partition=partition, latest=True)
+        latest = stub.ListOffsets(log_pb.ListOffsetsRequest(queries=[query]), timeout=SECONDS_MAX)
+        end = latest.answers[0].offset
+        wanted = log_pb.FetchRange(topic=topic, partition=partition, to_offset=end)
+        # The replica of this node may be a little behind the leader.
+        request = log_pb.FetchRequest(ranges=[wanted], max_wait_ms=int(1000 * SECONDS_MAX))
         state = log_pb.MORE
-        for answer in LogStub(channel).Fetch(log_pb.FetchRequest(ranges=[wanted]), timeout=SECONDS_MAX):
+        for answer in stub.Fetch(request, timeout=SECONDS_MAX):
             values = values_in(answer.batches)
             assert None not in values
             records += zip(offsets_in(answer.batches), (value or b"" for value in values), strict=True)
-            state, end = answer.state, answer.log_end_offset
+            state = answer.state
         assert state == log_pb.END_OF_RANGE, (
             f"node {node.number}: {topic}-{partition} ends with state {state}"
         )
-    return records, end
+    return [record for record in records if record[0] < end], end

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedCluster]:
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.start()
         yield LoadedCluster(cluster)
 
 

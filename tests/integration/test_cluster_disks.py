@@ -21,6 +21,7 @@ UNKNOWN = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedCluster]:
     with Cluster(tmp_path_factory.mktemp("cluster"), config=CONFIG, program=FAULTY) as cluster:
+        cluster.start()
         yield LoadedCluster(cluster)
 
 

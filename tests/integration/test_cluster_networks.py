@@ -20,6 +20,7 @@ UNKNOWN = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedCluster]:
     """Nodes in namespaces, whose links can be cut."""
     with Cluster(tmp_path_factory.mktemp("cluster"), NODES, Namespaces(NODES)) as cluster:
+        cluster.start()
         yield LoadedCluster(cluster)
 
 
@@ -32,6 +33,7 @@ def links() -> Links:
 def relayed(tmp_path_factory: pytest.TempPathFactory, links: Links) -> Iterator[LoadedCluster]:
     """Nodes whose connections go through relays."""
     with Cluster(tmp_path_factory.mktemp("cluster"), NODES, links) as cluster:
+        cluster.start()
         yield LoadedCluster(cluster)
 
 

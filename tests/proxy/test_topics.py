@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pixy.config import ProducerConfig, ProxyConfig
-from pixy.errors import InvalidTopic, PixyError, ShuttingDown, TopicMissing, Unavailable
+from pixy.errors import InvalidTopic, PixyError, ShuttingDown, TopicMissing, Unavailable, UnknownTopic
 from pixy.faults import internal_error
 from pixy.proxy.topics import TopicCreator
 from tests.fakes.backend import FakeBackend
@@ -176,3 +176,25 @@ async def test_a_callback_that_raises_is_a_fault_and_the_others_are_answered() -
     await outcomes.arrived.wait()
     assert outcomes.all == [None]
     assert isinstance(outcomes.faults[0], ZeroDivisionError)
+
+
+async def test_a_topic_that_others_have_created_is_found() -> None:
+    creator, backend, outcomes = await make()
+    creator.find("t", outcomes.then, outcomes.fail)
+    await outcomes.arrived.wait()
+    assert isinstance(outcomes.all[0], UnknownTopic)
+    assert backend.calls == 0, "it is not created"
+    await FakeBackend.create_topic(backend, "t", 1)
+    outcomes.arrived.clear()
+    creator.find("t", outcomes.then, outcomes.fail)
+    await outcomes.arrived.wait()
+    assert outcomes.all[1:] == [None]
+
+
+async def test_searches_for_topics_count_as_waiting_requests() -> None:
+    creator, _, outcomes = await make(producer=ProducerConfig(waiting_requests=1))
+    creator.find("t", outcomes.then, outcomes.fail)
+    with pytest.raises(Unavailable, match="1 requests wait"):
+        creator.find("t", outcomes.then, outcomes.fail)
+    await creator.stop()
+    assert [type(each) for each in outcomes.all] == [ShuttingDown]

@@ -81,7 +81,7 @@ class Life:
         """Run nothing of it any more."""
         self.alive = self.paused = False
         self._ready, self._arrived, self._due = [], [], []
-        self._loop.dead_tasks += [task for task in self.tasks if not task.done()]
+        self._loop.dead_tasks += self.tasks
 
 
 class _Callback:

@@ -260,7 +260,9 @@ class Clients:
     def _missing(self, call: Call, partition: TopicPartition) -> bool:
         """True if a call was refused because there is no such partition; judged here."""
         if isinstance(call.answer, UnknownPartition | UnknownTopic):
-            self._audits.topic(partition.topic, call, Use(partition.partition), "unknown")
+            # A node that is behind may have taken the call for a topic that is deleted: it says so.
+            stale = str(call.answer).endswith("was deleted")
+            self._audits.topic(partition.topic, call, Use(partition.partition), "unknown", stale=stale)
             return True
         return False
 
@@ -380,6 +382,28 @@ class Clients:
             audit = self._audits.log(partition)
             if audit is not None:
                 self._audits.searched(audit, timestamp_ms, call.answer, call.begin)
+
+    # --- consumer groups --------------------------------------------------------------------------
+
+    def _join(self, client: _Client, machine: Machine) -> None:
+        group, topics = self._group(), list(self._habits.stable_topics)
+        call = self._begin(client, machine, "join group", group, self._joined)
+
+        async def ask(backend: EmbeddedBackend) -> Any:
+            return await backend.join_consumer_group(group, client.name, topics, lambda _: None)
+
+        self._calls.ask(call, ask)
+
+    def _joined(self, call: Call) -> None:
+        if call.outcome is Outcome.OK:
+            self._scene.loop.outside(self._rng.choice((0.1, 1.0, 5.0)), self._leave, call)
+
+    def _leave(self, joined: Call) -> None:
+        if joined.life.alive and not self._stopped:
+            call = self._calls.begin(
+                joined.client, joined.machine, "leave group", joined.input, 5.0, lambda _: None
+            )
+            self._calls.ask(call, lambda _: joined.answer.leave())
 
     # --- committed offsets ------------------------------------------------------------------------
 

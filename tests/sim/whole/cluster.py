@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pixy.cluster.metadata import METADATA_GROUP
 from pixy.raft import StateType
 from pixy.records import TopicPartition
+from tests.sim.cluster.history import require
 from tests.sim.cluster.lives import Life, LivesLoop
 from tests.sim.cluster.scene import Scene
 from tests.sim.whole.audits import Audits
@@ -18,6 +19,7 @@ from tests.sim.whole.watches import Watches, groups_of
 
 __all__ = ["Cluster"]
 
+_HIGH_WATER_BYTES = 64 << 10
 _WAITING = 0.03
 """Probability that a client calls nodes that wait for others, too."""
 
@@ -59,6 +61,17 @@ class Cluster:
             machine = self.add(number)
             delay = self._rng.random() * formation.late_s
             self.scene.loop.outside(delay, self.switch_on, machine)
+        self._check_queues()
+
+    def _check_queues(self) -> None:
+        """What is sent to a peer that does not read it is bounded."""
+        allowed = max(self.swarm.sizes.queue_bytes, _HIGH_WATER_BYTES)
+        for transport in self.network.transports:
+            require(
+                transport.buffered <= allowed + transport.largest,
+                f"{transport.buffered} bytes wait from {transport.local_host} to {transport.remote_host}",
+            )
+        self.scene.loop.outside(0.1, self._check_queues)
 
     def add(self, number: int) -> Machine:
         """A new machine, which is off."""
@@ -83,9 +96,13 @@ class Cluster:
         self.watches.ended(machine)
         self.calls.ended(life)
 
+    def ordinary(self) -> list[Machine]:
+        """Machines of the cluster."""
+        return [each for each in self.machines.values() if not each.stranger]
+
     def serving(self) -> list[Machine]:
         """Machines whose node takes calls, now and then also those that wait for others."""
-        serving = [each for each in self.machines.values() if each.serving and not each.stopping]
+        serving = [each for each in self.ordinary() if each.serving and not each.stopping]
         ready = [each for each in serving if each.ready]
         return serving if self._rng.random() < _WAITING else ready
 
@@ -94,7 +111,7 @@ class Cluster:
     def raft_groups(self) -> Sequence[int]:
         """Raft groups that some node has."""
         found: dict[int, None] = {}
-        for machine in self.machines.values():
+        for machine in self.ordinary():
             found.update(dict.fromkeys(groups_of(machine)))
         return sorted(found)
 
@@ -102,7 +119,7 @@ class Cluster:
         """The leader of a raft group, of the newest term; None if nobody leads."""
         found: Machine | None = None
         newest = 0
-        for machine in self.machines.values():
+        for machine in self.ordinary():
             group = groups_of(machine).get(raft_group)
             raft = None if group is None or group.node is None else group.node.raft
             if raft is not None and raft.state is StateType.LEADER and raft.term > newest:

@@ -62,8 +62,10 @@ class Machine:
         stopping: the process is being stopped.
         lives: number of processes so far.
         slow_s: largest additional delay of its disk.
+        busy_until: virtual time until which its disk is still as slow as it was.
         retired: never started again by itself.
         broken: it stays as it is for good: deaf, slow, paused or down.
+        stranger: its node belongs to another cluster.
         suspect: its disk was replaced or damaged: it may refuse to start.
         fails_reads: reads of its disk may have failed.
         refusal: error of the last start that was refused.
@@ -95,8 +97,8 @@ class Machine:
         self.serving = False
         self.stopping = False
         self.lives = 0
-        self.slow_s = 0.0
-        self.retired = self.broken = False
+        self.slow_s = self.busy_until = 0.0
+        self.retired = self.broken = self.stranger = False
         self.suspect = False
         self.fails_reads = False
         self.refusal: BaseException | None = None
@@ -245,7 +247,7 @@ class Machine:
         self.life = self.process = self._task = None
         self.serving = False
         self.disk.on_ended = lambda: None
-        self._scene.loop.outside(0, self._on_end, self, life, power)
+        self._on_end(self, life, power)
 
     # --- pauses -----------------------------------------------------------------------------------
 
@@ -320,6 +322,10 @@ class Machine:
 
         def delay() -> float:
             usual = rng.choice(_DELAYS_S)
-            return usual + rng.random() * self.slow_s if self.slow_s else usual
+            if not self.slow_s:
+                return usual
+            slow = usual + rng.random() * self.slow_s
+            self.busy_until = max(self.busy_until, self._scene.now + slow)
+            return slow
 
         return SimulatedWorker(self.disk, rng, interleaves=self._interleaves, delay=delay)

@@ -55,7 +55,7 @@ class Operator:
         """A machine that may be damaged for good, None if there is none."""
         if self.damaged is not None or self._scene.healed:
             return None
-        chosen = rng.choice(list(self._cluster.machines.values()))
+        chosen = rng.choice(list(self._cluster.ordinary()))
         if not chosen.ready or not self._can_do_without(chosen):
             return None
         self.damaged = chosen
@@ -66,7 +66,7 @@ class Operator:
         down.
         """
         cluster = self._cluster
-        if not all(each.ready for each in cluster.machines.values()):
+        if not all(each.ready for each in cluster.ordinary()):
             return False
         assert machine.node is not None
         node_id = machine.node.node_id
@@ -78,10 +78,7 @@ class Operator:
             if node_id in (*state.voters, *state.learners) and len(state.voters) < _VOTERS:
                 return False
         topics = [
-            topic
-            for each in cluster.machines.values()
-            if each.node
-            for topic in each.node.metadata.topics.values()
+            topic for each in cluster.ordinary() if each.node for topic in each.node.metadata.topics.values()
         ]
         return all(
             len(replicas) >= _VOTERS for topic in topics for replicas in topic.replicas if node_id in replicas
@@ -90,11 +87,11 @@ class Operator:
     def break_one(self) -> Machine | None:
         """Have a machine stay deaf, mute, slow, paused or down for good; None if all are needed."""
         rng = self._scene.random("broken for good")
-        machine = self.damaged = self.damaged or rng.choice(list(self._cluster.machines.values()))
+        machine = self.damaged = self.damaged or rng.choice(list(self._cluster.ordinary()))
         if machine.suspect or not machine.ready or not self._can_do_without(machine):
             return None
         machine.broken = True
-        others = [each.host for each in self._cluster.machines.values() if each is not machine]
+        others = [each.host for each in self._cluster.ordinary() if each is not machine]
         to, back = [(machine.host, other) for other in others], [(other, machine.host) for other in others]
         how = rng.choice(("deaf", "mute", "slow", "paused", "down"))
         self._scene.note(f"{machine.number} is {how} for good")
@@ -117,13 +114,18 @@ class Operator:
     def lose_disk(self, machine: Machine) -> None:
         """A machine gets an empty disk; its node is forgotten, and a new one joins."""
         identity = machine.identity
-        machine.end(power=True)
-        machine.put_back(SimulatedDisk(Random(self._scene.random(f"disk {machine.lives}").random())), None)
-        machine.suspect = False
-        self._scene.note(f"{machine.number} has an empty disk")
+        self.empty(machine)
         self._scene.loop.outside(1.0, self._cluster.switch_on, machine)
         if identity is not None and identity.node_id:
             self.forget(identity.node_id)
+
+    def empty(self, machine: Machine) -> None:
+        """Give a machine an empty disk."""
+        machine.end(power=True)
+        rng = self._scene.random(f"disk of {machine.number}, {machine.lives}")
+        machine.put_back(SimulatedDisk(Random(rng.random())), None)
+        machine.suspect = False
+        self._scene.note(f"{machine.number} has an empty disk")
 
     def put_back(self, machine: Machine, disk: SimulatedDisk, durable: DurableJournal | None) -> None:
         """A machine gets an older copy of its disk."""
@@ -201,7 +203,7 @@ class Operator:
                 self._scene.loop.outside(1.0, again)
 
         def again() -> None:
-            ready = [each for each in self._cluster.machines.values() if each.ready]
+            ready = [each for each in self._cluster.ordinary() if each.ready]
             others = [each for each in ready if each.node is not None and each.node.node_id != node_id]
             if not others:
                 self._scene.loop.outside(1.0, again)

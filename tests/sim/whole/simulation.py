@@ -81,14 +81,15 @@ class Simulation:
         task: asyncio.Task[None] = loop.create_task(self._run())
         try:
             cluster = self._cluster = Cluster(self.seed, loop, prints=self._prints, focus=self._focus)
-            with capture_logs(), cluster.watches.spying():
+            with capture_logs() as logs, cluster.watches.spying():
                 loop.run_until_complete(task)
         except Exception as error:
             raise ClusterFailure(f"{type(error).__name__}: {error}") from error
         finally:
             _close(loop)
         scene = cluster.scene
-        return Outcome(self.seed, scene.counts, scene.trace_hash)
+        told = Counter(f"log: {line['event']}" for line in logs)
+        return Outcome(self.seed, scene.counts + told, scene.trace_hash)
 
     def transcript(self) -> str:
         """The last events."""
@@ -104,6 +105,10 @@ class Simulation:
         rng = scene.random("faults")
         faults = draw_faults(rng, swarm.faults, swarm.faults_count, swarm.faults_from_s, swarm.duration_s)
         self.faults = [fault for fault in faults if fault.number not in self._skipped]
+        if swarm.formation.anew:
+            await self._make_anew()
+        for number in range(swarm.formation.joins):
+            scene.loop.outside(rng.uniform(0.0, 1.0 + 2.0 * number), self._operator.add)
         for fault in self.faults:
             scene.loop.outside(fault.at, self._trouble.happen, fault)
         cluster.clients.start()
@@ -111,7 +116,7 @@ class Simulation:
         await asyncio.sleep(swarm.duration_s)
         self._heal()
         await self._settle("after healing")
-        for machine in cluster.machines.values():
+        for machine in cluster.ordinary():
             if not machine.broken:
                 machine.end(power=True)
         await asyncio.sleep(_STEP_S)
@@ -119,12 +124,30 @@ class Simulation:
         self._verdict.judge()
         cluster.watches.turn()
 
+    async def _make_anew(self) -> None:
+        """Make the cluster once, have a node join, and make it again without that node, which goes
+        on as before.
+        """
+        cluster = self._cluster
+        self._operator.add()
+        for _ in range(round(PATIENCE_S / _STEP_S)):
+            await asyncio.sleep(_STEP_S)
+            if all(each.ready for each in cluster.ordinary()):
+                break
+        *first, stranger = cluster.ordinary()
+        stranger.stranger = True
+        for machine in first:
+            self._operator.empty(machine)
+        cluster.watches.start_over()
+        for machine in first:
+            cluster.switch_on(machine)
+
     def _keeper(self) -> None:
         """Start what has ended by itself."""
         cluster = self._cluster
         scene = cluster.scene
         rng = scene.random(f"keeper {scene.now}")
-        for machine in cluster.machines.values():
+        for machine in cluster.ordinary():
             if machine.life is None and machine.lives and not machine.broken:
                 delay = 0.0 if scene.healed else rng.uniform(0.1, 2.0)
                 scene.loop.outside(delay, cluster.switch_on, machine)
@@ -136,7 +159,7 @@ class Simulation:
         cluster.clients.stop()
         cluster.scene.healed = True
         broken = None if cluster.swarm.heals_all else self._operator.break_one()
-        healthy = [each for each in cluster.machines.values() if each is not broken]
+        healthy = [each for each in cluster.ordinary() if each is not broken]
         cluster.network.heal([each.host for each in healthy])
         for machine in healthy:
             machine.heal()

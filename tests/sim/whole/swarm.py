@@ -21,10 +21,14 @@ class Formation:
     Attributes:
         listed: machines of the join list; one of them alone: a lone node, which others join.
         late_s: largest delay of a first start.
+        joins: nodes that join soon after the beginning.
+        anew: the cluster is made anew, on empty disks, while a node of the one before is there.
     """
 
     listed: int
     late_s: float
+    joins: int
+    anew: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ _KINDS = {
     "create": 3,
     "alter": 2,
     "delete": 1,
+    "join": 2,
     "describe": 4,
     "list": 2,
 }
@@ -142,7 +147,9 @@ def draw_swarm(rng: Random) -> Swarm:
 
 
 def _draw_formation(rng: Random) -> Formation:
-    return Formation(rng.choice((1, 1, 2, 3, 3, 3, 3, 3, 4)), rng.choice((0.0, 0.1, 1.0)))
+    listed = rng.choice((1, 1, 2, 3, 3, 3, 3, 3, 4))
+    joins = rng.choice((0, 1, 2, 2)) if listed == 1 else rng.choice((0, 0, 0, 1))
+    return Formation(listed, rng.choice((0.0, 0.1, 1.0)), joins, listed > 1 and rng.random() < 0.04)
 
 
 def _draw_sizes(rng: Random) -> Sizes:

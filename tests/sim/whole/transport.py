@@ -40,6 +40,7 @@ class SimulatedTransport(asyncio.Transport):
     Attributes:
         peer: the other end.
         buffered: bytes that are written and not with the kernel.
+        largest: bytes of the largest write.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class SimulatedTransport(asyncio.Transport):
         self._protocol: asyncio.BaseProtocol | None = None
         # Bytes in the process that the window has no room for.
         self._buffer: deque[bytes] = deque()
-        self.buffered = 0
+        self.buffered = self.largest = 0
         # Bytes that are under way or unread, as far as their sender knows.
         self._unacknowledged = 0
         # What is under way to the other end, in order, each with the time when it may arrive.
@@ -112,6 +113,7 @@ class SimulatedTransport(asyncio.Transport):
             return
         self._buffer.append(bytes(data))
         self.buffered += len(data)
+        self.largest = max(self.largest, len(data))
         self._send()
         if self.buffered > self._high and not self._told_to_pause:
             self._told_to_pause = True

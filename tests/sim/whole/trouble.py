@@ -82,7 +82,7 @@ class Trouble:
     # --- choices ----------------------------------------------------------------------------------
 
     def _machine(self, rng: Random) -> Machine:
-        return rng.choice(list(self._cluster.machines.values()))
+        return rng.choice(list(self._cluster.ordinary()))
 
     def _leader(self, rng: Random) -> Machine:
         """The leader of some raft group, often of the metadata."""
@@ -95,7 +95,7 @@ class Trouble:
         return self._leader(rng) if rng.random() < leader else self._machine(rng)
 
     def _others(self, machine: Machine) -> list[Machine]:
-        return [each for each in self._cluster.machines.values() if each is not machine]
+        return [each for each in self._cluster.ordinary() if each is not machine]
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Trouble:
         disk.die_phase = rng.choice(_PHASES)
 
     def _crash_all(self, rng: Random) -> None:
-        for machine in self._cluster.machines.values():
+        for machine in self._cluster.ordinary():
             if machine.lives and rng.random() < 0.9:
                 self._crash(machine, rng)
 

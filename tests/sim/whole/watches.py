@@ -5,7 +5,8 @@ raft group of a node is compared with what was seen of that group anywhere.
 - A committed entry is the same everywhere, and durable on a quorum of its configuration.
 - An applied entry was committed. At equal index the partition has equal offsets, the state machine
   equal content, and the results of proposals are equal.
-- All nodes belong to one cluster, and no two processes have one node id and different secrets.
+- All nodes belong to one cluster, and no two of them have one id. A connection that stays has nodes
+  of one cluster at both ends.
 
 A spy on the driver tells which groups may have changed, so the cost does not grow with their
 number.
@@ -23,6 +24,9 @@ from pixy.cluster.node_log import NodeLog
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.peers import Hello, PeerChannel
+from pixy.peers.hello import Greeting, LinkPurpose
+from pixy.peers.link import PeerLink
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, StateType
 from pixy.raft.quorum import VoteResult, joint_vote_result
@@ -124,15 +128,32 @@ class Watches:
             self: NodeLog, disk: Any, clock: Any, options: Any, recovered: RecoveredNode, *more: Any
         ) -> None:
             for machine in watches._machines.values():
-                if machine.disk is disk:
+                if machine.disk is disk and not machine.stranger:
                     watches._started(machine, recovered)
             open_log(self, disk, clock, options, recovered, *more)
 
+        accepted = PeerChannel.accepted
+
+        def spy_on_accepted(self: PeerChannel, link: PeerLink, peer: Greeting) -> None:
+            watches._connected(self.hello(), peer)
+            accepted(self, link, peer)
+
         with ExitStack() as stack:
+            stack.enter_context(patch.object(PeerChannel, "accepted", spy_on_accepted))
             stack.enter_context(patch.object(NodeLog, "__init__", spy_on_start))
             stack.enter_context(patch.object(Driver, "drive", spy_on_drive))
             stack.enter_context(patch.object(Driver, "_apply", spy_on_apply))
             yield
+
+    def _connected(self, own: Hello, peer: Greeting) -> None:
+        """A handshake is over."""
+        if peer.purpose is not LinkPurpose.PASSING and own.cluster_id != peer.hello.cluster_id:
+            self._scene.fail(ClusterFailure(f"{own} has accepted {peer.hello}, which is of another cluster"))
+
+    def start_over(self) -> None:
+        """Forget everything: what the machines were is gone."""
+        self._histories, self._watches = {}, {}
+        self._secrets, self._cluster_ids = {}, {}
 
     def _started(self, machine: Machine, recovered: RecoveredNode) -> None:
         """A start has read the disk, and knows whose it is."""
@@ -168,7 +189,7 @@ class Watches:
     def _watch(self, group: RaftGroup) -> _Watch | None:
         """A watch of a group; None if its process has ended, or is not that far."""
         for machine in self._machines.values():
-            if groups_of(machine).get(group.raft_group) is group:
+            if groups_of(machine).get(group.raft_group) is group and not machine.stranger:
                 watch = self._watches[group] = _Watch(machine, group)
                 return watch
         return None
@@ -196,7 +217,8 @@ class Watches:
         other = history.leaders.setdefault(raft.term, process)
         require(other == process, f"{watch}: leads in term {raft.term}, and so does process {other}")
         last = history.last
-        if last >= raft.log.first_index():
+        # A vote may be late: then it makes a leader of a term that is over.
+        if last >= raft.log.first_index() and history.entries[last].term <= raft.term:
             term = history.entries[last].term
             require(
                 raft.log.match_term(term, last),
