@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from pixy.cluster.proposals import NEVER, Repeated
-from pixy.errors import DeadlineExceeded, PixyError
+from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from pixy.proto.state_pb2 import PartitionCommand, SetLogBeginOffset
 from pixy.records import NewRecord, build_batch
 from pixy.storage import EntryType
@@ -164,9 +164,11 @@ class Requests:
         self, request: Request, check: Callable[[Request, GroupHistory, Any], int], result: Any
     ) -> None:
         self._end(request, repr(result))
-        if isinstance(result, DeadlineExceeded):
+        if isinstance(result, DeadlineExceeded | Unavailable):
             require(self._scene.now >= request.deadline, f"{request}: the deadline is not over")
             self._scene.counts["deadlines exceeded"] += 1
+            if isinstance(result, Unavailable):
+                self._checks.histories[request.raft_group].not_written(request.ids)
             return
         index = check(request, self._checks.histories[request.raft_group], result)
         self._told[request.raft_group] = max(self._told[request.raft_group], index)
