@@ -51,6 +51,7 @@ from pixy.cluster.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.state_group_recovery import check_reset
 from pixy.config import JournalConfig
 from pixy.errors import CorruptData, DataDirectoryError, FailedPrecondition
+from pixy.futures import reject, resolve
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import ForgetNode, GroupStateRecord, HardState, MetadataCommand
 from pixy.raft import ConfChangeError, ConfState, Snapshot, decode_conf_change
@@ -186,8 +187,7 @@ class LostMajority:
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def fail(reason: object) -> None:
-            if not written.done():
-                written.set_exception(DataDirectoryError(f"{self._directory} cannot be written: {reason}"))
+            reject(written, DataDirectoryError(f"{self._directory} cannot be written: {reason}"))
 
         journal = Journal(
             self._disk,
@@ -199,7 +199,7 @@ class LostMajority:
                 at=recovered.journal.at,
                 files=recovered.journal.files,
             ),
-            on_durable=lambda _: written.set_result(None),
+            on_durable=lambda _: resolve(written, None),
             on_fault=fail,
             on_full=lambda: fail("the disk is full"),
         )

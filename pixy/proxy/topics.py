@@ -78,7 +78,7 @@ class TopicCreator:
         self._waiting_bytes += size
 
     def find(self, name: str, then: Callable[[], None], fail: Callable[[PixyError], None]) -> None:
-        """Ask the cluster for a topic, then call `then`, or `fail` with the error; never create it.
+        """Ask the cluster for a topic, then call `then`, or `fail` with the error. It is not made.
 
         Raises:
             Unavailable: too many requests wait for topics.

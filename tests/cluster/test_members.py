@@ -337,7 +337,7 @@ async def test_a_frame_of_raft_messages_is_bounded(sizes: list[int]) -> None:
     bench = Bench(node(1), node(2))
     beat = Message(MessageType.HEARTBEAT, 2, 1, 1, entries=[])
     messages = [(number, append(size)) for number, size in enumerate(sizes)] + [(99, beat)]
-    bench.members.send_raft(2, messages, 100)
+    bench.members.send_raft(2, messages, 7)
     found = [list(decode_raft(payload, 1, 2)) for _, _, payload in bench.channel.sent]
     assert [each for frame in found for each in frame] == messages
     largest = max((len(payload) for _, _, payload in bench.channel.sent), default=0)

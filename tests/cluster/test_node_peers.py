@@ -1,4 +1,4 @@
-"""The greeting of a node to its peers."""
+"""Greetings of a node to its peers."""
 
 import asyncio
 from pathlib import Path

@@ -5,7 +5,6 @@ first node counts it as committed, and stays.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
@@ -68,8 +67,6 @@ class GroupHistory:
         self.begins = [0]
         self.results: dict[bytes, tuple[int | PixyError, int]] = {}
         self.offsets: dict[bytes, int] = {}
-        # Ids of messages and commands whose clients were told that they are not written.
-        self._not_written: set[bytes] = set()
         self.records = bytearray()
         self.places: dict[int, int] = {}
 
@@ -107,13 +104,6 @@ class GroupHistory:
         self.ends.append(self._end)
         self.begins.append(self._begin)
 
-    def not_written(self, ids: Sequence[bytes]) -> None:
-        """A client was told that its messages, or its command, are not written."""
-        for id in ids:
-            require(id not in self.offsets, f"message {id!r} is in the log")
-            require(id not in self.results, f"command {id!r} is applied")
-        self._not_written.update(ids)
-
     def _effect(self, entry: Committed) -> int | PixyError | None:
         """Apply an entry; returns the result for its proposer."""
         if entry.kind in _BATCHES:
@@ -130,7 +120,6 @@ class GroupHistory:
         result = self.machine.apply(entry.data)
         id = entry.data.split()[-1]
         require(id not in self.results, f"command {id!r} is applied twice")
-        require(id not in self._not_written, f"command {id!r} is applied, and was not to be")
         self.results[id] = result, self.last
         return result
 
@@ -148,7 +137,6 @@ class GroupHistory:
         for record in read_records(batch):
             id = message_id(record.value or b"")
             require(id not in self.offsets, f"message {id!r} is in the log twice")
-            require(id not in self._not_written, f"message {id!r} is in the log, and was not to be")
             self.offsets[id] = record.offset
 
     def index_of_offset(self, offset: int) -> int:

@@ -77,6 +77,8 @@ class Requests:
         # Index of the newest entry that somebody was told of, by raft group.
         self._told = dict.fromkeys(layout.all, 0)
         self.open: dict[Request, None] = {}
+        # Requests that were answered as not written.
+        self._unwritten: list[Request] = []
 
     def ended(self, life: Life) -> None:
         """A process has ended: its clients get no answer."""
@@ -164,14 +166,25 @@ class Requests:
         self, request: Request, check: Callable[[Request, GroupHistory, Any], int], result: Any
     ) -> None:
         self._end(request, repr(result))
-        if isinstance(result, DeadlineExceeded | Unavailable):
+        if isinstance(result, DeadlineExceeded):
             require(self._scene.now >= request.deadline, f"{request}: the deadline is not over")
             self._scene.counts["deadlines exceeded"] += 1
-            if isinstance(result, Unavailable):
-                self._checks.histories[request.raft_group].not_written(request.ids)
+            return
+        if isinstance(result, Unavailable):
+            require(self._scene.now >= request.deadline, f"{request}: the deadline is not over")
+            self._unwritten.append(request)
+            self.check_unwritten()
             return
         index = check(request, self._checks.histories[request.raft_group], result)
         self._told[request.raft_group] = max(self._told[request.raft_group], index)
+
+    def check_unwritten(self) -> None:
+        """Check that nothing is committed of which a caller was told that it is not written."""
+        for request in self._unwritten:
+            history = self._checks.histories[request.raft_group]
+            for id in request.ids:
+                committed = id in history.offsets or id in history.results
+                require(not committed, f"{request}: answered as not written, and committed")
 
     def _end(self, request: Request, answer: str) -> None:
         require(not request.answered, f"{request}: answered twice")

@@ -98,10 +98,10 @@ RULES: dict[str, Rule] = {
         seed=2,
     ),
     "a read is confirmed by a quorum": Rule(
-        RAFT_RULES["a read is confirmed by a quorum"].changes, seed=6, focus=aimed(*_ELECTIONS)
+        RAFT_RULES["a read is confirmed by a quorum"].changes, seed=13, focus=aimed(*_ELECTIONS)
     ),
     "a retry has the identity of the first attempt": Rule(
-        [patch.object(Proposals, "_retry", broken.retry_as_new)], seed=1, focus=aimed(*_ELECTIONS)
+        [patch.object(Proposals, "_retry", broken.retry_as_new)], seed=4, focus=aimed(*_ELECTIONS)
     ),
     "a retry is looked for in the tail": Rule(
         [
@@ -147,7 +147,7 @@ RULES: dict[str, Rule] = {
     ),
     "a log reset leaves no older entry": Rule(
         [patch.object(RaftStorage, "reset", broken.reset_before_tail)],
-        seed=104,
+        seed=5,
         focus=aimed(FaultKind.ISOLATE_LEADER, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
     "a log reset outlives its journal file": Rule(

@@ -165,6 +165,7 @@ class Simulation:
         raise ClusterFailure(f"{when}, not within {PATIENCE_S} s: {self._unsettled()}")
 
     def _check_at_rest(self) -> None:
+        self._cluster.requests.check_unwritten()
         for machine in self._cluster.running():
             assert machine.member is not None
             machine.member.check_at_rest()

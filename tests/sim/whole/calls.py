@@ -30,7 +30,7 @@ __all__ = ["Call", "Calls", "Outcome"]
 
 
 class Outcome(Enum):
-    """What is known of a call."""
+    """Knowledge of a call."""
 
     OPEN = "open"
     OK = "ok"
@@ -186,7 +186,7 @@ class Calls:
 
 
 def outcome_of(answer: Any) -> Outcome:
-    """What an answer says of the effect of its call: an error leaves it open, unless it proves that
+    """Effect of a call by its answer: an error leaves it open, unless it proves that
     there was none.
     """
     if not isinstance(answer, PixyError):

@@ -64,7 +64,7 @@ class Cluster:
         self._check_queues()
 
     def _check_queues(self) -> None:
-        """What is sent to a peer that does not read it is bounded."""
+        """Bytes for a peer that does not read are bounded."""
         allowed = max(self.swarm.sizes.queue_bytes, _HIGH_WATER_BYTES)
         for transport in self.network.transports:
             require(

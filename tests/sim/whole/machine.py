@@ -140,7 +140,7 @@ class Machine:
 
     @property
     def identity(self) -> NodeIdentity | None:
-        """What its directory says of its node, None if it says nothing."""
+        """Identity in its directory, None if there is none."""
         disk = self.disk.copy()
         try:
             return read_identity(disk, DIRECTORY / "identity")

@@ -61,7 +61,7 @@ CALM = Weather((0.0001, 0.001))
 
 
 class Address(Protocol):
-    """Where a process listens."""
+    """Address at which a process listens."""
 
     @property
     def host(self) -> str: ...

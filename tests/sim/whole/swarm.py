@@ -16,7 +16,7 @@ __all__ = ["Focus", "Formation", "Habits", "Sizes", "Swarm", "draw_swarm"]
 
 @dataclass(frozen=True, slots=True)
 class Formation:
-    """How the cluster comes into being.
+    """Formation of the cluster.
 
     Attributes:
         listed: machines of the join list; one of them alone: a lone node, which others join.
@@ -49,7 +49,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What clients do.
+    """Actions of clients.
 
     Attributes:
         clients: number of clients.

@@ -52,7 +52,7 @@ class _Committed(NamedTuple):
 
 
 class _History:
-    """What was seen of one raft group, on any node.
+    """Observations of one raft group, on any node.
 
     Attributes:
         entries: committed entries by index.
@@ -195,7 +195,7 @@ class Watches:
         return None
 
     def history(self, raft_group: int) -> _History:
-        """What was seen of a raft group."""
+        """Observations of a raft group."""
         found = self._histories.get(raft_group)
         if found is None:
             found = self._histories[raft_group] = _History()
