@@ -28,7 +28,6 @@ PATCHES_MAX = {
     "cluster/test_node_full_disk.py": 3,
     "cluster/test_partitions.py": 1,
     "cluster/test_publisher.py": 5,
-    "cluster/test_leader_placement.py": 1,
     "cluster/test_relocation.py": 1,
     "cluster/test_disk_reserve.py": 2,
     "cluster/test_retention.py": 4,

@@ -101,6 +101,28 @@ async def test_deleted_topics_with_offsets_are_found(tmp_path: Path) -> None:
     assert state.deleted_topic_ids() == [gone.topic_id]
 
 
+async def test_peers_come_when_metadata_is_restored_and_before_everything_else(tmp_path: Path) -> None:
+    await made(tmp_path, 1)
+    log, recovered, *_ = open_log(tmp_path)
+    state = StateGroups()
+    seen: list[tuple[list[int], list[str]]] = []
+
+    async def start_peers() -> None:
+        seen.append((sorted(log.driver.groups), list(state.metadata.topics)))
+
+    await state.restore(recovered, log, StateReplica.apply, start_peers)
+    assert seen == [([METADATA_GROUP], ["topic", "gone"])]
+    assert len(log.driver.groups) == 2 + GROUPS_COUNT
+    for group in log.driver.groups.values():
+        assert group.leads, "a start among others asks each group what is committed"
+
+
+async def test_a_start_alone_asks_only_groups_with_entries_behind_their_checkpoints(tmp_path: Path) -> None:
+    await made(tmp_path, 1)
+    _, log = await restored(tmp_path)
+    assert not any(group.leads for group in log.driver.groups.values())
+
+
 async def test_a_raft_group_that_was_never_created_is_refused(tmp_path: Path) -> None:
     await made(tmp_path, 1000)
     with pytest.raises(CorruptData, match="raft group 1003, but the entry that created it is missing"):
