@@ -25,8 +25,8 @@ __all__ = [
     "admits_any_secret",
     "answer_of_a_lost_term",
     "found_without_answers",
-    "ids_of_removed_nodes",
     "not_confirmed",
+    "same_id_again",
     "serve_unconfirmed",
     "takes_any_cluster",
 ]
@@ -63,10 +63,12 @@ def found_without_answers(own: Hello, answers: Mapping[Address, Hello | str]) ->
     )
 
 
-def ids_of_removed_nodes(self: NodeTable, command: RegisterNode) -> int | PixyError:
-    """A new node gets the number of nodes as its id."""
-    self.next_node_id = len(self.registered()) + 1
-    return _register(self, command)
+def same_id_again(self: NodeTable, command: RegisterNode) -> int | PixyError:
+    """The next node gets the same id."""
+    next_node_id = self.next_node_id
+    node_id = _register(self, command)
+    self.next_node_id = next_node_id
+    return node_id
 
 
 async def answer_of_a_lost_term(

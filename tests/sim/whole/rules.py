@@ -44,13 +44,15 @@ def aimed(
     *kinds: FaultKind,
     forms: Formation = _THREE,
     journal: dict[str, Any] | None = None,
+    queue_bytes: int = 20_000,
     habits: dict[str, Any] | None = None,
     **choices: Any,
 ) -> Focus:
     """A focus on some kinds of faults, equally often, with these choices."""
 
     def focus(swarm: Swarm) -> Swarm:
-        sizes = replace(swarm.sizes, journal=replace(swarm.sizes.journal, **(journal or {})))
+        changed = replace(swarm.sizes.journal, **(journal or {}))
+        sizes = replace(swarm.sizes, journal=changed, queue_bytes=queue_bytes)
         return replace(
             swarm,
             formation=forms,
@@ -58,9 +60,7 @@ def aimed(
             habits=replace(swarm.habits, **(habits or {})),
             faults=dict.fromkeys(kinds, 1),
             faults_count=9 if kinds else 0,
-            faults_from_s=3.0,
-            duration_s=9.0,
-            **choices,
+            **({"faults_from_s": 3.0, "duration_s": 9.0} | choices),
         )
 
     return focus
@@ -93,15 +93,21 @@ RULES: dict[str, Rule] = {
         aimed(FaultKind.CRASH, forms=replace(_THREE, anew=True)),
     ),
     "an id of a node is used once": Rule(
-        [patch.object(NodeTable, "register", broken.ids_of_removed_nodes)], aimed(FaultKind.LOST_DISK)
+        [patch.object(NodeTable, "register", broken.same_id_again)], aimed(FaultKind.CRASH)
     ),
     "a cluster is made once": Rule(
         [patch.object(formation, "decide", broken.found_without_answers)],
-        aimed(FaultKind.CRASH, forms=replace(_THREE, late_s=0.5)),
+        aimed(FaultKind.SLOW_DISK, forms=replace(_THREE, late_s=0.05), faults_from_s=0.0, duration_s=3.0),
     ),
     "a queue is bounded": Rule(
         [patch.object(PeerLink, "_has_room", lambda *_: True)],
-        aimed(FaultKind.PAUSE, FaultKind.LAGGARD, FaultKind.BURST, habits={"sizes": (30_000,)}),
+        aimed(
+            FaultKind.PAUSE,
+            FaultKind.LAGGARD,
+            FaultKind.BURST,
+            journal={"max_unapplied_bytes": 1 << 20},
+            habits=_BUSY | {"sizes": (30_000,)},
+        ),
     ),
     "a snapshot is durable before it is acknowledged": Rule(
         [patch.object(Checkpoints, "install", install_at_once)],
