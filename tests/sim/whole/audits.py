@@ -9,7 +9,7 @@ from tests.sim.cluster.scene import Scene
 from tests.sim.whole.calls import Call, Outcome
 from tests.sim.whole.linearizability import UNKNOWN, Operation, Step, Undecided, explain
 from tests.sim.whole.log_audit import LogAudit, Record, Send, SentValues
-from tests.sim.whole.objects import Read, TopicState, Use, step_offsets, step_topic
+from tests.sim.whole.objects import DELETED_MEANWHILE, Read, TopicState, Use, step_offsets, step_topic
 
 __all__ = ["Audits"]
 
@@ -132,4 +132,6 @@ class Audits:
 
 def _operation(call: Call, input: Any, answer: Any) -> Operation:
     output = UNKNOWN if call.outcome is Outcome.UNKNOWN else answer
-    return Operation(call.begin, call.end, input, output, f"{call.client}@{call.machine.number}")
+    refused = call.outcome is Outcome.FAILED and answer != DELETED_MEANWHILE
+    reads = isinstance(input, Read | Use) or refused
+    return Operation(call.begin, call.end, input, output, f"{call.client}@{call.machine.number}", reads)

@@ -18,7 +18,7 @@ from tests.sim.whole.audits import Audits
 from tests.sim.whole.calls import Call, Calls, Outcome
 from tests.sim.whole.log_audit import Record, Send
 from tests.sim.whole.machine import Machine
-from tests.sim.whole.objects import Alter, Commit, Create, Delete, Read, TopicState, Use
+from tests.sim.whole.objects import DELETED_MEANWHILE, Alter, Commit, Create, Delete, Read, TopicState, Use
 from tests.sim.whole.swarm import Habits
 
 __all__ = ["Clients", "records_of"]
@@ -222,8 +222,8 @@ class Clients:
             answer = topic_state(call.answer)
         elif isinstance(call.answer, PixyError):
             answer = type(call.answer).__name__
-            if isinstance(call.answer, UnknownTopic) and "deleted meanwhile" in str(call.answer):
-                answer = "deleted meanwhile"
+            if isinstance(call.answer, UnknownTopic) and DELETED_MEANWHILE in str(call.answer):
+                answer = DELETED_MEANWHILE
         self._audits.topic(name, call, input, answer)
 
     def _describe(self, client: _Client, machine: Machine) -> None:

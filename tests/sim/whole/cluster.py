@@ -59,6 +59,7 @@ class Cluster:
         formation = self.swarm.formation
         for number in range(1, formation.listed + 1):
             machine = self.add(number)
+            self.network.turn_on(machine.host)
             delay = self._rng.random() * formation.late_s
             self.scene.loop.outside(delay, self.switch_on, machine)
         self._check_queues()

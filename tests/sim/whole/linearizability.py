@@ -44,6 +44,7 @@ class Operation(NamedTuple):
         input: what was asked.
         output: what was answered, `UNKNOWN` if nothing was.
         who: for readers.
+        reads: a call of this output changes nothing, whatever the state.
     """
 
     begin: int
@@ -51,6 +52,7 @@ class Operation(NamedTuple):
     input: Any
     output: Any
     who: str = ""
+    reads: bool = False
 
 
 Step = Callable[[S, Any, Any], Sequence[S]]
@@ -116,15 +118,23 @@ class _Search(Generic[S]):
         raise Undecided
 
     def _following(self, node: _Node[S]) -> Iterator[tuple[int, _Node[S]]]:
-        """Calls that may come next, with what they lead to that is new."""
+        """Calls that may come next, with what they lead to that is new.
+
+        A read that is explained comes at once: it could be moved here from wherever else it may be.
+        """
         taken, state = node
+        choices: list[tuple[int, _Node[S]]] = []
         for number in self._candidates(taken):
             operation, behind = self._operations[number], taken | 1 << number
-            for following in self._step(state, operation.input, operation.output):
-                found = _Node(behind, following)
-                if found not in self._seen:
-                    self._seen.add(found)
-                    yield number, found
+            states = self._step(state, operation.input, operation.output)
+            if operation.reads and states and states[0] == state:
+                choices = [(number, _Node(behind, state))]
+                break
+            choices += [(number, _Node(behind, following)) for following in states]
+        for number, found in choices:
+            if found not in self._seen:
+                self._seen.add(found)
+                yield number, found
 
     def _candidates(self, taken: int) -> Iterator[int]:
         """Calls that were not taken and began before the first end of these. Those without a known

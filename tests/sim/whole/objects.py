@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from tests.sim.whole.linearizability import UNKNOWN
 
 __all__ = [
+    "DELETED_MEANWHILE",
     "Alter",
     "Commit",
     "Create",
@@ -64,7 +65,7 @@ class Use(NamedTuple):
     partition: int
 
 
-_DELETED = "deleted meanwhile"
+DELETED_MEANWHILE = "deleted meanwhile"
 """Output of a call that had an effect, and found the topic deleted behind it."""
 
 
@@ -115,7 +116,7 @@ def _changed(state: TopicState, output: Any) -> Sequence[TopicState | None]:
     """States behind a change. Its answer shows the state at the time of the answer, if the change
     was found to be there when it was tried again.
     """
-    if output is UNKNOWN or output == _DELETED:
+    if output is UNKNOWN or output == DELETED_MEANWHILE:
         return [state]
     if not isinstance(output, TopicState):
         return []

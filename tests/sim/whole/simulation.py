@@ -86,7 +86,8 @@ class Simulation:
         except Exception as error:
             raise ClusterFailure(f"{type(error).__name__}: {error}") from error
         finally:
-            _close(loop)
+            with capture_logs():
+                _close(loop)
         scene = cluster.scene
         told = Counter(f"log: {line['event']}" for line in logs)
         return Outcome(self.seed, scene.counts + told, scene.trace_hash)

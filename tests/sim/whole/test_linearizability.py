@@ -111,13 +111,9 @@ def test_a_model_may_leave_the_state_open() -> None:
 
 
 def test_a_search_that_takes_too_long_is_no_pass() -> None:
-    additions = [Operation(number, 1000, (ADD, 1 << number), -1) for number in range(40)]
+    additions = [Operation(number, 0, (ADD, 1 << number), UNKNOWN) for number in range(24)]
     with pytest.raises(Undecided):
-        is_linearizable([*additions[:0], *_unknown_additions(24), Operation(99, 100, (READ, 0), -1)], 0, step)
-
-
-def _unknown_additions(count: int) -> list[Operation]:
-    return [Operation(number, 0, (ADD, 1 << number), UNKNOWN) for number in range(count)]
+        is_linearizable([*additions, Operation(99, 100, (READ, 0), -1)], 0, step)
 
 
 def test_long_histories_of_few_clients_are_searched_quickly() -> None:
@@ -169,7 +165,8 @@ def test_small_histories_are_judged_as_by_the_definition() -> None:
             output: Any = None if verb == WRITE else rng.randrange(4)
             if rng.random() < 0.25:
                 output = UNKNOWN
-            operations.append(Operation(begin, end, (verb, rng.randrange(1, 4)), output))
+            reads = verb == READ and rng.random() < 0.5
+            operations.append(Operation(begin, end, (verb, rng.randrange(1, 4)), output, reads=reads))
         expected = by_force(operations)
         judged[expected] += 1
         assert is_linearizable(operations, 0, step) is expected, operations

@@ -1,0 +1,86 @@
+"""Functions of the product with one rule left out; `rules` says which."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pixy.cluster import formation
+from pixy.cluster.formation import Found, Join, Wait
+from pixy.cluster.members import Members
+from pixy.cluster.nodes import NodeTable
+from pixy.cluster.peer_starts import PeerStart
+from pixy.cluster.propose_answers import ProposeAnswers
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.watched_proposals import LeadershipLost
+from pixy.errors import PixyError
+from pixy.peers import Address, Hello
+from pixy.peers.hello import Greeting, LinkPurpose
+from pixy.proposal_id import ProposalId
+from pixy.proto.state_pb2 import RegisterNode
+from pixy.raft import Message, reads
+from pixy.raft.raft import Raft
+from pixy.storage import EntryType
+
+__all__ = [
+    "admits_any_secret",
+    "answer_of_a_lost_term",
+    "found_without_answers",
+    "not_confirmed",
+    "same_id_again",
+    "serve_unconfirmed",
+    "takes_any_cluster",
+]
+
+_decide = formation.decide
+_register = NodeTable.register
+_propose = ProposeAnswers._propose
+
+
+def takes_any_cluster(own: Greeting, peer: Greeting, purpose: LinkPurpose) -> str | None:
+    """A handshake does not compare the clusters."""
+    if purpose is LinkPurpose.PASSING:
+        return None
+    for each in (own.hello, peer.hello):
+        if not each.cluster_id or not each.node_id:
+            return f"{each} has not joined the cluster yet"
+    return None
+
+
+def admits_any_secret(self: Members, hello: Hello) -> str | None:
+    """A node is admitted with another secret than it was registered with."""
+    return self._starts.admit(hello.node_id, PeerStart(hello.incarnation, hello.flush_number), hello.process)
+
+
+def serve_unconfirmed(raft: Raft, m: Message) -> None:
+    """A leader answers a read without asking anybody whether it still is one (Raft §8)."""
+    reads._answer_read(raft, m, raft.log.committed)
+
+
+def found_without_answers(own: Hello, answers: Mapping[Address, Hello | str]) -> Found | Join | Wait:
+    """A cluster is founded without the answers of all nodes of the join list."""
+    return _decide(
+        own, {address: answer for address, answer in answers.items() if not isinstance(answer, str)}
+    )
+
+
+def same_id_again(self: NodeTable, command: RegisterNode) -> int | PixyError:
+    """The next node gets the same id."""
+    next_node_id = self.next_node_id
+    node_id = _register(self, command)
+    self.next_node_id = next_node_id
+    return node_id
+
+
+async def answer_of_a_lost_term(
+    self: ProposeAnswers, group: RaftGroup, kind: EntryType, payload: bytes, proposal: ProposalId
+) -> int | PixyError | LeadershipLost:
+    """A leader that has lost its term answers with the offset that it has given a batch."""
+    replica = group.application
+    offset = replica.proposed_end if isinstance(replica, PartitionReplica) else 0
+    led = group.leads
+    result = await _propose(self, group, kind, payload, proposal)
+    return offset if led and isinstance(result, LeadershipLost) else result
+
+
+async def not_confirmed(*_: Any) -> None:
+    """Nobody is asked whether this node is behind."""

@@ -1,0 +1,136 @@
+"""Rules of whole nodes, each with a way to disable it: the simulation must detect a violation then,
+or it is blind.
+"""
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from pixy.backend.local_partitions import LocalPartitions
+from pixy.cluster import Node, formation
+from pixy.cluster.checkpoints import Checkpoints
+from pixy.cluster.group_clock import GroupClock
+from pixy.cluster.members import Members
+from pixy.cluster.nodes import NodeTable
+from pixy.cluster.propose_answers import ProposeAnswers
+from pixy.peers import handshake
+from pixy.peers.link import PeerLink
+from pixy.raft import reads
+from tests.sim.cluster.broken import install_at_once
+from tests.sim.raft.rules import changed
+from tests.sim.whole import broken
+from tests.sim.whole.faults import FaultKind
+from tests.sim.whole.network import Weather
+from tests.sim.whole.swarm import Focus, Formation, Swarm
+
+__all__ = ["RULES", "Rule", "switched_off"]
+
+_THREE = Formation(3, 0.1, 0, False)
+_SLOW = Weather((0.001, 0.05))
+_BUSY = {"clients": 5, "open_max": 4, "think_s": 0.03, "moves": 0.3, "patience_s": (1.0, 3.0)}
+_READERS = _BUSY | {
+    "kinds": {"append": 30, "commit": 15, "committed_offsets": 20, "ranges": 20, "fetch": 10, "create": 5},
+}
+_MAKERS = _BUSY | {
+    "kinds": {"create": 15, "delete": 10, "describe": 30, "append": 20, "list": 3},
+    "passing_topics": ("c", "d"),
+}
+_CUTS = (FaultKind.ISOLATE_LEADER, FaultKind.SPLIT, FaultKind.PAUSE, FaultKind.ONE_WAY)
+
+
+def aimed(
+    *kinds: FaultKind,
+    forms: Formation = _THREE,
+    journal: dict[str, Any] | None = None,
+    queue_bytes: int = 20_000,
+    habits: dict[str, Any] | None = None,
+    **choices: Any,
+) -> Focus:
+    """A focus on some kinds of faults, equally often, with these choices."""
+
+    def focus(swarm: Swarm) -> Swarm:
+        changed = replace(swarm.sizes.journal, **(journal or {}))
+        sizes = replace(swarm.sizes, journal=changed, queue_bytes=queue_bytes)
+        return replace(
+            swarm,
+            formation=forms,
+            sizes=sizes,
+            habits=replace(swarm.habits, **(habits or {})),
+            faults=dict.fromkeys(kinds, 1),
+            faults_count=9 if kinds else 0,
+            **({"faults_from_s": 3.0, "duration_s": 9.0} | choices),
+        )
+
+    return focus
+
+
+class Rule(NamedTuple):
+    """The way to disable a rule, and a run that reveals it.
+
+    Attributes:
+        changes: contexts in which the rule does not hold.
+        seed: reveals it; `python -m tests.sim.whole --find RULE` finds another one.
+        focus: of the run.
+    """
+
+    changes: Collection[Any]
+    focus: Focus
+    seed: int = 1
+
+
+RULES: dict[str, Rule] = {
+    "a read is confirmed by a quorum": Rule(
+        [patch.object(reads, "_serve", broken.serve_unconfirmed)],
+        aimed(*_CUTS, habits=_READERS, weather=_SLOW),
+    ),
+    "a node of another cluster is refused": Rule(
+        [
+            patch.object(handshake, "_clusters", broken.takes_any_cluster),
+            patch.object(Members, "_judge", broken.admits_any_secret),
+        ],
+        aimed(FaultKind.CRASH, forms=replace(_THREE, anew=True)),
+    ),
+    "an id of a node is used once": Rule(
+        [patch.object(NodeTable, "register", broken.same_id_again)], aimed(FaultKind.CRASH)
+    ),
+    "a cluster is made once": Rule(
+        [patch.object(formation, "decide", broken.found_without_answers)],
+        aimed(FaultKind.SLOW_DISK, forms=replace(_THREE, late_s=0.05), faults_from_s=0.0, duration_s=3.0),
+    ),
+    "a queue is bounded": Rule(
+        [patch.object(PeerLink, "_has_room", lambda *_: True)],
+        aimed(
+            FaultKind.PAUSE,
+            FaultKind.LAGGARD,
+            FaultKind.BURST,
+            journal={"max_unapplied_bytes": 1 << 20},
+            habits=_BUSY | {"sizes": (30_000,)},
+        ),
+    ),
+    "a snapshot is durable before it is acknowledged": Rule(
+        [patch.object(Checkpoints, "install", install_at_once)],
+        aimed(FaultKind.LAGGARD, FaultKind.CRASH, journal={"retain_bytes": 0, "file_bytes": 3000}),
+    ),
+    "a leader that has lost its term answers no batch": Rule(
+        [patch.object(ProposeAnswers, "_propose", broken.answer_of_a_lost_term)],
+        aimed(*_CUTS, forms=Formation(4, 0.1, 1, False)),
+    ),
+    "a follower does not know where the end is": Rule(
+        [patch.object(LocalPartitions, "_confirm", broken.not_confirmed)],
+        aimed(*_CUTS, habits=_READERS, weather=_SLOW),
+    ),
+    "a topic is unknown only if the leader says so": Rule(
+        [patch.object(Node, "confirm_metadata", broken.not_confirmed)],
+        aimed(*_CUTS, habits=_MAKERS, weather=_SLOW),
+    ),
+    "a node with a dead disk does not lead": Rule(
+        [patch.object(GroupClock, "_disk_is_slow", lambda *_: False)], aimed(heals_all=False)
+    ),
+}
+
+
+def switched_off(rule: str) -> AbstractContextManager[None]:
+    """Context in which the rule is disabled."""
+    return changed(RULES[rule].changes)
