@@ -31,6 +31,7 @@ PATCHES_MAX = {
     "cluster/test_relocation.py": 1,
     "cluster/test_disk_reserve.py": 2,
     "cluster/test_retention.py": 4,
+    "peers/test_link.py": 1,
     "proxy/test_proxy.py": 2,
     "spark/test_stream.py": 1,
     "storage/test_disk_background.py": 2,

@@ -153,7 +153,10 @@ class PeerLink(asyncio.BufferedProtocol):
             size += len(part)
         if size > self._reader.limit:
             return self._too_large(size)
-        if not self.is_open or ((self._gathering or self._paused) and not self._has_room(size)):
+        # A transport that has failed tells so later, and cannot be written to until then.
+        if not self.is_open or self._transport.is_closing():
+            return False
+        if (self._gathering or self._paused) and not self._has_room(size):
             return False
         head = frame_head(kind, method, milliseconds, number, payload, size)
         if self._gathering:
@@ -197,7 +200,8 @@ class PeerLink(asyncio.BufferedProtocol):
         self._gathering = False
         if self._gathered:
             gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
-            self._transport.writelines(gathered)
+            if not self._transport.is_closing():
+                self._transport.writelines(gathered)
             if not self._paused:
                 self._queued_frames = 0
 

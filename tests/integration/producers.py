@@ -68,7 +68,7 @@ class Failed(NamedTuple):
 
 
 class Producers:
-    """Producers that run during the `with` block, two for each node: each has one call at a time with a
+    """Producers that run during the `with` block, two for each node: each has one call at a time, a
     deadline of 5 s, and pauses for 10 ms after each answer.
 
     Args:

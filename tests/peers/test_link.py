@@ -314,3 +314,24 @@ async def test_a_peer_learns_why_a_node_has_ended_the_connection() -> None:
         await until(lambda: one.downs)
         with pytest.raises(Unavailable, match="no connection to node 2"):
             await one.channel.call(2, 1, b"", 60.0)
+
+
+async def test_a_link_whose_transport_has_failed_takes_nothing_and_can_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The transports of uvloop raise RuntimeError for writes until they have told of their end."""
+    async with peer_nodes(2) as (one, _):
+        await until(lambda: one.channel.send(2, 1, [b"first"]))
+        link = one.channel._ways[2]
+        transport = link._transport
+
+        def refuses(*_: object) -> None:
+            raise RuntimeError("the handler is closed")
+
+        monkeypatch.setattr(transport, "is_closing", lambda: True)
+        monkeypatch.setattr(link, "_write", refuses)
+        monkeypatch.setattr(transport, "writelines", refuses)
+        await asyncio.sleep(0)
+        assert not one.channel.send(2, 1, [b"second"])
+        link.close("the node stops")
+        monkeypatch.undo()
