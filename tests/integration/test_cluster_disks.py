@@ -10,7 +10,7 @@ from tests.integration.daemon import proxy_config
 from tests.integration.faulty_daemon import FAULTY, Faults
 from tests.integration.loaded import LoadedCluster, failed_at, failed_elsewhere
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 VALUE_BYTES = 50_000
 MAX_UNAPPLIED_BYTES = 16 << 20

@@ -26,7 +26,7 @@ from tests.integration.faulty_daemon import FAULTY, Faults
 from tests.integration.loaded import LoadedCluster, failed_elsewhere
 from tests.integration.networks import Loopback
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 SECONDS = 60.0
 HOUR_S = 3600.0

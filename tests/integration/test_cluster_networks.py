@@ -10,7 +10,7 @@ from tests.integration.links import Links
 from tests.integration.loaded import LoadedCluster, failed_at, failed_elsewhere
 from tests.integration.namespaces import Namespaces
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 NODES = 3
 UNKNOWN = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
