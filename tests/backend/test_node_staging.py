@@ -72,7 +72,9 @@ def test_the_deletion_of_a_topic_looks_for_stages_on_other_nodes(tmp_path: Path)
         await first.backend.create_topic("topic", 1)
         second = await cluster.add()
         await stage_values(first.backend, "sink", "stage", {TOPIC: [b"a"]})
-        with pytest.raises(FailedPrecondition, match=r"records of topic topic are staged .* by 1 sinks: sink"):
+        with pytest.raises(
+            FailedPrecondition, match=r"records of topic topic are staged .* by 1 sinks: sink"
+        ):
             await second.backend.delete_topic("topic")
         cluster.split(1)
         await asyncio.sleep(3)
