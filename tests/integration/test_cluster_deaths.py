@@ -41,12 +41,13 @@ def test_a_follower_is_killed(loaded: LoadedCluster) -> None:
     assert failed_elsewhere(producers, follower) == []
 
 
-def test_the_leader_is_paused(loaded: LoadedCluster) -> None:
+@pytest.mark.parametrize("failures", [2, pytest.param(12, marks=pytest.mark.long)])
+def test_the_leader_is_paused(loaded: LoadedCluster, failures: int) -> None:
+    """Two producers with deadlines of 5 s make 12 failures in 30 s."""
     leader = loaded.leader()
     with loaded.produced() as producers:
         leader.pause()
-        # Twice the deadline of a call, so that those at the paused node fail.
-        producers.wait_answers([node for node in loaded.cluster.nodes if node is not leader], 500)
+        producers.wait_failures(leader, failures)
         leader.resume()
     assert failed_elsewhere(producers, leader) == []
     assert {failed.code for failed in producers.failed} <= UNKNOWN
