@@ -1,0 +1,18 @@
+"""The simulation is not blind: with any one rule disabled it detects a violation, in a seed that is
+fine otherwise.
+"""
+
+import pytest
+
+from tests.sim.whole.rules import RULES, switched_off
+from tests.sim.whole.seeds import failure_of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES)
+def test_a_disabled_rule_is_detected(rule: str) -> None:
+    seed, focus = RULES[rule].seed, RULES[rule].focus
+    with switched_off(rule):
+        failure = failure_of(seed, focus=focus)
+    assert failure is not None, f"seed {seed} is outdated: python -m tests.sim.whole --find {rule!r}"
+    assert failure_of(seed, focus=focus) is None

@@ -1,0 +1,87 @@
+"""Whole nodes under faults lose, repeat and change nothing, and go on once everything is repaired.
+
+Each of the first seeds runs twice, and both runs are equal event by event.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from tests.sim.cluster.failure import ClusterFailure
+from tests.sim.whole.faults import FaultKind
+from tests.sim.whole.rules import RULES, switched_off
+from tests.sim.whole.seeds import failure_of, run_seed
+from tests.sim.whole.simulation import Simulation
+
+ONE_SEED = 1
+FEW_SEEDS = [range(begin, begin + 3) for begin in range(2, 14, 3)]
+SEEDS = range(14, 164)
+
+
+def run_twice(seeds: Iterable[int]) -> Counter[str]:
+    """Numbers of events by kind."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        outcome = run_seed(seed)
+        again = Simulation(seed).run()
+        assert outcome == again, f"seed {seed} does not repeat itself"
+        counts += outcome.counts
+    return counts
+
+
+def test_a_seed_loses_repeats_and_changes_nothing() -> None:
+    counts = run_seed(ONE_SEED).counts
+    for what in ("calls ok", "entries committed", "leaders", "marks", "records appended"):
+        assert counts[what] >= 20, what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", FEW_SEEDS)
+def test_few_seeds_lose_repeat_and_change_nothing(seeds: range) -> None:
+    counts = run_twice(seeds)
+    for what in ("calls ok", "entries committed", "leaders", "marks", "records appended", "records fetched"):
+        assert counts[what] >= 20, what
+
+
+@pytest.mark.slow
+def test_a_failure_names_its_seed_its_faults_and_the_last_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = "an id of a node is used once"
+    seed = RULES[rule].seed
+    with switched_off(rule), pytest.raises(ClusterFailure) as raised:
+        run_seed(seed)
+    text = str(raised.value)
+    assert text.startswith(f"seed {seed}: ClusterFailure: ")
+    assert "faults that are needed:\n" in text
+    assert re.search(r"^ *[\d.]+ \d starts, the 1. time", text, re.MULTILINE)
+    assert failure_of(seed) is None
+
+
+@pytest.mark.long
+def test_nothing_is_lost_repeated_or_changed_and_every_rare_state_occurs() -> None:
+    counts: Counter[str] = Counter()
+    for seed in SEEDS:
+        counts += run_seed(seed).counts
+    missing = [kind.text for kind in FaultKind if counts[kind.text] < 3]
+    for what, least in {
+        "calls failed": 100,
+        "calls unknown": 100,
+        "calls: join group": 20,
+        "copies refused": 3,
+        "faults of a disk": 5,
+        "histories checked": 200,
+        "log: a checkpoint was fetched": 20,
+        "log: a peer is refused": 20,
+        "log: a replica waits for a copy: keep the other replicas, they have its records; a larger "
+        "journal.retain_bytes lets nodes be away for longer": 5,
+        "log: founding a cluster": 50,
+        "log: joined a cluster": 50,
+        "log: this process was paused": 5,
+        "orderly stops": 10,
+        "records in replicas": 1000,
+        "refused starts": 1,
+    }.items():
+        if counts[what] < least:
+            missing.append(f"{what}: {counts[what]}")
+    assert missing == []
