@@ -99,6 +99,9 @@ class ConsumerGroups:
         if self._coordinator.exists(group):
             await self._claims.acquire(group)
         known = self._node.metadata.topics.get(topic)
+        if known is None and not self._node.is_alone:
+            await self._node.confirm_metadata(CONFIRM_S)
+            known = self._node.metadata.topics.get(topic)
         return {} if known is None else self._state(group).committed(group, known.topic_id)
 
     async def _confirm(self, group: str) -> None:

@@ -103,6 +103,27 @@ def test_a_partition_whose_replica_waits_for_a_copy_is_served_by_the_others(tmp_
     run_cluster(scenario, tmp_path)
 
 
+def test_offsets_are_read_at_a_node_that_does_not_know_of_the_topic_yet(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await asyncio.sleep(5)  # each state group has its preferred leader
+        nodes = list(cluster.nodes.values())
+        controller = cluster.by_id(nodes[0].node.state_groups.metadata_replica.group.leader)
+        behind = next(node for node in nodes if node is not controller)
+        group = next(
+            name
+            for name in map(str, range(100))
+            if controller.node.state_groups.group_of(name).group.leader not in (controller.id, behind.id)
+        )
+        third = cluster.by_id(controller.node.state_groups.group_of(group).group.leader)
+        cluster.network.way(controller.host, behind.host).delays_s = (0.5, 0.5)
+        await third.backend.create_topic("topic", 1)
+        await third.backend.commit_offsets(group, {TOPIC: OffsetCommit(5, "")})
+        assert behind.backend.topic("topic") is None
+        assert await behind.backend.committed_offsets(group, "topic") == {0: OffsetCommit(5, "")}
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_fetch_at_a_follower_waits_for_the_records_of_the_leader(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)
