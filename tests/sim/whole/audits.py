@@ -67,7 +67,7 @@ class Audits:
         for name, operations in self._topics.items():
             self._explain(f"topic {name}", operations, None, step_topic)
         for (group, topic), operations in self._offsets.items():
-            self._explain(f"offsets of {group} in {topic}", operations, (), step_offsets)
+            self._explain(f"offsets of {group} in {topic}", _without_unseen(operations), (), step_offsets)
 
     def _explain(self, what: str, operations: Sequence[Operation], state: Any, step: Step[Any]) -> None:
         try:
@@ -135,3 +135,13 @@ def _operation(call: Call, input: Any, answer: Any) -> Operation:
     refused = call.outcome is Outcome.FAILED and answer != DELETED_MEANWHILE
     reads = isinstance(input, Read | Use) or refused
     return Operation(call.begin, call.end, input, output, f"{call.client}@{call.machine.number}", reads)
+
+
+def _without_unseen(operations: Sequence[Operation]) -> list[Operation]:
+    """A history of offsets without the commits that were not answered, and of which nothing was
+    ever read: whether they took effect, another commit hides.
+    """
+    seen = {commit for each in operations if isinstance(each.input, Read) for commit in each.output}
+    return [
+        each for each in operations if each.output is not UNKNOWN or not seen.isdisjoint(each.input.offsets)
+    ]

@@ -19,10 +19,11 @@ from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import RegisterNode
 from pixy.raft import Message, reads
 from pixy.raft.raft import Raft
-from pixy.storage import EntryType
+from pixy.storage import CheckpointId, CheckpointStore, EntryType
 
 __all__ = [
     "admits_any_secret",
+    "adopt_without_sync",
     "answer_of_a_lost_term",
     "found_without_answers",
     "not_confirmed",
@@ -34,6 +35,12 @@ __all__ = [
 _decide = formation.decide
 _register = NodeTable.register
 _propose = ProposeAnswers._propose
+
+
+def adopt_without_sync(self: CheckpointStore, id: CheckpointId) -> list[CheckpointId]:
+    """A snapshot counts as durable, and is not."""
+    self.disk.rename(self.directory / id.part_name, self.directory / id.file_name)
+    return self._remove_old()
 
 
 def takes_any_cluster(own: Greeting, peer: Greeting, purpose: LinkPurpose) -> str | None:

@@ -68,7 +68,7 @@ def draw_faults(
     rng: Random, kinds: dict[FaultKind, int], count: int, begin_s: float, end_s: float
 ) -> list[Fault]:
     """A schedule between two times."""
-    drawn = rng.choices(list(kinds), list(kinds.values()), k=count)
+    drawn = rng.choices(list(kinds), list(kinds.values()), k=count) if kinds else []
     times = sorted(rng.uniform(begin_s, end_s) for _ in drawn)
     return [
         Fault(number, at, kind, rng.getrandbits(32))

@@ -114,6 +114,10 @@ class Trouble:
         disk.die_near = rng.choice(_NEAR)
         disk.die_phase = rng.choice(_PHASES)
 
+    def _end_near(self, machine: Machine, operation: tuple[str, str]) -> None:
+        if not self._scene.healed:
+            machine.disk.die_near, machine.disk.die_phase = operation, "before"
+
     def _crash_all(self, rng: Random) -> None:
         for machine in self._cluster.ordinary():
             if machine.lives and rng.random() < 0.9:
@@ -182,10 +186,14 @@ class Trouble:
             self._cluster.network.cut(self._ways(machine, [rng.choice(others)]), rng.uniform(0.5, 6.0))
 
     def _isolate_leader(self, rng: Random) -> None:
-        """Calls go on at the leader."""
+        """Calls go on at the leader, or at nodes that it is not cut off from."""
         leader = self._leader(rng)
-        self._cluster.network.cut(self._ways(leader, self._others(leader)), rng.uniform(0.3, 5.0))
-        self._cluster.clients.burst(leader, rng.choice((0, 3, 12)), rng)
+        others = self._others(leader)
+        count = len(others)
+        cut = rng.sample(others, rng.choice((count, count, max(0, count - 1), min(2, count))))
+        self._cluster.network.cut(self._ways(leader, cut), rng.uniform(0.3, 5.0))
+        asked = rng.choice([each for each in self._cluster.ordinary() if each is leader or each not in cut])
+        self._cluster.clients.burst(asked, rng.choice((0, 3, 12)), rng)
 
     def _storm(self, rng: Random) -> None:
         weather = replace(
@@ -220,8 +228,12 @@ class Trouble:
         self._cluster.clients.burst(self._some(rng, 0.5), rng.choice((10, 30)), rng)
 
     def _laggard(self, rng: Random) -> None:
-        """The journals of the others go on until they have no entries for it."""
+        """The journals of the others go on until they have no entries for it; it may end while it
+        takes up what it has missed.
+        """
         machine, duration = self._machine(rng), rng.uniform(2.0, 6.0)
+        if rng.random() < 0.5:
+            self._scene.loop.outside(duration, self._end_near, machine, ("rename", ".checkpoint"))
         others = self._others(machine)
         self._cluster.network.cut(self._ways(machine, others), duration)
         for step in range(20 if others else 0):

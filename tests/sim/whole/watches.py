@@ -160,10 +160,10 @@ class Watches:
         identity = recovered.identity
         try:
             machine.recovered(recovered)
-            secret = self._secrets.setdefault(identity.node_id, identity.secret)
-            require(secret == identity.secret, f"{machine} and another one are node {identity.node_id}")
             self._cluster_ids.setdefault(identity.cluster_id, str(machine))
             require(len(self._cluster_ids) == 1, f"two clusters were made: {self._cluster_ids}")
+            secret = self._secrets.setdefault(identity.node_id, identity.secret)
+            require(secret == identity.secret, f"{machine} and another one are node {identity.node_id}")
         except ClusterFailure as failure:
             self._scene.fail(failure)
 
