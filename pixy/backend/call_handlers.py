@@ -78,6 +78,7 @@ class CallHandlers:
             next_offset=found.next_offset,
             log_begin_offset=found.log_begin_offset,
             high_watermark=found.high_watermark,
+            is_confirmed=found.is_confirmed,
         )
         return response.SerializeToString()
 

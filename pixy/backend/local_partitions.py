@@ -51,15 +51,20 @@ class LocalPartitions:
             self._check_running()
             _check_ready(replica)
         _check_range(replica.partition, log, offset)
+        is_confirmed = not _is_shared(replica)
         if offset == log.end_offset:
-            await self._wait_append(replica, max_wait)
+            if max_wait is None or max_wait > 0:
+                await self._wait_append(replica, max_wait)
+            elif not is_confirmed:
+                await self._confirm([replica])
+                is_confirmed = True
             self._check_running()
             _check_ready(replica)
             _check_range(replica.partition, log, offset)
         chunk = log.read_memory(offset, max_bytes)
         if chunk is None:
             chunk = await self._read(replica, partial(log.read, offset, max_bytes))
-        return FetchResult(chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset)
+        return FetchResult(chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset, is_confirmed)
 
     async def _read(self, replica: PartitionReplica, read: Callable[[], T]) -> T:
         """Read files of a partition on another thread. Damage makes the partition unready."""
@@ -111,7 +116,7 @@ class LocalPartitions:
 
     async def _confirm(self, replicas: Iterable[PartitionReplica]) -> None:
         """Wait until everything is applied here that was committed before."""
-        shared = [replica for replica in replicas if replica.replicas[1:] and not replica.deleted]
+        shared = [replica for replica in replicas if _is_shared(replica) and not replica.deleted]
         if shared:
             await self._node.confirm(shared, CONFIRM_S)
 
@@ -121,8 +126,6 @@ class LocalPartitions:
         Raises:
             Unavailable: the partition has had no leader for long.
         """
-        if max_wait is not None and max_wait <= 0:
-            return
         self._check_running()
         shared = replica.group is not None and replica.group.has_peers
         if shared:
@@ -140,6 +143,11 @@ class LocalPartitions:
         if leaders.is_leaderless(replica):
             topic, partition = replica.partition
             raise Unavailable(f"partition {partition} of topic {topic} has no leader")
+
+
+def _is_shared(replica: PartitionReplica) -> bool:
+    """True if other nodes have replicas too: this one may be behind."""
+    return len(replica.replicas) > 1
 
 
 def fault_of(replica: PartitionReplica) -> CorruptData | None:

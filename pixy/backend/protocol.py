@@ -111,12 +111,16 @@ class FetchResult(NamedTuple):
     records below it. `next_offset` is the offset of the next fetch. It is above the requested one
     whenever there was something to skip, even if `batches` is empty because the offsets in between
     have no records.
+
+    `is_confirmed`: `high_watermark` is above everything that was answered before the fetch. A
+    replica that may be behind its leader says so only of a fetch at its end that does not wait.
     """
 
     batches: Sequence[Batch]
     next_offset: int
     log_begin_offset: int
     high_watermark: int
+    is_confirmed: bool = True
 
 
 class ConsumerMembership(Protocol):

@@ -73,7 +73,11 @@ class RemotePartitions:
             found = await self._fetch(target, offset, max_bytes, min(left, _POLL_S))
             if found.batches or found.next_offset > offset or left <= _POLL_S:
                 return FetchResult(
-                    list(found.batches), found.next_offset, found.log_begin_offset, found.high_watermark
+                    list(found.batches),
+                    found.next_offset,
+                    found.log_begin_offset,
+                    found.high_watermark,
+                    found.is_confirmed,
                 )
 
     async def _fetch(

@@ -209,9 +209,12 @@ class FetchResponse(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     LOG_BEGIN_OFFSET_FIELD_NUMBER: _builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    IS_CONFIRMED_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
     log_begin_offset: _builtins.int
     high_watermark: _builtins.int
+    is_confirmed: _builtins.bool
+    """The high watermark is above everything that was answered before the request."""
     @_builtins.property
     def batches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -221,10 +224,11 @@ class FetchResponse(_message.Message):
         next_offset: _builtins.int = ...,
         log_begin_offset: _builtins.int = ...,
         high_watermark: _builtins.int = ...,
+        is_confirmed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "high_watermark", b"high_watermark", "log_begin_offset", b"log_begin_offset", "next_offset", b"next_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "high_watermark", b"high_watermark", "is_confirmed", b"is_confirmed", "log_begin_offset", b"log_begin_offset", "next_offset", b"next_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

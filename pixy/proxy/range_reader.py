@@ -14,6 +14,9 @@ The end of a range (pixy_log.proto: RangeState):
     no such partition, or the topic has another id than requested, or
     than at the beginning of the range                                   UNKNOWN_PARTITION
 
+A replica that may be behind its leader confirms its end before it counts as the end of the log, so
+a range has every record that was answered before it was asked for.
+
 Offsets may have gaps; a fetch at a gap returns no batches and a next offset behind it.
 """
 
@@ -175,7 +178,7 @@ class RangeReader:
         state = RangeState.MORE
         if 0 <= self._to_offset <= self._offset:
             state = RangeState.END_OF_RANGE
-        elif self._at_end and now >= self._wait_until:
+        elif self._at_end and result.is_confirmed and now >= self._wait_until:
             state = RangeState.END_OF_RANGE if self._to_offset == _OPEN_END else RangeState.END_OF_LOG
         return Fetched(batches, self._offset, result.log_begin_offset, result.high_watermark, state)
 

@@ -157,6 +157,25 @@ def test_a_follower_that_is_behind_does_not_say_beyond_the_end(tmp_path: Path) -
     run_cluster(scenario, tmp_path)
 
 
+def test_a_fetch_that_does_not_wait_has_everything_that_was_answered(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        leader = leader_of(cluster)
+        follower = next(node for node in cluster.nodes.values() if node is not leader)
+        cluster.network.way(leader.host, follower.host).delays_s = (0.5, 0.5)
+        await leader.append(b"value")
+        replica = follower.node.partition(TOPIC)
+        assert replica is not None
+        assert replica.log.end_offset == 0
+        found = await follower.fetch(0, max_wait=0)
+        assert (found.next_offset, found.is_confirmed) == (1, True)
+        # What is read below the end of a replica says nothing of the end of the log.
+        assert not (await follower.fetch(0, max_wait=0)).is_confirmed
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_offset_ranges_have_everything_that_was_answered(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 3)

@@ -93,6 +93,19 @@ async def test_empty_fetches_below_the_end_are_not_repeated_without_limit() -> N
     assert backend.asked == [(1000, 0), (1, 10)]
 
 
+@pytest.mark.parametrize("to_offset", [-1, 5])
+async def test_the_end_of_a_replica_is_confirmed_before_it_is_the_end_of_the_log(to_offset: int) -> None:
+    behind = NOTHING._replace(is_confirmed=False)
+    read = ONE._replace(is_confirmed=False)
+    reader, backend = await scripted(
+        (0, behind), (10, behind), (0, ONE), (0, read), (10, behind), (0, NOTHING), to_offset=to_offset
+    )
+    found = await states(reader)
+    assert found[:-1] == [RangeState.MORE] * 5
+    assert found[-1] is (RangeState.END_OF_RANGE if to_offset < 0 else RangeState.END_OF_LOG)
+    assert [wait for _, wait in backend.asked] == [0, 10, 0, 10, 10, 0]
+
+
 async def replaced(backend: FakeBackend, *batches: bytes) -> None:
     """Replace the topic with one of the same name with these batches."""
     await backend.delete_topic("t")
