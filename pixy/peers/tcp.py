@@ -6,7 +6,8 @@ handshake has failed.
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -28,6 +29,7 @@ _TLS_HANDSHAKE_S = 3.0
 _TLS_CLOSE_S = 1.0
 
 Factory = Callable[[], asyncio.BaseProtocol]
+Opening = Coroutine[Any, Any, tuple[asyncio.Transport, asyncio.BaseProtocol]]
 
 
 class TcpNetwork:
@@ -69,16 +71,17 @@ class TcpNetwork:
         if self._certificates is not None:
             self._certificates.maybe_reload()
             context = self._certificates.client()
-        transport, _ = await asyncio.get_running_loop().create_connection(
-            factory,
-            address.host or "127.0.0.1",
-            address.port,
-            ssl=context,
-            server_hostname="" if context else None,
-            ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
-            ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
+        connected = await _connected(address)
+        return await _opened(
+            asyncio.get_running_loop().create_connection(
+                factory,
+                sock=connected,
+                ssl=context,
+                server_hostname="" if context else None,
+                ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
+                ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
+            )
         )
-        return transport
 
 
 class _TcpListening:
@@ -124,21 +127,63 @@ class _TcpListening:
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await asyncio.get_running_loop().connect_accepted_socket(
-                self._factory,
-                accepted,
-                ssl=context,
-                ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
-                ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
+            await _opened(
+                asyncio.get_running_loop().connect_accepted_socket(
+                    self._factory,
+                    accepted,
+                    ssl=context,
+                    ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
+                    ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
+                )
             )
         except OSError as error:
             accepted.close()
             log.warning(
                 "a connection of a peer has failed in its TLS handshake", peer=str(peer), reason=str(error)
             )
-        except asyncio.CancelledError:
-            accepted.close()
+
+
+async def _connected(address: Address) -> socket.socket:
+    """A connected socket, of the first address of the host that answers."""
+    loop = asyncio.get_running_loop()
+    host = address.host or "127.0.0.1"
+    failure = OSError(f"{host} has no address")
+    for family, kind, protocol, _, target in await loop.getaddrinfo(
+        host, address.port, type=socket.SOCK_STREAM
+    ):
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setblocking(False)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(made, target)
+        except OSError as error:
+            made.close()
+            failure = error
+        except BaseException:
+            made.close()
             raise
+        else:
+            return made
+    raise failure
+
+
+async def _opened(opening: Opening) -> asyncio.Transport:
+    """The transport of a connected socket.
+
+    Opening is not cancelled with the caller, but its transport is aborted. uvloop would close the
+    transport without telling its protocol, which has got it already.
+    """
+    task = asyncio.ensure_future(opening)
+    try:
+        return (await asyncio.shield(task))[0]
+    except asyncio.CancelledError:
+        task.add_done_callback(_abort)
+        raise
+
+
+def _abort(task: "asyncio.Future[tuple[asyncio.Transport, asyncio.BaseProtocol]]") -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result()[0].abort()
 
 
 def _cannot_listen(address: Address, error: OSError) -> StartError:

@@ -67,6 +67,41 @@ def test_small_writes_are_not_delayed_on_either_side(new_loop: Any) -> None:
     run(new_loop, scenario)
 
 
+@pytest.mark.parametrize("side", ["dialling", "accepting"])
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_protocol_that_has_a_transport_hears_of_its_end(new_loop: Any, side: str) -> None:
+    """Also if the caller is cancelled between `connection_made` and the return of the transport."""
+
+    async def scenario() -> None:
+        network = TcpNetwork()
+        notes: dict[str, Notes] = {}
+        end: dict[str, Callable[[], object]] = {}
+
+        class Ending(Notes):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                end[side]()
+
+        def protocol_of(its_side: str) -> Callable[[], Notes]:
+            return lambda: notes.setdefault(its_side, Ending() if its_side == side else Notes())
+
+        listening = await network.listen(protocol_of("accepting"), Address("127.0.0.1", 0))
+        dialling = asyncio.ensure_future(network.connect(protocol_of("dialling"), listening.address))
+        closing: list[asyncio.Future[None]] = []
+        end["dialling"] = dialling.cancel
+        end["accepting"] = lambda: closing.append(asyncio.ensure_future(listening.close()))
+        await asyncio.wait({dialling})
+        await until(lambda: len(notes) == 2)
+        for each in notes.values():
+            if each.made.done():
+                await asyncio.wait_for(each.lost.wait(), 10)
+        assert notes[side].made.done()
+        await asyncio.gather(*closing)
+        await listening.close()
+
+    run(new_loop, scenario)
+
+
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_an_address_that_cannot_be_used_is_named(new_loop: Any) -> None:
     async def scenario() -> None:
