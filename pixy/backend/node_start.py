@@ -59,7 +59,7 @@ class NodeStart:
         if self.is_over:
             return ""
         peers = self._node.peers
-        return (peers.waiting_for if peers is not None else "") or "the node is catching up with its cluster"
+        return peers.why_not_started if peers is not None else "the node is starting"
 
     def check(self) -> None:
         """Raises Unavailable with the reason until the node serves."""

@@ -441,7 +441,7 @@ class Node:
     def _own_status(self) -> ClusterStatus:
         """Status of the cluster as this node knows it by itself."""
         if self._starting:
-            reason = "it is starting" if self.peers is None else self.peers.waiting_for or "it is starting"
+            reason = "the node is starting" if self.peers is None else self.peers.why_not_started
             return ClusterStatus(self._cluster_id, self._node_statuses(), (), (), reason)
         replicas = self.state_groups.replicas()
         groups = [raft_group_status(each.group, each.name, self.node_id) for each in replicas]

@@ -207,6 +207,17 @@ class NodePeers:
     def _wait_for(self, reason: str) -> None:
         self.waiting_for = reason
 
+    @property
+    def why_not_started(self) -> str:
+        """What the node waits for until it has started, with the first reason why another node is
+        not connected: that one may refuse it for good.
+        """
+        if self.waiting_for or not self._node_id:
+            return self.waiting_for or "the node is starting"
+        troubles = (self.channel.trouble(each.node_id) for each in self.members)
+        trouble = next(filter(None, troubles), "")
+        return f"the node is catching up with its cluster{trouble and f': {trouble}'}"
+
     async def _join(self, address: Address) -> JoinResponse:
         options = self._options
         request = JoinRequest(
