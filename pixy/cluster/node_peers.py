@@ -209,8 +209,8 @@ class NodePeers:
 
     @property
     def why_not_started(self) -> str:
-        """What the node waits for until it has started, with the first reason why another node is
-        not connected: that one may refuse it for good.
+        """Reason why the node has not started, with the first reason why another node is not
+        connected: that one may refuse it for good.
         """
         if self.waiting_for or not self._node_id:
             return self.waiting_for or "the node is starting"
