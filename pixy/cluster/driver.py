@@ -262,11 +262,9 @@ class Driver:
             self.drive(group)
 
     def campaign(self, group: RaftGroup) -> None:
-        """Campaign without waiting for the election timeout."""
-        node = self.open(group)
-        if node.raft.state is not StateType.LEADER:
-            node.campaign()
-            self.drive(group)
+        """Campaign without waiting for the election timeout, unless this node leads."""
+        self.open(group).campaign()
+        self.drive(group)
 
     def _maybe_resume(self) -> None:
         if self._stalled and self._hooks.room() >= 0:

@@ -130,6 +130,7 @@ async def test_a_node_that_came_back_meanwhile_is_not_deposed(
 ) -> None:
     await network.elect(1)
     connections.tell(1, 2, 3)
+    assert [network[node_id].group.leader for node_id in (2, 3)] == [1, 1]
     await network.run()
     assert leaders(network) == [1]
 

@@ -109,6 +109,7 @@ async def test_a_node_without_a_vote_or_signs_of_life_gets_nothing(
     assert leader.driver.change_configuration(leader.group, demotion)
     await network.run()
     assert await bench.look() == [1]
+    assert not bench.placement._handed_over, "nobody was asked"
 
 
 async def test_a_node_that_lacks_committed_entries_gets_nothing(network: DriverNetwork, bench: Bench) -> None:
