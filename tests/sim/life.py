@@ -234,8 +234,8 @@ class Life:
         blocked = self._node.blocked
         await self._backend.stop()
         await asyncio.sleep(0.1)  # answered tasks record their answers
-        # Requests waiting for space at a stop are given up.
-        if not self._faults and blocked is None and not gives_up:
+        # Requests waiting for space at a stop are given up, also if it is missing only then.
+        if not self._faults and blocked is None and not gives_up and self._disk.refused is None:
             assert not self._model.outstanding, f"not answered by a clean stop: {self._model.outstanding}"
             self._count("clean stops")
 
