@@ -20,7 +20,6 @@ answers may then differ.
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from pixy.cluster.driver_options import DriverHooks, DriverOptions
@@ -590,8 +589,10 @@ class Driver:
             return
         if message.type is MessageType.APP and message.entries and not self._takes_appends(group):
             return
-        with suppress(StepPeerNotFound):
-            self.open(group).step(message)
+        try:
+            (group.node or self.open(group)).step(message)
+        except StepPeerNotFound:
+            return
         self.drive(group)
 
     def _takes_appends(self, group: RaftGroup) -> bool:

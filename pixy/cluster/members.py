@@ -247,7 +247,7 @@ class Members:
         """A node has synced this flush, on which its messages rest."""
         member = self._members.get(node_id)
         if member is not None and member.incarnation:
-            self._starts.admit(node_id, PeerStart(member.incarnation, flush_number))
+            self._starts.flushed(node_id, member.incarnation, flush_number)
 
     def heard(self, node_id: int, beat: Beat) -> None:
         """A node has told what it is."""

@@ -58,6 +58,11 @@ class PeerStartRecord:
                 self.write()
         return reason
 
+    def flushed(self, node_id: int, incarnation: int, flush_number: int) -> None:
+        """A start that was admitted has a newer flush: as `admit`, for every message of a peer."""
+        if self.starts.advance(node_id, incarnation, flush_number):
+            self._changed = True
+
     def when_durable(self, done: Callable[[], None]) -> None:
         """Call `done` once every incarnation that was admitted is durable, at once if they are."""
         if self._writing:

@@ -75,6 +75,14 @@ class PeerStarts:
             self._processes[node_id] = process
         return None
 
+    def advance(self, node_id: int, incarnation: int, flush_number: int) -> bool:
+        """Note a newer flush of the newest start of a peer; False if it is neither."""
+        newest = self._newest.get(node_id)
+        if newest is None or newest[0] != incarnation or flush_number <= newest[1]:
+            return False
+        self._newest[node_id] = PeerStart(incarnation, flush_number)
+        return True
+
     def forget(self, node_id: int) -> None:
         """Drop a peer that has left the cluster: its id never comes back."""
         self._newest.pop(node_id, None)

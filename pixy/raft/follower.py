@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pixy.log_position import LogPosition
 from pixy.raft import conf_change
 from pixy.raft.config import ReadOnlyOption
-from pixy.raft.messages import NONE, Entry, Message, MessageType, ReadState, Snapshot, StateType
+from pixy.raft.messages import COMMIT_ONLY, NONE, Entry, Message, MessageType, ReadState, Snapshot, StateType
 from pixy.raft.proposals import NotAppended
 from pixy.raft.text import describe_conf_state
 from pixy.raft.trace import Described
@@ -48,13 +48,15 @@ def _take_append(raft: "Raft", m: Message) -> None:
     log = raft.log
     if m.index < log.committed:
         # A stale message. Committed entries match, so the leader may continue from there.
-        raft.send(Message(MessageType.APP_RESP, m.sender, index=log.committed))
+        if m.context != COMMIT_ONLY:
+            raft.send(Message(MessageType.APP_RESP, m.sender, index=log.committed))
         return
     last_new = log.maybe_append(LogPosition(m.log_term, m.index), m.entries, m.commit)
     if last_new is not None:
-        raft.messages_after_append.append(
-            Message(MessageType.APP_RESP, m.sender, raft.id, raft.term, index=last_new)
-        )
+        if m.context != COMMIT_ONLY:
+            raft.messages_after_append.append(
+                Message(MessageType.APP_RESP, m.sender, raft.id, raft.term, index=last_new)
+            )
         return
     raft.trace.debug(
         "%x [logterm: %d, index: %d] rejected MsgApp [logterm: %d, index: %d] from %x",

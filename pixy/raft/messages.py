@@ -22,6 +22,7 @@ __all__ = [
     "APPEND_THREAD",
     "APPLY_THREAD",
     "CAMPAIGN_TRANSFER",
+    "COMMIT_ONLY",
     "NONE",
     "ConfChange",
     "ConfChangeSingle",
@@ -50,6 +51,11 @@ APPLY_THREAD = 2**64 - 2
 
 CAMPAIGN_TRANSFER = b"CampaignTransfer"
 """Context of a vote request in a leadership transfer; nodes in contact with a leader honor it."""
+COMMIT_ONLY = b"commit"
+"""Context of an APP without entries that tells a follower of the commit index (with
+`RaftConfig.defer_commit_messages`). A follower that has the entry before it does not answer: the
+leader would learn nothing.
+"""
 
 
 def is_local_thread(node_id: int) -> bool:
@@ -184,7 +190,7 @@ class Message:
         reject: negative response.
         reject_hint: rejecting APP_RESP: index at which the follower's log may match.
         context: echoed by heartbeats; "CampaignTransfer" in the vote requests of a leadership
-            transfer.
+            transfer; `COMMIT_ONLY` in an APP that is not answered.
         responses: messages that a storage thread delivers when its work is done.
     """
 

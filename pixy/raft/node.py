@@ -47,7 +47,7 @@ from pixy.raft.ready import (
     apply_message,
     apply_response,
 )
-from pixy.raft.replication import broadcast_append, resume_sending, send_append
+from pixy.raft.replication import broadcast_append, pass_commit_on, resume_sending
 from pixy.raft.status import RaftStatus, status_of
 from pixy.raft.storage import Storage
 from pixy.raft.trace import NULL_TRACE, Trace
@@ -400,18 +400,22 @@ class RaftNode:
             or (unstable.snapshot is not None and not unstable.snapshot_in_progress)
         ):
             append = self._take_work_append()
-        committed = raft.log.take_stable_committed()
-        messages = raft.messages
+        log, messages, read_states = raft.log, raft.messages, raft.read_states
+        committed = log.take_stable_committed() if log.committed > log.applying else []
+        lead, state = self._previous_soft_state
+        soft_state = None
+        if raft.state is not state or raft.lead != lead:
+            self._previous_soft_state = soft_state = raft.soft_state()
+        awaited = None
+        if raft.awaited_snapshot is not self._announced_snapshot:
+            awaited = self._announced_snapshot = raft.awaited_snapshot
+        if not (append or committed or messages or soft_state or read_states or awaited):
+            return None
         if messages:
             raft.messages = []
-        soft_state = self._take_soft_state()
-        read_states = raft.read_states
         if read_states:
             raft.read_states = []
-        awaited = self._take_awaited_snapshot()
-        if append or committed or messages or soft_state or read_states or awaited:
-            return Work(append, committed, messages, soft_state, read_states, awaited)
-        return None
+        return Work(append, committed, messages, soft_state, read_states, awaited)
 
     def _take_work_append(self) -> StorageAppend:
         raft = self._raft
@@ -514,7 +518,7 @@ class RaftNode:
         if raft.state is StateType.LEADER:
             for node_id, progress in raft.tracker.progress.items():
                 if node_id != raft.id and progress.can_bump_commit(raft.log.committed):
-                    send_append(raft, node_id)
+                    pass_commit_on(raft, node_id)
 
     def applied(self, entries: Sequence[Entry]) -> None:
         """Acknowledge that committed entries of `work` are applied."""

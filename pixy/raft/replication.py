@@ -7,7 +7,7 @@ follower is served again upon its next response, see `pixy.raft.responses`.
 from typing import TYPE_CHECKING
 
 from pixy.raft.errors import EntriesNotLoaded, SnapshotTemporarilyUnavailable, StorageError
-from pixy.raft.messages import Entry, Message, MessageType
+from pixy.raft.messages import COMMIT_ONLY, Entry, Message, MessageType
 from pixy.raft.progress import Progress, ProgressState
 from pixy.raft.sizes import payload_size
 
@@ -21,6 +21,7 @@ __all__ = [
     "broadcast_heartbeat",
     "maybe_send_append",
     "progress_of_sender",
+    "pass_commit_on",
     "resume_sending",
     "send_append",
     "send_commit",
@@ -61,6 +62,30 @@ def send_commit(raft: "Raft", to: int) -> None:
         raft.commit_message_due = True
     else:
         send_append(raft, to)
+
+
+def pass_commit_on(raft: "Raft", to: int) -> None:
+    """Tell a follower of the commit index. It does not answer if it has all entries that were sent
+    to it.
+    """
+    pr, log = raft.tracker.progress[to], raft.log
+    if pr.state is not ProgressState.REPLICATE or pr.paused or pr.next <= log.last_index():
+        maybe_send_append(raft, to, send_if_empty=True)
+        return
+    previous = pr.next - 1
+    raft.messages.append(
+        Message(
+            MessageType.APP,
+            to,
+            raft.id,
+            raft.term,
+            log.term(previous),
+            previous,
+            commit=log.committed,
+            context=COMMIT_ONLY,
+        )
+    )
+    pr.sent_commit = log.committed
 
 
 def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
