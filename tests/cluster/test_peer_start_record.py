@@ -60,7 +60,7 @@ def test_flush_numbers_ride_with_other_flushes_once_a_second() -> None:
     recording.record.admit(2, PeerStart(3, 120))
     assert recording.journal.units == []
     assert recording.ride() == PeerStart(3, 120)
-    recording.record.admit(2, PeerStart(3, 130))
+    recording.record.flushed(2, 3, 130)
     recording.clock.advance(0.9)
     assert recording.ride() is None
     recording.clock.advance(0.1)

@@ -92,3 +92,12 @@ def test_a_forgotten_peer_is_dropped() -> None:
 
 def test_each_peer_has_its_own_starts() -> None:
     assert starts_of(PeerStart(3, 100)).admit(3, PeerStart(1, 1)) is None
+
+
+def test_later_flushes_of_the_newest_start_are_noted() -> None:
+    starts = starts_of(PeerStart(3, 100))
+    assert [starts.advance(2, 3, number) for number in (101, 101, 100)] == [True, False, False]
+    assert not starts.advance(2, 2, 900)
+    assert not starts.advance(2, 4, 900)
+    assert not starts.advance(3, 3, 900)
+    assert starts.newest(2) == PeerStart(3, 101)

@@ -40,6 +40,7 @@ from pixy.raft import (
     StepLocalMessage,
     StepPeerNotFound,
 )
+from pixy.raft.messages import COMMIT_ONLY
 
 CONFIG = RaftConfig(election_tick=3, heartbeat_tick=1)
 
@@ -656,6 +657,40 @@ def test_a_follower_that_acknowledges_late_hears_of_a_deferred_commit_index() ->
     assert (commits(work(one, stored)), one.raft.commit_message_due) == ([], True)
     one.pass_commit_on()
     assert commits(work(one, stored)) == [(3, 0, 4)]
+
+
+def follower_of_two() -> tuple[RaftNode, MemoryStorage]:
+    """A follower of node 2 with entry 4 of term 1, of which it knows no commit index."""
+    stored = storage(1, 2, 3)
+    one = node(stored, config=replace(CONFIG, defer_commit_messages=True))
+    one.step(Message(MessageType.APP, 1, 2, 1, 1, 2, [Entry(1, 3), Entry(1, 4, data=b"4")], commit=3))
+    work(one, stored)
+    return one, stored
+
+
+def test_a_follower_does_not_answer_a_commit_index_alone() -> None:
+    one, stored = follower_of_two()
+    for index in (4, 3):  # the second one is stale
+        one.step(Message(MessageType.APP, 1, 2, 1, 1, index, commit=4, context=COMMIT_ONLY))
+        assert (work(one, stored), one.raft.log.committed) == ([], 4)
+    one.step(Message(MessageType.APP, 1, 2, 1, 1, 4, commit=4))
+    assert [(m.type, m.index) for m in work(one, stored)] == [(MessageType.APP_RESP, 4)]
+
+
+def test_a_follower_that_lacks_entries_says_so_when_a_commit_index_comes() -> None:
+    one, stored = follower_of_two()
+    one.step(Message(MessageType.APP, 1, 2, 1, 1, 5, commit=5, context=COMMIT_ONLY))
+    assert [(m.reject, m.index, m.reject_hint) for m in work(one, stored)] == [(True, 5, 4)]
+    assert one.raft.log.committed == 3
+
+
+def test_a_follower_that_is_probed_answers_a_deferred_commit_index() -> None:
+    one, stored = leader_that_defers()
+    one.raft.tracker.progress[3].sent_commit = 0
+    one.raft.tracker.progress[3].become_probe()
+    one.pass_commit_on()
+    contexts = {m.to: m.context for m in work(one, stored) if m.type is MessageType.APP}
+    assert contexts == {2: COMMIT_ONLY, 3: b""}
 
 
 def test_the_heartbeat_has_a_commit_index_whose_message_was_lost() -> None:
