@@ -49,9 +49,11 @@ class _NatsClient:
         """Call JetStream's API."""
         self.request(f"$JS.API.{subject}", json.dumps(request).encode())
         answer = b""
-        while not answer.endswith(b"}\r\n"):
+        # The server may also tell of other servers in between, with INFO.
+        while b"MSG " not in answer or not answer.endswith(b"}\r\n"):
             answer += self.socket.recv(65_536)
-        found: dict[str, Any] = json.loads(answer[answer.index(b"{") :])
+        body = answer[answer.index(b"MSG ") :].split(b"\r\n")[1]
+        found: dict[str, Any] = json.loads(body)
         if "error" in found and "not found" not in found["error"]["description"]:
             raise RuntimeError(answer.decode())
         return found
