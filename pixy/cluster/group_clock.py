@@ -49,8 +49,8 @@ class GroupClock:
                 if slow and group.leads:
                     # Before the tick, in which the core may begin to count active followers anew.
                     self._driver.hand_over(group)
-                group.node.tick()
-                self._driver.ticked(group, timed_out=timed_out)
+                if group.node.tick() or timed_out or group.has_work:
+                    self._driver.ticked(group, timed_out=timed_out)
 
     def _disk_is_slow(self, now: float) -> bool:
         """True if the oldest write takes longer than followers wait for a leader."""

@@ -152,9 +152,11 @@ class RaftNode:
 
     # --- inputs -----------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Advance the logical clock by one tick; the driver defines its duration."""
-        self._raft.tick()
+    def tick(self) -> bool:
+        """Advance the logical clock by one tick, whose duration the driver defines; False if no
+        timeout has passed, so that there is no new work.
+        """
+        return self._raft.tick()
 
     def step(self, message: Message) -> None:
         """Process a message from a peer or a storage thread.

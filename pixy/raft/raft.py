@@ -215,22 +215,25 @@ class Raft:
         """True if this node may campaign: it is a voter and no snapshot waits to be stored."""
         return not self.is_learner and self.id in self.tracker.progress and self.log.unstable.snapshot is None
 
-    def tick(self) -> None:
-        """Advance the logical clock by one tick."""
-        if self.state is StateType.LEADER:
-            self._tick_leader()
-        else:
-            self._tick_election()
-
-    def _tick_election(self) -> None:
+    def tick(self) -> bool:
+        """Advance the logical clock by one tick; False if no timeout has passed."""
         self.election_elapsed += 1
-        if self.election_elapsed >= self.randomized_election_timeout and self.promotable():
+        if self.state is not StateType.LEADER:
+            if self.election_elapsed < self.randomized_election_timeout or not self.promotable():
+                return False
             self.election_elapsed = 0
             self.step(Message(MessageType.HUP, self.id, self.id))
-
-    def _tick_leader(self) -> None:
+            return True
         self.heartbeat_elapsed += 1
-        self.election_elapsed += 1
+        if (
+            self.election_elapsed < self.config.election_tick
+            and self.heartbeat_elapsed < self.config.heartbeat_tick
+        ):
+            return False
+        self._leader_timed_out()
+        return True
+
+    def _leader_timed_out(self) -> None:
         if self.election_elapsed >= self.config.election_tick:
             self.election_elapsed = 0
             if self.config.check_quorum:
