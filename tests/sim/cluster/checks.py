@@ -231,7 +231,10 @@ class Checks:
     def _check_acknowledged(self, machine: Machine, raft_group: int, message: Message) -> None:
         durable, index = machine.durable.group(raft_group), message.index
         where = f"node {machine.id}, raft group {raft_group}: acknowledges entry {index}"
-        require(durable.last >= index, f"{where}, durable are entries up to {durable.last}")
+        # A flush may also have what replaces the entry in a later term: to its leader, the
+        # acknowledgement is a late one.
+        last = durable.reached.get(message.term, 0) if message.term < durable.term else durable.last
+        require(last >= index, f"{where} in term {message.term}, durable are entries up to {last}")
         assert machine.member is not None
         node = machine.member.groups[raft_group].node
         assert node is not None
@@ -278,11 +281,14 @@ class Checks:
         return applied
 
     def check_reset(self, machine: Machine, raft_group: int, position: LogPosition) -> None:
-        """Check that the data of a log reset is in its place before the reset is durable."""
-        file = CheckpointId(position.term, position.index).file_name
-        path = DIRECTORY / "state" / state_name(raft_group) / file
+        """Check that the data of a log reset is in its place before the reset is durable: its
+        checkpoint, or that of a later snapshot.
+        """
+        disk, directory = machine.disk, DIRECTORY / "state" / state_name(raft_group)
+        paths = [path for path in disk.files() if path.parent == directory and disk.is_durable(path)]
+        ids = [CheckpointId.from_file_name(path.name) for path in paths]
         require(
-            machine.disk.is_durable(path),
+            any(id is not None and id >= (position.term, position.index) for id in ids),
             f"node {machine.id}, raft group {raft_group}: a log reset at {position} is durable, its checkpoint is not",
         )
 

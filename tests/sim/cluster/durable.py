@@ -41,6 +41,7 @@ class DurableGroup:
             front.
         start: position of the newest log reset.
         votes: vote by term.
+        reached: by term, the last entry that was there while the hard state had that term.
         term: term of the newest hard state.
         hard_state: the newest hard state.
         applied: index and end offset of the newest applied position.
@@ -50,6 +51,7 @@ class DurableGroup:
     log: dict[int, StoredEntry] = field(default_factory=dict)
     start: LogPosition = _BEGIN
     votes: dict[int, int] = field(default_factory=dict)
+    reached: dict[int, int] = field(default_factory=dict)
     term: int = 0
     hard_state: bytes = b""
     applied: tuple[int, int] = (0, 0)
@@ -76,11 +78,17 @@ class DurableGroup:
         )
         for behind in range(index + 1, self.last + 1):
             self.log.pop(behind, None)
-        self.log[index], self.last = entry, index
+        self.log[index] = entry
+        self._reach(index)
 
     def reset(self, position: LogPosition) -> None:
         self.log.clear()
-        self.start, self.last = position, position.index
+        self.start = position
+        self._reach(position.index)
+
+    def _reach(self, last: int) -> None:
+        self.last = last
+        self.reached[self.term] = max(self.reached.get(self.term, 0), last)
 
     def vote(self, payload: bytes) -> None:
         state = hard_state_of(HardState.FromString(payload))
@@ -95,6 +103,7 @@ class DurableGroup:
         )
         self.term, self.hard_state = state.term, payload
         self.votes[state.term] = state.vote
+        self._reach(self.last)
 
 
 class DurableJournal:
@@ -255,7 +264,9 @@ class DurableJournal:
         """The same, for a copy of the disk."""
         copy = DurableJournal(self._cluster_id)
         copy.groups = {
-            raft_group: replace(group, log=dict(group.log), votes=dict(group.votes))
+            raft_group: replace(
+                group, log=dict(group.log), votes=dict(group.votes), reached=dict(group.reached)
+            )
             for raft_group, group in self.groups.items()
         }
         copy.flush_number, copy.incarnation = self.flush_number, self.incarnation
