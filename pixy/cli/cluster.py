@@ -213,6 +213,8 @@ def _node_row(node: "NodeStatus", own: int) -> list[object]:
 
 def _state_of(node: "NodeStatus", own: int) -> str:
     if node.up:
+        if node.through:
+            return f"up, through {node.through}"
         return "up, answers" if node.node_id == own else "up"
     return f"down for {node.silent_ms / 1000:.0f}s" if node.HasField("silent_ms") else "down"
 
@@ -262,6 +264,7 @@ def _json_of(found: "StatusResponse") -> dict[str, Any]:
                 "version": node.version,
                 "incarnation": node.incarnation,
                 "up": node.up,
+                "through": node.through or None,
                 "silent_ms": node.silent_ms if node.HasField("silent_ms") else None,
                 "clock_offset_ms": node.clock_offset_ms,
                 "problem": node.problem,

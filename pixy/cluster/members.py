@@ -21,6 +21,7 @@ from pixy.cluster.nodes import NodeInfo, why_refused
 from pixy.cluster.peer_messages import Beat, Forwarded, MessageKind, encode_beat, encode_proposal, encode_raft
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStart
+from pixy.cluster.relays import Relays
 from pixy.peers import Address, Hello, PeerChannel
 from pixy.raft import Message
 from pixy.raft.sizes import payload_size
@@ -67,6 +68,7 @@ class Members:
     Args:
         node_id: this node.
         channel: to them.
+        relays: to those that there is no connection to.
         starts: newest known start of each.
         registered: the nodes that metadata knows, by id.
         clock: of this node.
@@ -77,6 +79,7 @@ class Members:
         self,
         node_id: int,
         channel: PeerChannel,
+        relays: Relays,
         starts: PeerStartRecord,
         registered: Callable[[], dict[int, NodeInfo]],
         clock: Clock,
@@ -84,6 +87,7 @@ class Members:
     ) -> None:
         self._node_id = node_id
         self._channel = channel
+        self._relays = relays
         self._starts = starts
         self._registered = registered
         self._clock = clock
@@ -105,6 +109,10 @@ class Members:
         """True for this node, and while a connection to another one stands."""
         member = self._members.get(node_id)
         return node_id == self._node_id or (member is not None and member.up)
+
+    def is_reachable(self, node_id: int) -> bool:
+        """True for this node, and for others while they can be reached, if only through others."""
+        return node_id == self._node_id or self._relays.through(node_id) is not None
 
     @property
     def is_connected(self) -> bool:
@@ -211,13 +219,13 @@ class Members:
             if message.entries:
                 entries = payload_size(message.entries)
                 if size and size + entries > _FRAME_BYTES:
-                    self._channel.send(
+                    self._relays.send(
                         node_id, MessageKind.RAFT, encode_raft(messages[begin:at], flush_number)
                     )
                     begin, size = at, 0
                 size += entries
         rest = messages[begin:] if begin else messages
-        self._channel.send(node_id, MessageKind.RAFT, encode_raft(rest, flush_number))
+        self._relays.send(node_id, MessageKind.RAFT, encode_raft(rest, flush_number))
 
     def forward(self, node_id: int, proposal: Forwarded) -> None:
         """Send a proposal to the node that leads its group; all of an iteration leave together."""
@@ -231,17 +239,17 @@ class Members:
             begin = size = 0
             for at in range(0, len(parts), 2):  # header and payload
                 if size and size + len(parts[at + 1]) > _FRAME_BYTES:
-                    self._channel.send(node_id, MessageKind.PROPOSALS, parts[begin:at])
+                    self._relays.send(node_id, MessageKind.PROPOSALS, parts[begin:at])
                     begin, size = at, 0
                 size += len(parts[at + 1])
-            self._channel.send(node_id, MessageKind.PROPOSALS, parts[begin:])
+            self._relays.send(node_id, MessageKind.PROPOSALS, parts[begin:])
 
-    def beat(self, beat: Beat) -> None:
-        """Tell the others what this node is."""
-        payload = encode_beat(beat)
-        for member in self._members.values():
-            if member.up:
-                self._channel.send(member.node_id, MessageKind.BEAT, (payload,))
+    def beat(self, incarnation: int, flush_number: int) -> None:
+        """Tell the others what this node is: its start, and the newest durable flush."""
+        reaches = tuple(member.node_id for member in self._members.values() if member.up)
+        payload = encode_beat(Beat(incarnation, flush_number, self._clock.wall_ms(), reaches))
+        for node_id in self._members:
+            self._relays.send(node_id, MessageKind.BEAT, (payload,))
 
     def flushed(self, node_id: int, flush_number: int) -> None:
         """A node has synced this flush, on which its messages rest."""
@@ -252,6 +260,7 @@ class Members:
     def heard(self, node_id: int, beat: Beat) -> None:
         """A node has told what it is."""
         self._starts.admit(node_id, PeerStart(beat.incarnation, beat.flush_number))
+        self._relays.heard(node_id, beat.reaches)
         member = self._members.get(node_id)
         if member is not None:
             member.heard_at = self._loop.time()

@@ -485,7 +485,11 @@ class Node:
             NotFound: there is no such node.
             FailedPrecondition: it is the only one, or is running.
         """
-        if node_id in self.metadata.nodes and self.peers is not None and self.peers.members.is_up(node_id):
+        if (
+            node_id in self.metadata.nodes
+            and self.peers is not None
+            and self.peers.members.is_reachable(node_id)
+        ):
             raise FailedPrecondition(f"node {node_id} is running: only a lost node can be forgotten")
         await self._metadata_command(MetadataCommand(forget_node=ForgetNode(node_id=node_id)))
 
@@ -624,7 +628,7 @@ class Node:
         if self.peers is not None:
             self._time.is_certain = self.peers.is_clock_certain
             self.peers.attach(self._log, recovered.identity, self.state_groups, self._duties())
-            self.calls = ReplicaCalls(self.peers.channel, self.peers.members.is_up)
+            self.calls = ReplicaCalls(self.peers.relays, self.peers.members.is_up)
             self.remote = RemoteProposals(
                 self.node_id, self.incarnation, self.calls, report_to_loop, self._log.driver.sequences
             )

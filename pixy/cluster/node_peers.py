@@ -28,7 +28,6 @@ from pixy.cluster.membership_keeper import MembershipKeeper
 from pixy.cluster.node_log import LogPeers, NodeLog
 from pixy.cluster.nodes import FEATURE_LEVEL, FIRST_NODE, NodeInfo
 from pixy.cluster.peer_messages import (
-    Beat,
     Forwarded,
     MessageKind,
     PeerMethod,
@@ -38,6 +37,7 @@ from pixy.cluster.peer_messages import (
     flush_number_of,
 )
 from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.relays import Relays
 from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
@@ -47,7 +47,7 @@ from pixy.cluster.ticker import Ticker
 from pixy.errors import FailedPrecondition, PixyError, Unavailable
 from pixy.peers import Address, Hello, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
-from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress
+from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, Relayed
 from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, Message, StateType
@@ -105,6 +105,7 @@ class NodePeers:
 
     Attributes:
         channel: to the peers.
+        relays: to those that there is no connection to.
         members: the other nodes, from `attach` on.
         waiting_for: what the node waits for at its first start, empty for nothing.
         stopping: True from the beginning of `hand_over` on.
@@ -153,6 +154,7 @@ class NodePeers:
             on_down=self._on_down,
         )
         self.channel = open_channel(options.name, hooks)
+        self.relays = Relays(self.channel, self._hello)
 
     # --- identity ---------------------------------------------------------------------------------
 
@@ -248,6 +250,7 @@ class NodePeers:
         self.members = Members(
             identity.node_id,
             self.channel,
+            self.relays,
             node_log.peer_starts,
             lambda: groups.metadata.nodes,
             self._clock,
@@ -385,6 +388,8 @@ class NodePeers:
     def _status_of(self, node: NodeInfo) -> NodeStatus:
         member = self.members.get(node.node_id)
         heard = None if member is None or member.heard_at is None else self._loop.time() - member.heard_at
+        is_self = node.node_id == self._node_id
+        through = None if is_self else self.relays.through(node.node_id)
         return NodeStatus(
             node.node_id,
             node.address,
@@ -392,21 +397,23 @@ class NodePeers:
             node.rack,
             node.version,
             node.incarnation,
-            up=self.members.is_up(node.node_id),
-            is_self=node.node_id == self._node_id,
+            up=self.members.is_reachable(node.node_id),
+            is_self=is_self,
             heard_s=heard,
             clock_offset_ms=0 if member is None else member.clock_offset_ms,
             problem=self.members.refused.get(node.node_id, ""),
+            through=0 if through in (node.node_id, None) else through,
         )
 
     async def ask_status(self) -> list[ClusterStatus]:
         """Status of the other nodes; those that do not answer in time are left out."""
-        answers = await asyncio.gather(*(self._ask_status(each.node_id) for each in self.members if each.up))
+        reached = [each.node_id for each in self.members if self.relays.through(each.node_id) is not None]
+        answers = await asyncio.gather(*map(self._ask_status, reached))
         return [answer for answer in answers if answer is not None]
 
     async def _ask_status(self, node_id: int) -> ClusterStatus | None:
         try:
-            answer = await self.channel.call(node_id, PeerMethod.STATUS, b"", _STATUS_TIMEOUT_S)
+            answer = await self.relays.call(node_id, PeerMethod.STATUS, b"", _STATUS_TIMEOUT_S)
         except PixyError:
             return None
         return decode_status(StatusResponse.FromString(answer))
@@ -419,7 +426,7 @@ class NodePeers:
         self._ticks += 1
         if not self._ticks % _BEAT_EVERY_TICKS:
             journal, number = self._log.journal, self._log.incarnation.number
-            self.members.beat(Beat(number, journal.flush_number, self._clock.wall_ms()))
+            self.members.beat(number, journal.flush_number)
         if not self.stopping:
             self._placement.tick()
             self._keeper.tick()
@@ -461,7 +468,7 @@ class NodePeers:
         self._fetching.fetch(group, message)
 
     async def _call_bulk(self, node_id: int, payload: bytes, timeout: float) -> bytes:
-        return await self.channel.call(node_id, PeerMethod.FETCH_SNAPSHOT, payload, timeout, bulk=True)
+        return await self.relays.call(node_id, PeerMethod.FETCH_SNAPSHOT, payload, timeout, bulk=True)
 
     def _forward(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
@@ -485,6 +492,16 @@ class NodePeers:
                     self._driver.propose_for(group, forwarded.kind, forwarded.payload, forwarded.proposal)
         elif kind == MessageKind.BEAT:
             self.members.heard(node_id, decode_beat(payload))
+        elif kind == MessageKind.RELAYED:
+            self._on_relayed(Relayed.FromString(bytes(payload)))
+
+    def _on_relayed(self, relayed: Relayed) -> None:
+        if relayed.target != self._node_id:
+            self.relays.pass_on(relayed)
+            return
+        sender = Hello.from_message(relayed.sender)
+        if self.members.admit(sender) is None:
+            self._on_message(sender.node_id, relayed.kind, relayed.payload)
 
     def _on_raft(self, node_id: int, payload: bytes | memoryview) -> None:
         driver = self._driver
@@ -508,10 +525,21 @@ class NodePeers:
             raise FailedPrecondition("only nodes of this cluster may call, and others to join it")
         if method == PeerMethod.FETCH_SNAPSHOT:
             return await self._serving.answer(payload)
+        if method == PeerMethod.RELAY:
+            return await self._answer_relayed(Relayed.FromString(payload))
         handler = self._duties.methods.get(method)
         if handler is None:
             raise FailedPrecondition(f"call {method} is not known to this release ({self._options.version})")
         return await handler(caller.node_id, payload)
+
+    async def _answer_relayed(self, relayed: Relayed) -> bytes:
+        if relayed.target != self._node_id:
+            return await self.relays.pass_call_on(relayed)
+        sender = Hello.from_message(relayed.sender)
+        reason = self.members.admit(sender)
+        if reason is not None:
+            raise Unavailable(reason)
+        return await self._on_call(sender, relayed.kind, relayed.payload)
 
     async def _register(self, request: JoinRequest) -> bytes:
         node_id = await self._duties.register(request)

@@ -41,6 +41,11 @@ times as long. All numbers are little-endian.
     26    4     length of the payload
     30          payload
 
+    BEAT: start, newest durable flush, clock (8 bytes each); ids of the nodes that the sender has a
+    connection to (4 bytes each)
+
+    RELAYED: `node_calls.Relayed`, with the kind and the payload of another message
+
 A message whose lengths do not fit raises `MalformedMessage`. The frame around it has a checksum
 (`pixy.peers`), so that is a fault of the sender.
 """
@@ -77,10 +82,11 @@ class MessageKind(IntEnum):
     RAFT = 1
     PROPOSALS = 2
     BEAT = 3
+    RELAYED = 4
 
 
 class PeerMethod(IntEnum):
-    """Methods of calls. Their payloads are messages of `peers.proto`."""
+    """Methods of calls. Their payloads are messages of `node_calls.proto`."""
 
     JOIN = 1
     FETCH_SNAPSHOT = 2
@@ -91,6 +97,7 @@ class PeerMethod(IntEnum):
     LEADERS = 7
     GROUP = 8
     STAGED = 9
+    RELAY = 10
 
 
 class Beat(NamedTuple):
@@ -100,11 +107,13 @@ class Beat(NamedTuple):
         incarnation: of its start.
         flush_number: newest durable flush of its journal.
         wall_ms: its clock.
+        reaches: the nodes that it has a connection to.
     """
 
     incarnation: int
     flush_number: int
     wall_ms: int
+    reaches: tuple[int, ...] = ()
 
 
 class Forwarded(NamedTuple):
@@ -119,7 +128,6 @@ class Forwarded(NamedTuple):
 _MESSAGE = struct.Struct("<QBBHI6Q")
 _ENTRY = struct.Struct("<QBHIIQI")
 _PROPOSAL = struct.Struct("<QHIIQI")
-_BEAT = struct.Struct("<QQQ")
 _LENGTH = struct.Struct("<I")
 _FLUSH_NUMBER = struct.Struct("<Q")
 _REJECT, _HAS_SNAPSHOT = 1, 2
@@ -290,12 +298,15 @@ def decode_proposals(payload: bytes | memoryview) -> Iterator[Forwarded]:
 
 def encode_beat(beat: Beat) -> bytes:
     """Encode a beat."""
-    return _BEAT.pack(*beat)
+    *head, reaches = beat
+    return struct.pack(f"<QQQ{len(reaches)}I", *head, *reaches)
 
 
 def decode_beat(payload: bytes | memoryview) -> Beat:
     """Raises MalformedMessage if these bytes are not a beat."""
     try:
-        return Beat._make(_BEAT.unpack(payload))
+        count = (len(payload) - 24) // 4
+        incarnation, flush_number, wall_ms, *reaches = struct.unpack(f"<QQQ{count}I", payload)
     except struct.error as error:
         raise MalformedMessage(f"{len(payload)} bytes are not a beat") from error
+    return Beat(incarnation, flush_number, wall_ms, tuple(reaches))

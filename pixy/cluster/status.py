@@ -102,11 +102,13 @@ class NodeStatus:
     Attributes:
         address, grpc_address: for nodes and for clients, as "host:port".
         incarnation: number of its newest start.
-        up: a connection to it stands; always true of the reporting node.
+        up: it can be reached, over a connection or through another node; always true of the
+            reporting node.
         is_self: it is the reporting node.
         heard_s: seconds since it was last heard of; None if never since the reporting node started.
         clock_offset_ms: its clock minus that of the reporting node.
         problem: reason why it is refused, or cannot be reached; empty for none.
+        through: the node through which it is reached, 0 for a connection or none.
     """
 
     node_id: int
@@ -120,6 +122,7 @@ class NodeStatus:
     heard_s: float | None = None
     clock_offset_ms: int = 0
     problem: str = ""
+    through: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ class ClusterStatus:
         under_replicated: topics with fewer replicas than their `replication` and the number of
             nodes allow.
         not_ready: reason why the reporting node serves nothing yet; empty if it serves.
+        cut_links: pairs of nodes that reach each other only through others.
     """
 
     cluster_id: bytes
@@ -140,6 +144,7 @@ class ClusterStatus:
     groups: tuple[RaftGroupStatus, ...]
     under_replicated: tuple[str, ...] = ()
     not_ready: str = ""
+    cut_links: tuple[tuple[int, int], ...] = ()
 
     @property
     def self_id(self) -> int:
@@ -152,18 +157,26 @@ class ClusterStatus:
 
 
 def merged(own: ClusterStatus, others: Iterable[ClusterStatus]) -> ClusterStatus:
-    """The status with what other nodes know of raft groups.
+    """The status with what other nodes know of raft groups and of their links.
 
     Of each group the report of its leader in the highest term counts, else the one of the highest
     term.
     """
     groups: dict[int, RaftGroupStatus] = {}
+    cut_links: set[tuple[int, int]] = set()
     for status in (own, *others):
+        for node in status.nodes:
+            if node.through:
+                cut_links.add((min(status.self_id, node.node_id), max(status.self_id, node.node_id)))
         for group in status.groups:
             known = groups.get(group.raft_group)
             if known is None or _weight(group) > _weight(known):
                 groups[group.raft_group] = group
-    return replace(own, groups=tuple(groups[raft_group] for raft_group in sorted(groups)))
+    return replace(
+        own,
+        groups=tuple(groups[raft_group] for raft_group in sorted(groups)),
+        cut_links=tuple(sorted(cut_links)),
+    )
 
 
 def _weight(group: RaftGroupStatus) -> tuple[int, bool, bool]:
@@ -183,6 +196,9 @@ def safe_to_stop(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
         return (f"the cluster has no node {node_id}, only {known}",)
     if not node.up:
         return ()
+    for one, other in status.cut_links:
+        if node_id not in (one, other):
+            return (f"{_no_connection(one, other)}, and may need it",)
     up = {each.node_id for each in status.nodes if each.up}
     stuck: dict[str, list[str]] = defaultdict(list)
     for group in status.groups:
@@ -227,6 +243,8 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
         yield f"this node is not ready: {status.not_ready}"
     for node in status.nodes:
         yield from _node_problems(node, status.self_id)
+    for one, other in status.cut_links:
+        yield f"{_no_connection(one, other)}, and go through other nodes"
     yield from _leaderless(status)
     yield from _lagging(status)
     if status.under_replicated:
@@ -252,6 +270,10 @@ def _node_problems(node: NodeStatus, self_id: int) -> Iterator[str]:
             f"the clock of {name} is {abs(node.clock_offset_ms) / 1000:.0f} s {word} that of node {self_id}: "
             "nothing expires where a leader's clock is more than 60 s off"
         )
+
+
+def _no_connection(one: int, other: int) -> str:
+    return f"nodes {one} and {other} have no connection to each other"
 
 
 def _leaderless(status: ClusterStatus) -> Iterator[str]:

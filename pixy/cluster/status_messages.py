@@ -48,6 +48,7 @@ def _encode_node(node: NodeStatus) -> pb.NodeStatus:
         silent_ms=None if node.heard_s is None else round(node.heard_s * 1000),
         clock_offset_ms=node.clock_offset_ms,
         problem=node.problem,
+        through=node.through,
     )
 
 
@@ -64,6 +65,7 @@ def _decode_node(node: pb.NodeStatus, *, is_self: bool) -> NodeStatus:
         node.silent_ms / 1000 if node.HasField("silent_ms") else None,
         node.clock_offset_ms,
         node.problem,
+        node.through,
     )
 
 

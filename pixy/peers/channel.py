@@ -113,6 +113,10 @@ class PeerChannel:
                 return kept.trouble
         return ""
 
+    def is_connected(self, node_id: int) -> bool:
+        """True while there is a connection for messages to a node."""
+        return node_id in self._ways
+
     def silent_s(self, node_id: int) -> float | None:
         """Seconds since something was heard of a node, to a quarter or so; None: no connection."""
         way = self._ways.get(node_id)

@@ -70,6 +70,39 @@ class Hello:
         who = f"node {self.node_id}" if self.node_id else "the node without an id"
         return f"{who} at {self.address}"
 
+    def to_message(self) -> pb.Hello:
+        """A message with what concerns the node; the rest concerns a connection."""
+        return pb.Hello(
+            cluster=self.cluster,
+            cluster_id=self.cluster_id,
+            node_id=self.node_id,
+            secret=self.secret,
+            incarnation=self.incarnation,
+            flush_number=self.flush_number,
+            process=self.process,
+            join_hash=self.join_hash,
+            address=self.address,
+            version=self.version,
+            found_flush_number=self.found_flush_number,
+        )
+
+    @staticmethod
+    def from_message(message: pb.Hello) -> "Hello":
+        """The node of a message."""
+        return Hello(
+            message.cluster,
+            message.cluster_id,
+            message.node_id,
+            message.secret,
+            message.incarnation,
+            message.flush_number,
+            message.process,
+            message.join_hash,
+            message.address,
+            message.version,
+            message.found_flush_number,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
@@ -91,25 +124,11 @@ class Greeting:
 
     def encode(self) -> bytes:
         """Bytes of a HELLO frame."""
-        hello = self.hello
-        return pb.Hello(
-            protocol_min=self.protocols[0],
-            protocol_max=self.protocols[1],
-            purpose=pb.Purpose.ValueType(self.purpose),
-            nonce=self.nonce,
-            proves=self.proves,
-            cluster=hello.cluster,
-            cluster_id=hello.cluster_id,
-            node_id=hello.node_id,
-            secret=hello.secret,
-            incarnation=hello.incarnation,
-            flush_number=hello.flush_number,
-            process=hello.process,
-            join_hash=hello.join_hash,
-            address=hello.address,
-            version=hello.version,
-            found_flush_number=hello.found_flush_number,
-        ).SerializeToString()
+        message = self.hello.to_message()
+        message.protocol_min, message.protocol_max = self.protocols
+        message.purpose = pb.Purpose.ValueType(self.purpose)
+        message.nonce, message.proves = self.nonce, self.proves
+        return message.SerializeToString()
 
     @staticmethod
     def decode(payload: Payload) -> "Greeting":
@@ -125,21 +144,8 @@ class Greeting:
         except DecodeError as error:
             raise FrameDamage("a greeting cannot be parsed") from error
         _check(found)
-        hello = Hello(
-            found.cluster,
-            found.cluster_id,
-            found.node_id,
-            found.secret,
-            found.incarnation,
-            found.flush_number,
-            found.process,
-            found.join_hash,
-            found.address,
-            found.version,
-            found.found_flush_number,
-        )
         return Greeting(
-            hello,
+            Hello.from_message(found),
             LinkPurpose(found.purpose) if int(found.purpose) in _PURPOSES else LinkPurpose.MAIN,
             found.nonce,
             found.proves,

@@ -22,51 +22,54 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from pixy.proto import peers_pb2 as peers__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10node_calls.proto\x12\x0fpixy.node_calls\"z\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x15\n\rfeature_level\x18\x06 \x01(\r\"`\n\x0cJoinResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12+\n\x05nodes\x18\x03 \x03(\x0b\x32\x1c.pixy.node_calls.NodeAddress\"/\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"j\n\x0eProposeRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\r\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x04 \x01(\r\x12\x10\n\x08sequence\x18\x05 \x01(\x04\"E\n\x0fProposeResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x12\n\nnot_leader\x18\x02 \x01(\x08\x12\x0e\n\x06leader\x18\x03 \x01(\x05\"Z\n\x0c\x46\x65tchRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\r\"}\n\rFetchResponse\x12\x0f\n\x07\x62\x61tches\x18\x01 \x03(\x0c\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x18\n\x10log_begin_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x14\n\x0cis_confirmed\x18\x05 \x01(\x08\"\x85\x01\n\x0eOffsetsRequest\x12\x30\n\x06ranges\x18\x01 \x01(\x0b\x32\x1e.pixy.node_calls.RangesRequestH\x00\x12\x36\n\ttimestamp\x18\x02 \x01(\x0b\x32!.pixy.node_calls.TimestampRequestH\x00\x42\t\n\x07request\"$\n\rRangesRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\".\n\x0eRangesResponse\x12\x0e\n\x06\x62\x65gins\x18\x01 \x03(\x03\x12\x0c\n\x04\x65nds\x18\x02 \x03(\x03\"<\n\x10TimestampRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\"3\n\x11TimestampResponse\x12\x13\n\x06offset\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_offset\"%\n\x0eLeadersRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\"&\n\x0fLeadersResponse\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\"!\n\x10\x43onsumersRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"B\n\x11\x43onsumersResponse\x12-\n\x07members\x18\x01 \x03(\x0b\x32\x1c.pixy.node_calls.GroupMember\"C\n\x0bGroupMember\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x03(\x05\"!\n\rStagedRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"\x1f\n\x0eStagedResponse\x12\r\n\x05sinks\x18\x01 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10node_calls.proto\x12\x0fpixy.node_calls\x1a\x0bpeers.proto\"z\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x15\n\rfeature_level\x18\x06 \x01(\r\"`\n\x0cJoinResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12+\n\x05nodes\x18\x03 \x03(\x0b\x32\x1c.pixy.node_calls.NodeAddress\"/\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"j\n\x0eProposeRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\r\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x04 \x01(\r\x12\x10\n\x08sequence\x18\x05 \x01(\x04\"E\n\x0fProposeResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x12\n\nnot_leader\x18\x02 \x01(\x08\x12\x0e\n\x06leader\x18\x03 \x01(\x05\"Z\n\x0c\x46\x65tchRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\r\"}\n\rFetchResponse\x12\x0f\n\x07\x62\x61tches\x18\x01 \x03(\x0c\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x18\n\x10log_begin_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x14\n\x0cis_confirmed\x18\x05 \x01(\x08\"\x85\x01\n\x0eOffsetsRequest\x12\x30\n\x06ranges\x18\x01 \x01(\x0b\x32\x1e.pixy.node_calls.RangesRequestH\x00\x12\x36\n\ttimestamp\x18\x02 \x01(\x0b\x32!.pixy.node_calls.TimestampRequestH\x00\x42\t\n\x07request\"$\n\rRangesRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\".\n\x0eRangesResponse\x12\x0e\n\x06\x62\x65gins\x18\x01 \x03(\x03\x12\x0c\n\x04\x65nds\x18\x02 \x03(\x03\"<\n\x10TimestampRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\"3\n\x11TimestampResponse\x12\x13\n\x06offset\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_offset\"%\n\x0eLeadersRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\"&\n\x0fLeadersResponse\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\"!\n\x10\x43onsumersRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"B\n\x11\x43onsumersResponse\x12-\n\x07members\x18\x01 \x03(\x0b\x32\x1c.pixy.node_calls.GroupMember\"C\n\x0bGroupMember\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x03(\x05\"!\n\rStagedRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"\x1f\n\x0eStagedResponse\x12\r\n\x05sinks\x18\x01 \x03(\t\"}\n\x07Relayed\x12\x0e\n\x06target\x18\x01 \x01(\r\x12!\n\x06sender\x18\x02 \x01(\x0b\x32\x11.pixy.peers.Hello\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x12\n\ntimeout_ms\x18\x05 \x01(\r\x12\x0c\n\x04\x62ulk\x18\x06 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'node_calls_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOINREQUEST']._serialized_start=37
-  _globals['_JOINREQUEST']._serialized_end=159
-  _globals['_JOINRESPONSE']._serialized_start=161
-  _globals['_JOINRESPONSE']._serialized_end=257
-  _globals['_NODEADDRESS']._serialized_start=259
-  _globals['_NODEADDRESS']._serialized_end=306
-  _globals['_PROPOSEREQUEST']._serialized_start=308
-  _globals['_PROPOSEREQUEST']._serialized_end=414
-  _globals['_PROPOSERESPONSE']._serialized_start=416
-  _globals['_PROPOSERESPONSE']._serialized_end=485
-  _globals['_FETCHREQUEST']._serialized_start=487
-  _globals['_FETCHREQUEST']._serialized_end=577
-  _globals['_FETCHRESPONSE']._serialized_start=579
-  _globals['_FETCHRESPONSE']._serialized_end=704
-  _globals['_OFFSETSREQUEST']._serialized_start=707
-  _globals['_OFFSETSREQUEST']._serialized_end=840
-  _globals['_RANGESREQUEST']._serialized_start=842
-  _globals['_RANGESREQUEST']._serialized_end=878
-  _globals['_RANGESRESPONSE']._serialized_start=880
-  _globals['_RANGESRESPONSE']._serialized_end=926
-  _globals['_TIMESTAMPREQUEST']._serialized_start=928
-  _globals['_TIMESTAMPREQUEST']._serialized_end=988
-  _globals['_TIMESTAMPRESPONSE']._serialized_start=990
-  _globals['_TIMESTAMPRESPONSE']._serialized_end=1041
-  _globals['_LEADERSREQUEST']._serialized_start=1043
-  _globals['_LEADERSREQUEST']._serialized_end=1080
-  _globals['_LEADERSRESPONSE']._serialized_start=1082
-  _globals['_LEADERSRESPONSE']._serialized_end=1120
-  _globals['_CONSUMERSREQUEST']._serialized_start=1122
-  _globals['_CONSUMERSREQUEST']._serialized_end=1155
-  _globals['_CONSUMERSRESPONSE']._serialized_start=1157
-  _globals['_CONSUMERSRESPONSE']._serialized_end=1223
-  _globals['_GROUPMEMBER']._serialized_start=1225
-  _globals['_GROUPMEMBER']._serialized_end=1292
-  _globals['_STAGEDREQUEST']._serialized_start=1294
-  _globals['_STAGEDREQUEST']._serialized_end=1327
-  _globals['_STAGEDRESPONSE']._serialized_start=1329
-  _globals['_STAGEDRESPONSE']._serialized_end=1360
+  _globals['_JOINREQUEST']._serialized_start=50
+  _globals['_JOINREQUEST']._serialized_end=172
+  _globals['_JOINRESPONSE']._serialized_start=174
+  _globals['_JOINRESPONSE']._serialized_end=270
+  _globals['_NODEADDRESS']._serialized_start=272
+  _globals['_NODEADDRESS']._serialized_end=319
+  _globals['_PROPOSEREQUEST']._serialized_start=321
+  _globals['_PROPOSEREQUEST']._serialized_end=427
+  _globals['_PROPOSERESPONSE']._serialized_start=429
+  _globals['_PROPOSERESPONSE']._serialized_end=498
+  _globals['_FETCHREQUEST']._serialized_start=500
+  _globals['_FETCHREQUEST']._serialized_end=590
+  _globals['_FETCHRESPONSE']._serialized_start=592
+  _globals['_FETCHRESPONSE']._serialized_end=717
+  _globals['_OFFSETSREQUEST']._serialized_start=720
+  _globals['_OFFSETSREQUEST']._serialized_end=853
+  _globals['_RANGESREQUEST']._serialized_start=855
+  _globals['_RANGESREQUEST']._serialized_end=891
+  _globals['_RANGESRESPONSE']._serialized_start=893
+  _globals['_RANGESRESPONSE']._serialized_end=939
+  _globals['_TIMESTAMPREQUEST']._serialized_start=941
+  _globals['_TIMESTAMPREQUEST']._serialized_end=1001
+  _globals['_TIMESTAMPRESPONSE']._serialized_start=1003
+  _globals['_TIMESTAMPRESPONSE']._serialized_end=1054
+  _globals['_LEADERSREQUEST']._serialized_start=1056
+  _globals['_LEADERSREQUEST']._serialized_end=1093
+  _globals['_LEADERSRESPONSE']._serialized_start=1095
+  _globals['_LEADERSRESPONSE']._serialized_end=1133
+  _globals['_CONSUMERSREQUEST']._serialized_start=1135
+  _globals['_CONSUMERSREQUEST']._serialized_end=1168
+  _globals['_CONSUMERSRESPONSE']._serialized_start=1170
+  _globals['_CONSUMERSRESPONSE']._serialized_end=1236
+  _globals['_GROUPMEMBER']._serialized_start=1238
+  _globals['_GROUPMEMBER']._serialized_end=1305
+  _globals['_STAGEDREQUEST']._serialized_start=1307
+  _globals['_STAGEDREQUEST']._serialized_end=1340
+  _globals['_STAGEDRESPONSE']._serialized_start=1342
+  _globals['_STAGEDRESPONSE']._serialized_end=1373
+  _globals['_RELAYED']._serialized_start=1375
+  _globals['_RELAYED']._serialized_end=1500
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
+from pixy.proto import peers_pb2 as _peers_pb2
 import sys
 import typing as _typing
 
@@ -505,3 +506,46 @@ class StagedResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StagedResponse: _TypeAlias = StagedResponse  # noqa: Y015
+
+@_typing.final
+class Relayed(_message.Message):
+    """A message or a call that a third node passes on, because the sender has no connection to the
+    target.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    BULK_FIELD_NUMBER: _builtins.int
+    target: _builtins.int
+    kind: _builtins.int
+    """Kind of the message, or method of the call."""
+    payload: _builtins.bytes
+    timeout_ms: _builtins.int
+    """Of a call: limit of the answer, and whether payload or answer may be large."""
+    bulk: _builtins.bool
+    @_builtins.property
+    def sender(self) -> _peers_pb2.Hello:
+        """The sender as it describes itself in a handshake."""
+
+    def __init__(
+        self,
+        *,
+        target: _builtins.int = ...,
+        sender: _peers_pb2.Hello | None = ...,
+        kind: _builtins.int = ...,
+        payload: _builtins.bytes = ...,
+        timeout_ms: _builtins.int = ...,
+        bulk: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sender", b"sender"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bulk", b"bulk", "kind", b"kind", "payload", b"payload", "sender", b"sender", "target", b"target", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Relayed: _TypeAlias = Relayed  # noqa: Y015

@@ -113,6 +113,7 @@ class NodeStatus(_message.Message):
     CLOCK_OFFSET_MS_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
     REASONS_TO_STAY_FIELD_NUMBER: _builtins.int
+    THROUGH_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     """Node id."""
     address: _builtins.str
@@ -126,13 +127,15 @@ class NodeStatus(_message.Message):
     incarnation: _builtins.int
     """Number of its newest start."""
     up: _builtins.bool
-    """The answering node has a connection to it, or is it."""
+    """The answering node can reach it, or is it."""
     silent_ms: _builtins.int
     """Milliseconds since it was last heard of. Absent: never since the start of the answering node."""
     clock_offset_ms: _builtins.int
     """Its clock minus that of the answering node."""
     problem: _builtins.str
     """Reason why it is refused or cannot be reached."""
+    through: _builtins.int
+    """The node through which the answering node reaches it, for want of a connection; 0: none."""
     @_builtins.property
     def reasons_to_stay(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Reasons against stopping it. Empty: it can be stopped without a failed call."""
@@ -151,10 +154,11 @@ class NodeStatus(_message.Message):
         clock_offset_ms: _builtins.int = ...,
         problem: _builtins.str = ...,
         reasons_to_stay: _abc.Iterable[_builtins.str] | None = ...,
+        through: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "silent_ms", b"silent_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "silent_ms", b"silent_ms", "up", b"up", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "silent_ms", b"silent_ms", "through", b"through", "up", b"up", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__silent_ms: _TypeAlias = _typing.Literal["silent_ms"]  # noqa: Y015
     _WhichOneofArgType__silent_ms: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms"]  # noqa: Y015

@@ -1,19 +1,25 @@
 """Several nodes: any of them takes any request."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
+from pixy.cluster import PeerMethod, problems, safe_to_stop
+from pixy.cluster.relays import Relays
 from pixy.errors import (
     DeadlineExceeded,
+    FailedPrecondition,
     OffsetOutOfRange,
     TopicExists,
     Unavailable,
     UnknownPartition,
     UnknownTopic,
 )
+from pixy.peers import Hello
+from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
@@ -273,6 +279,135 @@ def test_a_fetch_that_waits_ends_when_the_partition_has_no_leader(tmp_path: Path
         waiting = asyncio.create_task(alone.fetch(1, max_wait=None))
         await cluster[1].append(b"value")
         assert (await waiting).next_offset == 2
+
+    run_cluster(scenario, tmp_path)
+
+
+# --- a link that is cut ---------------------------------------------------------------------------
+
+
+async def without_a_link(cluster: NodeCluster) -> tuple[ClusterNode, ClusterNode, ClusterNode]:
+    """The leader of a partition and a node whose link is cut, as both have found out, and the node
+    that both reach.
+    """
+    await cluster[1].backend.create_topic("topic", 3)
+    await asyncio.sleep(5)  # each raft group has its preferred leader
+    await led(cluster)
+    leader = leader_of(cluster)
+    metadata = cluster.by_id(cluster[1].node.state_groups.metadata_replica.group.leader)
+    far = (
+        metadata
+        if metadata is not leader
+        else next(each for each in cluster.nodes.values() if each is not leader)
+    )
+    near = next(each for each in cluster.nodes.values() if each not in (leader, far))
+    cluster.network.split([leader.host], [far.host])
+    await until(lambda: bool(leader.node.unreachable() and far.node.unreachable()))
+    return leader, far, near
+
+
+def test_two_nodes_whose_link_is_cut_serve_everything(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        ends = await without_a_link(cluster)
+        leader, far, near = ends
+        terms = [each.term for each in (await near.backend.cluster_status()).groups]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for number in range(9):
+            for node in (leader, far):
+                await node.append(b"%d" % number, partition=number % 3)
+        for node in ends:
+            ranges = await node.backend.offset_ranges("topic")
+            assert [each.end for each in ranges.values()] == [6, 6, 6]
+            assert await node.values() == [b"0", b"0", b"3", b"3", b"6", b"6"]
+            await node.backend.create_topic(f"topic-{node.id}", 3)
+            for group in map(str, range(20)):
+                at = TopicPartition(f"topic-{node.id}", 0)
+                await node.backend.commit_offsets(f"{node.id} {group}", {at: OffsetCommit(5, "")})
+        for node in ends:
+            assert len(await node.backend.list_topics()) == 4
+            for other in ends:
+                committed = await node.backend.committed_offsets(f"{other.id} 0", f"topic-{other.id}")
+                assert committed == {0: OffsetCommit(5, "")}
+        assert loop.time() - began < 5
+        await asyncio.sleep(30)
+        groups = (await near.backend.cluster_status()).groups
+        assert [each.term for each in groups][: len(terms)] == terms, "no leader has changed"
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_starts_while_its_link_to_the_leader_is_cut(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, far, _ = await without_a_link(cluster)
+        await far.kill()
+        await leader.append(b"value")
+        await far.start()
+        assert await far.append(b"next") == 1
+        assert await far.values() == [b"value", b"next"]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_the_status_has_links_that_are_cut_at_every_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, far, near = await without_a_link(cluster)
+        await asyncio.sleep(2)
+        pair = tuple(sorted((leader.id, far.id)))
+        for node in (leader, far, near):
+            status = await node.backend.cluster_status()
+            assert [each.up for each in status.nodes] == [True] * 3
+            assert status.cut_links == (pair,)
+            assert problems(status) == (
+                f"nodes {pair[0]} and {pair[1]} have no connection to each other, and go through other nodes",
+            )
+            assert safe_to_stop(status, leader.id) == ()
+            assert safe_to_stop(status, near.id) == (
+                f"nodes {pair[0]} and {pair[1]} have no connection to each other, and may need it",
+            )
+        with pytest.raises(FailedPrecondition, match="is running"):
+            await far.backend.forget_node(leader.id)
+        cluster.network.heal()
+        await until(lambda: not leader.node.unreachable() and not far.node.unreachable())
+        assert (await near.backend.cluster_status()).cut_links == ()
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_without_replicas_writes_and_reads_behind_a_link_that_is_cut(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        leader = leader_of(cluster)
+        stranger = await cluster.add()
+        cluster.network.split([leader.host], [stranger.host])
+        await until(lambda: leader.id in stranger.node.unreachable())
+        assert await stranger.append(b"value") == 0
+        assert await stranger.values() == [b"value"]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_what_comes_by_way_of_another_node_is_admitted_as_in_a_handshake(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, far, near = await without_a_link(cluster)
+        assert far.node.peers is not None
+        record, address = far.node.peers.own_record(), f"{far.host}:19094"
+        cluster_id = (await near.backend.cluster_status()).cluster_id
+        number, process = record.incarnation, record.process
+
+        def hello(secret: bytes) -> Hello:
+            return Hello("default", cluster_id, far.id, secret, number, 1, process, b"", address, "1.0")
+
+        for secret, refused in ((record.secret, False), (bytes(16), True)):
+            relays = Relays(far.node.peers.channel, partial(hello, secret))
+            relays.heard(near.id, (leader.id,))
+            call = relays.call(leader.id, PeerMethod.STATUS, b"", 1.0)
+            if refused:
+                with pytest.raises(Unavailable, match=f"node {far.id} comes with another secret"):
+                    await call
+            else:
+                assert StatusResponse.FromString(await call).node_id == leader.id
 
     run_cluster(scenario, tmp_path)
 

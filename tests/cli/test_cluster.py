@@ -108,6 +108,19 @@ async def test_problems_are_named_with_the_partitions_that_have_them(
     assert result.exit_code == 1
 
 
+async def test_a_node_that_is_reached_through_another_is_shown_so(
+    run_on: RunOnServer, served: FakeServer
+) -> None:
+    nodes = (*WELL.nodes[:2], replace(WELL.nodes[2], through=2))
+    served.backend.status = replace(WELL, nodes=nodes, cut_links=((1, 3),))
+    result = await run_on("status")
+    assert "   3  up, through 2  10.0.0.3:19094" in result.stdout
+    assert (
+        "problem: nodes 1 and 3 have no connection to each other, and go through other nodes" in result.stdout
+    )
+    assert result.exit_code == 1
+
+
 async def test_a_joint_configuration_is_shown_with_both_halves(
     run_on: RunOnServer, served: FakeServer
 ) -> None:
@@ -133,6 +146,7 @@ async def test_the_status_is_printed_as_json(run_on: RunOnServer, served: FakeSe
         "version": "0.1.0",
         "incarnation": 12,
         "up": False,
+        "through": None,
         "silent_ms": 12_000,
         "clock_offset_ms": 0,
         "problem": "",

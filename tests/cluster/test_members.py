@@ -17,8 +17,10 @@ from pixy.cluster.peer_messages import (
     decode_raft,
 )
 from pixy.cluster.peer_start_record import PeerStartRecord
+from pixy.cluster.relays import Relays
 from pixy.peers import Address, Hello, PeerChannel
 from pixy.proposal_id import ProposalId
+from pixy.proto.node_calls_pb2 import Relayed
 from pixy.raft import Entry, Message, MessageType
 from pixy.storage import EntryType
 from tests.cluster.held_journal import HeldJournal
@@ -33,14 +35,19 @@ class RecordingChannel:
     Attributes:
         calls: connects and disconnects.
         sent: receiver, kind and payload of each frame.
+        connected: the nodes with a connection.
     """
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, str]] = []
+        self.connected: set[int] = set()
         self.sent: list[tuple[int, MessageKind, bytes]] = []
 
     def connect(self, node_id: int, address: Address) -> None:
         self.calls.append(("connect", node_id, str(address)))
+
+    def is_connected(self, node_id: int) -> bool:
+        return node_id in self.connected
 
     def disconnect(self, node_id: int) -> None:
         self.calls.append(("disconnect", node_id, ""))
@@ -80,12 +87,14 @@ class Bench:
     def __init__(self, *nodes: NodeInfo) -> None:
         self.registered = {each.node_id: each for each in nodes}
         self.channel = RecordingChannel()
+        channel = cast(PeerChannel, self.channel)
         self.clock = FakeClock()
         self.lost: list[int] = []
         starts = PeerStartRecord(HeldJournal().as_journal(), self.clock, b"", 0)
         self.members = Members(
             1,
-            cast(PeerChannel, self.channel),
+            channel,
+            Relays(channel, lambda: hello(1)),
             starts,
             lambda: self.registered,
             self.clock,
@@ -99,6 +108,7 @@ class Bench:
 
     def connected(self, *node_ids: int) -> "Bench":
         """The same, with connections to these nodes."""
+        self.channel.connected |= set(node_ids)
         for node_id in node_ids:
             self.members.on_up(node_id, hello(node_id))
         return self
@@ -288,11 +298,33 @@ async def test_a_clock_that_was_set_right_is_heard_of_with_the_next_beat() -> No
 # --- messages -------------------------------------------------------------------------------------
 
 
-async def test_beats_go_to_the_nodes_that_are_up() -> None:
+async def test_beats_go_to_the_nodes_that_are_up_and_name_them() -> None:
     bench = Bench(node(1), node(2), node(3)).connected(3)
-    bench.members.beat(Beat(1, 2, 3))
+    bench.members.beat(1, 2)
     [(receiver, kind, payload)] = bench.channel.sent
-    assert (receiver, kind, decode_beat(payload)) == (3, MessageKind.BEAT, Beat(1, 2, 3))
+    beat = Beat(1, 2, bench.clock.wall_ms(), (3,))
+    assert (receiver, kind, decode_beat(payload)) == (3, MessageKind.BEAT, beat)
+
+
+async def test_what_is_for_a_node_without_a_connection_goes_to_one_that_reaches_it() -> None:
+    bench = Bench(node(1), node(2), node(3), node(4)).connected(3, 4)
+    assert not bench.members.is_reachable(2)
+    bench.members.heard(3, Beat(3, 100, 0, (1,)))
+    bench.members.heard(4, Beat(3, 100, 0, (1, 2)))
+    assert bench.members.is_reachable(2)
+    bench.members.forward(2, forwarded(1))
+    await asyncio.sleep(0)
+    [(receiver, kind, payload)] = bench.channel.sent
+    relayed = Relayed.FromString(payload)
+    assert (receiver, kind) == (4, MessageKind.RELAYED)
+    assert (relayed.target, Hello.from_message(relayed.sender), relayed.kind) == (
+        2,
+        hello(1),
+        MessageKind.PROPOSALS,
+    )
+    assert list(decode_proposals(relayed.payload)) == [forwarded(1)]
+    bench.channel.connected.discard(4)
+    assert not bench.members.is_reachable(2), "node 4 said so before it went"
 
 
 def forwarded(sequence: int, size: int = 1) -> Forwarded:
@@ -300,7 +332,7 @@ def forwarded(sequence: int, size: int = 1) -> Forwarded:
 
 
 async def test_proposals_of_one_iteration_share_a_frame() -> None:
-    bench = Bench(node(1), node(2), node(3))
+    bench = Bench(node(1), node(2), node(3)).connected(2, 3)
     proposals = [forwarded(sequence) for sequence in (1, 2, 3)]
     for receiver, proposal in zip((2, 3, 2), proposals, strict=True):
         bench.members.forward(receiver, proposal)
@@ -318,7 +350,7 @@ async def test_proposals_of_one_iteration_share_a_frame() -> None:
 
 
 async def test_a_frame_of_proposals_is_bounded() -> None:
-    bench = Bench(node(1), node(2))
+    bench = Bench(node(1), node(2)).connected(2)
     proposals = [forwarded(sequence, MIB) for sequence in range(1, 10)]
     for proposal in proposals:
         bench.members.forward(2, proposal)
@@ -334,7 +366,7 @@ def append(size: int) -> Message:
 
 @pytest.mark.parametrize("sizes", [[10, 20], [MIB] * 40, [1, 5 * MIB, 1, 9 * MIB, 1], [20 * MIB, 1], []])
 async def test_a_frame_of_raft_messages_is_bounded(sizes: list[int]) -> None:
-    bench = Bench(node(1), node(2))
+    bench = Bench(node(1), node(2)).connected(2)
     beat = Message(MessageType.HEARTBEAT, 2, 1, 1, entries=[])
     messages = [(number, append(size)) for number, size in enumerate(sizes)] + [(99, beat)]
     bench.members.send_raft(2, messages, 7)

@@ -159,8 +159,10 @@ def test_a_forwarded_proposal_has_the_documented_bytes() -> None:
     )
 
 
-def test_a_beat_is_three_numbers() -> None:
-    assert encode_beat(Beat(1, 2, 3)) == b"".join([number.to_bytes(8, "little") for number in (1, 2, 3)])
+def test_a_beat_is_three_numbers_and_the_nodes_that_are_reached() -> None:
+    numbers = b"".join([number.to_bytes(8, "little") for number in (1, 2, 3)])
+    assert encode_beat(Beat(1, 2, 3)) == numbers
+    assert encode_beat(Beat(1, 2, 3, (4, 5))) == numbers + bytes.fromhex("04000000 05000000")
 
 
 # --- round trips ----------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ def test_forwarded_proposals_come_as_they_were_sent(proposals: list[Forwarded]) 
     assert list(decode_proposals(memoryview(payload))) == proposals
 
 
-@given(st.builds(Beat, U64, U64, U64))
+@given(st.builds(Beat, U64, U64, U64, st.lists(st.integers(1, 2**32 - 1), max_size=5).map(tuple)))
 def test_beats_come_as_they_were_sent(beat: Beat) -> None:
     assert decode_beat(encode_beat(beat)) == beat
     assert decode_beat(memoryview(encode_beat(beat))) == beat
@@ -244,7 +246,7 @@ def test_any_bytes_are_messages_or_damage(payload: bytes) -> None:
     before_damage(decode_proposals(payload))
 
 
-@pytest.mark.parametrize("size", [0, 1, 23, 25])
+@pytest.mark.parametrize("size", [0, 1, 20, 23, 25, 31])
 def test_a_beat_of_another_size_is_damage(size: int) -> None:
     with pytest.raises(MalformedMessage, match=f"{size} bytes are not a beat"):
         decode_beat(bytes(size))

@@ -238,3 +238,24 @@ def test_groups_that_only_others_have_are_added_in_order() -> None:
     whole = merged(cluster(group(5, "b-0")), [cluster(group(4, "a-0")), cluster(group(6, "c-0"))])
     assert [each.name for each in whole.groups] == ["a-0", "b-0", "c-0"]
     assert whole.nodes == WELL.nodes
+
+
+# --- links that are cut ---------------------------------------------------------------------------
+
+
+def test_the_links_that_any_node_does_without_are_merged() -> None:
+    through_two = replace(node(3), through=2)
+    own = cluster(nodes=(node(1), node(2), through_two))
+    seen_by_three = cluster(
+        nodes=(replace(node(1), is_self=False, through=2), node(2), replace(node(3), is_self=True))
+    )
+    assert merged(own, []).cut_links == ((1, 3),)
+    assert merged(cluster(), [seen_by_three]).cut_links == ((1, 3),)
+    assert merged(own, [seen_by_three]).cut_links == ((1, 3),)
+
+
+def test_the_node_between_two_others_cannot_be_stopped() -> None:
+    status = replace(WELL, cut_links=((1, 3),))
+    assert problems(status) == ("nodes 1 and 3 have no connection to each other, and go through other nodes",)
+    assert safe_to_stop(status, 2) == ("nodes 1 and 3 have no connection to each other, and may need it",)
+    assert safe_to_stop(status, 1) == safe_to_stop(status, 3) == ()

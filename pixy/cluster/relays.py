@@ -1,0 +1,94 @@
+"""Messages and calls between two nodes whose link is cut, by way of a third node.
+
+Each node tells in its beats which others it reaches. A node without a connection to another one
+gives what it has for it to a node that reaches it, which passes it on once, and only over a
+connection of its own. So everything goes on between the two, Raft's messages included, and no
+leader changes. The greeting of the sender goes along: the receiver admits it as in a handshake.
+
+The road not taken: leaders that every member reaches. They would need an election whenever a link
+is cut, and there need not be such a node.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pixy.cluster.peer_messages import MessageKind, PeerMethod
+from pixy.errors import Unavailable
+from pixy.peers import Hello, PeerChannel
+from pixy.proto.node_calls_pb2 import Relayed
+
+__all__ = ["Relays"]
+
+
+class Relays:
+    """Ways of one node to the others.
+
+    Args:
+        channel: to the other nodes.
+        hello: this node's description of itself.
+    """
+
+    def __init__(self, channel: PeerChannel, hello: Callable[[], Hello]) -> None:
+        self._channel = channel
+        self._hello = hello
+        # The nodes that each other node reaches, as of its last beat.
+        self._reached: dict[int, tuple[int, ...]] = {}
+
+    def heard(self, node_id: int, reaches: tuple[int, ...]) -> None:
+        """A node has told which others it reaches."""
+        self._reached[node_id] = reaches
+
+    def through(self, node_id: int) -> int | None:
+        """The node that a connection leads to on the way to another: that one itself, or one that
+        reaches it; None if there is no way.
+        """
+        is_connected = self._channel.is_connected
+        if is_connected(node_id):
+            return node_id
+        reached = self._reached.items()
+        return next((each for each, others in reached if node_id in others and is_connected(each)), None)
+
+    def send(self, node_id: int, kind: int, payload: Sequence[bytes | bytearray]) -> None:
+        """As `PeerChannel.send`."""
+        through = self.through(node_id)
+        if through == node_id:
+            self._channel.send(node_id, kind, payload)
+        elif through is not None:
+            relayed = Relayed(
+                target=node_id, sender=self._hello().to_message(), kind=kind, payload=b"".join(payload)
+            )
+            self._channel.send(through, MessageKind.RELAYED, (relayed.SerializeToString(),))
+
+    async def call(
+        self, node_id: int, method: int, payload: bytes, timeout: float, *, bulk: bool = False
+    ) -> bytes:
+        """As `PeerChannel.call`."""
+        through = self.through(node_id)
+        if through in (node_id, None):
+            return await self._channel.call(node_id, method, payload, timeout, bulk=bulk)
+        assert through is not None
+        relayed = Relayed(
+            target=node_id,
+            sender=self._hello().to_message(),
+            kind=method,
+            payload=payload,
+            timeout_ms=round(timeout * 1000),
+            bulk=bulk,
+        )
+        request = relayed.SerializeToString()
+        return await self._channel.call(through, PeerMethod.RELAY, request, timeout, bulk=bulk)
+
+    def pass_on(self, relayed: Relayed) -> None:
+        """Send a message for another node to its target; dropped unless there is a connection."""
+        self._channel.send(relayed.target, MessageKind.RELAYED, (relayed.SerializeToString(),))
+
+    async def pass_call_on(self, relayed: Relayed) -> bytes:
+        """Make a call for another node; returns the answer.
+
+        Raises:
+            Unavailable: there is no connection to the target.
+            PixyError: the answer.
+        """
+        if not self._channel.is_connected(relayed.target):
+            raise Unavailable(f"no connection to node {relayed.target} either")
+        request, timeout = relayed.SerializeToString(), relayed.timeout_ms / 1000
+        return await self._channel.call(relayed.target, PeerMethod.RELAY, request, timeout, bulk=relayed.bulk)
