@@ -459,12 +459,16 @@ class Node:
 
     def _node_statuses(self) -> tuple[NodeStatus, ...]:
         if self.peers is not None and self.node_id:
-            return self.peers.node_statuses()
-        incarnation = 0 if self._starting else self._log.incarnation.number
-        own = NodeStatus(
-            self.node_id, address="", version=pixy.__version__, incarnation=incarnation, is_self=True
-        )
-        return (own,)
+            statuses = self.peers.node_statuses()
+        else:
+            incarnation = 0 if self._starting else self._log.incarnation.number
+            version = pixy.__version__
+            statuses = (NodeStatus(self.node_id, "", version=version, incarnation=incarnation, is_self=True),)
+        blocked = self.blocked if self.has_started else None
+        if blocked is None:
+            return statuses
+        problem = f"it writes no messages: {blocked}"
+        return tuple(replace(each, problem=problem) if each.is_self else each for each in statuses)
 
     async def _answer_status(self, _: int, __: bytes) -> bytes:
         return encode_status(self._own_status()).SerializeToString()

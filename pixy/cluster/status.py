@@ -107,7 +107,7 @@ class NodeStatus:
         is_self: it is the reporting node.
         heard_s: seconds since it was last heard of; None if never since the reporting node started.
         clock_offset_ms: its clock minus that of the reporting node.
-        problem: reason why it is refused, or cannot be reached; empty for none.
+        problem: reason why it is refused, cannot be reached, or writes no messages; empty for none.
         through: the node through which it is reached, 0 for a connection or none.
     """
 
@@ -157,23 +157,28 @@ class ClusterStatus:
 
 
 def merged(own: ClusterStatus, others: Iterable[ClusterStatus]) -> ClusterStatus:
-    """The status with what other nodes know of raft groups and of their links.
+    """The status with what other nodes know of raft groups, of their links and of themselves.
 
     Of each group the report of its leader in the highest term counts, else the one of the highest
     term.
     """
     groups: dict[int, RaftGroupStatus] = {}
     cut_links: set[tuple[int, int]] = set()
+    own_problems: dict[int, str] = {}
     for status in (own, *others):
         for node in status.nodes:
+            if node.is_self:
+                own_problems[node.node_id] = node.problem
             if node.through:
                 cut_links.add((min(status.self_id, node.node_id), max(status.self_id, node.node_id)))
         for group in status.groups:
             known = groups.get(group.raft_group)
             if known is None or _weight(group) > _weight(known):
                 groups[group.raft_group] = group
+    nodes = (replace(node, problem=node.problem or own_problems.get(node.node_id, "")) for node in own.nodes)
     return replace(
         own,
+        nodes=tuple(nodes),
         groups=tuple(groups[raft_group] for raft_group in sorted(groups)),
         cut_links=tuple(sorted(cut_links)),
     )
@@ -257,7 +262,7 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
 
 
 def _node_problems(node: NodeStatus, self_id: int) -> Iterator[str]:
-    name = f"node {node.node_id} ({node.address})"
+    name = f"node {node.node_id}{node.address and f' ({node.address})'}"
     if not node.up:
         heard = "since this node started" if node.heard_s is None else f"for {node.heard_s:.0f} s"
         reason = f": {node.problem}" if node.problem else ""

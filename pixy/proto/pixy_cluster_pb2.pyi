@@ -133,7 +133,7 @@ class NodeStatus(_message.Message):
     clock_offset_ms: _builtins.int
     """Its clock minus that of the answering node."""
     problem: _builtins.str
-    """Reason why it is refused or cannot be reached."""
+    """Reason why it is refused, cannot be reached, or writes no messages."""
     through: _builtins.int
     """The node through which the answering node reaches it, for want of a connection; 0: none."""
     @_builtins.property

@@ -21,6 +21,7 @@ from pixy.errors import (
 from pixy.peers import Hello
 from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.fakes.disk import full
 from tests.fakes.waiting import until
 
 TOPIC = TopicPartition("topic", 0)
@@ -531,5 +532,30 @@ def test_records_without_a_key_prefer_partitions_that_the_node_leads(tmp_path: P
             here = [each.partition for each in description.partitions if each.leader == node.id]
             assert list(description.led_here) == here
             assert len(here) == 1
+
+    run_cluster(scenario, tmp_path)
+
+
+# --- a disk that is full --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("what", "ending"), [("write", ".journal"), ("write", ".log")])
+def test_the_status_has_a_full_disk_at_every_node(tmp_path: Path, what: str, ending: str) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"value")
+        full(cluster[3].disk, what, ending)
+        await cluster[1].append(bytes(1 << 20))
+        await until(lambda: cluster[3].node.blocked is not None)
+        with pytest.raises(Unavailable, match="the disk is full"):
+            await cluster[3].append(b"value")
+        assert cluster[3].backend.fault == "", "reads and consumer groups are served"
+        for node in cluster.nodes.values():
+            (problem,) = problems(await node.backend.cluster_status())[:1]
+            name = f"node {cluster[3].id} (127.0.0.3:19094)"
+            assert problem.startswith(f"{name}: it writes no messages: the disk is full: ")
+        cluster[3].disk.heal()
+        await until(lambda: cluster[3].node.blocked is None)
+        assert problems(await cluster[1].backend.cluster_status()) == ()
 
     run_cluster(scenario, tmp_path)

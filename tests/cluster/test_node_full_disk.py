@@ -12,6 +12,7 @@ import pytest
 
 from pixy.cluster import disk_reserve as reserve_module
 from pixy.cluster.node_log import NodeLog
+from pixy.cluster.status import problems
 from pixy.errors import StorageFault, Unavailable
 from pixy.storage import journal as journal_module
 from tests.cluster.nodes import Cluster, Sizes, prompt_writer
@@ -207,6 +208,10 @@ async def test_a_start_on_a_full_disk_refuses_messages_until_there_is_room(tmp_p
     disk.full = True
     async with Cluster(directory, Sizes(reserve_bytes=RESERVE), disk=disk).running() as again:
         await until(lambda: again.node.blocked is not None)
+        assert problems(await again.node.status()) == (
+            f"node 1: it writes no messages: the disk is full: the rest of {RESERVE} bytes (storage.reserve_bytes) is "
+            "reserved for offset commits",
+        )
         assert again.values() == [b"value"]
         await again.commit(1)
         disk.full = False

@@ -108,6 +108,7 @@ RULES: dict[str, Rule] = {
             journal={"max_unapplied_bytes": 1 << 20},
             habits=_BUSY | {"sizes": (30_000,)},
         ),
+        seed=2,
     ),
     "a snapshot is durable before it is acknowledged": Rule(
         [patch.object(CheckpointStore, "adopt", broken.adopt_without_sync)],

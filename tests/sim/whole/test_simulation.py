@@ -15,7 +15,7 @@ from tests.sim.whole.rules import RULES, switched_off
 from tests.sim.whole.seeds import failure_of, run_seed
 from tests.sim.whole.simulation import Simulation
 
-ONE_SEED = 1
+ONE_SEED = 3
 FEW_SEEDS = [range(begin, begin + 3) for begin in range(2, 14, 3)]
 SEEDS = range(14, 164)
 
