@@ -133,7 +133,7 @@ async def test_a_bug_in_a_callback_of_stages_ends_the_daemon(
 
     node = handled._proxies["default"]._backend._node  # type: ignore[attr-defined]  # an embedded one
     monkeypatch.setattr("pixy.staging.stages.resolve", broken)
-    await node.create_topic("t", 1, {})
+    await node.commands.create_topic("t", 1, {})
     piece = PieceBatches("t", node.metadata.topics["t"].topic_id, 0, b"batches", 1)
     staging = asyncio.create_task(node.publisher.stage(StageName("sink", "stage"), 0, [piece], None))
     with pytest.raises(DaemonFault, match="a bug"):

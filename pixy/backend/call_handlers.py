@@ -136,9 +136,9 @@ class CallHandlers:
             raise Unavailable(f"the replica of node {self._node.node_id} waits for a copy")
         if replica is not None:
             return replica
-        if not self._node.knows_partition(raft_group):
+        if not self._node.partitions.knows(raft_group):
             await self._node.confirm_metadata(CONFIRM_S)
-            if not self._node.knows_partition(raft_group):
+            if not self._node.partitions.knows(raft_group):
                 raise UnknownPartition("the topic was deleted")
         replica = self._node.find_partition(raft_group)
         if replica is None:

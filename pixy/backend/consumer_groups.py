@@ -70,7 +70,9 @@ class ConsumerGroups:
         if self._claims.are_used:
             await self._fence(group, command)
         try:
-            await self._node.groups_command(group, GroupsCommand(commit_offsets=command).SerializeToString())
+            await self._node.commands.change_group(
+                group, GroupsCommand(commit_offsets=command).SerializeToString()
+            )
         except OwnedElsewhere as error:
             self._claims.look(group)
             claim = self._claims.claimed_by(group)

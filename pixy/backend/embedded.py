@@ -158,7 +158,7 @@ class EmbeddedBackend:
         self._check_running()
         await self._descriptions.prepare(partitions)
         return await self._descriptions.describe(
-            await self._node.create_topic(name, partitions, config or {})
+            await self._node.commands.create_topic(name, partitions, config or {})
         )
 
     async def alter_topic(
@@ -170,7 +170,9 @@ class EmbeddedBackend:
     ) -> TopicDescription:
         self._check_running()
         await self._descriptions.prepare(partitions or 0)
-        return await self._descriptions.describe(await self._node.alter_topic(name, partitions, config or {}))
+        return await self._descriptions.describe(
+            await self._node.commands.alter_topic(name, partitions, config or {})
+        )
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
         self._check_running()
@@ -178,7 +180,7 @@ class EmbeddedBackend:
         if not force:
             await self._staging.check_none_elsewhere(topic)
         self._check_running()
-        await self._node.delete_topic(name, force=force)
+        await self._node.commands.delete_topic(name, force=force)
 
     def _partition_count(self, name: str) -> int:
         topic = self._node.metadata.topics.get(name)
@@ -362,11 +364,11 @@ class EmbeddedBackend:
 
     async def remove_node(self, node_id: int) -> None:
         self._check_running()
-        await self._node.remove_node(node_id)
+        await self._node.commands.remove_node(node_id)
 
     async def forget_node(self, node_id: int) -> None:
         self._check_running()
-        await self._node.forget_node(node_id)
+        await self._node.commands.forget_node(node_id)
 
 
 def _answer(done: AppendDone, result: int | PixyError) -> None:

@@ -134,7 +134,7 @@ class GroupClaims:
     async def _propose(self, group: str, command: GroupsCommand) -> None:
         """Propose a command; a claim that comes too late shows in the applied state."""
         try:
-            await self._node.groups_command(group, command.SerializeToString())
+            await self._node.commands.change_group(group, command.SerializeToString())
         except OwnedElsewhere as error:
             log.info("another node was faster", group=group, reason=str(error))
 

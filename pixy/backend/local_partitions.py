@@ -74,7 +74,7 @@ class LocalPartitions:
         except PixyError as error:
             _check_ready(replica)
             if isinstance(error, CorruptData):
-                self._node.set_fault(replica, error)
+                self._node.partitions.set_fault(replica, error)
             raise
 
     async def offset_ranges(self, replicas: Iterable[PartitionReplica]) -> dict[int, OffsetRange]:

@@ -132,7 +132,7 @@ class TopicDescriptions:
     def _partitions(self, topic: Topic) -> Iterator[PartitionDescription]:
         count, here = len(topic.raft_groups), self._node.node_id
         self._make_whole(count)
-        made = self._node.made_partitions(topic.name)
+        made = self._node.partitions.made(topic.name)
         for number in range(count):
             replicas = topic.replicas[number] if number < len(topic.replicas) else (here,)
             replica = made[number] if number < len(made) else None

@@ -29,6 +29,11 @@ class ClusterOptions:
     version: str = ""
 
     @property
+    def has_join_list(self) -> bool:
+        """True if a new node searches for a cluster; a list of itself alone founds one."""
+        return len(self.join) > 1
+
+    @property
     def join_hash(self) -> bytes:
         """Hash of the join list, empty without one."""
         return sha256(" ".join(map(str, self.join)).encode()).digest()[:16] if self.join else b""

@@ -18,10 +18,10 @@ An error of the journal, or an exception in an application, is a fault of the no
 answers may then differ.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from pixy.cluster.commit_messages import CommitMessages
 from pixy.cluster.driver_options import DriverHooks, DriverOptions
 from pixy.cluster.entry_cache import EntryCache
 from pixy.cluster.group_clock import GroupClock
@@ -114,12 +114,7 @@ class Driver:
         self.snapshots = Snapshots(self, journal, hooks.restore)
         self.watched = WatchedProposals()
         self._stopped = False
-        self._loop = asyncio.get_running_loop()
-        # Groups whose followers may not know the commit index, in the order of their commits.
-        self._committed: dict[RaftGroup, None] = {}
-        self._commit_delay_s = options.commit_delay_s
-        self._passing_on: asyncio.Handle | None = None
-        self._commit_timer: asyncio.TimerHandle | None = None
+        self._commits = CommitMessages(options.commit_delay_s, self.drive)
         self.groups: dict[int, RaftGroup] = {}
         self.unapplied_bytes = 0
         # Bytes that may be proposed before the node is asked for room again.
@@ -185,6 +180,7 @@ class Driver:
         """
         self._stopped = True
         self._outbox.stop()
+        self._commits.stop()
         if fault is not None:
             self.reads.fail(fault)
 
@@ -339,7 +335,7 @@ class Driver:
         finally:
             group.driving = False
         if group.has_peers and group.node is not None and group.node.raft.commit_message_due:
-            self._pass_commit_on(group)
+            self._commits.due(group)
         if group.storage.wanted is not None and not group.loading:
             group.loading = True
             self._hooks.load(group, group.storage.wanted, self.loaded)
@@ -466,28 +462,6 @@ class Driver:
             self._cache.add(group, size)
         elif group.storage.entries_in_memory:
             group.storage.release(group.applied_index)
-
-    def _pass_commit_on(self, group: RaftGroup) -> None:
-        """Tell the followers of a new commit index: at once if one of them waits for the result of
-        its proposal, else in a moment, unless an entry does until then.
-        """
-        self._committed[group] = None
-        if group.is_awaited or not self._commit_delay_s:
-            group.is_awaited = False
-            if self._passing_on is None:
-                self._passing_on = self._loop.call_soon(self._pass_commits_on)
-        elif self._commit_timer is None:
-            self._commit_timer = self._loop.call_later(self._commit_delay_s, self._pass_commits_on)
-
-    def _pass_commits_on(self) -> None:
-        if self._commit_timer is not None:
-            self._commit_timer.cancel()
-        self._commit_timer = self._passing_on = None
-        groups, self._committed = self._committed, {}
-        for group in groups:
-            if group.node is not None and not self._stopped:
-                group.node.pass_commit_on()
-                self.drive(group)
 
     def _apply_conf_change(self, group: RaftGroup, entry: Entry) -> None:
         assert group.node is not None

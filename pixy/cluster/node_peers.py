@@ -1,17 +1,15 @@
-"""A node among others: the search for its cluster, the exchange with its peers, the leaders of its
-raft groups.
+"""A node among others: the exchange with its peers, and the leaders of its raft groups.
 
     before its data directory is read    `find_cluster`: found one, or join
     once its log is open                 `attach`: its raft groups send and receive
     once it has a new incarnation        `start`: handshakes, clocks
 
-It wires `members`, `failover`, `leader_placement`, `membership_keeper` and `ticker` together, and
-decides nothing itself.
+It wires `cluster_search`, `members`, `failover`, `leader_placement`, `membership_keeper` and
+`ticker` together, and decides nothing itself.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -19,9 +17,9 @@ import structlog
 
 from pixy.clock import Clock
 from pixy.cluster.cluster_options import ClusterOptions
+from pixy.cluster.cluster_search import ClusterSearch
 from pixy.cluster.driver import Driver
 from pixy.cluster.failover import Failover
-from pixy.cluster.formation import Formation, Found
 from pixy.cluster.leader_placement import LeaderPlacement
 from pixy.cluster.members import Members
 from pixy.cluster.membership_keeper import MembershipKeeper
@@ -41,14 +39,11 @@ from pixy.cluster.relays import Relays
 from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
-from pixy.cluster.status import ClusterStatus, NodeStatus
-from pixy.cluster.status_messages import decode_status
 from pixy.cluster.ticker import Ticker
-from pixy.errors import FailedPrecondition, PixyError, Unavailable
-from pixy.peers import Address, Hello, PeerChannel, PeerHooks
+from pixy.errors import FailedPrecondition, Unavailable
+from pixy.peers import Hello, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, Relayed
-from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, Message, StateType
 from pixy.storage import EntryType
@@ -63,15 +58,9 @@ OpenChannel = Callable[[str, PeerHooks], PeerChannel]
 Handler = Callable[[int, bytes], Awaitable[bytes]]
 """Answers a call of a node: its id, 0 for one that belongs to no cluster yet, and the payload."""
 
-_JOIN_TIMEOUT_S = 10.0
-_ASK_TIMEOUT_S = 2.0
-_LEARN_PAUSE_S = 0.2
-_STATUS_TIMEOUT_S = 2.0
 _HAND_OVER_S = 2.0
 _HAND_OVER_STEP_S = 0.02
 _BEAT_EVERY_TICKS = 5
-_FOUNDERS_MAX = 3
-_FOUNDERS_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +96,6 @@ class NodePeers:
         channel: to the peers.
         relays: to those that there is no connection to.
         members: the other nodes, from `attach` on.
-        waiting_for: what the node waits for at its first start, empty for nothing.
         stopping: True from the beginning of `hand_over` on.
     """
 
@@ -140,10 +128,6 @@ class NodePeers:
         self._ticker = Ticker(self._tick, self._on_pause)
         self._ticks = 0
         self._up_since: dict[int, float] = {}
-        # Nodes that the member named which let this one join.
-        self._joined: list[tuple[int, str]] = []
-        self._learning: asyncio.Task[None] | None = None
-        self.waiting_for = ""
         self.stopping = False
         hooks = PeerHooks(
             hello=self._hello,
@@ -155,6 +139,7 @@ class NodePeers:
         )
         self.channel = open_channel(options.name, hooks)
         self.relays = Relays(self.channel, self._hello)
+        self._search = ClusterSearch(options, self.channel, self._hello)
 
     # --- identity ---------------------------------------------------------------------------------
 
@@ -165,49 +150,31 @@ class NodePeers:
         self._secret, self._cluster_id = identity.secret, identity.cluster_id
 
     def _hello(self) -> Hello:
-        node_log = self._log
-        started = self._node_id and node_log is not None
+        started = self._log if self._node_id else None
         return Hello(
             cluster=self._options.name,
             cluster_id=self._cluster_id,
             node_id=self._node_id,
             secret=self._secret,
-            incarnation=node_log.incarnation.number if started and node_log is not None else 0,
-            flush_number=node_log.journal.flush_number if started and node_log is not None else 0,
+            incarnation=0 if started is None else started.incarnation.number,
+            flush_number=0 if started is None else started.journal.flush_number,
             process=self._process,
             # The list is for the first start: a node that belongs to a cluster does without.
             join_hash=b"" if self._cluster_id else self._options.join_hash,
             address=self._options.address,
             version=self._options.version,
-            found_flush_number=node_log.journal.found_flush_number if started and node_log is not None else 0,
+            found_flush_number=0 if started is None else started.journal.found_flush_number,
         )
 
     async def find_cluster(self, secret: bytes, new_cluster_id: bytes) -> NodeIdentity:
-        """Identity of a node at its first start: the founder's, or that of a node that has joined.
-
-        Args:
-            secret: of this node, durable.
-            new_cluster_id: id of the cluster if this node founds it.
-        """
+        """Identity of a node at its first start; see `ClusterSearch.find`."""
         self._secret = secret
-        formation = Formation(self._hello(), self._options.join, self.channel.ask, self._wait_for)
-        while True:
-            decision = await formation.search()
-            if isinstance(decision, Found):
-                log.info("founding a cluster", cluster=self._options.name)
-                return NodeIdentity(cluster_id=new_cluster_id, node_id=FIRST_NODE, secret=secret)
-            try:
-                joined = await self._join(decision.address)
-            except (PixyError, OSError) as error:
-                formation.wait_for(f"{decision.address} does not let this node join yet: {error}")
-                await formation.pause()
-                continue
-            log.info("joined a cluster", cluster=self._options.name, node=joined.node_id)
-            self._joined = [(node.node_id, node.address) for node in joined.nodes]
-            return NodeIdentity(cluster_id=joined.cluster_id, node_id=joined.node_id, secret=secret)
+        return await self._search.find(secret, new_cluster_id)
 
-    def _wait_for(self, reason: str) -> None:
-        self.waiting_for = reason
+    @property
+    def waiting_for(self) -> str:
+        """Reason why a first start waits, empty if it does not."""
+        return self._search.waiting_for
 
     @property
     def why_not_started(self) -> str:
@@ -219,20 +186,6 @@ class NodePeers:
         troubles = (self.channel.trouble(each.node_id) for each in self.members)
         trouble = next(filter(None, troubles), "")
         return f"the node is catching up with its cluster{trouble and f': {trouble}'}"
-
-    async def _join(self, address: Address) -> JoinResponse:
-        options = self._options
-        request = JoinRequest(
-            secret=self._secret,
-            address=options.address,
-            grpc_address=options.grpc_address,
-            rack=options.rack,
-            version=options.version,
-            feature_level=FEATURE_LEVEL,
-        )
-        payload = request.SerializeToString()
-        answer = await self.channel.call_address(address, PeerMethod.JOIN, payload, _JOIN_TIMEOUT_S)
-        return JoinResponse.FromString(answer)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -276,23 +229,13 @@ class NodePeers:
         assert self._log is not None
         await self._log.journal.drained()
         self._node_id = self._driver.node_id
-        for node_id, address in self._joined:
+        for node_id, address in self._search.addresses.items():
             self.members.add_address(node_id, address)
         self.members.set_nodes(self._groups.metadata.nodes)
         self._ticker.start()
         self._serving.start()
         if self._node_id != FIRST_NODE and not list(self.members):
-            self._learning = asyncio.create_task(self._learn_addresses(), name="learn the peers' addresses")
-
-    async def _learn_addresses(self) -> None:
-        """Ask the join list for nodes of the cluster: this node knows of no other one."""
-        while not self.members.is_connected:
-            for address in self._options.join:
-                with suppress(OSError, PixyError):
-                    hello = await self.channel.ask(address, _ASK_TIMEOUT_S)
-                    if hello.cluster_id == self._cluster_id and hello.node_id:
-                        self.members.add_address(hello.node_id, hello.address)
-            await asyncio.sleep(_LEARN_PAUSE_S)
+            self._search.learn(self.members, self._cluster_id)
 
     def elect(self, group: RaftGroup) -> None:
         """Campaign in a group without a leader."""
@@ -315,23 +258,8 @@ class NodePeers:
         )
 
     async def wait_for_founders(self) -> None:
-        """Wait until a new cluster has as many nodes as its answers have to be durable on.
-
-        They must be voters of every state group: else one disk alone would hold the answers.
-        """
-        count = min(len(self._options.join), _FOUNDERS_MAX)
-        while not self._has_founders(count):
-            self.waiting_for = f"{count} nodes of the join list have to be there before the first answer"
-            await asyncio.sleep(_FOUNDERS_PAUSE_S)
-        self.waiting_for = ""
-
-    def _has_founders(self, count: int) -> bool:
-        nodes = self._groups.metadata.nodes
-        if len(nodes) < count:
-            return False
-        # Some may have left since.
-        voters = min(count, sum(not node.removed for node in nodes.values()))
-        return all(len(each.group.storage.conf_state.voters) >= voters for each in self._groups.replicas())
+        """Wait until a new cluster has as many nodes as its answers have to be durable on."""
+        await self._search.wait_for_founders(self._groups)
 
     async def hand_over(self) -> None:
         """Hand over all leaderships, as far as others can take them within a bound."""
@@ -362,8 +290,7 @@ class NodePeers:
             self._failover.stop()
             self._serving.stop()
             await self._fetching.stop()
-        if self._learning is not None:
-            self._learning.cancel()
+        self._search.stop()
         await self.channel.stop()
 
     def nodes_changed(self, nodes: Mapping[int, NodeInfo]) -> None:
@@ -374,49 +301,6 @@ class NodePeers:
     def is_clock_certain(self) -> bool:
         """True while the clock of this node is near those of the others."""
         return not self.members.clock_is_off
-
-    # --- status -----------------------------------------------------------------------------------
-
-    def node_statuses(self) -> tuple[NodeStatus, ...]:
-        """The nodes that have not left the cluster."""
-        return tuple(
-            self._status_of(node)
-            for node in sorted(self._groups.metadata.nodes.values(), key=lambda each: each.node_id)
-            if not node.removed
-        )
-
-    def _status_of(self, node: NodeInfo) -> NodeStatus:
-        member = self.members.get(node.node_id)
-        heard = None if member is None or member.heard_at is None else self._loop.time() - member.heard_at
-        is_self = node.node_id == self._node_id
-        through = None if is_self else self.relays.through(node.node_id)
-        return NodeStatus(
-            node.node_id,
-            node.address,
-            node.grpc_address,
-            node.rack,
-            node.version,
-            node.incarnation,
-            up=self.members.is_reachable(node.node_id),
-            is_self=is_self,
-            heard_s=heard,
-            clock_offset_ms=0 if member is None else member.clock_offset_ms,
-            problem=self.members.refused.get(node.node_id, ""),
-            through=0 if through in (node.node_id, None) else through,
-        )
-
-    async def ask_status(self) -> list[ClusterStatus]:
-        """Status of the other nodes; those that do not answer in time are left out."""
-        reached = [each.node_id for each in self.members if self.relays.through(each.node_id) is not None]
-        answers = await asyncio.gather(*map(self._ask_status, reached))
-        return [answer for answer in answers if answer is not None]
-
-    async def _ask_status(self, node_id: int) -> ClusterStatus | None:
-        try:
-            answer = await self.relays.call(node_id, PeerMethod.STATUS, b"", _STATUS_TIMEOUT_S)
-        except PixyError:
-            return None
-        return decode_status(StatusResponse.FromString(answer))
 
     # --- clocks -----------------------------------------------------------------------------------
 

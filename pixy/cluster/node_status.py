@@ -1,12 +1,148 @@
-"""Status of a node's raft groups, as it knows them by itself."""
+"""Status of a cluster as a node knows it: by itself, and with what the others tell."""
 
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pixy
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
+from pixy.cluster.node_peers import NodePeers
+from pixy.cluster.nodes import NodeInfo
+from pixy.cluster.partitions import Partitions
+from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.status import MemberState, MemberStatus, RaftGroupStatus
+from pixy.cluster.relays import Relays
+from pixy.cluster.state_groups import StateGroups
+from pixy.cluster.status import ClusterStatus, MemberState, MemberStatus, NodeStatus, RaftGroupStatus, merged
+from pixy.cluster.status_messages import decode_status, encode_status
+from pixy.errors import PixyError
+from pixy.proto.pixy_cluster_pb2 import StatusResponse
+from pixy.proto.state_pb2 import NodeIdentity
 from pixy.raft import StateType
 from pixy.raft.progress import Progress, ProgressState
 
-__all__ = ["raft_group_status"]
+__all__ = ["StatusReports", "raft_group_status", "status_of_nobody"]
+
+_ASK_TIMEOUT_S = 2.0
+
+
+class StatusReports:
+    """Reports of one node.
+
+    Args:
+        identity: of the node.
+        incarnation: number of its start.
+        state_groups, partitions: its raft groups.
+        peers: the other nodes; None if it never has any.
+        not_ready: tells why it has not started, empty once it has.
+        blocked: tells why it writes no messages, empty while it does.
+    """
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        incarnation: int,
+        state_groups: StateGroups,
+        partitions: Partitions,
+        peers: NodePeers | None,
+        not_ready: Callable[[], str],
+        blocked: Callable[[], str],
+    ) -> None:
+        self._cluster_id, self._node_id = identity.cluster_id, identity.node_id
+        self._incarnation = incarnation
+        self._state_groups = state_groups
+        self._partitions = partitions
+        self._peers = peers
+        self._not_ready = not_ready
+        self._blocked = blocked
+        self._loop = asyncio.get_running_loop()
+
+    def own(self) -> ClusterStatus:
+        """Status as far as this node knows it; without raft groups until it has started."""
+        not_ready = self._not_ready()
+        if not_ready:
+            return ClusterStatus(self._cluster_id, self._nodes(), (), (), not_ready)
+        return ClusterStatus(
+            self._cluster_id,
+            self._nodes(),
+            self._raft_groups(),
+            tuple(self._state_groups.metadata.under_replicated()),
+            "" if self._peers is None else self._peers.waiting_for,
+        )
+
+    async def merged(self) -> ClusterStatus:
+        """Status with what the other nodes know of raft groups."""
+        own = self.own()
+        if self._peers is None or self._not_ready():
+            return own
+        relays = self._peers.relays
+        reached = [each.node_id for each in self._peers.members if relays.through(each.node_id) is not None]
+        answers = await asyncio.gather(*(self._ask(relays, node_id) for node_id in reached))
+        return merged(own, [answer for answer in answers if answer is not None])
+
+    async def answer(self, _: int, __: bytes) -> bytes:
+        """Answer another node that asks."""
+        return encode_status(self.own()).SerializeToString()
+
+    async def _ask(self, relays: Relays, node_id: int) -> ClusterStatus | None:
+        """Status by another node, None if it does not answer in time."""
+        try:
+            answer = await relays.call(node_id, PeerMethod.STATUS, b"", _ASK_TIMEOUT_S)
+        except PixyError:
+            return None
+        return decode_status(StatusResponse.FromString(answer))
+
+    def _nodes(self) -> tuple[NodeStatus, ...]:
+        """The nodes that have not left the cluster."""
+        peers = self._peers
+        if peers is None:
+            own = NodeStatus(
+                self._node_id, "", version=pixy.__version__, incarnation=self._incarnation, is_self=True
+            )
+            return (self._judged(own),)
+        nodes = sorted(self._state_groups.metadata.nodes.values(), key=lambda node: node.node_id)
+        return tuple(self._judged(self._node(node, peers)) for node in nodes if not node.removed)
+
+    def _judged(self, node: NodeStatus) -> NodeStatus:
+        blocked = self._blocked() if node.is_self else ""
+        return replace(node, problem=f"it writes no messages: {blocked}") if blocked else node
+
+    def _node(self, node: NodeInfo, peers: NodePeers) -> NodeStatus:
+        member = peers.members.get(node.node_id)
+        heard = None if member is None or member.heard_at is None else self._loop.time() - member.heard_at
+        is_self = node.node_id == self._node_id
+        through = None if is_self else peers.relays.through(node.node_id)
+        return NodeStatus(
+            node.node_id,
+            node.address,
+            node.grpc_address,
+            node.rack,
+            node.version,
+            node.incarnation,
+            up=peers.members.is_reachable(node.node_id),
+            is_self=is_self,
+            heard_s=heard,
+            clock_offset_ms=0 if member is None else member.clock_offset_ms,
+            problem=peers.members.refused.get(node.node_id, ""),
+            through=0 if through in (node.node_id, None) else through,
+        )
+
+    def _raft_groups(self) -> tuple[RaftGroupStatus, ...]:
+        groups = [
+            raft_group_status(each.group, each.name, self._node_id) for each in self._state_groups.replicas()
+        ]
+        groups += [
+            raft_group_status(each.group, "{}-{}".format(*each.partition), self._node_id)
+            for each in self._partitions
+            if each.group is not None
+        ]
+        return tuple(sorted(groups, key=lambda group: group.raft_group))
+
+
+def status_of_nobody(not_ready: str) -> ClusterStatus:
+    """Status of a node that does not know yet who it is."""
+    own = NodeStatus(0, "", version=pixy.__version__, is_self=True)
+    return ClusterStatus(b"", (own,), (), (), not_ready)
 
 
 def raft_group_status(group: RaftGroup, name: str, node_id: int) -> RaftGroupStatus:

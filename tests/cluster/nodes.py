@@ -100,7 +100,7 @@ class Cluster:
             assert self.faults == []
 
     async def create_topic(self, name: str = "topic", partitions: int = 1) -> Topic:
-        return await self.node.create_topic(name, partitions, {})
+        return await self.node.commands.create_topic(name, partitions, {})
 
     def append_nowait(self, value: bytes, topic: str = "topic", partition: int = 0) -> asyncio.Future[int]:
         replica = self.node.partition(TopicPartition(topic, partition))
@@ -125,7 +125,7 @@ class Cluster:
         self, offset: int, group: str = "group", topic: str = "topic", partition: int = 0
     ) -> None:
         topic_id = self.node.metadata.topics[topic].topic_id
-        await self.node.groups_command(
+        await self.node.commands.change_group(
             group, commit_command(offset, group, topic, partition, self.clock.wall_ms(), topic_id)
         )
 

@@ -30,7 +30,7 @@ from tests.fakes.waiting import settle, until
 async def test_a_deleted_topic_retains_no_journal_file(tmp_path: Path) -> None:
     directory, _, _ = await damaged(tmp_path)
     async with Cluster(directory).running() as cluster:
-        await cluster.node.delete_topic("bad")
+        await cluster.node.commands.delete_topic("bad")
         bad = {raft_group for file in cluster.node._log.journal.files for raft_group in file.spans}
         await work(cluster, 150)
         left = {raft_group for file in cluster.node._log.journal.files for raft_group in file.spans}
@@ -44,7 +44,7 @@ async def test_journal_files_needed_by_one_topic_only_are_removed_with_it(tmp_pa
         await cluster.append(*[b"x" * 1000] * 60)
         files = len(cluster.journal_files())
         assert files > 10
-        await cluster.node.delete_topic("topic")
+        await cluster.node.commands.delete_topic("topic")
         # Before its segments were ever synced. State groups may keep a few files until they write
         # checkpoints.
         await cluster.settle()

@@ -95,7 +95,7 @@ async def test_a_deleted_topic_is_removed_in_pieces_off_the_writer_thread(tmp_pa
         await filled(cluster, SEGMENTS)
         await filled(cluster, 1, "kept")
         jobs.clear()
-        await cluster.node.delete_topic("topic")
+        await cluster.node.commands.delete_topic("topic")
         await until(lambda: directories(cluster) == ["kept-0"])
         await cluster.append(b"more", topic="kept")
         await cluster.sync()
@@ -113,7 +113,7 @@ async def test_segments_are_removed_off_the_writer_thread(tmp_path: Path) -> Non
         await cluster.create_topic("topic", 1)
         await cluster.append(*[bytes(1500)] * 100)
         await cluster.sync()
-        await cluster.node.alter_topic("topic", None, {"retention_bytes": "1"})
+        await cluster.node.commands.alter_topic("topic", None, {"retention_bytes": "1"})
         jobs.clear()
         cluster.node._retention._check()
         await cluster.settle()
@@ -129,8 +129,8 @@ async def test_a_recreated_topic_is_written_while_the_old_one_is_removed(tmp_pat
     async with Cluster(tmp_path / "data").running() as cluster:
         for round in range(2):
             await filled(cluster, SEGMENTS)
-            deleting = asyncio.ensure_future(cluster.node.delete_topic("topic"))
-            creating = asyncio.ensure_future(cluster.node.create_topic("topic", SEGMENTS, {}))
+            deleting = asyncio.ensure_future(cluster.node.commands.delete_topic("topic"))
+            creating = asyncio.ensure_future(cluster.node.commands.create_topic("topic", SEGMENTS, {}))
             await asyncio.gather(deleting, creating)
             for number in reversed(range(SEGMENTS)):
                 cluster.append_nowait(b"new %d" % round, "topic", number)
@@ -143,7 +143,7 @@ async def test_a_recreated_topic_is_written_while_the_old_one_is_removed(tmp_pat
                     again.values(partition=number) == [b"new %d" % round] for number in range(SEGMENTS)
                 )
                 await until(partial(is_tidy, again))
-            await cluster.node.delete_topic("topic")
+            await cluster.node.commands.delete_topic("topic")
         await until(lambda: directories(cluster) == [])
 
 
@@ -154,7 +154,7 @@ async def test_a_deletion_killed_anywhere_is_finished_in_the_background_of_the_n
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await filled(cluster, SEGMENTS)
-        await cluster.node.delete_topic("topic")
+        await cluster.node.commands.delete_topic("topic")
         for _ in range(turns):
             await asyncio.sleep(0)
         copy = copy_of(cluster.directory, "killed")
@@ -176,9 +176,9 @@ async def test_each_turn_of_a_deletion_drops_few_partitions(tmp_path: Path) -> N
         for number in range(MANY):
             replica = cluster.node.partition(TopicPartition("topic", number))
             assert replica is not None
-            cluster.node._partitions.group_of(replica)
+            cluster.node.partitions.group_of(replica)
         assert len(groups) == MANY + state_groups
-        deleting = asyncio.ensure_future(cluster.node.delete_topic("topic"))
+        deleting = asyncio.ensure_future(cluster.node.commands.delete_topic("topic"))
         counted = await counts(lambda: len(groups), state_groups)
         assert max(before - after for before, after in pairwise(counted)) <= PER_ITERATION_MAX
         await deleting
@@ -194,12 +194,12 @@ async def test_a_growth_makes_no_partitions_and_all_appear_at_once(tmp_path: Pat
         await cluster.create_topic("topic", 1)
         described = await backend.alter_topic("topic", partitions=MANY)
         assert len(described.partitions) == MANY
-        assert list(cluster.node._partitions) == [], "each is made at its first use"
+        assert list(cluster.node.partitions) == [], "each is made at its first use"
         last = TopicPartition("topic", MANY - 1)
         await backend.commit_offsets("group", {last: OffsetCommit(0, "")})
         await cluster.append(b"last", partition=MANY - 1)
         assert cluster.values(partition=MANY - 1) == [b"last"]
-        assert len(list(cluster.node._partitions)) == 1
+        assert len(list(cluster.node.partitions)) == 1
         copy = copy_of(cluster.directory, "killed")
     async with Cluster(copy, Sizes(file_bytes=1 << 20)).running() as again:
         assert again.values(partition=MANY - 1) == [b"last"]
@@ -214,7 +214,7 @@ async def test_requests_to_all_partitions_are_answered_over_many_turns(tmp_path:
         counted = [0]
         while not ranges.done():
             await asyncio.sleep(0)
-            counted.append(len(list(cluster.node._partitions)))
+            counted.append(len(list(cluster.node.partitions)))
         assert max(after - before for before, after in pairwise(counted)) <= 2 * PER_ITERATION_MAX
         assert await ranges == dict.fromkeys(range(MANY), OffsetRange(0, 0))
 
@@ -233,8 +233,8 @@ async def test_a_topic_deleted_while_it_grows_leaves_nothing(tmp_path: Path) -> 
     async with Cluster(tmp_path / "data").running() as cluster:
         groups = cluster.node._log.driver.groups
         before = set(groups)
-        creating = asyncio.ensure_future(cluster.node.create_topic("topic", 1000, {}))
-        deleting = asyncio.ensure_future(cluster.node.delete_topic("topic"))
+        creating = asyncio.ensure_future(cluster.node.commands.create_topic("topic", 1000, {}))
+        deleting = asyncio.ensure_future(cluster.node.commands.delete_topic("topic"))
         await asyncio.gather(creating, deleting)
         await cluster.settle()
         assert set(groups) == before

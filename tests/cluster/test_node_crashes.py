@@ -150,7 +150,7 @@ def tear(rng: Random, cluster: Cluster, copy: Path) -> None:
             begin, behind = max(flush.at, sector * SECTOR_BYTES), min(len(data), (sector + 1) * SECTOR_BYTES)
             data[begin:behind] = bytes(behind - begin)
         path.write_bytes(data)
-    for replica in cluster.node._partitions:
+    for replica in cluster.node.partitions:
         synced = None if replica.group is None else replica.group.position
         for path in sorted(
             (copy / "topics" / f"{replica.partition.topic}-{replica.partition.partition}").glob("*.log")

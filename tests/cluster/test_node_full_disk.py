@@ -186,7 +186,7 @@ async def test_offsets_in_a_deleted_topic_are_forgotten_once_there_is_room(
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await cluster.commit(1)
-        deleted = asyncio.ensure_future(cluster.node.delete_topic("topic"))
+        deleted = asyncio.ensure_future(cluster.node.commands.delete_topic("topic"))
         await asyncio.sleep(0)  # it is proposed
         with monkeypatch.context() as full_disk:
             full_disk.setattr(NodeLog, "stalled", Unavailable("the disk is full"))

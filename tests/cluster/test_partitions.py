@@ -112,7 +112,7 @@ async def test_a_deleted_topic_is_unknown_at_once_and_its_files_and_offsets_are_
             await cluster.commit(3, topic=topic)
         await cluster.sync()
         topic_id = cluster.node.metadata.topics["topic"].topic_id
-        await cluster.node.delete_topic("topic")
+        await cluster.node.commands.delete_topic("topic")
         assert cluster.node.partition(TopicPartition("topic", 0)) is None
         await cluster.settle()
         await cluster.sync()
@@ -120,7 +120,7 @@ async def test_a_deleted_topic_is_unknown_at_once_and_its_files_and_offsets_are_
         assert cluster.node.state_groups.offsets_of("group").committed("group", topic_id) == {}
         assert (cluster.values("other"), cluster.committed(topic="other")) == ([LARGE] * 5, {0: 3})
         with pytest.raises(UnknownTopic):
-            await cluster.node.delete_topic("topic")
+            await cluster.node.commands.delete_topic("topic")
     async with Cluster(tmp_path / "data").running() as again:
         assert list(again.node.metadata.topics) == ["other"]
         assert again.values("other") == [LARGE] * 5
@@ -136,7 +136,7 @@ async def test_a_recreated_topic_begins_empty(tmp_path: Path) -> None:
             if turn != 1:
                 await cluster.sync()
             if turn < 2:
-                await cluster.node.delete_topic("topic")
+                await cluster.node.commands.delete_topic("topic")
         await cluster.sync()
         copy = copy_of(cluster.directory, "killed")
     for directory in (copy, tmp_path / "data"):
@@ -154,7 +154,7 @@ async def test_a_kill_between_deletion_and_removal_leaves_nothing_of_the_old_top
         await cluster.sync()
         old = cluster.node.metadata.topics["topic"].topic_id
         before = copy_of(cluster.directory, "before")
-        await cluster.node.delete_topic("topic")
+        await cluster.node.commands.delete_topic("topic")
         await cluster.create_topic()
         await cluster.append(b"new")
         copy = copy_of(cluster.directory, "killed")
@@ -176,8 +176,8 @@ async def test_offsets_that_a_crash_left_of_a_deleted_topic_are_forgotten_by_the
         await cluster.create_topic()
         await cluster.commit(3)
         old = cluster.node.metadata.topics["topic"].topic_id
-        monkeypatch.setattr(cluster.node, "_forget_offsets", lambda: None)  # the process ends here
-        await cluster.node.delete_topic("topic")
+        monkeypatch.setattr(cluster.node._reactions, "forget_offsets", lambda: None)  # the process ends here
+        await cluster.node.commands.delete_topic("topic")
         assert cluster.node.state_groups.offsets_of("group").committed("group", old)
         copy = copy_of(cluster.directory, "killed")
     async with Cluster(copy).running() as again:
@@ -191,7 +191,7 @@ async def test_proposals_in_progress_to_a_deleted_topic_are_refused_and_waiters_
         gone = replica(cluster)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         gone.waiters = {waiter: None}
-        deleting = asyncio.create_task(cluster.node.delete_topic("topic"))
+        deleting = asyncio.create_task(cluster.node.commands.delete_topic("topic"))
         await asyncio.sleep(0)
         behind = cluster.append_nowait(b"behind the deletion")
         await deleting
@@ -209,7 +209,7 @@ async def test_a_deletion_during_a_write_of_the_partition_is_safe(tmp_path: Path
             await cluster.append(LARGE)
             await cluster.append(LARGE, topic="other")
         cluster.node._log.writer._begin()  # a job is queued on the worker
-        await cluster.node.delete_topic("topic")
+        await cluster.node.commands.delete_topic("topic")
         await cluster.create_topic("topic", 3)
         await cluster.append(b"new")
         await cluster.sync()
@@ -224,7 +224,7 @@ async def test_the_journal_retains_nothing_for_a_deleted_topic(tmp_path: Path) -
         await cluster.append(b"never synced")
         for _ in range(60):
             await cluster.append(LARGE, topic="other")
-        await cluster.node.delete_topic("topic")
+        await cluster.node.commands.delete_topic("topic")
         await cluster.sync()
         await cluster.settle()
         assert cluster.journal_files()[0] > "00000000000000000005.journal"
@@ -237,7 +237,7 @@ async def test_files_that_cannot_be_renamed_are_a_fault(tmp_path: Path) -> None:
     await cluster.append(b"value")
     await cluster.sync()
     cluster.disk.fail("rename", "-deleted", errno.EIO)
-    await cluster.node.delete_topic("topic")
+    await cluster.node.commands.delete_topic("topic")
     await until(lambda: bool(cluster.faults))
     await cluster.node.stop()
     async with Cluster(tmp_path / "data").running() as again:
@@ -254,7 +254,7 @@ async def test_a_topic_keeps_its_added_partitions_after_a_kill(tmp_path: Path) -
         await cluster.create_topic("topic", 1)
         await cluster.append(b"old")
         old = replica(cluster)
-        topic = await cluster.node.alter_topic("topic", 3, {})
+        topic = await cluster.node.commands.alter_topic("topic", 3, {})
         assert replica(cluster) is old
         assert topic.raft_groups == tuple(
             replica(cluster, partition=number).raft_group for number in range(3)
@@ -276,7 +276,7 @@ async def test_new_options_reach_the_logs_also_of_an_active_segment(tmp_path: Pa
         await cluster.create_topic()
         await cluster.append(*[LARGE] * 3)
         await cluster.sync()
-        await cluster.node.alter_topic("topic", None, {"segment_bytes": "1", "retention_bytes": "5"})
+        await cluster.node.commands.alter_topic("topic", None, {"segment_bytes": "1", "retention_bytes": "5"})
         options = replica(cluster).log.topic.options
         assert (options.segment_bytes, options.retention_bytes) == (1, 5)
         await cluster.append(*[LARGE] * 2)
@@ -284,7 +284,7 @@ async def test_new_options_reach_the_logs_also_of_an_active_segment(tmp_path: Pa
         assert [
             int(path.stem) for path in sorted((cluster.directory / "topics" / "topic-0").glob("*.log"))
         ] == [0, 3, 4]
-        await cluster.node.alter_topic("topic", None, {"segment_bytes": None})
+        await cluster.node.commands.alter_topic("topic", None, {"segment_bytes": None})
         assert replica(cluster).log.topic.options.segment_bytes == 1 << 20
     async with Cluster(tmp_path / "data").running() as again:
         assert replica(again).log.topic.options.retention_bytes == 5
@@ -294,7 +294,7 @@ async def test_a_deletion_is_notified_before_later_changes(tmp_path: Path) -> No
     async with Cluster(tmp_path / "data").running() as cluster:
         told = cluster.node.observer = Told()
         await cluster.create_topic()
-        await cluster.node.delete_topic("topic")
+        await cluster.node.commands.delete_topic("topic")
         await cluster.create_topic()
         with pytest.raises(TopicExists):
             await cluster.create_topic()
@@ -307,7 +307,7 @@ async def test_a_deletion_is_notified_before_later_changes(tmp_path: Path) -> No
 async def test_a_topic_of_ten_thousand_partitions_can_be_created_used_and_deleted(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 20)).running() as cluster:
         await cluster.create_topic("topic", 1)
-        await cluster.node.alter_topic("topic", 10_000, {})
+        await cluster.node.commands.alter_topic("topic", 10_000, {})
         await cluster.append(b"last", partition=9999)
         await cluster.settle()
         await cluster.sync()
@@ -315,7 +315,7 @@ async def test_a_topic_of_ten_thousand_partitions_can_be_created_used_and_delete
         copy = copy_of(cluster.directory, "killed")
     async with Cluster(copy, Sizes(file_bytes=1 << 20)).running() as again:
         assert again.values(partition=9999) == [b"last"]
-        await again.node.delete_topic("topic")
+        await again.node.commands.delete_topic("topic")
         await until(lambda: not directories(again))
 
 
@@ -376,7 +376,7 @@ async def test_a_damaged_partition_can_be_deleted_and_recreated(tmp_path: Path, 
         (directory / "topics" / "topic-0" / "identity").write_bytes(b"damaged")
     async with Cluster(directory).running() as cluster:
         assert replica(cluster).fault is not None
-        await cluster.node.delete_topic("topic")
+        await cluster.node.commands.delete_topic("topic")
         await cluster.create_topic("topic", 2)
         await cluster.append(b"new")
         await cluster.sync()
@@ -415,7 +415,7 @@ async def test_the_first_reason_counts_and_is_logged_once(tmp_path: Path) -> Non
         await cluster.settle()
         told = cluster.node.observer = Told()
         for reason in ("first", "second"):
-            cluster.node.set_fault(replica(cluster), CorruptData(reason))
+            cluster.node.partitions.set_fault(replica(cluster), CorruptData(reason))
         await asyncio.sleep(0)
         assert (str(replica(cluster).fault), told.of) == ("first", [("changed", "topic")])
 
@@ -426,12 +426,12 @@ async def test_the_condition_of_a_partition_only_becomes_worse(tmp_path: Path) -
         await cluster.append(b"value")
         damaged = replica(cluster)
         conditions = [damaged.condition]
-        cluster.node.set_fault(damaged, CorruptData("read"))
+        cluster.node.partitions.set_fault(damaged, CorruptData("read"))
         conditions.append(damaged.condition)
         given_up = DamagedLog(damaged.mark(), CorruptData("written"), 0)
-        cluster.node._partitions.log_damaged(given_up)
+        cluster.node.partitions.log_damaged(given_up)
         conditions.append(damaged.condition)
-        cluster.node.set_fault(damaged, CorruptData("read"))
+        cluster.node.partitions.set_fault(damaged, CorruptData("read"))
         conditions.append(damaged.condition)
         assert conditions == [
             PartitionCondition.READY,

@@ -141,7 +141,7 @@ async def test_stages_that_are_gone_make_their_partition_not_ready(
         assert await publish(killed, 1, "b") == Published(True, 1)
         assert killed.values(partition=1) == [b"2"]
         # It is removed with its topic.
-        await killed.node.delete_topic("topic", force=True)
+        await killed.node.commands.delete_topic("topic", force=True)
         await finished(killed)
         assert staged(killed) == []
 
@@ -252,7 +252,7 @@ async def test_a_topic_whose_part_is_damaged_can_be_deleted(tmp_path: Path) -> N
         await publish(cluster, 0, "a")
         await cluster.sync()
         assert publications(cluster) == [1]
-        await cluster.node.delete_topic("topic", force=True)
+        await cluster.node.commands.delete_topic("topic", force=True)
         await finished(cluster)
         assert staged(cluster) == []
         assert list((cluster.directory / "topics").rglob("*")) == []
@@ -268,7 +268,7 @@ async def test_a_publication_into_a_topic_that_is_deleted_meanwhile_drops_that_p
         monkeypatch.setattr(cluster.node.publisher, "committed", lambda _: None)
         await publish(cluster, 0, "a")
         monkeypatch.undo()
-        await cluster.node.delete_topic("topic", force=True)
+        await cluster.node.commands.delete_topic("topic", force=True)
         killed = start(cluster)
     async with killed.running():
         await killed.settle()
@@ -284,7 +284,7 @@ async def test_a_topic_may_be_deleted_before_its_part_is_written(tmp_path: Path,
         thread, writer._worker = writer._worker, StepWorker()
         await publish(cluster, 0, "a")
         await writer._worker.wait()
-        await cluster.node.delete_topic("topic")
+        await cluster.node.commands.delete_topic("topic")
         await until(lambda: not staged(cluster))
         while writer._worker:
             writer._worker.step()

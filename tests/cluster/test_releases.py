@@ -144,7 +144,7 @@ async def test_a_command_of_a_newer_release_ends_the_node_and_refuses_its_start(
         "state group metadata": groups.metadata_replica,
         "state group groups-n": groups.groups[0],
     }.get(where, replica_of(cluster, "topic"))
-    cluster.node._propose_and_tell(target, b"\xfa\x07\x01x", lambda _: None)
+    cluster.node._proposals.propose_and_tell(target, b"\xfa\x07\x01x", lambda _: None)
     await until(lambda: bool(cluster.faults))
     await cluster.node.stop()
     [fault] = cluster.faults

@@ -54,7 +54,7 @@ async def look(cluster: Cluster) -> None:
 
 
 async def create(cluster: Cluster, name: str = "topic", partitions: int = 1, **config: str) -> Topic:
-    return await cluster.node.create_topic(name, partitions, config)
+    return await cluster.node.commands.create_topic(name, partitions, config)
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ async def test_the_retention_of_a_topic_overrides_that_of_the_cluster(
         await cluster.sync()
         await look(cluster)
         assert [replica(cluster, topic).log.begin_offset for topic in ("topic", "all", "least")] == [3, 0, 6]
-        await cluster.node.alter_topic("all", None, {"retention_bytes": None})
+        await cluster.node.commands.alter_topic("all", None, {"retention_bytes": None})
         await look(cluster)
         assert replica(cluster, "all").log.begin_offset == 3
 
@@ -143,7 +143,7 @@ async def test_a_damaged_partition_is_left_alone_and_the_others_are_not(tmp_path
         for partition in (0, 1):
             await cluster.append(*[VALUE] * 9, partition=partition)
         await cluster.sync()
-        cluster.node.set_fault(replica(cluster), CorruptData("damaged"))
+        cluster.node.partitions.set_fault(replica(cluster), CorruptData("damaged"))
         await look(cluster)
         assert (bases(cluster), bases(cluster, "topic-1")) == ([0, 3, 6], [6])
 
@@ -197,7 +197,7 @@ async def test_nothing_is_proposed_while_the_journal_has_no_room(tmp_path: Path)
         full(cluster.disk, "allocate", ".journal")
         waiting = cluster.append_nowait(b"x" * 40_000)
         await until(lambda: cluster.node._log.journal.blocked is not None)
-        group = cluster.node._partitions.group_of(replica(cluster))
+        group = cluster.node.partitions.group_of(replica(cluster))
         proposals = group.proposals
         assert proposals is not None
         assert len(proposals) == 1

@@ -382,7 +382,7 @@ async def test_a_commit_beyond_the_end_is_damage_and_one_without_topic_a_warning
         await cluster.append(b"a", b"b")
         await cluster.commit(2)
         await cluster.commit(3, group="ahead")
-        await cluster.node.groups_command("group", commit_command(1, "group", "gone", 0))
+        await cluster.node.commands.change_group("group", commit_command(1, "group", "gone", 0))
     assert wrong(tmp_path / "data") == [
         ("warning", "groups-0", "group group has committed offset 1 of gone-0, which no topic has"),
         ("damaged", "groups-7", "group ahead has committed offset 3 of topic-0, which ends at 2"),

@@ -196,7 +196,7 @@ class _DamagedLife:
             self.outcome = "refused at start"
             self._check_says_where(error)
             return
-        if any(replica.fault is not None for replica in self._node._partitions):
+        if any(replica.fault is not None for replica in self._node.partitions):
             self.outcome = "not ready"
         # Publications that the start goes on with are applied, and the writer reads their parts.
         await asyncio.sleep(1)

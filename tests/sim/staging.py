@@ -7,7 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pixy.backend import EmbeddedBackend, StagedBatches, StageSeal
-from pixy.cluster import Node, NodeOptions
+from pixy.cluster import MetadataState, Node, NodeOptions
+from pixy.cluster.command_proposals import CommandProposals
+from pixy.cluster.node_log import NodeLog
+from pixy.cluster.partitions import Partitions
+from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import PartitionReplica, Replica
 from pixy.errors import (
     FailedPrecondition,
@@ -20,6 +24,7 @@ from pixy.errors import (
 from pixy.proto.state_pb2 import PartitionCommand
 from pixy.records import NewRecord, TopicPartition, build_batch, crc32c
 from pixy.staging import StageName
+from pixy.storage import Worker
 from tests.sim.model import PartitionId
 from tests.sim.model_partition import Sent
 from tests.sim.model_staging import Attempt, SinkModel, StagedBatch, StageModel
@@ -44,8 +49,9 @@ class ObservedNode(Node):
         # The next step rolls publications forward, so the state found by the start is recorded
         # first.
         model = self._world.model
-        stages = [stage for sink_id in self._stages.sinks() for stage in self._stages.of_sink(sink_id)]
-        assert all(stage.fault is None for stage in stages), "a crash has damaged a stage"
+        stages = self._storage.stages
+        found = [stage for sink_id in stages.sinks() for stage in stages.of_sink(sink_id)]
+        assert all(stage.fault is None for stage in found), "a crash has damaged a stage"
         model.see(self.metadata)
         for id, replica in self.whole_partitions().items():
             model.partition(id).adopt_end(replica.log.end_offset)
@@ -55,7 +61,7 @@ class ObservedNode(Node):
         """Ready partitions."""
         return {
             PartitionId(replica.log.identity.topic_id, replica.log.identity.partition): replica
-            for replica in self._partitions
+            for replica in self.partitions
             if replica.fault is None
         }
 
@@ -65,14 +71,29 @@ class ObservedNode(Node):
         model.see(self.metadata)
         model.staging.check({id: model.partition(id) for id in self.whole_partitions()})
 
-    def _propose_and_tell(self, replica: Replica, payload: bytes, done: Callable[[Any], None]) -> None:
+    def _open(self, recovered: RecoveredNode, files: Worker) -> None:
+        super()._open(recovered, files)
+        self._proposals = _ObservedProposals(self._log, self.partitions, self.metadata, self._world)
+
+
+class _ObservedProposals(CommandProposals):
+    """Proposals that report those of publications."""
+
+    def __init__(
+        self, node_log: NodeLog, partitions: Partitions, metadata: MetadataState, world: World
+    ) -> None:
+        super().__init__(node_log, partitions)
+        self._metadata = metadata
+        self._world = world
+
+    def propose_and_tell(self, replica: Replica, payload: bytes, done: Callable[[Any], None]) -> None:
         command = PartitionCommand.FromString(payload) if isinstance(replica, PartitionReplica) else None
         if command is None or not command.HasField("publish_parts"):
-            super()._propose_and_tell(replica, payload, done)
+            super().propose_and_tell(replica, payload, done)
             return
         assert isinstance(replica, PartitionReplica)
         model = self._world.model
-        model.see(self.metadata)
+        model.see(self._metadata)
         identity = replica.log.identity
         of = model.partition(PartitionId(identity.topic_id, identity.partition))
         id = PartitionId(identity.topic_id, identity.partition)
@@ -88,7 +109,7 @@ class ObservedNode(Node):
                     of.acknowledge(number)
             done(result)
 
-        super()._propose_and_tell(replica, payload, answered)
+        super().propose_and_tell(replica, payload, answered)
 
 
 class StagingWorkload:

@@ -1,0 +1,140 @@
+"""The way of a node to the other nodes of its cluster, while metadata does not name them.
+
+a new node with a join list       `find`: founds a cluster, or joins the one of the list
+a node that has just joined       the member that let it join has named the others
+a restart without any of it       `learn`: the join list is asked
+the first answer of a new cluster `wait_for_founders`: as many nodes hold it as the list promises
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+
+from pixy.cluster.cluster_options import ClusterOptions
+from pixy.cluster.formation import Formation, Found
+from pixy.cluster.members import Members
+from pixy.cluster.nodes import FEATURE_LEVEL, FIRST_NODE
+from pixy.cluster.peer_messages import PeerMethod
+from pixy.cluster.state_groups import StateGroups
+from pixy.errors import PixyError
+from pixy.peers import Address, Hello, PeerChannel
+from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
+from pixy.proto.state_pb2 import NodeIdentity
+
+__all__ = ["ClusterSearch"]
+
+log = structlog.get_logger(__name__)
+
+_JOIN_TIMEOUT_S = 10.0
+_ASK_TIMEOUT_S = 2.0
+_LEARN_PAUSE_S = 0.2
+_FOUNDERS_MAX = 3
+_FOUNDERS_PAUSE_S = 0.05
+
+
+class ClusterSearch:
+    """Search of one node.
+
+    Args:
+        options: its place in the cluster.
+        channel: to the nodes of its join list.
+        hello: what it says of itself.
+
+    Attributes:
+        waiting_for: what the node waits for at its first start, empty for nothing.
+        addresses: nodes that the member named which let this one join, by id.
+    """
+
+    def __init__(self, options: ClusterOptions, channel: PeerChannel, hello: Callable[[], Hello]) -> None:
+        self._options = options
+        self._channel = channel
+        self._hello = hello
+        self._learning: asyncio.Task[None] | None = None
+        self.waiting_for = ""
+        self.addresses: dict[int, str] = {}
+
+    # --- the first start --------------------------------------------------------------------------
+
+    async def find(self, secret: bytes, new_cluster_id: bytes) -> NodeIdentity:
+        """Identity of a node at its first start: the founder's, or that of a node that has joined.
+
+        Args:
+            secret: of this node, durable.
+            new_cluster_id: id of the cluster if this node founds it.
+        """
+        formation = Formation(self._hello(), self._options.join, self._channel.ask, self._wait_for)
+        while True:
+            decision = await formation.search()
+            if isinstance(decision, Found):
+                log.info("founding a cluster", cluster=self._options.name)
+                return NodeIdentity(cluster_id=new_cluster_id, node_id=FIRST_NODE, secret=secret)
+            try:
+                joined = await self._join(decision.address, secret)
+            except (PixyError, OSError) as error:
+                formation.wait_for(f"{decision.address} does not let this node join yet: {error}")
+                await formation.pause()
+                continue
+            log.info("joined a cluster", cluster=self._options.name, node=joined.node_id)
+            self.addresses = {node.node_id: node.address for node in joined.nodes}
+            return NodeIdentity(cluster_id=joined.cluster_id, node_id=joined.node_id, secret=secret)
+
+    def _wait_for(self, reason: str) -> None:
+        self.waiting_for = reason
+
+    async def _join(self, address: Address, secret: bytes) -> JoinResponse:
+        options = self._options
+        request = JoinRequest(
+            secret=secret,
+            address=options.address,
+            grpc_address=options.grpc_address,
+            rack=options.rack,
+            version=options.version,
+            feature_level=FEATURE_LEVEL,
+        )
+        payload = request.SerializeToString()
+        answer = await self._channel.call_address(address, PeerMethod.JOIN, payload, _JOIN_TIMEOUT_S)
+        return JoinResponse.FromString(answer)
+
+    async def wait_for_founders(self, groups: StateGroups) -> None:
+        """Wait until a new cluster has as many nodes as its answers have to be durable on.
+
+        They must be voters of every state group: else one disk alone would hold the answers.
+        """
+        count = min(len(self._options.join), _FOUNDERS_MAX)
+        while not _has_founders(groups, count):
+            self.waiting_for = f"{count} nodes of the join list have to be there before the first answer"
+            await asyncio.sleep(_FOUNDERS_PAUSE_S)
+        self.waiting_for = ""
+
+    # --- other starts -----------------------------------------------------------------------------
+
+    def learn(self, members: Members, cluster_id: bytes) -> None:
+        """Ask the join list for nodes of the cluster, until one is connected."""
+        self._learning = asyncio.create_task(
+            self._learn(members, cluster_id), name="learn the peers' addresses"
+        )
+
+    async def _learn(self, members: Members, cluster_id: bytes) -> None:
+        while not members.is_connected:
+            for address in self._options.join:
+                with suppress(OSError, PixyError):
+                    hello = await self._channel.ask(address, _ASK_TIMEOUT_S)
+                    if hello.cluster_id == cluster_id and hello.node_id:
+                        members.add_address(hello.node_id, hello.address)
+            await asyncio.sleep(_LEARN_PAUSE_S)
+
+    def stop(self) -> None:
+        """Search no more."""
+        if self._learning is not None:
+            self._learning.cancel()
+
+
+def _has_founders(groups: StateGroups, count: int) -> bool:
+    nodes = groups.metadata.nodes
+    if len(nodes) < count:
+        return False
+    # Some may have left since.
+    voters = min(count, sum(not node.removed for node in nodes.values()))
+    return all(len(each.group.storage.conf_state.voters) >= voters for each in groups.replicas())

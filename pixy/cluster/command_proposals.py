@@ -1,0 +1,78 @@
+"""Commands that a node proposes to its raft groups by itself, or for a caller that waits.
+
+Nothing is proposed while the disk has no room for the journal: a caller hears so at once, and what
+the node does by itself is due again later.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pixy.cluster.node_log import NodeLog
+from pixy.cluster.partitions import Partitions
+from pixy.cluster.proposals import NEVER
+from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
+from pixy.errors import PixyError, Unavailable, UnknownPartition
+from pixy.futures import resolve
+from pixy.storage import EntryType
+
+__all__ = ["CommandProposals"]
+
+
+class CommandProposals:
+    """Commands of one node.
+
+    Args:
+        node_log: its log.
+        partitions: its partitions.
+    """
+
+    def __init__(self, node_log: NodeLog, partitions: Partitions) -> None:
+        self._log = node_log
+        self._partitions = partitions
+        self._loop = asyncio.get_running_loop()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Drop what the node proposes by itself from here on."""
+        self._stopped = True
+
+    async def run(self, replica: StateReplica, payload: bytes, patience_s: float = NEVER) -> Any:
+        """Run a command; durable and applied on return.
+
+        Args:
+            patience_s: seconds until `DeadlineExceeded` is raised in any case.
+
+        Raises:
+            Unavailable: the disk has no room.
+            PixyError: the result of the command.
+        """
+        stalled = self._log.stalled
+        if stalled is not None:
+            raise Unavailable(str(stalled))
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        deadline = self._loop.time() + patience_s
+        self._log.driver.propose(
+            replica.group, EntryType.COMMAND, payload, partial(resolve, answer), deadline
+        )
+        result = await answer
+        if isinstance(result, PixyError):
+            raise result
+        return result
+
+    def propose(self, replica: Replica, payload: bytes) -> None:
+        """Propose a command without waiting for its result; dropped while the disk has no room."""
+        if self._log.stalled is None and not self._stopped:
+            self.propose_and_tell(replica, payload, lambda _: None)
+
+    def propose_and_tell(self, replica: Replica, payload: bytes, done: Callable[[Any], None]) -> None:
+        """Propose a command, whatever room there is; `done` gets its result."""
+        if isinstance(replica, PartitionReplica):
+            if replica.deleted:
+                done(UnknownPartition(f"topic {replica.partition.topic} was deleted"))
+                return
+            group = self._partitions.group_of(replica)
+        else:
+            group = replica.group
+        self._log.driver.propose(group, EntryType.COMMAND, payload, done)

@@ -1,0 +1,158 @@
+"""The commands that callers of a node run in its state groups: topics, nodes, consumer groups.
+
+Each is durable and applied here on return.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pixy.cluster.command_proposals import CommandProposals
+from pixy.cluster.metadata import Topic
+from pixy.cluster.proposals import NEVER, Repeated
+from pixy.cluster.publisher import Publisher
+from pixy.cluster.state_groups import StateGroups
+from pixy.cluster.topic_commands import alter_command, create_command, delete_command
+from pixy.errors import FailedPrecondition, UnknownTopic
+from pixy.proto.node_calls_pb2 import JoinRequest
+from pixy.proto.state_pb2 import (
+    ForgetNode,
+    MetadataCommand,
+    NodeRecord,
+    RegisterNode,
+    RemoveNode,
+    StartNode,
+)
+
+__all__ = ["NodeCommands"]
+
+_COMMAND_S = 15.0
+"""Seconds until a request for a command is answered in any case; a change of leaders takes two."""
+
+
+class NodeCommands:
+    """Commands of one node.
+
+    Args:
+        proposals: proposes them.
+        state_groups: the state machines that they change.
+        publisher: of staged writes, which a topic is not deleted under.
+        is_reachable: true of a node that can be reached.
+        random_bytes: source of ids.
+    """
+
+    def __init__(
+        self,
+        proposals: CommandProposals,
+        state_groups: StateGroups,
+        publisher: Publisher,
+        is_reachable: Callable[[int], bool],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._proposals = proposals
+        self._state_groups = state_groups
+        self._metadata = state_groups.metadata
+        self._publisher = publisher
+        self._is_reachable = is_reachable
+        self._random_bytes = random_bytes
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
+        """Create a topic.
+
+        Raises:
+            InvalidTopic, InvalidArgument, TopicExists.
+        """
+        return await self._topic(name, create_command(name, self._random_bytes(16), partitions, config))
+
+    async def alter_topic(self, name: str, partitions: int | None, config: Mapping[str, str | None]) -> Topic:
+        """Add partitions to a topic, or change its options.
+
+        Raises:
+            UnknownTopic, InvalidArgument.
+        """
+        return await self._topic(name, alter_command(name, partitions, config))
+
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
+        """Delete a topic and its records; with `force` also if records of it are staged.
+
+        Raises:
+            UnknownTopic, FailedPrecondition.
+        """
+        command = delete_command(name)
+        topic = self._metadata.topics.get(name)
+        if topic is None:
+            await self._run(command, _COMMAND_S)
+            return
+        with self._publisher.deleting(topic, force=force):
+            await self._run(command, _COMMAND_S)
+
+    async def _topic(self, name: str, command: MetadataCommand) -> Topic:
+        topic = await self._run(command, _COMMAND_S)
+        if isinstance(topic, Repeated):
+            topic = self._metadata.topics.get(name)
+            if topic is None:
+                raise UnknownTopic(f"topic {name} was deleted meanwhile")
+        assert isinstance(topic, Topic)
+        return topic
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    async def register_node(self, request: JoinRequest) -> int:
+        """Register a node that wants to join; returns its id."""
+        command = RegisterNode(
+            secret=request.secret,
+            address=request.address,
+            grpc_address=request.grpc_address,
+            rack=request.rack,
+            version=request.version,
+            feature_level=request.feature_level,
+        )
+        result = await self._run(MetadataCommand(register_node=command))
+        node_id: int = result.value if isinstance(result, Repeated) else result
+        return node_id
+
+    async def start_node(self, own: NodeRecord) -> None:
+        """Tell the cluster of the start of this node."""
+        command = StartNode(
+            node_id=own.node_id,
+            secret=own.secret,
+            address=own.address,
+            grpc_address=own.grpc_address,
+            rack=own.rack,
+            incarnation=own.incarnation,
+            process=own.process,
+            version=own.version,
+            feature_level=own.feature_level,
+        )
+        await self._run(MetadataCommand(start_node=command))
+
+    async def remove_node(self, node_id: int) -> None:
+        """Take a node out of the cluster.
+
+        Raises:
+            NotFound: there is no such node.
+            FailedPrecondition: it is the only one, or has the only replica of a partition.
+        """
+        await self._run(MetadataCommand(remove_node=RemoveNode(node_id=node_id)))
+
+    async def forget_node(self, node_id: int) -> None:
+        """Give up a node that is lost.
+
+        Raises:
+            NotFound: there is no such node.
+            FailedPrecondition: it is the only one, or is running.
+        """
+        if node_id in self._metadata.nodes and self._is_reachable(node_id):
+            raise FailedPrecondition(f"node {node_id} is running: only a lost node can be forgotten")
+        await self._run(MetadataCommand(forget_node=ForgetNode(node_id=node_id)))
+
+    async def _run(self, command: MetadataCommand, patience_s: float = NEVER) -> Any:
+        replica = self._state_groups.metadata_replica
+        return await self._proposals.run(replica, command.SerializeToString(), patience_s)
+
+    # --- consumer groups --------------------------------------------------------------------------
+
+    async def change_group(self, consumer_group: str, payload: bytes) -> None:
+        """Run a `GroupsCommand` in the state group of a consumer group."""
+        await self._proposals.run(self._state_groups.group_of(consumer_group), payload, _COMMAND_S)
