@@ -21,6 +21,7 @@ from pixy.peers.address import Address
 from pixy.peers.dialling import Destination, KeptLink, dial
 from pixy.peers.environment import PeerEnvironment
 from pixy.peers.frames import MESSAGE, Payload
+from pixy.peers.handshake import NotYet
 from pixy.peers.hello import Greeting, Hello, LinkPurpose
 from pixy.peers.link import PeerLink
 from pixy.peers.open_links import AcceptedLink, DialledLink
@@ -210,7 +211,7 @@ class PeerChannel:
         """See `Judge`."""
         rivals = list(self._rivals(peer))
         if self.stopped:
-            then("the node stops")
+            then(NotYet("the node is stopping"))
         elif not rivals:
             then(self._hooks.admit(peer))
         elif peer.incarnation <= max(rival.incarnation for _, rival in rivals):

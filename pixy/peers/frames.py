@@ -24,6 +24,7 @@ All numbers are big-endian. Kinds and their payloads:
     10 ANSWER    bytes of the layer above
     11 FAILURE   `pixy.peers.Failure` of `peers.proto`
     12 CANCEL    nothing: the caller no longer waits
+    13 NOT_YET   UTF-8 text: the reason of a refusal that passes by itself
 
 A frame is never larger than the limit of its connection and stage, and the limit is checked before
 memory is allocated.
@@ -56,6 +57,7 @@ __all__ = [
     "HEAD_BYTES",
     "HELLO",
     "MESSAGE",
+    "NOT_YET",
     "PING",
     "PROOF",
     "REFUSED",
@@ -78,6 +80,7 @@ CALL: Final = 9
 ANSWER: Final = 10
 FAILURE: Final = 11
 CANCEL: Final = 12
+NOT_YET: Final = 13
 
 HANDSHAKE_BYTES_MAX: Final = 64 << 10
 """Largest payload before a peer is known."""

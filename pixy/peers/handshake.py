@@ -8,7 +8,8 @@
                                        checks, decides
                            <-          ACCEPTED
 
-Either side says REFUSED with a reason instead, and closes. Each side checks by itself, so that both
+Either side says REFUSED with a reason instead, and closes, or NOT_YET while one of the two starts
+or stops: nobody has to do anything about that. Each side checks by itself, so that both
 logs say what is wrong, whoever has dialled:
 
     found                                            the connection is refused, because
@@ -36,15 +37,21 @@ import hmac
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from pixy.peers.frames import ACCEPTED, HELLO, PROOF, REFUSED, FrameDamage, Payload
+from pixy.peers.frames import ACCEPTED, HELLO, NOT_YET, PROOF, REFUSED, FrameDamage, Payload
 from pixy.peers.hello import Greeting, LinkPurpose
 
-__all__ = ["Handshake", "HandshakeState", "Outgoing", "unknown_entry"]
+__all__ = ["Handshake", "HandshakeState", "NotYet", "Outgoing", "unknown_entry"]
 
 _REASON_BYTES_MAX = 2000
 
 Outgoing = tuple[int, bytes]
 """Kind and payload of a frame to send."""
+
+
+class NotYet(str):
+    """A reason to refuse a connection that passes by itself: one of the nodes starts or stops."""
+
+    __slots__ = ()
 
 
 class HandshakeState(Enum):
@@ -81,7 +88,7 @@ class Handshake:
     Attributes:
         state: see `HandshakeState`.
         peer: greeting of the other side, once it has come.
-        reason: text of a refusal.
+        reason: text of a refusal; a `NotYet` if that passes by itself.
         by_peer: the other side has refused.
     """
 
@@ -111,8 +118,9 @@ class Handshake:
             FrameDamage: the other side does not follow the protocol.
         """
         state = self.state
-        if kind == REFUSED and state not in _OVER:
-            self.reason = bytes(payload[:_REASON_BYTES_MAX]).decode("utf-8", "replace")
+        if kind in (REFUSED, NOT_YET) and state not in _OVER:
+            reason = bytes(payload[:_REASON_BYTES_MAX]).decode("utf-8", "replace")
+            self.reason = NotYet(reason) if kind == NOT_YET else reason
             self.by_peer = True
             self.state = HandshakeState.REFUSED
             return []
@@ -152,7 +160,8 @@ class Handshake:
         assert self.state not in _OVER
         self.state = HandshakeState.REFUSED
         self.reason = reason
-        return [(REFUSED, reason.encode()[:_REASON_BYTES_MAX])]
+        kind = NOT_YET if isinstance(reason, NotYet) else REFUSED
+        return [(kind, reason.encode()[:_REASON_BYTES_MAX])]
 
     def _on_hello(self, payload: Payload) -> Sequence[Outgoing]:
         self._peer_bytes = bytes(payload)
@@ -238,7 +247,7 @@ def _clusters(own: Greeting, peer: Greeting, purpose: LinkPurpose) -> str | None
         return None
     for each in (one, other):
         if not each.cluster_id or not each.node_id:
-            return f"{each} has not joined the cluster yet"
+            return NotYet(f"{each} has not {'started' if each.cluster_id else 'joined the cluster'} yet")
     return None
 
 

@@ -6,10 +6,10 @@ from typing import Protocol
 
 import structlog
 
-from pixy.errors import PeerRefused
+from pixy.errors import PeerRefused, Unavailable
 from pixy.futures import reject, resolve
 from pixy.peers.environment import PeerEnvironment
-from pixy.peers.handshake import Handshake, HandshakeState, Outgoing
+from pixy.peers.handshake import Handshake, HandshakeState, NotYet, Outgoing
 from pixy.peers.hello import Greeting, Hello, LinkPurpose
 from pixy.peers.link import PeerLink
 
@@ -102,8 +102,8 @@ class DiallingLink(_OpeningLink):
         opened: called once the link is open; the owner of the link is to be replaced then.
 
     Attributes:
-        outcome: completed when the connection is open. Fails with `PeerRefused` or
-            `ConnectionError`.
+        outcome: completed when the connection is open. Fails with `PeerRefused`, with `Unavailable`
+            if one of the two nodes starts or stops, or with `ConnectionError`.
     """
 
     def __init__(
@@ -152,7 +152,8 @@ class DiallingLink(_OpeningLink):
 
     def _refused(self, reason: str, *, by_peer: bool) -> None:
         who = "the peer refuses this node" if by_peer else "this node refuses the peer"
-        reject(self.outcome, PeerRefused(f"{who}: {reason}"))
+        is_passing = isinstance(reason, NotYet)
+        reject(self.outcome, Unavailable(reason) if is_passing else PeerRefused(f"{who}: {reason}"))
 
 
 class Acceptor(Protocol):

@@ -13,7 +13,7 @@ from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
 from pixy.peers.environment import PeerEnvironment
-from pixy.peers.handshake import unknown_entry
+from pixy.peers.handshake import NotYet, unknown_entry
 from pixy.peers.link import PeerLink
 from pixy.peers.network import Listening, Network
 from pixy.peers.opening import AcceptingLink
@@ -98,9 +98,10 @@ class Peers:
         """The channel of a cluster, or a reason to refuse a connection for it."""
         channel = self._channels.get(cluster)
         if channel is not None:
-            return f'cluster "{cluster}" stops on the node that was dialled' if channel.stopped else channel
+            stops = NotYet(f'cluster "{cluster}" is stopping on the node that was dialled')
+            return stops if channel.stopped else channel
         if cluster in self._environment.options.clusters:
-            return f'cluster "{cluster}" starts on the node that was dialled'
+            return NotYet(f'cluster "{cluster}" is starting on the node that was dialled')
         return unknown_entry(cluster)
 
     async def _wait_closed(self) -> None:

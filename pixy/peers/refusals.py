@@ -1,8 +1,14 @@
-"""Log of refused connections: a peer that tries again and again is logged once a minute."""
+"""Log of refused connections: a peer that tries again and again is logged once a minute.
+
+A refusal that passes by itself (`NotYet`) is a warning only if it lasts longer than that.
+"""
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 import structlog
+
+from pixy.peers.handshake import NotYet
 
 __all__ = ["RefusalLog"]
 
@@ -12,12 +18,20 @@ _LOG_AGAIN_S = 60.0
 _REASONS_MAX = 200
 
 
+class _Noted(NamedTuple):
+    """Seconds of the first refusal in a row, of the last log entry, and of the last refusal."""
+
+    first: float
+    logged: float
+    last: float
+
+
 class RefusalLog:
     """Refusals by peer and reason."""
 
     def __init__(self) -> None:
-        # Time of the last log entry, oldest first.
-        self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
+        # The oldest log entry first.
+        self._noted: OrderedDict[tuple[str, str], _Noted] = OrderedDict()
 
     def note(self, peer: str, at: str, reason: str, now: float, *, by_peer: bool) -> bool:
         """Log a refusal, unless it was logged a moment ago.
@@ -32,12 +46,18 @@ class RefusalLog:
             True if it was logged.
         """
         key = peer, reason
-        if now - self._logged.get(key, float("-inf")) < _LOG_AGAIN_S:
+        noted = self._noted.get(key)
+        if noted is None or now - noted.last >= _LOG_AGAIN_S:
+            noted = _Noted(now, float("-inf"), now)
+        if now - noted.logged < _LOG_AGAIN_S:
+            self._noted[key] = noted._replace(last=now)
             return False
-        self._logged[key] = now
-        self._logged.move_to_end(key)
-        if len(self._logged) > _REASONS_MAX:
-            self._logged.popitem(last=False)
+        self._noted[key] = noted._replace(logged=now, last=now)
+        self._noted.move_to_end(key)
+        if len(self._noted) > _REASONS_MAX:
+            self._noted.popitem(last=False)
         event = "a peer refuses this node" if by_peer else "a peer is refused"
-        log.warning(event, peer=peer, at=at, reason=reason)
+        passes = isinstance(reason, NotYet) and now - noted.first < _LOG_AGAIN_S
+        write = log.info if passes else log.warning
+        write(event, peer=peer, at=at, reason=reason)
         return True

@@ -39,3 +39,6 @@ def test_no_call_fails(cluster: Cluster) -> None:
             until_blocking(lambda before=before: producers.answered[ANYWHERE] > before + 50)  # type: ignore[misc]
     assert producers.failed == []
     loaded.audit()
+    # Neither the first start nor a restart is a reason to warn of nodes that refuse each other.
+    warnings = [line for line in cluster.logs().splitlines() if "[warning" in line]
+    assert [line for line in warnings if "refuse" in line or "no connection to a peer" in line] == []

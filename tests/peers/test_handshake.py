@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pixy.peers.frames import ACCEPTED, HELLO, PROOF, REFUSED, FrameDamage
-from pixy.peers.handshake import Handshake, HandshakeState, Outgoing, unknown_entry
+from pixy.peers.frames import ACCEPTED, HELLO, NOT_YET, PROOF, REFUSED, FrameDamage
+from pixy.peers.handshake import Handshake, HandshakeState, NotYet, Outgoing, unknown_entry
 from pixy.peers.hello import Greeting, LinkPurpose
 from tests.peers.support import hello_of
 
@@ -126,9 +126,9 @@ REFUSED_ON_BOTH_SIDES: dict[str, tuple[Greeting, Greeting | str, str]] = {
     "bulk before it has an id": (
         greeting(0, BULK),
         greeting(2),
-        "the node without an id at node0:1 has not joined",
+        "the node without an id at node0:1 has not started",
     ),
-    "dialled before it has joined": (greeting(1), greeting(0), "the node without an id .* has not joined"),
+    "dialled before it has joined": (greeting(1), greeting(0), "the node without an id .* has not started"),
     "itself": (
         greeting(1),
         greeting(2, process=hello_of(1).process),
@@ -168,13 +168,28 @@ def test_the_listening_side_refuses_and_both_know_why(name: str) -> None:
     assert (pair.dialler.by_peer, pair.listener.by_peer) == (True, False)
 
 
+PASSING_BY_THEMSELVES = {
+    "main before it has joined",
+    "bulk before it has an id",
+    "dialled before it has joined",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_ON_BOTH_SIDES)
+def test_both_sides_know_which_refusals_pass_by_themselves(name: str) -> None:
+    dials, listens, _ = REFUSED_ON_BOTH_SIDES[name]
+    pair = Pair(dials, listens)
+    passes = [isinstance(side.reason, NotYet) for side in (pair.dialler, pair.listener)]
+    assert passes == [name in PASSING_BY_THEMSELVES] * 2
+
+
 @pytest.mark.parametrize("name", sorted(REFUSED_ON_BOTH_SIDES.keys() - {"unknown entry"}))
 def test_the_dialling_side_refuses_by_itself_and_says_why(name: str) -> None:
     dials, listens, reason = REFUSED_ON_BOTH_SIDES[name]
     assert isinstance(listens, Greeting)
     dialler = Handshake(secret_of(dials), dials, 2)
     ((kind, payload),) = dialler.receive(HELLO, listens.encode())
-    assert kind == REFUSED
+    assert kind == (NOT_YET if name in PASSING_BY_THEMSELVES else REFUSED)
     assert payload.decode() == dialler.reason
     assert re.search(reason, dialler.reason), dialler.reason
     assert dialler.state is HandshakeState.REFUSED
@@ -290,7 +305,7 @@ def test_a_refusal_is_text_whatever_it_is_made_of() -> None:
 
 def test_random_frames_never_open_a_connection() -> None:
     random = Random(3)
-    kinds = [HELLO, PROOF, ACCEPTED, REFUSED]
+    kinds = [HELLO, PROOF, ACCEPTED, REFUSED, NOT_YET]
     for _ in range(3000):
         side = Handshake(SECRET, random.choice([None, greeting(1, proves=True)]), 0)
         for _ in range(4):

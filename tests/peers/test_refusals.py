@@ -2,6 +2,7 @@
 
 from structlog.testing import capture_logs
 
+from pixy.peers.handshake import NotYet
 from pixy.peers.refusals import RefusalLog
 
 
@@ -20,6 +21,16 @@ def test_other_reasons_and_peers_are_logged() -> None:
     assert refusals.note("node 2", "a", "older self", 0.0, by_peer=True)
     assert refusals.note("node 3", "a", "older self", 0.0, by_peer=True)
     assert not refusals.note("node 3", "b", "older self", 0.0, by_peer=True)
+
+
+def test_what_passes_by_itself_is_a_warning_once_it_lasts() -> None:
+    refusals = RefusalLog()
+    reason = NotYet("node 2 has not started yet")
+    with capture_logs() as logs:
+        for start in (0.0, 300.0):  # two starts of node 2
+            for now in range(0, 130, 2):
+                refusals.note("node 2", "127.0.0.1:5", reason, start + now, by_peer=False)
+    assert [entry["log_level"] for entry in logs] == ["info", "warning", "warning"] * 2
 
 
 def test_the_log_remembers_a_bounded_number() -> None:

@@ -14,6 +14,7 @@ from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.watched_proposals import LeadershipLost
 from pixy.errors import PixyError
 from pixy.peers import Address, Hello
+from pixy.peers.handshake import NotYet
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import RegisterNode
@@ -49,7 +50,7 @@ def takes_any_cluster(own: Greeting, peer: Greeting, purpose: LinkPurpose) -> st
         return None
     for each in (own.hello, peer.hello):
         if not each.cluster_id or not each.node_id:
-            return f"{each} has not joined the cluster yet"
+            return NotYet(f"{each} has not joined the cluster yet")
     return None
 
 
