@@ -12,7 +12,7 @@ A spy on the driver tells which groups may have changed, so the cost does not gr
 number.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -24,6 +24,7 @@ from pixy.cluster.node_log import NodeLog
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.sole_voter import configuration_after
 from pixy.peers import Hello, PeerChannel
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.peers.link import PeerLink
@@ -31,6 +32,7 @@ from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, StateType
 from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.raft.raft import Raft
+from pixy.raft.wire import decode_conf_change
 from tests.sim.cluster.failure import ClusterFailure
 from tests.sim.cluster.history import require
 from tests.sim.cluster.scene import Scene
@@ -239,7 +241,11 @@ class Watches:
 
     def _committed(self, watch: _Watch, entries: list[Entry]) -> None:
         history = self.history(watch.group.raft_group)
+        # Configurations in which the entries may have been committed.
+        states = [watch.conf_state, watch.group.storage.conf_state]
         for entry in entries:
+            if entry.type and entry.index > watch.group.storage.conf_index:
+                states.append(configuration_after(states[-1], [decode_conf_change(entry)]))
             found = _Committed(entry.term, int(entry.type), entry.kind, crc32(entry.data), entry.proposal)
             known = history.entries.setdefault(entry.index, found)
             require(
@@ -247,11 +253,11 @@ class Watches:
             )
             if entry.index > history.last:
                 assert watch.group.node is not None
-                self._check_quorum(watch, watch.group.node.raft, entry)
+                self._check_quorum(watch, [*states, watch.group.node.raft.tracker.config], entry)
                 history.last = entry.index
                 self._scene.counts["entries committed"] += 1
 
-    def _check_quorum(self, watch: _Watch, raft: Raft, entry: Entry) -> None:
+    def _check_quorum(self, watch: _Watch, states: Sequence[ConfState], entry: Entry) -> None:
         """Check that a committed entry survives the crash of every node."""
         raft_group = watch.group.raft_group
         there: dict[int, bool] = {}
@@ -259,11 +265,11 @@ class Watches:
             for node_id, journal in machine.journals:
                 has = journal.group(raft_group).has(entry.index, entry.term)
                 there[node_id] = there.get(node_id, False) or has
-        decided = any(_is_quorum(state, there) for state in (watch.conf_state, raft.tracker.config))
+        decided = any(_is_quorum(state, there) for state in states)
         have = [node_id for node_id, has in there.items() if has]
         require(
             decided,
-            f"{watch}: entry {entry.index} of term {entry.term} is committed in {raft.tracker.config}, and durable on {have}",
+            f"{watch}: entry {entry.index} of term {entry.term} is committed in {states[-1]}, and durable on {have}",
         )
 
     # --- applications -----------------------------------------------------------------------------
