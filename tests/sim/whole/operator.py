@@ -166,7 +166,7 @@ class Operator:
         self._scene.loop.outside(_ADMITTED_S, self._end_twin, copy, machine)
 
     def _end_twin(self, copy: Machine, machine: Machine) -> None:
-        if copy.ready and not machine.ready:
+        if copy.ready:  # it was admitted, while the other one could not be reached
             copy, machine = machine, copy
         copy.retired = True
         copy.end(power=True)
