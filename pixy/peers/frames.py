@@ -5,7 +5,7 @@
     4       4      CRC-32C of everything behind this field
     8       1      kind, see below
     9       1      method of a CALL, message kind of a MESSAGE, else 0
-    10      2      0
+    10      2      low bits of the CRC-32C of the number of payload bytes
     12      4      CALL: milliseconds that the caller waits, else 0
     16      8      number of a call: CALL, ANSWER, FAILURE, CANCEL; else 0
     24      n      payload
@@ -31,7 +31,9 @@ memory is allocated.
 
     damage                                 effect
     payload longer than the limit          the connection ends, before allocation
-    any other bit flipped                  the connection ends: CRC, or no more bytes
+    any other number of payload bytes      the connection ends, as soon as the head is there: else it
+                                           would wait for bytes that never come
+    any other bit flipped                  the connection ends: CRC
     a frame cut short by the connection    nothing of it is seen
     a kind that is not known               the connection ends
 
@@ -99,8 +101,10 @@ _BUFFER_BYTES = 64 << 10
 
 _HEAD = Struct(">IIBBHIQ")
 _PREFIX = Struct(">II")
+_LENGTH = Struct(">I")
 _CHECKED = Struct(">BBHIQ")
 _PREFIX_BYTES = _PREFIX.size
+_LENGTH_BYTES = _LENGTH.size
 
 
 class FrameDamage(Exception):
@@ -116,11 +120,15 @@ def frame_head(
         payload: in parts, which are not copied.
         size: bytes of all parts.
     """
-    checked = _CHECKED.pack(kind, method, 0, milliseconds, number)
+    checked = _CHECKED.pack(kind, method, _length_check(size), milliseconds, number)
     crc = crc32c(checked)
     for part in payload:
         crc = crc32c(part, crc)
     return _PREFIX.pack(size, crc) + checked
+
+
+def _length_check(size: int) -> int:
+    return crc32c(_LENGTH.pack(size)) & 0xFFFF
 
 
 class PeerFrameReader:
@@ -167,10 +175,12 @@ class PeerFrameReader:
         end = self._end = self._end + size
         frames: list[PeerFrame] = []
         while end - at >= HEAD_BYTES:
-            length, crc, kind, method, _, milliseconds, number = _HEAD.unpack_from(buffer, at)
+            length, crc, kind, method, length_check, milliseconds, number = _HEAD.unpack_from(buffer, at)
             stop = at + HEAD_BYTES + length
             if length > limit:
                 raise FrameDamage(f"a frame has {length} bytes, at most {limit} are allowed")
+            if length_check != crc32c(view[at : at + _LENGTH_BYTES]) & 0xFFFF:
+                raise FrameDamage(f"the length of a frame, {length} bytes, is damaged")
             if stop > end:
                 break
             found = crc32c(view[at + _PREFIX_BYTES : stop])

@@ -60,6 +60,7 @@ def _with_checksums(stream: bytes) -> bytes:
         end = at + HEAD_BYTES + struct.unpack_from(">I", changed, at)[0]
         if end > len(changed):
             break
+        struct.pack_into(">H", changed, at + 10, crc32c(changed[at : at + 4]) & 0xFFFF)
         struct.pack_into(">I", changed, at + 4, crc32c(changed[at + 8 : end]))
         at = end
     return bytes(changed)

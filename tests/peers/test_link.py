@@ -133,7 +133,7 @@ async def test_a_call_that_is_too_large_for_its_answer_fails() -> None:
     ("damage", "reason"),
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "a frame has 1195725856 bytes"),
-        (bytes(100), "a frame of 0 bytes has CRC"),
+        (bytes(100), "the length of a frame, 0 bytes, is damaged"),
         (frame_head(HELLO, 0, 0, 0, [], HANDSHAKE_BYTES_MAX + 1), "a frame has 65537 bytes, at most 65536"),
         (frame_head(MESSAGE, 0, 0, 0, [], 0), "frame 8 in a handshake that awaits hello"),
         (frame_head(77, 0, 0, 0, [], 0), "frame 77 in a handshake"),
