@@ -420,6 +420,12 @@ class Node:
         return self.peers is None or self.metadata.registered == [self.node_id]
 
     @property
+    def has_left(self) -> bool:
+        """True if this node was removed from the cluster."""
+        own = self.metadata.nodes.get(self.node_id)
+        return own is not None and own.removed
+
+    @property
     def incarnation(self) -> int:
         """Number of this start."""
         return self._log.incarnation.number

@@ -129,6 +129,9 @@ class StateReactions:
             self._peers.nodes_changed(self._metadata.nodes)
             self._warn_of_missing_replicas()
             self._loop.call_soon(self.nodes_seen)
+        own = self._nodes.get(self._log.driver.node_id)
+        if own is not None and own.removed:
+            self._loop.call_soon(self._observer().readiness_changed)
 
     def nodes_seen(self) -> None:
         """A node is new in the cluster, can be reached again, or cannot be reached any more."""
