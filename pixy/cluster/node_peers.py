@@ -429,7 +429,7 @@ class NodePeers:
 
     async def _register(self, request: JoinRequest) -> bytes:
         node_id = await self._duties.register(request)
-        nodes = self._groups.metadata.nodes.values()
+        nodes = [each for each in self._groups.metadata.nodes.values() if not each.lost]
         return JoinResponse(
             cluster_id=self._cluster_id,
             node_id=node_id,

@@ -1,13 +1,17 @@
 """Several nodes: any of them takes any request."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.cluster import PeerMethod, problems, safe_to_stop
+from pixy.cluster import PeerMethod, node_peers, problems, safe_to_stop
+from pixy.cluster.driver_options import RAFT_CONFIG
+from pixy.cluster.node_log import LogPeers
 from pixy.cluster.relays import Relays
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import (
@@ -594,3 +598,27 @@ def test_a_follower_that_dies_over_a_checkpoint_is_offered_one_at_its_next_start
     run_cluster(
         scenario, tmp_path, journal=journal, storage=StorageConfig(reserve_bytes=0, checkpoint_entries=10)
     )
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def test_a_node_that_joins_dials_nobody_who_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The node hears of both ends one after the other.
+    config = replace(RAFT_CONFIG, max_size_per_message=0)
+    monkeypatch.setattr(node_peers, "LogPeers", partial(LogPeers, config=config))
+
+    async def scenario(cluster: NodeCluster) -> None:
+        left, address = cluster[2].id, f"{cluster[2].host}:19094"
+        await cluster[2].kill()
+        await until(lambda: not cluster[1].node.peers.members.is_reachable(left))  # type: ignore[union-attr]
+        for number in range(20):
+            await cluster[1].backend.create_topic(f"topic-{number}", 1)
+        await cluster[1].backend.forget_node(left)
+        with capture_logs() as logs:
+            joined = await cluster.add()
+            await asyncio.sleep(5)
+        assert [each for each in logs if address in str(each)] == []
+        assert joined.node.metadata.nodes[left].lost
+
+    run_cluster(scenario, tmp_path)
