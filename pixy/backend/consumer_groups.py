@@ -42,7 +42,7 @@ class ConsumerGroups:
     ) -> "ClaimedMembership":
         """As `Backend.join_consumer_group`."""
         if self._claims.are_used:
-            await self._confirm(group)
+            await self._confirm_claim(group)
             await self._claims.acquire(group)
         member = Member(group, client_id, topics, on_assignment)
         self._coordinator.join(member)
@@ -85,7 +85,7 @@ class ConsumerGroups:
         present = self._state(group).claimed_by(group)
         own = self._claims.own
         if present not in (None, own):
-            await self._confirm(group)
+            await self._confirm_claim(group)
             self._claims.check(group)
             if self._state(group).claimed_by(group) not in (None, own):
                 return
@@ -107,8 +107,15 @@ class ConsumerGroups:
         return {} if known is None else self._state(group).committed(group, known.topic_id)
 
     async def _confirm(self, group: str) -> None:
+        """Wait until the group's claim and offsets are those of everything that was answered."""
         if not self._node.is_alone:
             await self._node.confirm([self._node.state_groups.group_of(group)], CONFIRM_S)
+
+    async def _confirm_claim(self, group: str) -> None:
+        """The same, for the nodes too: a claim of one that has left is void."""
+        if not self._node.is_alone:
+            groups = self._node.state_groups
+            await self._node.confirm([groups.group_of(group), groups.metadata_replica], CONFIRM_S)
 
     def _state(self, group: str) -> GroupsState:
         return self._node.state_groups.offsets_of(group)
@@ -165,7 +172,7 @@ class ConsumerGroups:
             OwnedElsewhere: another node has claimed the group.
         """
         if not self._coordinator.exists(group) and self._claims.are_used:
-            await self._confirm(group)
+            await self._confirm_claim(group)
             self._claims.check(group)
         members = self._coordinator.consumers(partition.topic).get(group, {})
         return next((client for client, owned in members.items() if partition.partition in owned), None)

@@ -93,6 +93,8 @@ class EmbeddedBackend:
 
     @property
     def fault(self) -> str:
+        if self._start.is_over and self._node.has_left:
+            return "this node has left the cluster: stop it"
         return self._start.fault or self._node.leaders.reason
 
     def watch(self, on_change: Callable[[], None]) -> None:

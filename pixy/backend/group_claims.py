@@ -11,8 +11,8 @@ group, and a fence for its commits. It is released when the last member here lea
     another node that has started since, has      takes it over: the command names the claim that
     left, or is silent for `SILENT_S`             it replaces, so only one node can
 
-A node that was silent for long may find its claim taken over. Its members are told that they have
-lost their partitions, and claim the group again before they go on.
+A node that has left, or was silent for long, may find its claim taken over. Its members are told
+that they have lost their partitions, and claim the group again before they go on.
 """
 
 import asyncio
@@ -195,7 +195,8 @@ class GroupClaims:
             self._look_later()
 
     def _is_taken(self, group: str) -> bool:
-        return self._node.state_groups.offsets_of(group).claimed_by(group) != self.own
+        claim = self._node.state_groups.offsets_of(group).claimed_by(group)
+        return claim != self.own or self._node.has_left
 
     def _lock(self, group: str) -> asyncio.Lock:
         lock = self._locks.get(group)

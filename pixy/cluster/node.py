@@ -366,9 +366,11 @@ class Node:
 
     async def _start_peers(self, peers: NodePeers) -> None:
         """Begin the exchange with other nodes, once metadata is restored as far as it is here."""
-        if not self.reads.is_alone(self.state_groups.metadata_replica.group):
+        metadata = self.state_groups.metadata_replica.group
+        if not self.reads.is_alone(metadata):
             self.waits_for_others.set()
         await peers.start()
+        self._log.driver.reads.begin(metadata, self._reactions.nodes_are_current)
 
     async def _register_peer(self, request: JoinRequest) -> int:
         """Register a node that wants to join; returns its id."""
@@ -418,6 +420,12 @@ class Node:
     def is_alone(self) -> bool:
         """True if there is no other node in the cluster."""
         return self.peers is None or self.metadata.registered == [self.node_id]
+
+    @property
+    def has_left(self) -> bool:
+        """True if this node was removed from the cluster."""
+        own = self.metadata.nodes.get(self.node_id)
+        return own is not None and own.removed
 
     @property
     def incarnation(self) -> int:

@@ -329,12 +329,14 @@ class NodePeers:
     def _on_up(self, node_id: int, hello: Hello) -> None:
         if self._node_id:
             self._up_since.setdefault(node_id, self._loop.time())
+            self._serving.lost(node_id)
             self.members.on_up(node_id, hello)
             self._duties.nodes_seen()
 
     def _on_down(self, node_id: int, closed: bool) -> None:
         if self._node_id:
             self._up_since.pop(node_id, None)
+            self._serving.lost(node_id)
             self.members.on_down(node_id, closed)
             self._duties.nodes_seen()
 
@@ -427,7 +429,7 @@ class NodePeers:
 
     async def _register(self, request: JoinRequest) -> bytes:
         node_id = await self._duties.register(request)
-        nodes = self._groups.metadata.nodes.values()
+        nodes = [each for each in self._groups.metadata.nodes.values() if not each.lost]
         return JoinResponse(
             cluster_id=self._cluster_id,
             node_id=node_id,

@@ -164,7 +164,9 @@ class SnapshotServing:
     # --- followers that are silent ----------------------------------------------------------------
 
     def lost(self, peer: int) -> None:
-        """The connection to a node broke: what it was sent may be lost."""
+        """A connection to a node has ended, or is a new one: what it was sent may be lost. A
+        download that goes on is begun again where it was.
+        """
         snapshots = self._driver.snapshots
         for group in list(snapshots.offered):
             if peer in snapshots.waiting(group):

@@ -12,7 +12,8 @@
     the checkpoint of a leader               the differences between metadata and what the
                                              partitions were told
 
-Entries that a start applies again have no effect but on connections: `begin` looks at the result.
+Entries that a start applies again have no effect: `nodes_are_current` and `begin` look at the
+result.
 """
 
 import asyncio
@@ -81,6 +82,8 @@ class StateReactions:
         self._loop = asyncio.get_running_loop()
         # The nodes that the peers were told of.
         self._nodes = self._metadata.nodes
+        # True once a start has heard of all changes: nobody is dialled who has left since.
+        self._nodes_are_current = False
         self._begun = False
 
     def begin(self, publisher: Publisher) -> None:
@@ -123,12 +126,22 @@ class StateReactions:
 
     # --- nodes ------------------------------------------------------------------------------------
 
+    def nodes_are_current(self) -> None:
+        """A start has applied everything that was committed to metadata."""
+        self._nodes_are_current = True
+        self._nodes_changed()
+
     def _nodes_changed(self) -> None:
+        if not self._nodes_are_current:
+            return
         self._nodes = self._metadata.nodes
         if self._peers is not None:
             self._peers.nodes_changed(self._metadata.nodes)
             self._warn_of_missing_replicas()
             self._loop.call_soon(self.nodes_seen)
+        own = self._nodes.get(self._log.driver.node_id)
+        if own is not None and own.removed:
+            self._loop.call_soon(self._observer().readiness_changed)
 
     def nodes_seen(self) -> None:
         """A node is new in the cluster, can be reached again, or cannot be reached any more."""

@@ -1,14 +1,19 @@
 """Several nodes: any of them takes any request."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.cluster import PeerMethod, problems, safe_to_stop
+from pixy.cluster import PeerMethod, node_peers, problems, safe_to_stop
+from pixy.cluster.driver_options import RAFT_CONFIG
+from pixy.cluster.node_log import LogPeers
 from pixy.cluster.relays import Relays
+from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -20,6 +25,7 @@ from pixy.errors import (
 )
 from pixy.peers import Hello
 from pixy.proto.pixy_cluster_pb2 import StatusResponse
+from pixy.raft.progress import ProgressState
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.disk import full
 from tests.fakes.waiting import until
@@ -557,5 +563,62 @@ def test_the_status_has_a_full_disk_at_every_node(tmp_path: Path, what: str, end
         cluster[3].disk.heal()
         await until(lambda: cluster[3].node.blocked is None)
         assert problems(await cluster[1].backend.cluster_status()) == ()
+
+    run_cluster(scenario, tmp_path)
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def test_a_follower_that_dies_over_a_checkpoint_is_offered_one_at_its_next_start(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await asyncio.sleep(5)  # each state group has its preferred leader
+        controller = cluster.by_id(cluster[1].node.state_groups.metadata_replica.group.leader)
+        behind = next(node for node in cluster.nodes.values() if node is not controller)
+        await behind.kill()
+        for number in range(60):
+            await controller.backend.create_topic(f"topic-{number}", 1, {"replication": "1"})
+        await asyncio.sleep(2)
+        group = controller.node.state_groups.metadata_replica.group
+        assert group.node is not None
+        progress = group.node.raft.tracker.progress[behind.id]
+        # It is offered a checkpoint, and does not get a byte of it.
+        cluster.network.way(controller.host, behind.host).delays_s = (0.3, 0.3)
+        await behind.begin()
+        await until(lambda: progress.state is ProgressState.SNAPSHOT)
+        await behind.kill()
+        cluster.network.way(controller.host, behind.host).delays_s = (0.001, 0.002)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await behind.start()
+        assert loop.time() - began < 5
+        assert "topic-59" in behind.node.metadata.topics
+
+    journal = JournalConfig(file_bytes=3000, retain_bytes=0)
+    run_cluster(
+        scenario, tmp_path, journal=journal, storage=StorageConfig(reserve_bytes=0, checkpoint_entries=10)
+    )
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def test_a_node_that_joins_dials_nobody_who_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The node hears of both ends one after the other.
+    config = replace(RAFT_CONFIG, max_size_per_message=0)
+    monkeypatch.setattr(node_peers, "LogPeers", partial(LogPeers, config=config))
+
+    async def scenario(cluster: NodeCluster) -> None:
+        left, address = cluster[2].id, f"{cluster[2].host}:19094"
+        await cluster[2].kill()
+        await until(lambda: not cluster[1].node.peers.members.is_reachable(left))  # type: ignore[union-attr]
+        for number in range(20):
+            await cluster[1].backend.create_topic(f"topic-{number}", 1)
+        await cluster[1].backend.forget_node(left)
+        with capture_logs() as logs:
+            joined = await cluster.add()
+            await asyncio.sleep(5)
+        assert [each for each in logs if address in str(each)] == []
+        assert joined.node.metadata.nodes[left].lost
 
     run_cluster(scenario, tmp_path)

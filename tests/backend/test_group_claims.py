@@ -151,6 +151,38 @@ def test_the_group_of_a_node_that_has_started_again_is_taken_over_at_once(tmp_pa
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.parametrize("how", ["forgotten", "removed"])
+def test_the_group_of_a_node_that_has_left_is_taken_over_at_once(tmp_path: Path, how: str) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await with_topic(cluster)
+        left = cluster[2].id
+        member = await ClusterMember(cluster[2]).join()
+        await commit(cluster[2], 3)
+        if how == "forgotten":
+            await cluster[2].kill()
+            await until(lambda: not cluster[1].node.peers.members.is_reachable(left))  # type: ignore[union-attr]
+        # A node that does not know yet that the other has left.
+        controller = cluster.by_id(cluster[1].node.state_groups.metadata_replica.group.leader)
+        behind = cluster[1] if controller is not cluster[1] else cluster[3]
+        cluster.network.way(controller.host, behind.host).delays_s = (0.3, 0.3)
+        await (
+            controller.backend.forget_node(left)
+            if how == "forgotten"
+            else controller.backend.remove_node(left)
+        )
+        assert left in behind.node.metadata.registered
+        await ClusterMember(behind).join()
+        assert await committed(behind) == 3
+        await commit(behind, 4)
+        if how == "removed":
+            await until(lambda: {} in member.assignments)
+            assert cluster[2].backend.fault == "this node has left the cluster: stop it"
+            with pytest.raises(Unavailable):
+                await commit(cluster[2], 9)
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_node_that_was_cut_off_loses_its_group_and_its_commits_are_refused(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await with_topic(cluster)

@@ -27,6 +27,8 @@ _PORT = 19094
 _DELAYS_S = (0.0005, 0.002)
 _LONGEST_S = 600.0
 """Longest run, in virtual time."""
+_JOURNAL = JournalConfig(file_bytes=1 << 20)
+_STORAGE = StorageConfig(reserve_bytes=0)
 _NOBODY = 99
 """A host without a node."""
 
@@ -94,8 +96,8 @@ class ClusterNode:
     def _node_options(self, random_bytes: Callable[[int], bytes], worker: MakeWorker) -> NodeOptions:
         return NodeOptions(
             self.cluster.directory / str(self.number),
-            JournalConfig(file_bytes=1 << 20),
-            StorageConfig(reserve_bytes=0),
+            self.cluster.journal,
+            self.cluster.storage,
             random_bytes,
             worker,
             cluster=ClusterOptions(
@@ -169,10 +171,20 @@ class NodeCluster:
 
     Attributes:
         network: between them.
+        journal, storage: options of the nodes.
         nodes: by the number of their host, which need not be the id.
     """
 
-    def __init__(self, directory: Path, count: int, seed: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        count: int,
+        seed: int,
+        journal: JournalConfig = _JOURNAL,
+        storage: StorageConfig = _STORAGE,
+    ) -> None:
+        self.journal = journal
+        self.storage = storage
         self.directory = directory
         self.seed = seed
         self.network = SimulatedNetwork(Random(seed), _DELAYS_S)
@@ -218,13 +230,23 @@ Scenario = Callable[[NodeCluster], Awaitable[None]]
 
 
 def run_cluster(
-    scenario: Scenario, directory: Path, count: int = 3, *, seed: int = 0, starts: bool = True
+    scenario: Scenario,
+    directory: Path,
+    count: int = 3,
+    *,
+    seed: int = 0,
+    starts: bool = True,
+    **options: Any,
 ) -> None:
-    """Run a scenario with nodes that serve, or were not started; stop what runs."""
+    """Run a scenario with nodes that serve, or were not started; stop what runs.
+
+    Args:
+        options: of the `NodeCluster`.
+    """
     unhandled: list[dict[str, Any]] = []
 
     async def run() -> None:
-        cluster = NodeCluster(directory, count, seed)
+        cluster = NodeCluster(directory, count, seed, **options)
         async with asyncio.timeout(_LONGEST_S):
             try:
                 if starts:
