@@ -128,7 +128,8 @@ def frame_head(
 
 
 def _length_check(size: int) -> int:
-    return crc32c(_LENGTH.pack(size)) & 0xFFFF
+    crc: int = crc32c(_LENGTH.pack(size))
+    return crc & 0xFFFF
 
 
 class PeerFrameReader:

@@ -119,6 +119,8 @@ class SimulatedNetwork:
         self.rng = scene.random("network")
         self._hosts: dict[str, _Host] = {}
         self._cuts: dict[Way, int] = {}
+        # Called when ways are about to be cut.
+        self.on_cut: list[Callable[[], None]] = []
         self._slow: dict[Way, Weather] = {}
         # What waits for a way, or a host, to be open again.
         self._waiting: dict[Way, deque[Callable[[], None]]] = {}
@@ -158,6 +160,8 @@ class SimulatedNetwork:
 
     def cut(self, ways: Iterable[tuple[str, str]], duration_s: float) -> None:
         """Carry nothing from one host to another for a while."""
+        for hear in list(self.on_cut):
+            hear()
         cut = [Way(*way) for way in ways]
         for way in cut:
             self._cuts[way] = self._cuts.get(way, 0) + 1
@@ -194,6 +198,11 @@ class SimulatedNetwork:
             for each in (transport, transport.peer):
                 if each is not None:
                     each.lost(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+
+    @property
+    def has_cuts(self) -> bool:
+        """True if any way is cut."""
+        return any(self._cuts.values())
 
     def heal(self, hosts: Iterable[str] | None = None) -> None:
         """From here on everything arrives soon, between these hosts or all."""

@@ -6,6 +6,7 @@ do without it: so whatever goes wrong then is the fault of the nodes.
 """
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -155,17 +156,24 @@ class Operator:
             self.lose_disk(machine)
 
     def twin(self, machine: Machine, disk: SimulatedDisk) -> None:
-        """Start a copy of a machine's disk on another one, for a while."""
-        if self._scene.healed:
+        """Start a copy of a machine's disk on another one, while the nodes reach each other: those
+        that do not reach the first one would take the copy for it, and might be a majority with it.
+        """
+        network = self._cluster.network
+        if self._scene.healed or network.has_cuts:
             return
         number = max(self._cluster.machines) + 1
         copy = self._cluster.add(number)
         copy.put_back(disk, None)
         copy.suspect = True
         self._cluster.switch_on(copy)
-        self._scene.loop.outside(_ADMITTED_S, self._end_twin, copy, machine)
+        end = partial(self._end_twin, copy, machine)
+        network.on_cut.append(end)
+        self._scene.loop.outside(_ADMITTED_S, end)
 
     def _end_twin(self, copy: Machine, machine: Machine) -> None:
+        if copy.retired or machine.retired:
+            return
         if copy.ready:  # it was admitted, while the other one could not be reached
             copy, machine = machine, copy
         copy.retired = True
