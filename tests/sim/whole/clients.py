@@ -25,6 +25,8 @@ __all__ = ["Clients", "records_of"]
 
 _MARKS = "mark"
 _MARK_S = 20.0
+_FIRST_TOPIC = 0.3
+"""Probability that a call creates a topic while none is known: little can be asked for without."""
 _CONFIG: dict[str, tuple[str | None, ...]] = {
     "segment_bytes": ("1000", "20000", None),
     "retention_ms": ("-1", None),
@@ -97,6 +99,8 @@ class Clients:
         if machine is not None:
             kinds = self._habits.kinds
             what = self._rng.choices(list(kinds), list(kinds.values()))[0]
+            if not self._audits.topics_seen and self._rng.random() < _FIRST_TOPIC:
+                what = "create"
             self.call(client, machine, what)
         if client.open < self._habits.open_max:
             self._later(client)
@@ -130,6 +134,14 @@ class Clients:
                     self._ask_ranges(client, machine, topic)
             self._list(client, machine)
         return self._calls.all[begun:]
+
+    def nudge(self, machines: Sequence[Machine]) -> None:
+        """Have each node write to some raft groups, whatever comes of it."""
+        client = _Client(_MARKS)
+        for machine in machines:
+            self._create(client, machine)
+            for partition in self._all_partitions():
+                self._append_to(client, machine, partition)
 
     def _all_partitions(self) -> list[TopicPartition]:
         seen = self._audits.topics_seen

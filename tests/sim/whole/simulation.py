@@ -29,6 +29,7 @@ __all__ = ["PATIENCE_S", "Outcome", "Simulation"]
 PATIENCE_S = 60.0
 """Virtual time within which a healed cluster answers everything and all nodes are equal."""
 _STEP_S = 0.2
+_STEPS_OF_A_NUDGE = 25
 
 
 class Outcome(NamedTuple):
@@ -104,16 +105,20 @@ class Simulation:
         self._verdict = Verdict(cluster)
         cluster.start()
         rng = scene.random("faults")
-        faults = draw_faults(rng, swarm.faults, swarm.faults_count, swarm.faults_from_s, swarm.duration_s)
-        self.faults = [fault for fault in faults if fault.number not in self._skipped]
         if swarm.formation.anew:
             await self._make_anew()
         for number in range(swarm.formation.joins):
             scene.loop.outside(rng.uniform(0.0, 1.0 + 2.0 * number), self._operator.add)
-        for fault in self.faults:
-            scene.loop.outside(fault.at, self._trouble.happen, fault)
         cluster.clients.start()
         self._keeper()
+        if swarm.faults_from_s:
+            await self._ready()
+        faults = draw_faults(rng, swarm.faults, swarm.faults_count, swarm.faults_from_s, swarm.duration_s)
+        self.faults = [
+            fault._replace(at=scene.now + fault.at) for fault in faults if fault.number not in self._skipped
+        ]
+        for fault in self.faults:
+            scene.loop.outside(fault.at - scene.now, self._trouble.happen, fault)
         await asyncio.sleep(swarm.duration_s)
         self._heal()
         await self._settle("after healing")
@@ -131,10 +136,7 @@ class Simulation:
         """
         cluster = self._cluster
         self._operator.add()
-        for _ in range(round(PATIENCE_S / _STEP_S)):
-            await asyncio.sleep(_STEP_S)
-            if all(each.ready for each in cluster.ordinary()):
-                break
+        await self._ready()
         *first, stranger = cluster.ordinary()
         stranger.stranger = True
         for machine in first:
@@ -142,6 +144,14 @@ class Simulation:
         cluster.watches.start_over()
         for machine in first:
             cluster.switch_on(machine)
+
+    async def _ready(self) -> None:
+        """Wait until all nodes are ready, as they are without faults."""
+        for _ in range(round(PATIENCE_S / _STEP_S)):
+            await asyncio.sleep(_STEP_S)
+            if all(each.ready for each in self._cluster.ordinary()):
+                return
+        raise ClusterFailure(f"not ready within {PATIENCE_S} s: {self._unsettled()}")
 
     def _keeper(self) -> None:
         """Start what has ended by itself."""
@@ -170,9 +180,11 @@ class Simulation:
         something, and wait again.
         """
         marks: list[Call] = []
-        for _ in range(round(PATIENCE_S / _STEP_S)):
+        for step in range(round(PATIENCE_S / _STEP_S)):
             await asyncio.sleep(_STEP_S)
             if self._unsettled():
+                if not step % _STEPS_OF_A_NUDGE and self._is_led_by_a_broken_one():
+                    self._cluster.clients.nudge(self._verdict.healthy())
                 continue
             if marks:
                 self._verdict.check_marks(marks)
@@ -180,6 +192,13 @@ class Simulation:
                 return
             marks = self._cluster.clients.mark(self._verdict.healthy())
         raise ClusterFailure(f"{when}, not within {PATIENCE_S} s: {self._unsettled()}")
+
+    def _is_led_by_a_broken_one(self) -> bool:
+        """True if a broken machine leads a raft group: by writes alone it finds that its disk is
+        slow.
+        """
+        leaders = map(self._cluster.leader, self._cluster.raft_groups())
+        return any(leader is not None and leader.broken for leader in leaders)
 
     def _unsettled(self) -> str:
         """The first thing that is not as it should be yet, empty if all is."""

@@ -27,6 +27,7 @@ class Ears(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport
         self.heard = b""
+        self.pieces = 0
         self.ended: Exception | str | None = ""
         self.writable = True
 
@@ -36,6 +37,7 @@ class Ears(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard += data
+        self.pieces += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = exc
@@ -228,6 +230,17 @@ def test_a_process_that_does_not_read_stops_its_sender(play: Play) -> None:
         assert len(pair.server.heard) == 200_000
 
     play(story, Weather((0.001, 0.002), window_bytes=10_000))
+
+
+def test_pieces_do_not_become_ever_smaller(play: Play) -> None:
+    async def story(pair: Pair) -> None:
+        await pair.open()
+        pair.write(bytes(1_000_000))
+        await asyncio.sleep(60)
+        assert len(pair.server.heard) == 1_000_000
+        assert pair.server.pieces < 3000
+
+    play(story, Weather((0.001, 0.002), window_bytes=4000))
 
 
 def test_reading_may_be_paused(play: Play) -> None:

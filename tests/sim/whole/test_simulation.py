@@ -15,9 +15,9 @@ from tests.sim.whole.rules import RULES, switched_off
 from tests.sim.whole.seeds import failure_of, run_seed
 from tests.sim.whole.simulation import Simulation
 
-ONE_SEED = 3
-FEW_SEEDS = [range(begin, begin + 3) for begin in range(2, 14, 3)]
-SEEDS = range(14, 164)
+ONE_SEED = 1
+FEW_SEEDS = [range(begin, begin + 3) for begin in range(2, 11, 3)]
+SEEDS = range(11, 161)
 
 
 def run_twice(seeds: Iterable[int]) -> Counter[str]:
@@ -42,7 +42,7 @@ def test_a_seed_loses_repeats_and_changes_nothing() -> None:
 def test_few_seeds_lose_repeat_and_change_nothing(seeds: range) -> None:
     counts = run_twice(seeds)
     for what in ("calls ok", "entries committed", "leaders", "marks", "records appended", "records fetched"):
-        assert counts[what] >= 1, what
+        assert counts[what] >= 20, what
 
 
 @pytest.mark.slow

@@ -175,10 +175,12 @@ class SimulatedTransport(asyncio.Transport):
             self._wait_arrival()
 
     def _send(self) -> None:
-        """Give the kernel what the window has room for."""
+        """Give the kernel what the window has room for; as TCP does, not in ever smaller pieces."""
         window = self._network.weather.window_bytes
         while self._buffer and self._unacknowledged < window:
             size = min(window - self._unacknowledged, _PACKET_BYTES)
+            if self._unacknowledged and size < min(window // 4, len(self._buffer[0])):
+                return
             data = self._buffer.popleft()
             if len(data) > size:
                 self._buffer.appendleft(data[size:])

@@ -136,7 +136,12 @@ class Trouble:
 
     def _slow_down(self, machine: Machine, slow_s: float, duration_s: float) -> None:
         machine.slow_s = slow_s
-        self._scene.loop.outside(duration_s, setattr, machine, "slow_s", 0.0)
+
+        def end() -> None:
+            if not machine.broken:
+                machine.slow_s = 0.0
+
+        self._scene.loop.outside(duration_s, end)
 
     def _full_disk(self, rng: Random) -> None:
         machine = self._some(rng, 0.5)

@@ -42,6 +42,8 @@ class Verdict:
                 peers = None if machine.node is None else machine.node.peers
                 waits = "" if peers is None else f", waits for: {peers.waiting_for}"
                 yield f"{machine} is not ready: {machine.refusal}{waits}{cluster.describe(METADATA_GROUP)}"
+            elif machine.node is not None and machine.node.blocked is not None:
+                yield f"{machine} takes no records yet: {machine.node.blocked}"
             if machine.busy_until > cluster.scene.now:
                 yield f"the disk of {machine} was slow"
         for raft_group in cluster.raft_groups():
