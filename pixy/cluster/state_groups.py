@@ -12,12 +12,12 @@ from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
 from pixy.cluster.node_log import NodeLog
 from pixy.cluster.nodes import FIRST_NODE
-from pixy.cluster.raft_group import Apply
+from pixy.cluster.raft_group import Apply, RaftGroup
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import StateMachine, StateReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.cluster.state_group_recovery import recover_state_group
-from pixy.errors import CorruptData
+from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, HardState
 
 __all__ = ["GROUPS_COUNT", "StateGroups"]
@@ -115,8 +115,8 @@ class StateGroups:
                 this node has it; None if there are none.
 
         Raises:
-            DataDirectoryError, CorruptData: a file cannot be used, or entries are missing from the
-                journal.
+            DataDirectoryError: the node has others, and no way to them; or as `CorruptData`.
+            CorruptData: a file cannot be used, or entries are missing from the journal.
         """
 
         async def restored(raft_group: int, name: str, machine: StateMachine) -> StateReplica:
@@ -131,6 +131,8 @@ class StateGroups:
         self.metadata_replica = await restored(METADATA_GROUP, "metadata", self.metadata)
         if start_peers is not None:
             await start_peers()
+        else:
+            _check_alone(self.metadata_replica.group, node_log.driver.node_id)
         await catch_up([self.metadata_replica])
         for number in range(self.metadata.groups_count or GROUPS_COUNT):
             state = GroupsState()
@@ -146,3 +148,12 @@ class StateGroups:
         self.sweep()
         if start_peers is None:
             self._deleted_topic_ids = self.deleted_topic_ids()
+
+
+def _check_alone(metadata: RaftGroup, node_id: int) -> None:
+    members = metadata.storage.conf_state.members
+    if {*members} != {node_id}:
+        raise DataDirectoryError(
+            f"node {node_id} belongs to a cluster of several nodes, and cannot be reached by them: set peer_addr, which is "
+            "empty or used by another process"
+        )

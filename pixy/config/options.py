@@ -882,7 +882,7 @@ class Config:
     peer_addr: str = _text(
         "127.0.0.1:19094",
         "Address and port for the other nodes of embedded clusters. Port 0 picks a free port; "
-        "empty: the node is alone, and no other can join it.",
+        "empty: the node is alone, and no other can join it; one that has others does not start.",
         effect=EMBEDDED_ONLY,
     )
     data_dir: str = _text(

@@ -15,6 +15,7 @@ from pixy.cluster.node_log import LogPeers
 from pixy.cluster.relays import Relays
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import (
+    DataDirectoryError,
     DeadlineExceeded,
     FailedPrecondition,
     OffsetOutOfRange,
@@ -622,3 +623,27 @@ def test_a_node_that_joins_dials_nobody_who_has_left(tmp_path: Path, monkeypatch
         assert joined.node.metadata.nodes[left].lost
 
     run_cluster(scenario, tmp_path)
+
+
+def test_a_node_of_several_does_not_start_without_an_address_for_the_others(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        for number in (1, 2):
+            await cluster[number].stop()
+            with pytest.raises(DataDirectoryError, match="set peer_addr, which is empty or used by another"):
+                await cluster[number].begin(has_peers=False)
+            await cluster[number].stop()
+        await asyncio.gather(*(cluster[number].start() for number in (1, 2)))
+        assert await cluster[1].append(b"value") == 0
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_that_is_alone_needs_no_address_for_others(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].stop()
+        await cluster[1].begin(has_peers=False)
+        assert await cluster[1].append(b"value") == 0
+
+    run_cluster(scenario, tmp_path, 1)

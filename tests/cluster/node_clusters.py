@@ -74,8 +74,12 @@ class ClusterNode:
         """Host of the node."""
         return host_of(self.number)
 
-    async def begin(self) -> None:
-        """Start a process; it may wait for other nodes yet."""
+    async def begin(self, *, has_peers: bool = True) -> None:
+        """Start a process; it may wait for other nodes yet.
+
+        Args:
+            has_peers: False for one without a peer address.
+        """
         self._lives += 1
         cluster = self.cluster
         seed = f"{cluster.seed} {self.number} {self._lives}"
@@ -88,7 +92,7 @@ class ClusterNode:
             self.clock,
             self._node_options(Random(f"ids {seed}").randbytes, InlineWorker),
             self.faults.append,
-            self._peers.channel,
+            self._peers.channel if has_peers else None,
         )
         self.backend = EmbeddedBackend(self.node)
         await self.backend.start()
