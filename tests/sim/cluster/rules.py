@@ -126,11 +126,11 @@ RULES: dict[str, Rule] = {
     ),
     "a payload that was forwarded is not changed": Rule(
         [patch.object(Proposals, "_retry", broken.retry_in_place)],
-        seed=13,
+        seed=16,
         focus=_late_packets,
     ),
     "an offset is that behind the tail": Rule(
-        [patch.object(PartitionReplica, "lead", broken.lead_without_tail)], seed=1, focus=aimed(*_ELECTIONS)
+        [patch.object(PartitionReplica, "lead", broken.lead_without_tail)], seed=4, focus=aimed(*_ELECTIONS)
     ),
     "a snapshot has the rows": Rule(
         [patch.object(replicas, "checkpoint_record", broken.without_rows)], seed=2
@@ -154,7 +154,7 @@ RULES: dict[str, Rule] = {
     ),
     "a log reset leaves no older entry": Rule(
         [patch.object(RaftStorage, "reset", broken.reset_before_tail)],
-        seed=5,
+        seed=116,
         focus=aimed(FaultKind.ISOLATE_LEADER, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
     "a log reset outlives its journal file": Rule(
