@@ -38,8 +38,8 @@ from pixy.backend.remote_leaders import RemoteLeaders
 from pixy.backend.remote_partitions import RemotePartitions
 from pixy.backend.topic_descriptions import TopicDescriptions
 from pixy.backend.topic_observer import TopicObserver
-from pixy.cluster import ClusterStatus, Coordinator, Node, PartitionReplica, RemotePartition
-from pixy.errors import PixyError, ShuttingDown, Unavailable
+from pixy.cluster import ClusterStatus, Coordinator, Node, PartitionReplica, RemotePartition, reasons_to_keep
+from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
 from pixy.tasks import Tasks
@@ -94,7 +94,7 @@ class EmbeddedBackend:
     @property
     def fault(self) -> str:
         if self._start.is_over and self._node.has_left:
-            return "this node has left the cluster: stop it"
+            return "this node was removed from the cluster"
         return self._start.fault or self._node.leaders.reason
 
     def watch(self, on_change: Callable[[], None]) -> None:
@@ -365,6 +365,10 @@ class EmbeddedBackend:
         return await self._node.status()
 
     async def remove_node(self, node_id: int) -> None:
+        self._check_running()
+        reasons = reasons_to_keep(await self._node.status(), node_id)
+        if reasons:
+            raise FailedPrecondition(f"node {node_id} is needed: {'; '.join(reasons)}")
         self._check_running()
         await self._node.commands.remove_node(node_id)
 

@@ -358,12 +358,13 @@ class Backend(StagedWrites, Protocol):
         """
 
     async def remove_node(self, node_id: int) -> None:
-        """Take a node out of the cluster for good; durable on return.
+        """Take a node out of the cluster for good; durable on return. It is needed until
+        `cluster_status` does not list it any more.
 
         Raises:
             NotFound: there is no such node.
-            FailedPrecondition: it has the only replica of a partition, or is the only node; or a
-                Kafka cluster.
+            FailedPrecondition: it has the only replica of a partition, is needed for a majority, or
+                is the only node; or a Kafka cluster.
         """
 
     async def forget_node(self, node_id: int) -> None:

@@ -17,8 +17,33 @@ if TYPE_CHECKING:
 __all__ = ["cluster"]
 
 _WATCH_S = 2.0
+_LEAVE_S = 0.5
 _FAILED = 1
 _CLOCK_SHOWN_MS = 100
+
+
+_NODE_MAX = (1 << 31) - 1
+_SELF = 0
+"""The node that answers, in place of an id."""
+
+
+class _NodeId(click.ParamType["int"]):
+    """The id of a node; with `or_self` also `self`, as `_SELF`."""
+
+    name = "node"
+
+    def __init__(self, *, or_self: bool = False) -> None:
+        self._or_self = or_self
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if self._or_self and value == "self":
+            return _SELF
+        if isinstance(value, int):
+            return value
+        if value.isdecimal() and 1 <= int(value) <= _NODE_MAX:
+            return int(value)
+        others = ", or self" if self._or_self else ""
+        raise click.BadParameter(f"{value!r} is not the id of a node, a number from 1 on{others}", ctx, param)
 
 
 @click.group()
@@ -34,9 +59,10 @@ cluster.add_command(recover)
 @click.option("--all", "every", is_flag=True, help="Show all partitions, not only those with a problem.")
 @click.option(
     "--safe-to-stop",
-    type=click.IntRange(min=1),
+    type=_NodeId(or_self=True),
     metavar="NODE",
-    help="Tell only if this node can be stopped without a failed call. With --watch: wait until it can.",
+    help="Tell only if this node can be stopped without a failed call; self: the node that answers. With --watch: "
+    "wait until it can.",
 )
 @client_command
 @click.pass_context
@@ -61,15 +87,16 @@ def status(
 
 
 @cluster.command()
-@click.argument("node", type=click.IntRange(min=1))
+@click.argument("node", type=_NodeId())
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_command
 def remove(connection: DaemonConnection, node: int, yes: bool) -> None:
     """Take NODE out of the cluster for good.
 
-    Its raft groups get other members first. Afterwards it can be stopped, and its data directory
-    can join no more. Refused while it has the only replica of a partition. Asks for confirmation;
-    without a terminal, --yes is required. With --json an object: node.
+    Returns when its raft groups have other voters, and it can be stopped; its data directory can
+    join no more. Refused while it has the only replica of a partition, or is needed for a majority
+    because others are down. Asks for confirmation; without a terminal, --yes is required. With
+    --json an object: node.
     """
     from pixy.proto import pixy_cluster_pb2
 
@@ -78,11 +105,15 @@ def remove(connection: DaemonConnection, node: int, yes: bool) -> None:
     request = pixy_cluster_pb2.RemoveNodeRequest(cluster=connection.cluster, node_id=node)
     with connection.open_cluster() as stub:
         stub.RemoveNode(request, timeout=connection.timeout)
-    _print_done(connection, "removed", node)
+    if not connection.as_json:
+        print_line(f"removed node {node}")
+    _wait_until_left(connection, node)
+    if connection.as_json:
+        print_json({"node": node})
 
 
 @cluster.command()
-@click.argument("node", type=click.IntRange(min=1))
+@click.argument("node", type=_NodeId())
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_command
 def forget(connection: DaemonConnection, node: int, yes: bool) -> None:
@@ -100,14 +131,34 @@ def forget(connection: DaemonConnection, node: int, yes: bool) -> None:
     request = pixy_cluster_pb2.ForgetNodeRequest(cluster=connection.cluster, node_id=node)
     with connection.open_cluster() as stub:
         stub.ForgetNode(request, timeout=connection.timeout)
-    _print_done(connection, "forgot", node)
-
-
-def _print_done(connection: DaemonConnection, done: str, node: int) -> None:
     if connection.as_json:
         print_json({"node": node})
     else:
-        print_line(f"{done} node {node}")
+        print_line(f"forgot node {node}")
+
+
+def _wait_until_left(connection: DaemonConnection, node: int) -> None:
+    """Return once no raft group has a node as a member any more, whatever fails meanwhile."""
+    told = False
+    while True:
+        try:
+            found = _status_of(connection)
+        except CallFailed as error:
+            report_error(str(error))
+            time.sleep(_WATCH_S)
+            continue
+        if not found.not_ready and not any(_has(group, node) for group in found.groups):
+            break
+        if not told and not connection.as_json:
+            print_line("its raft groups get other voters; do not stop it yet")
+        told = True
+        time.sleep(_LEAVE_S)
+    if told and not connection.as_json:
+        print_line(f"node {node} can be stopped")
+
+
+def _has(group: "RaftGroupStatus", node: int) -> bool:
+    return node in (*group.voters, *group.learners, *group.voters_outgoing)
 
 
 def _status_of(connection: DaemonConnection) -> "StatusResponse":
@@ -146,7 +197,10 @@ def _tell_safety(connection: DaemonConnection, node_id: int, *, watch: bool) -> 
                 report_error(str(error))
             told = str(error)
         else:
-            node = next((node for node in found.nodes if node.node_id == node_id), None)
+            wanted = node_id or found.node_id
+            if not wanted:
+                raise CallFailed("the node that answers belongs to no cluster yet")
+            node = next((node for node in found.nodes if node.node_id == wanted), None)
             if node is None:
                 raise CallFailed(f"the cluster has no node {node_id}")
             reasons = "\n".join(node.reasons_to_stay)
@@ -212,11 +266,14 @@ def _node_row(node: "NodeStatus", own: int) -> list[object]:
 
 
 def _state_of(node: "NodeStatus", own: int) -> str:
-    if node.up:
-        if node.through:
-            return f"up, through {node.through}"
-        return "up, answers" if node.node_id == own else "up"
-    return f"down for {node.silent_ms / 1000:.0f}s" if node.HasField("silent_ms") else "down"
+    state = "up" if node.up else "down"
+    if not node.up and node.HasField("silent_ms"):
+        state = f"down for {node.silent_ms / 1000:.0f}s"
+    if node.removed:
+        state += ", removed"
+    if node.through:
+        state += f", through {node.through}"
+    return f"{state}, answers" if node.node_id == own else state
 
 
 def _is_shown(group: "RaftGroupStatus") -> bool:
@@ -268,6 +325,7 @@ def _json_of(found: "StatusResponse") -> dict[str, Any]:
                 "silent_ms": node.silent_ms if node.HasField("silent_ms") else None,
                 "clock_offset_ms": node.clock_offset_ms,
                 "problem": node.problem,
+                "removed": node.removed,
                 "reasons_to_stay": list(node.reasons_to_stay),
             }
             for node in found.nodes

@@ -23,6 +23,7 @@ from pixy.cluster.status import (
     NodeStatus,
     RaftGroupStatus,
     problems,
+    reasons_to_keep,
     safe_to_stop,
 )
 from pixy.cluster.status_messages import decode_status, encode_status
@@ -66,6 +67,7 @@ __all__ = [
     "misplaced_batch",
     "problems",
     "published_records",
+    "reasons_to_keep",
     "replicas_in_sync",
     "safe_to_stop",
     "split_checkpoint",

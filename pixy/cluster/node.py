@@ -382,8 +382,9 @@ class Node:
         return None if self._starting else self.partitions.find_group(raft_group)
 
     def _ticked(self) -> None:
-        if not self._starting:
+        if not self._starting and self.peers is not None:
             self.leaders.look(self.state_groups.metadata_replica.group, self.unreachable)
+            self.peers.leave_gone()
 
     def unreachable(self) -> list[int]:
         """Ids of the nodes that cannot be reached."""

@@ -10,7 +10,7 @@ It wires `cluster_search`, `members`, `failover`, `leader_placement`, `membershi
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import structlog
@@ -24,7 +24,7 @@ from pixy.cluster.leader_placement import LeaderPlacement
 from pixy.cluster.members import Members
 from pixy.cluster.membership_keeper import MembershipKeeper
 from pixy.cluster.node_log import LogPeers, NodeLog
-from pixy.cluster.nodes import FEATURE_LEVEL, FIRST_NODE, NodeInfo
+from pixy.cluster.nodes import FEATURE_LEVEL, FIRST_NODE, NodeInfo, why_left
 from pixy.cluster.peer_messages import (
     Forwarded,
     MessageKind,
@@ -61,6 +61,7 @@ Handler = Callable[[int, bytes], Awaitable[bytes]]
 _HAND_OVER_S = 2.0
 _HAND_OVER_STEP_S = 0.02
 _BEAT_EVERY_TICKS = 5
+_LOOK_EVERY_TICKS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,8 @@ class NodePeers:
         self._ticker = Ticker(self._tick, self._on_pause)
         self._ticks = 0
         self._up_since: dict[int, float] = {}
+        # Removed nodes that no raft group here has as a member any more, nor ever will.
+        self._gone: set[int] = set()
         self.stopping = False
         hooks = PeerHooks(
             hello=self._hello,
@@ -183,6 +186,9 @@ class NodePeers:
         """
         if self.waiting_for or not self._node_id:
             return self.waiting_for or "the node is starting"
+        own = self._groups.metadata.nodes.get(self._node_id)
+        if own is not None and own.removed:
+            return why_left(own)
         troubles = (self.channel.trouble(each.node_id) for each in self.members)
         trouble = next(filter(None, troubles), "")
         return f"the node is catching up with its cluster{trouble and f': {trouble}'}"
@@ -205,7 +211,7 @@ class NodePeers:
             self.channel,
             self.relays,
             node_log.peer_starts,
-            lambda: groups.metadata.nodes,
+            self._nodes,
             self._clock,
             self._on_lost,
         )
@@ -231,7 +237,7 @@ class NodePeers:
         self._node_id = self._driver.node_id
         for node_id, address in self._search.addresses.items():
             self.members.add_address(node_id, address)
-        self.members.set_nodes(self._groups.metadata.nodes)
+        self.members.set_nodes(self._nodes())
         self._ticker.start()
         self._serving.start()
         if self._node_id != FIRST_NODE and not list(self.members):
@@ -293,10 +299,32 @@ class NodePeers:
         self._search.stop()
         await self.channel.stop()
 
-    def nodes_changed(self, nodes: Mapping[int, NodeInfo]) -> None:
+    def nodes_changed(self) -> None:
         """Metadata has other nodes than before."""
         if self._node_id:
-            self.members.set_nodes(nodes)
+            self.members.set_nodes(self._nodes())
+
+    def leave_gone(self) -> None:
+        """Close the connections to removed nodes that are members of no raft group here any more;
+        called at each tick, once all raft groups are restored.
+        """
+        if self._ticks % _LOOK_EVERY_TICKS:
+            return
+        for node_id, node in self._groups.metadata.nodes.items():
+            if (
+                node.removed
+                and node_id not in self._gone
+                and not any(
+                    node_id in each.storage.conf_state.members for each in self._driver.groups.values()
+                )
+            ):
+                self._gone.add(node_id)
+                self.nodes_changed()
+
+    def _nodes(self) -> dict[int, NodeInfo]:
+        """The nodes that metadata knows; those that are gone count as lost."""
+        nodes = self._groups.metadata.nodes
+        return {id: replace(node, lost=True) if id in self._gone else node for id, node in nodes.items()}
 
     def is_clock_certain(self) -> bool:
         """True while the clock of this node is near those of the others."""

@@ -13,7 +13,15 @@ from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.relays import Relays
 from pixy.cluster.state_groups import StateGroups
-from pixy.cluster.status import ClusterStatus, MemberState, MemberStatus, NodeStatus, RaftGroupStatus, merged
+from pixy.cluster.status import (
+    ClusterStatus,
+    MemberState,
+    MemberStatus,
+    NodeStatus,
+    RaftGroupStatus,
+    merged,
+    without_gone,
+)
 from pixy.cluster.status_messages import decode_status, encode_status
 from pixy.errors import PixyError
 from pixy.proto.pixy_cluster_pb2 import StatusResponse
@@ -58,7 +66,9 @@ class StatusReports:
         self._loop = asyncio.get_running_loop()
 
     def own(self) -> ClusterStatus:
-        """Status as far as this node knows it; without raft groups until it has started."""
+        """Status as far as this node knows it, with all nodes that were ever removed; without raft
+        groups until it has started.
+        """
         not_ready = self._not_ready()
         if not_ready:
             return ClusterStatus(self._cluster_id, self._nodes(), (), (), not_ready)
@@ -74,11 +84,11 @@ class StatusReports:
         """Status with what the other nodes know of raft groups."""
         own = self.own()
         if self._peers is None or self._not_ready():
-            return own
+            return without_gone(own)
         relays = self._peers.relays
         reached = [each.node_id for each in self._peers.members if relays.through(each.node_id) is not None]
         answers = await asyncio.gather(*(self._ask(relays, node_id) for node_id in reached))
-        return merged(own, [answer for answer in answers if answer is not None])
+        return without_gone(merged(own, [answer for answer in answers if answer is not None]))
 
     async def answer(self, _: int, __: bytes) -> bytes:
         """Answer another node that asks."""
@@ -93,7 +103,7 @@ class StatusReports:
         return decode_status(StatusResponse.FromString(answer))
 
     def _nodes(self) -> tuple[NodeStatus, ...]:
-        """The nodes that have not left the cluster."""
+        """The nodes that are not lost."""
         peers = self._peers
         if peers is None:
             own = NodeStatus(
@@ -101,7 +111,7 @@ class StatusReports:
             )
             return (self._judged(own),)
         nodes = sorted(self._state_groups.metadata.nodes.values(), key=lambda node: node.node_id)
-        return tuple(self._judged(self._node(node, peers)) for node in nodes if not node.removed)
+        return tuple(self._judged(self._node(node, peers)) for node in nodes if not node.lost)
 
     def _judged(self, node: NodeStatus) -> NodeStatus:
         blocked = self._blocked() if node.is_self else ""
@@ -125,6 +135,7 @@ class StatusReports:
             clock_offset_ms=0 if member is None else member.clock_offset_ms,
             problem=peers.members.refused.get(node.node_id, ""),
             through=0 if through in (node.node_id, None) else through,
+            removed=node.removed,
         )
 
     def _raft_groups(self) -> tuple[RaftGroupStatus, ...]:

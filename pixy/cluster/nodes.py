@@ -6,7 +6,7 @@ its data directory is recognized.
 
     registered    has replicas, and gets new ones
     removed       leaves, for good: its raft groups need it until their configurations are without
-                  it, so it may start again meanwhile
+                  it, so it may start again meanwhile; then it is refused as well
     lost          forgotten with its data: removed, and refused whenever it comes
 
 Each start of a node is a command, before the node takes part in anything:
@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from pixy.errors import FailedPrecondition, NotFound, PixyError
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
 
-__all__ = ["FEATURE_LEVEL", "FIRST_NODE", "NodeInfo", "NodeTable", "node_record", "why_refused"]
+__all__ = ["FEATURE_LEVEL", "FIRST_NODE", "NodeInfo", "NodeTable", "node_record", "why_left", "why_refused"]
 
 FIRST_NODE = 1
 """The node that makes the cluster."""
@@ -110,7 +110,7 @@ class NodeTable:
             return FailedPrecondition("a node without a secret cannot join")
         known = next((node for node in self.nodes.values() if node.secret == command.secret), None)
         if known is not None and known.removed:
-            return FailedPrecondition(_left(known))
+            return FailedPrecondition(why_left(known))
         if known is not None and command.incarnation <= known.incarnation:
             return known.node_id
         refusal = self._refusal_of_level(command)
@@ -231,7 +231,7 @@ def why_refused(known: NodeInfo, secret: bytes, incarnation: int, process: bytes
     """
     name = f"node {known.node_id}"
     if known.lost:
-        return _left(known)
+        return why_left(known)
     if known.secret not in (b"", secret):
         return f"{name} comes with another secret: two nodes have its id"
     if (incarnation, process) == (known.incarnation, known.process) or incarnation > known.incarnation:
@@ -242,5 +242,6 @@ def why_refused(known: NodeInfo, secret: bytes, incarnation: int, process: bytes
     )
 
 
-def _left(node: NodeInfo) -> str:
+def why_left(node: NodeInfo) -> str:
+    """Reason to refuse a node that has left the cluster."""
     return f"node {node.node_id} has left the cluster: with an empty data directory it can join as a new one"

@@ -136,7 +136,7 @@ class StateReactions:
             return
         self._nodes = self._metadata.nodes
         if self._peers is not None:
-            self._peers.nodes_changed(self._metadata.nodes)
+            self._peers.nodes_changed()
             self._warn_of_missing_replicas()
             self._loop.call_soon(self.nodes_seen)
         own = self._nodes.get(self._log.driver.node_id)

@@ -4,15 +4,21 @@ Pure. A node knows from its own connections which nodes are up, from its raft gr
 configurations, and of the groups that it leads how far each member is. `merged` puts together what
 all nodes know: the members of each group are taken from its leader.
 
-`problems` and `safe_to_stop` judge a status. A voter counts where it can confirm the next entry:
-its node is up, and it has all entries but the newest ones. While replication to it stands still,
-for a checkpoint or a copy, it does not count.
+`problems`, `safe_to_stop` and `reasons_to_keep` judge a status. A voter counts where it can confirm
+the next entry: its node is up, and it has all entries but the newest ones. While replication to it
+stands still, for a checkpoint or a copy, it does not count.
+
+A node that is removed leaves its raft groups one after the other. It is needed, and listed, as long
+as one of them has it as a member.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from pixy.cluster.membership import state_group_members
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 
 __all__ = [
     "CAUGHT_UP_ENTRIES",
@@ -23,7 +29,9 @@ __all__ = [
     "RaftGroupStatus",
     "merged",
     "problems",
+    "reasons_to_keep",
     "safe_to_stop",
+    "without_gone",
 ]
 
 CAUGHT_UP_ENTRIES = 1000
@@ -94,6 +102,10 @@ class RaftGroupStatus:
     voters_outgoing: tuple[int, ...] = ()
     members: tuple[MemberStatus, ...] = ()
 
+    def has(self, node_id: int) -> bool:
+        """True if a node is a member."""
+        return node_id in (*self.voters, *self.learners, *self.voters_outgoing)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
@@ -109,6 +121,7 @@ class NodeStatus:
         clock_offset_ms: its clock minus that of the reporting node.
         problem: reason why it is refused, cannot be reached, or writes no messages; empty for none.
         through: the node through which it is reached, 0 for a connection or none.
+        removed: it was removed from the cluster.
     """
 
     node_id: int
@@ -123,6 +136,7 @@ class NodeStatus:
     clock_offset_ms: int = 0
     problem: str = ""
     through: int = 0
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +145,7 @@ class ClusterStatus:
 
     Attributes:
         cluster_id: empty before it is formed.
-        nodes: those that have not left it, by id.
+        nodes: by id; of those that were removed the members of raft groups, and the reporting node.
         groups: its raft groups, by id.
         under_replicated: topics with fewer replicas than their `replication` and the number of
             nodes allow.
@@ -184,6 +198,18 @@ def merged(own: ClusterStatus, others: Iterable[ClusterStatus]) -> ClusterStatus
     )
 
 
+def without_gone(status: ClusterStatus) -> ClusterStatus:
+    """The status without the removed nodes that no raft group has as a member any more."""
+    nodes = [
+        node
+        for node in status.nodes
+        if not node.removed or node.is_self or any(group.has(node.node_id) for group in status.groups)
+    ]
+    ids = {node.node_id for node in nodes}
+    cut_links = [pair for pair in status.cut_links if ids.issuperset(pair)]
+    return replace(status, nodes=tuple(nodes), cut_links=tuple(cut_links))
+
+
 def _weight(group: RaftGroupStatus) -> tuple[int, bool, bool]:
     return group.term, bool(group.members), group.leader > 0
 
@@ -213,17 +239,39 @@ def safe_to_stop(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
     return tuple(f"{_groups(names)}: {reason}" for reason, names in stuck.items())
 
 
+def reasons_to_keep(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
+    """Reasons against the removal of a node: raft groups of which no majority of the voters that
+    they will have is up and caught up. Empty if it can leave all its groups.
+    """
+    remaining = [node.node_id for node in status.nodes if node.node_id != node_id and not node.removed]
+    up = {node.node_id for node in status.nodes if node.up}
+    stuck: dict[str, list[str]] = defaultdict(list)
+    for group in status.groups:
+        if not group.has(node_id):
+            continue
+        if group.raft_group < FIRST_PARTITION_GROUP:
+            voters = state_group_members(group.raft_group, remaining).voters
+        else:
+            voters = tuple(voter for voter in group.voters if voter != node_id)
+        reason = _unable(group, [voters], up) if voters else ""
+        if reason:
+            stuck[reason].append(group.name)
+    return tuple(f"{_groups(names)}: {reason}" for reason, names in stuck.items())
+
+
 def _reason_to_stay(group: RaftGroupStatus, node_id: int, up: set[int]) -> str:
     """Reason why a group needs a node; empty if it can do without."""
     configurations = [voters for voters in (group.voters, group.voters_outgoing) if node_id in voters]
-    if not configurations:
-        return ""
+    return _unable(group, configurations, up - {node_id}) if configurations else ""
+
+
+def _unable(group: RaftGroupStatus, configurations: Iterable[tuple[int, ...]], up: set[int]) -> str:
+    """Reason why a group could not decide with these configurations; empty if it could."""
     if not group.leader:
         return "no leader, so nobody knows which replicas are complete"
     if not group.members:
         return f"the leader, node {group.leader}, has not told which replicas are complete"
     rest = {member.node_id for member in group.members if member.caught_up and member.node_id in up}
-    rest.discard(node_id)
     for voters in configurations:
         left = [voter for voter in voters if voter in rest]
         if not _is_majority(left, voters):
@@ -251,13 +299,14 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
     for one, other in status.cut_links:
         yield f"{_no_connection(one, other)}, and go through other nodes"
     yield from _leaderless(status)
+    yield from _leaving(status)
     yield from _lagging(status)
     if status.under_replicated:
         yield (
             f"{_counted('topic', status.under_replicated)} {'has' if len(status.under_replicated) == 1 else 'have'} fewer "
             "replicas than `replication` asks for: made when the cluster had fewer nodes"
         )
-    if len(status.nodes) == 2:
+    if sum(not node.removed for node in status.nodes) == 2:
         yield "the cluster has two nodes: both must confirm each write, so the loss of either stops all writes"
 
 
@@ -291,6 +340,18 @@ def _leaderless(status: ClusterStatus) -> Iterator[str]:
         left = [voter for voter in voters if voter in up]
         few = f"{_of_voters(left, voters)} {'are' if len(left) > 1 else 'is'} up"
         yield f"no leader for {_groups(names)}: {'an election is due' if _is_majority(left, voters) else few}"
+
+
+def _leaving(status: ClusterStatus) -> Iterator[str]:
+    for node in status.nodes:
+        if node.removed and node.is_self:
+            yield f"this node was removed: it can be stopped when the others do not list node {node.node_id} any more"
+        elif node.removed:
+            names = [group.name for group in status.groups if group.has(node.node_id)]
+            yield (
+                f"node {node.node_id} was removed, and is a member of {_groups(names)} until other voters have taken over: "
+                "keep it running"
+            )
 
 
 def _lagging(status: ClusterStatus) -> Iterator[str]:

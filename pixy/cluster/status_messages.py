@@ -49,6 +49,7 @@ def _encode_node(node: NodeStatus) -> pb.NodeStatus:
         clock_offset_ms=node.clock_offset_ms,
         problem=node.problem,
         through=node.through,
+        removed=node.removed,
     )
 
 
@@ -66,6 +67,7 @@ def _decode_node(node: pb.NodeStatus, *, is_self: bool) -> NodeStatus:
         node.clock_offset_ms,
         node.problem,
         node.through,
+        node.removed,
     )
 
 

@@ -66,14 +66,15 @@ class ClusterServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RemoveNode(self, request, context):
-        """Takes a node out of the cluster for good. It has to be running, or its replicas have to be on
-        other nodes. When the call returns, the cluster does without it, and it can be stopped; its
-        data directory can join no more.
+        """Takes a node out of the cluster for good; its data directory can join no more. When the call
+        returns that is decided. Then its raft groups get other voters one after the other, some
+        seconds for all; it can be stopped when `Status` does not list it any more.
 
         Status codes:
         NOT_FOUND (5)            no such node;
-        FAILED_PRECONDITION (9)  the node has the only replica of a partition, which would be lost,
-        or it is the only node; or a Kafka cluster;
+        FAILED_PRECONDITION (9)  the node has the only replica of a partition, which would be lost;
+        without it a raft group would have no majority of voters that are
+        up and caught up; or it is the only node; or a Kafka cluster;
         UNAVAILABLE (14)         a majority of the nodes cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -47,14 +47,15 @@ class ClusterStub:
       FAILED_PRECONDITION (9)  a Kafka cluster.
     """
     RemoveNode: _grpc.UnaryUnaryMultiCallable[_pixy_cluster_pb2.RemoveNodeRequest, _pixy_cluster_pb2.RemoveNodeResponse]
-    """Takes a node out of the cluster for good. It has to be running, or its replicas have to be on
-    other nodes. When the call returns, the cluster does without it, and it can be stopped; its
-    data directory can join no more.
+    """Takes a node out of the cluster for good; its data directory can join no more. When the call
+    returns that is decided. Then its raft groups get other voters one after the other, some
+    seconds for all; it can be stopped when `Status` does not list it any more.
 
     Status codes:
       NOT_FOUND (5)            no such node;
-      FAILED_PRECONDITION (9)  the node has the only replica of a partition, which would be lost,
-                               or it is the only node; or a Kafka cluster;
+      FAILED_PRECONDITION (9)  the node has the only replica of a partition, which would be lost;
+                               without it a raft group would have no majority of voters that are
+                               up and caught up; or it is the only node; or a Kafka cluster;
       UNAVAILABLE (14)         a majority of the nodes cannot be reached.
     """
     ForgetNode: _grpc.UnaryUnaryMultiCallable[_pixy_cluster_pb2.ForgetNodeRequest, _pixy_cluster_pb2.ForgetNodeResponse]
@@ -79,14 +80,15 @@ class ClusterAsyncStub(ClusterStub):
       FAILED_PRECONDITION (9)  a Kafka cluster.
     """
     RemoveNode: _aio.UnaryUnaryMultiCallable[_pixy_cluster_pb2.RemoveNodeRequest, _pixy_cluster_pb2.RemoveNodeResponse]  # type: ignore[assignment]
-    """Takes a node out of the cluster for good. It has to be running, or its replicas have to be on
-    other nodes. When the call returns, the cluster does without it, and it can be stopped; its
-    data directory can join no more.
+    """Takes a node out of the cluster for good; its data directory can join no more. When the call
+    returns that is decided. Then its raft groups get other voters one after the other, some
+    seconds for all; it can be stopped when `Status` does not list it any more.
 
     Status codes:
       NOT_FOUND (5)            no such node;
-      FAILED_PRECONDITION (9)  the node has the only replica of a partition, which would be lost,
-                               or it is the only node; or a Kafka cluster;
+      FAILED_PRECONDITION (9)  the node has the only replica of a partition, which would be lost;
+                               without it a raft group would have no majority of voters that are
+                               up and caught up; or it is the only node; or a Kafka cluster;
       UNAVAILABLE (14)         a majority of the nodes cannot be reached.
     """
     ForgetNode: _aio.UnaryUnaryMultiCallable[_pixy_cluster_pb2.ForgetNodeRequest, _pixy_cluster_pb2.ForgetNodeResponse]  # type: ignore[assignment]
@@ -120,14 +122,15 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
         request: _pixy_cluster_pb2.RemoveNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pixy_cluster_pb2.RemoveNodeResponse, _abc.Awaitable[_pixy_cluster_pb2.RemoveNodeResponse]]:
-        """Takes a node out of the cluster for good. It has to be running, or its replicas have to be on
-        other nodes. When the call returns, the cluster does without it, and it can be stopped; its
-        data directory can join no more.
+        """Takes a node out of the cluster for good; its data directory can join no more. When the call
+        returns that is decided. Then its raft groups get other voters one after the other, some
+        seconds for all; it can be stopped when `Status` does not list it any more.
 
         Status codes:
           NOT_FOUND (5)            no such node;
-          FAILED_PRECONDITION (9)  the node has the only replica of a partition, which would be lost,
-                                   or it is the only node; or a Kafka cluster;
+          FAILED_PRECONDITION (9)  the node has the only replica of a partition, which would be lost;
+                                   without it a raft group would have no majority of voters that are
+                                   up and caught up; or it is the only node; or a Kafka cluster;
           UNAVAILABLE (14)         a majority of the nodes cannot be reached.
         """
 

@@ -150,6 +150,7 @@ async def test_the_status_is_printed_as_json(run_on: RunOnServer, served: FakeSe
         "silent_ms": 12_000,
         "clock_offset_ms": 0,
         "problem": "",
+        "removed": False,
         "reasons_to_stay": [],
     }
     assert found["nodes"][0]["silent_ms"] is None
@@ -213,6 +214,25 @@ async def test_safety_is_printed_as_json(run_on: RunOnServer) -> None:
     assert json.loads(result.stdout) == {"node": 2, "safe": True, "reasons": []}
 
 
+async def test_self_is_the_node_that_answers(run_on: RunOnServer, served: FakeServer) -> None:
+    assert (await run_on("status", "--safe-to-stop", "self")).stdout == "node 1 can be stopped\n"
+    served.backend.status = ClusterStatus(b"", (NodeStatus(0, "", is_self=True),), (), (), "waits for others")
+    result = await run_on("status", "--safe-to-stop", "self")
+    assert (result.exit_code, result.stderr) == (1, "pixy: the node that answers belongs to no cluster yet\n")
+
+
+@pytest.mark.parametrize("node", ["x", "0", "-1", "1.5", "99999999999", "", "self"])
+async def test_what_is_no_node_is_an_error_of_usage(run_on: RunOnServer, node: str) -> None:
+    for command in (("remove", "--yes", "--"), ("forget", "--yes", "--")):
+        result = await run_on(*command, node)
+        assert result.exit_code == 2
+        assert f"{node!r} is not the id of a node, a number from 1 on" in result.stderr
+    if node != "self":
+        result = await run_on("status", f"--safe-to-stop={node}")
+        assert result.exit_code == 2
+        assert "a number from 1 on, or self" in result.stderr
+
+
 async def test_an_unknown_node_is_an_error(run_on: RunOnServer) -> None:
     result = await run_on("status", "--safe-to-stop", "9")
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", "pixy: the cluster has no node 9\n")
@@ -251,6 +271,47 @@ async def test_a_node_is_removed_or_forgotten(run_on: RunOnServer, served: FakeS
     result = await run_on("forget", "3", "--yes", "--json")
     assert json.loads(result.stdout) == {"node": 3}
     assert served.backend.left == [("remove", 2), ("forget", 3)]
+
+
+class Leaving(FakeBackend):
+    """A cluster whose raft groups have a removed node for some time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def remove_node(self, node_id: int) -> None:
+        """Remove it; other voters come later."""
+
+    async def cluster_status(self) -> ClusterStatus:
+        self.asked += 1
+        if self.asked == 2:
+            return replace(WELL, nodes=(*NODES[:2], replace(NODES[2], removed=True)))
+        left = tuple(replace(each, voters=(1, 2), members=each.members[:2]) for each in WELL.groups)
+        if self.asked == 1:
+            return replace(WELL, nodes=NODES[:1], groups=(), not_ready="the node is starting")
+        return replace(WELL, nodes=NODES[:2], groups=left)
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+async def test_the_removal_ends_when_no_raft_group_has_the_node(flags: tuple[str, ...]) -> None:
+    async with serve_cluster(Leaving()) as served:
+        command = ["cluster", "remove", "3", "--yes", "--address", served.address, *flags]
+        result = await asyncio.to_thread(CliRunner().invoke, main, command)
+        assert isinstance(served.backend, Leaving)
+        assert served.backend.asked == 3
+    assert result.exit_code == 0
+    expected = (
+        '{"node": 3}\n'
+        if flags
+        else "removed node 3\nits raft groups get other voters; do not stop it yet\nnode 3 can be stopped\n"
+    )
+    assert result.stdout == expected
+
+
+async def test_a_removed_node_is_shown_so(run_on: RunOnServer, served: FakeServer) -> None:
+    served.backend.status = replace(WELL, nodes=(*NODES[:2], replace(NODES[2], removed=True)))
+    assert "   3  up, removed  10.0.0.3:19094" in (await run_on("status")).stdout
 
 
 @pytest.mark.parametrize("command", ["remove", "forget"])

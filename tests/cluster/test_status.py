@@ -11,7 +11,9 @@ from pixy.cluster.status import (
     RaftGroupStatus,
     merged,
     problems,
+    reasons_to_keep,
     safe_to_stop,
+    without_gone,
 )
 
 REPLICATING, CHECKPOINT, COPY = MemberState.REPLICATING, MemberState.CHECKPOINT, MemberState.COPY
@@ -238,6 +240,72 @@ def test_groups_that_only_others_have_are_added_in_order() -> None:
     whole = merged(cluster(group(5, "b-0")), [cluster(group(4, "a-0")), cluster(group(6, "c-0"))])
     assert [each.name for each in whole.groups] == ["a-0", "b-0", "c-0"]
     assert whole.nodes == WELL.nodes
+
+
+# --- nodes that were removed ----------------------------------------------------------------------
+
+LEAVING = replace(WELL, nodes=(node(1), node(2), replace(node(3), removed=True)))
+
+
+def test_a_removed_node_is_listed_as_long_as_a_group_has_it() -> None:
+    assert without_gone(LEAVING) == LEAVING
+    learner = replace(group(voters=(1, 2)), learners=(3,))
+    outgoing = replace(group(voters=(1, 2)), voters_outgoing=(1, 2, 3))
+    for each in (learner, outgoing):
+        assert len(without_gone(replace(LEAVING, groups=(each,))).nodes) == 3
+    left = replace(LEAVING, groups=(group(voters=(1, 2)),), cut_links=((1, 2), (1, 3)))
+    assert [each.node_id for each in without_gone(left).nodes] == [1, 2]
+    assert without_gone(left).cut_links == ((1, 2),)
+
+
+def test_a_removed_node_lists_itself() -> None:
+    own = replace(node(3), removed=True, is_self=True)
+    status = cluster(group(voters=(1, 2)), nodes=(replace(node(1), is_self=False), node(2), own))
+    assert without_gone(status) == status
+    assert problems(status)[0] == (
+        "this node was removed: it can be stopped when the others do not list node 3 any more"
+    )
+
+
+def test_a_node_that_leaves_is_a_problem_and_no_node_of_the_cluster() -> None:
+    assert problems(LEAVING) == (
+        "node 3 was removed, and is a member of raft groups metadata and topic-0 until other voters have taken over: "
+        "keep it running",
+        "the cluster has two nodes: both must confirm each write, so the loss of either stops all writes",
+    )
+
+
+@pytest.mark.parametrize("node_id", [1, 2, 3])
+def test_any_node_can_be_removed_while_all_are_up(node_id: int) -> None:
+    assert reasons_to_keep(WELL, node_id) == ()
+
+
+def test_a_node_is_kept_while_the_others_have_no_majority_without_it() -> None:
+    assert reasons_to_keep(LOST_NODE_3, 2) == (
+        "raft group metadata: of voters 1 and 3 only 1 would be up and caught up",
+    )
+    assert reasons_to_keep(LOST_NODE_3, 3) == ()
+
+
+def test_one_of_two_nodes_can_be_removed() -> None:
+    two = cluster(group(voters=(1, 2)), nodes=(node(1), node(2)))
+    assert reasons_to_keep(two, 2) == ()
+    assert reasons_to_keep(replace(two, nodes=(node(1, up=False), node(2))), 2) != ()
+
+
+@pytest.mark.parametrize("raft_group", [1, 1000])
+def test_a_state_group_takes_another_voter_and_a_partition_does_not(raft_group: int) -> None:
+    members = tuple(MemberStatus(each, 100, 0, REPLICATING) for each in (1, 2, 3, 4))
+    group_of_four = replace(group(raft_group), learners=(4,), members=members)
+    nodes = (node(1), node(2, up=False), node(3), node(4))
+    reasons = reasons_to_keep(cluster(group_of_four, nodes=nodes), 3)
+    assert bool(reasons) == (raft_group == 1000)
+
+
+def test_a_group_that_has_no_replica_on_a_node_does_not_keep_it() -> None:
+    assert reasons_to_keep(cluster(group(1000, "t-0", leader=0, voters=(1, 2))), 3) == ()
+    assert reasons_to_keep(cluster(group(1000, "t-0", leader=0)), 3) != ()
+    assert reasons_to_keep(cluster(group(1000, "t-0", voters=(3,), leader=3)), 3) == ()
 
 
 # --- links that are cut ---------------------------------------------------------------------------

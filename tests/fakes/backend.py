@@ -548,7 +548,11 @@ class FakeBackend:
         if len(self.status.nodes) == 1:
             raise FailedPrecondition(f"node {node_id} is the only node of its cluster")
         left = tuple(node for node in self.status.nodes if node.node_id != node_id)
-        self.status = replace(self.status, nodes=left)
+        groups = tuple(
+            replace(group, voters=tuple(voter for voter in group.voters if voter != node_id))
+            for group in self.status.groups
+        )
+        self.status = replace(self.status, nodes=left, groups=groups)
         self.left.append((how, node_id))
 
 

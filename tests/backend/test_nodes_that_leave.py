@@ -1,0 +1,118 @@
+"""Nodes that leave a cluster: what they are needed for, and what becomes of them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster import problems
+from pixy.errors import FailedPrecondition
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.fakes.waiting import until
+
+
+async def listed(node: ClusterNode) -> list[int]:
+    """The nodes in the status of the cluster."""
+    return [each.node_id for each in (await node.backend.cluster_status()).nodes]
+
+
+async def until_left(at: ClusterNode, node_id: int) -> None:
+    async def left() -> bool:
+        return node_id not in await listed(at)
+
+    await until(left)
+
+
+def test_a_removed_node_is_listed_until_no_raft_group_needs_it(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        await cluster[2].append(b"value")
+        gone, asked = cluster[3], cluster[1]
+        await cluster[2].backend.remove_node(gone.id)
+        (node,) = [each for each in (await asked.backend.cluster_status()).nodes if each.node_id == gone.id]
+        assert node.removed
+        assert f"node {gone.id} was removed, and is a member of raft groups" in str(
+            problems(await asked.backend.cluster_status())
+        )
+        await until_left(asked, gone.id)
+        for group in (await asked.backend.cluster_status()).groups:
+            assert gone.id not in (*group.voters, *group.learners, *group.voters_outgoing)
+        await gone.kill()
+        assert await asked.append(b"next") == 1
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_removed_node_is_not_ready_any_more(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        gone = cluster[3]
+        assert gone.backend.fault == ""
+        await cluster[1].backend.remove_node(gone.id)
+        await until(lambda: gone.backend.fault != "")
+        assert gone.backend.fault == "this node was removed from the cluster"
+        await until_left(cluster[1], gone.id)
+        assert problems(await gone.backend.cluster_status())[0] == (
+            f"this node was removed: it can be stopped when the others do not list node {gone.id} any more"
+        )
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_removed_node_that_starts_again_is_told_so(tmp_path: Path, knows: bool) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        gone, asked = cluster[3], cluster[1]
+        if not knows:
+            await gone.kill()
+        await asked.backend.remove_node(gone.id)
+        if knows:
+            await until(lambda: gone.backend.fault != "")
+            await gone.kill()
+        await until_left(asked, gone.id)
+        await asyncio.sleep(3.0)
+        await gone.begin()
+        await asyncio.sleep(2.0)
+        assert f"node {gone.id} has left the cluster: with an empty data directory" in gone.backend.fault
+        assert not asked.node.unreachable()
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_is_not_removed_while_the_others_are_no_majority_without_it(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        down, needed, asked = cluster[1], cluster[2], cluster[3]
+        await down.kill()
+        await until(lambda: asked.node.unreachable() == [down.id])
+        await asyncio.sleep(3.0)
+        voters = " and ".join(map(str, sorted([down.id, asked.id])))
+        expected = (
+            f"node {needed.id} is needed: .*of voters {voters} only {asked.id} would be up and caught up"
+        )
+        with pytest.raises(FailedPrecondition, match=expected):
+            await asked.backend.remove_node(needed.id)
+        assert await listed(asked) == [1, 2, 3]
+        await asked.backend.remove_node(down.id)
+        await until_left(asked, down.id)
+        await asked.backend.remove_node(needed.id)
+        await until_left(asked, needed.id)
+        await needed.kill()
+        await asked.backend.create_topic("topic", 1)
+        assert await asked.append(b"alone") == 0
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_goes_while_another_takes_its_vote(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster.add()
+        down, gone, asked = cluster[1], cluster[2], cluster[4]
+        await asyncio.sleep(3.0)
+        await down.kill()
+        await until(lambda: asked.node.unreachable() == [down.id])
+        await asyncio.sleep(3.0)
+        await asked.backend.remove_node(gone.id)
+        await until_left(asked, gone.id)
+        await gone.kill()
+        await asked.backend.create_topic("topic", 1)
+
+    run_cluster(scenario, tmp_path)
