@@ -1,7 +1,8 @@
 """Finds topics and partitions, here or on other nodes.
 
-A node's metadata may be behind that of the cluster, so a topic or partition that it does not know
-is unknown only after a linearizable read. What is known is answered at once.
+A node's metadata may be behind that of the cluster, so a partition that it does not know is unknown
+only after a linearizable read. One that it knows is found at once: if it is gone, its replicas say
+so. Topics are always found by a linearizable read.
 """
 
 from collections.abc import Iterable
@@ -103,16 +104,15 @@ class PartitionFinder:
         return [topic for _, topic in sorted(self._node.metadata.topics.items())]
 
     async def topic(self, name: str) -> Topic:
-        """A topic.
+        """A topic as of now.
 
         Raises:
             UnknownTopic: there is none.
             Unavailable: the cluster's metadata has no leader that could tell.
         """
-        topic = self._node.metadata.topics.get(name)
-        if topic is None and not self._node.is_alone:
+        if not self._node.is_alone:
             await self._node.confirm_metadata(CONFIRM_S)
-            topic = self._node.metadata.topics.get(name)
+        topic = self._node.metadata.topics.get(name)
         if topic is None:
             raise UnknownTopic(f"unknown topic {name}")
         return topic

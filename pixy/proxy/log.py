@@ -10,6 +10,7 @@ batches.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
@@ -274,6 +275,7 @@ class Log:
                 f"{self.semaphore.acquired} bytes of batches are being written and {self.semaphore.queued} wait; append fewer at a time, "
                 "or increase producer.buffer_bytes"
             )
+        await self.update(versions)
         await self.semaphore.acquire(size)
         try:
             if self._draining:
@@ -319,6 +321,19 @@ class Log:
             topic, number = of.partition
             raise type(error)(f"partition {number} of topic {topic}: {error}") from None
 
+    async def update(self, versions: Sequence[TopicVersion]) -> None:
+        """Ask the cluster for the topics that differ here from these versions: another process may
+        have changed them.
+
+        Raises:
+            Unavailable: the cluster cannot tell.
+        """
+        for version in versions:
+            topic = self._backend.topic(version.topic)
+            if topic is None or _why_stale(topic, version):
+                with suppress(UnknownTopic):
+                    await self._backend.describe_topic(version.topic)
+
     def check_versions(self, versions: Sequence[TopicVersion]) -> None:
         """Check the versions and ids of topics that exist.
 
@@ -326,23 +341,16 @@ class Log:
             InvalidArgument: an id has a wrong length.
             StaleTopicVersion: a topic has another version or id.
         """
-        for name, version, topic_id in versions:
+        for version in versions:
+            name, _, topic_id = version
             if topic_id and len(topic_id) != TOPIC_ID_BYTES:
                 raise InvalidArgument(
                     f"topic_id of {name} has {len(topic_id)} bytes, expected none or {TOPIC_ID_BYTES}"
                 )
-            topic = self._backend.topic(name)
-            if topic is None:
-                continue
-            if topic_id and topic.topic_id != topic_id:
-                raise StaleTopicVersion(
-                    f"topic {name} has id {topic.topic_id.hex()}, the request was made for {topic_id.hex()}: the topic was deleted "
-                    "and made anew; describe it again"
-                )
-            if topic.version != version:
-                raise StaleTopicVersion(
-                    f"topic {name} has version {topic.version}, the request was made for {version}; describe it again"
-                )
+            topic = self._backend.topic(version.topic)
+            reason = "" if topic is None else _why_stale(topic, version)
+            if reason:
+                raise StaleTopicVersion(reason)
 
     def _hand_over(
         self, of: PartitionBatches, batches: Sequence[NewBatch], append: "_PartitionAppend"
@@ -366,6 +374,21 @@ class Log:
         self._in_flight -= records
         if not self._in_flight:
             self._idle.set()
+
+
+def _why_stale(topic: TopicDescription, wanted: TopicVersion) -> str:
+    """Difference of a topic to the one that a request was made for, empty for none."""
+    name, version, topic_id = wanted
+    if topic_id and topic.topic_id != topic_id:
+        return (
+            f"topic {name} has id {topic.topic_id.hex()}, the request was made for {topic_id.hex()}: the topic was deleted "
+            "and made anew; describe it again"
+        )
+    if topic.version != version:
+        return (
+            f"topic {name} has version {topic.version}, the request was made for {version}; describe it again"
+        )
+    return ""
 
 
 class _Append:

@@ -254,7 +254,7 @@ class Proxy:
         """
         if not 0 < len(group) <= _GROUP_CHARACTERS_MAX:
             _check_group(group)
-        if self._backend.topic(topic) is not None:
+        if self._is_known(topic, 0 if ack is None else ack[0]):
             return self._consumers.consume(group, topic, done, auto_ack, ack, ack_if_offered, deadline)
         if self._config.consumer.disabled:
             raise ServiceDisabled
@@ -304,7 +304,7 @@ class Proxy:
         """
         _check_group(group)
         check_topic_name(topic)
-        if self._backend.topic(topic) is not None:
+        if self._is_known(topic, partition):
             self._consumers.ack(group, topic, partition, offset, done)
         else:
             then = partial(self._consumers.ack, group, topic, partition, offset, done)
@@ -455,6 +455,11 @@ class Proxy:
         check_topic_name(topic)
         if self._draining:
             raise ShuttingDown
+
+    def _is_known(self, topic: str, partition: int) -> bool:
+        """True if the partition is known here. Else another process may have made it."""
+        description = self._backend.topic(topic)
+        return description is not None and partition < len(description.partitions)
 
     async def _know(self, group: str, topic: str) -> None:
         """Check the names, and ask the cluster for an unknown topic, which another process may have

@@ -211,7 +211,8 @@ class RangeReader:
         name = self._partition.topic
         topic = self._backend.topic(name)
         try:
-            topic = topic or await self._backend.describe_topic(name)
+            if topic is None or self._topic_id not in (b"", topic.topic_id):
+                topic = await self._backend.describe_topic(name)
         except UnknownTopic:
             return False
         self._topic_id = self._topic_id or topic.topic_id

@@ -90,6 +90,7 @@ class Staging:
                 f"{self.semaphore.acquired} bytes are being staged and {self.semaphore.queued} wait; stage fewer at a time, "
                 "or increase producer.buffer_bytes"
             )
+        await self._log.update(versions)
         await self.semaphore.acquire(size)
         try:
             if self._draining:

@@ -478,16 +478,16 @@ def test_what_is_unknown_is_unknown_at_every_node(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
-def test_a_node_without_a_majority_cannot_say_that_a_topic_is_unknown(tmp_path: Path) -> None:
+def test_a_node_without_a_majority_cannot_describe_a_topic(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)
         await led(cluster)
         cluster.split(3)
-        with pytest.raises(Unavailable, match="no leader of metadata has answered within 5 s"):
-            await cluster[3].backend.describe_topic("other")
+        for topic in ("topic", "other"):
+            with pytest.raises(Unavailable, match="no leader of metadata has answered within 5 s"):
+                await cluster[3].backend.describe_topic(topic)
         with pytest.raises(Unavailable, match="no leader of metadata"):
             await cluster[3].append(b"value", topic="other")
-        assert (await cluster[3].backend.describe_topic("topic")).name == "topic"
         cluster.network.heal()
         with pytest.raises(UnknownTopic):
             await cluster[3].backend.describe_topic("other")
