@@ -31,8 +31,8 @@ memory is allocated.
 
     damage                                 effect
     payload longer than the limit          the connection ends, before allocation
-    any other number of payload bytes      the connection ends, as soon as the head is there: else it
-                                           would wait for bytes that never come
+    number of payload bytes is another     the connection ends as soon as the head is there, instead
+                                           of a wait for bytes that never come
     any other bit flipped                  the connection ends: CRC
     a frame cut short by the connection    nothing of it is seen
     a kind that is not known               the connection ends

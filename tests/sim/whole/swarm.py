@@ -91,7 +91,7 @@ class Swarm:
         clocks_apart_ms: largest error of a wall clock.
         faults: kinds that may happen, with their weights.
         faults_count: number of faults.
-        faults_from_s: time of the first one once the cluster is formed; 0 for faults while it forms.
+        faults_from_s: time of the first one once the cluster is formed, 0 for faults before that.
         duration_s: virtual time from there on before everything is healed.
         heals_all: everything is healed; else a minority stays as it is, for good.
     """
