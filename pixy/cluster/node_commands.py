@@ -63,7 +63,8 @@ class NodeCommands:
         Raises:
             InvalidTopic, InvalidArgument, TopicExists.
         """
-        return await self._topic(name, create_command(name, self._random_bytes(16), partitions, config))
+        topic_id = self._random_bytes(16)
+        return await self._topic(name, create_command(name, topic_id, partitions, config), topic_id)
 
     async def alter_topic(self, name: str, partitions: int | None, config: Mapping[str, str | None]) -> Topic:
         """Add partitions to a topic, or change its options.
@@ -71,7 +72,9 @@ class NodeCommands:
         Raises:
             UnknownTopic, InvalidArgument.
         """
-        return await self._topic(name, alter_command(name, partitions, config))
+        known = self._metadata.topics.get(name)
+        topic_id = b"" if known is None else known.topic_id
+        return await self._topic(name, alter_command(name, partitions, config), topic_id)
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
         """Delete a topic and its records; with `force` also if records of it are staged.
@@ -87,11 +90,17 @@ class NodeCommands:
         with self._publisher.deleting(topic, force=force):
             await self._run(command, _COMMAND_S)
 
-    async def _topic(self, name: str, command: MetadataCommand) -> Topic:
+    async def _topic(self, name: str, command: MetadataCommand, topic_id: bytes) -> Topic:
+        """Carry out a command.
+
+        Args:
+            topic_id: of the topic that it is for, empty if unknown. Another one may have its name
+                by the time that a repetition of the command is answered.
+        """
         topic = await self._run(command, _COMMAND_S)
         if isinstance(topic, Repeated):
             topic = self._metadata.topics.get(name)
-            if topic is None:
+            if topic is None or topic_id not in (b"", topic.topic_id):
                 raise UnknownTopic(f"topic {name} was deleted meanwhile")
         assert isinstance(topic, Topic)
         return topic

@@ -647,3 +647,30 @@ def test_a_node_that_is_alone_needs_no_address_for_others(tmp_path: Path) -> Non
         assert await cluster[1].append(b"value") == 0
 
     run_cluster(scenario, tmp_path, 1)
+
+
+def test_a_topic_that_was_created_again_is_not_taken_for_the_first_one(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader = cluster.by_id(cluster[1].node.state_groups.metadata_replica.group.leader)
+        far, near = (node for node in cluster.nodes.values() if node is not leader)
+        for node in (leader, near):
+            cluster.network.cut(node.host, far.host)
+        created = asyncio.create_task(far.backend.create_topic("topic", 1))
+        await until(lambda: "topic" in leader.node.metadata.topics)
+        await leader.backend.delete_topic("topic")
+        await leader.backend.create_topic("topic", 3)
+        for number in range(100):
+            await leader.backend.alter_topic("topic", config={"retention_ms": str(1000 + number)})
+            await asyncio.sleep(0.05)
+        # What is on its way is lost, and the journal has it no more: a checkpoint is fetched.
+        for node in (leader, near):
+            cluster.network.reset(node.host, far.host)
+        cluster.network.heal()
+        with pytest.raises(UnknownTopic, match="topic topic was deleted meanwhile"):
+            await created
+        found = await far.backend.describe_topic("topic")
+        assert len(found.partitions) == 3
+
+    journal = JournalConfig(file_bytes=2000, retain_bytes=0)
+    storage = StorageConfig(reserve_bytes=0, checkpoint_entries=5)
+    run_cluster(scenario, tmp_path, journal=journal, storage=storage)
