@@ -245,5 +245,11 @@ class StateReplica:
         if len(checkpoints) > 1:
             self.group.durable_index = max(self.group.durable_index, checkpoints[-2].end_offset)
 
+    def lost_checkpoint(self, id: CheckpointId) -> None:
+        """A checkpoint is not on disk any more: followers are offered another one."""
+        self.checkpoints = [each for each in self.checkpoints if each != id]
+        if self.snapshot is not None and id == (self.snapshot.term, self.snapshot.index):
+            self.snapshot = None
+
 
 Replica = PartitionReplica | StateReplica

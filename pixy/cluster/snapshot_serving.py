@@ -133,6 +133,8 @@ class SnapshotServing:
         answer = await run_on(self._files, partial(opened.answer, wanted, limit))
         if answer.error in (FetchSnapshotError.SNAPSHOT_NOT_FOUND, FetchSnapshotError.UNKNOWN_SERVER_ERROR):
             self._close((replica.name, wanted.id))
+        if answer.error == FetchSnapshotError.SNAPSHOT_NOT_FOUND:
+            replica.lost_checkpoint(wanted.id)
         if not answer.error:
             has_all = answer.position + len(answer.content) == answer.size
             self._heard(replica.group, request.replica_id, has_all=has_all)

@@ -160,6 +160,15 @@ async def test_a_file_that_vanished_is_not_found(network: StateNetwork) -> None:
     assert (await ask(network[1])).error == Error.SNAPSHOT_NOT_FOUND
 
 
+async def test_a_checkpoint_that_vanished_is_written_again(network: StateNetwork) -> None:
+    leader = network[1]
+    id = leader.replica.checkpoints[-1]
+    (leader.replica.store.directory / id.file_name).unlink()
+    await network.tick(3)
+    assert network[3].group.applied == leader.group.applied
+    assert leader.replica.checkpoints == [id], "written again"
+
+
 async def test_a_file_that_cannot_be_read_is_logged_and_tried_again(
     network: StateNetwork, capsys: pytest.CaptureFixture[str]
 ) -> None:
