@@ -8,7 +8,7 @@ import pytest
 
 from pixy.backend import ConsumerMembership, OffsetCommit, TopicPartition
 from pixy.errors import OwnedElsewhere, Unavailable
-from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_cluster
 from tests.fakes.waiting import until
 
 TOPIC = TopicPartition("topic", 0)
@@ -161,6 +161,7 @@ def test_the_group_of_a_node_that_has_left_is_taken_over_at_once(tmp_path: Path,
         if how == "forgotten":
             await cluster[2].kill()
             await until(lambda: not cluster[1].node.peers.members.is_reachable(left))  # type: ignore[union-attr]
+        await until(lambda: all(min(each) > 0 for each in leaders([cluster[1], cluster[3]])))
         # A node that does not know yet that the other has left.
         controller = cluster.by_id(cluster[1].node.state_groups.metadata_replica.group.leader)
         behind = cluster[1] if controller is not cluster[1] else cluster[3]

@@ -21,7 +21,7 @@ from tests.fakes.network import SimulatedNetwork, SimulatedProcess
 from tests.fakes.worker import InlineWorker
 from tests.sim.loop import VirtualLoop
 
-__all__ = ["ClusterNode", "NodeCluster", "run_cluster"]
+__all__ = ["ClusterNode", "NodeCluster", "leaders", "run_cluster"]
 
 _PORT = 19094
 _DELAYS_S = (0.0005, 0.002)
