@@ -70,14 +70,16 @@ def test_the_deletion_of_a_topic_looks_for_stages_on_other_nodes(tmp_path: Path)
     async def scenario(cluster: NodeCluster) -> None:
         first = cluster[1]
         await first.backend.create_topic("topic", 1)
-        second = await cluster.add()
+        second, _ = await cluster.add(), await cluster.add()
         await stage_values(first.backend, "sink", "stage", {TOPIC: [b"a"]})
         with pytest.raises(
             FailedPrecondition, match=r"records of topic topic are staged .* by 1 sinks: sink"
         ):
             await second.backend.delete_topic("topic")
+        metadata = second.node.state_groups.metadata_replica.group
+        await until(lambda: len(metadata.storage.conf_state.voters) == 3)
         cluster.split(1)
-        await asyncio.sleep(3)
+        await until(lambda: metadata.leader in (2, 3))
         with pytest.raises(Unavailable, match="node 1 may have staged records of topic topic"):
             await second.backend.delete_topic("topic")
         cluster.network.heal()
