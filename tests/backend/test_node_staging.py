@@ -1,6 +1,5 @@
 """Staged writes in a cluster of several nodes."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
