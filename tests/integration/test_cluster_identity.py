@@ -43,7 +43,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def forget(cluster: Cluster, node_id: int) -> None:
-    """Give up a node at another one."""
+    """Give up a node at another one, once no node reaches it any more."""
+
+    def is_lost() -> bool:
+        return not any(each.up for each in cluster[1].status().nodes if each.node_id == node_id)
+
+    until_blocking(is_lost, cluster[1].log)
     with grpc.insecure_channel(cluster[1].address) as channel:
         ClusterStub(channel).ForgetNode(pb.ForgetNodeRequest(node_id=node_id), timeout=SECONDS)
 
