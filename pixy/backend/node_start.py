@@ -58,8 +58,7 @@ class NodeStart:
         """Reason why the node waits, empty once it serves."""
         if self.is_over:
             return ""
-        peers = self._node.peers
-        return peers.why_not_started if peers is not None else "the node is starting"
+        return self._node.why_not_started
 
     def check(self) -> None:
         """Raises Unavailable with the reason until the node serves."""

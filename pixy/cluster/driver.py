@@ -564,7 +564,7 @@ class Driver:
         if message.type is MessageType.APP and message.entries and not self._takes_appends(group):
             return
         try:
-            (group.node or self.open(group)).step(message)
+            self.open(group).step(message)
         except StepPeerNotFound:
             return
         self.drive(group)

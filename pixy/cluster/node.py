@@ -246,7 +246,7 @@ class Node:
             self.state_groups,
             self.partitions,
             self.peers,
-            self._why_not_started,
+            self._why_not_ready,
             self._why_blocked,
         )
         if self.peers is not None:
@@ -318,11 +318,14 @@ class Node:
             self.waits_for_others.set()
         await peers.wait_for_founders()
 
-    def _why_not_started(self) -> str:
-        """Reason why the node answers nothing yet, empty once it does."""
-        if not self._starting:
-            return ""
+    @property
+    def why_not_started(self) -> str:
+        """Reason why `start` has not returned yet."""
         return "the node is starting" if self.peers is None else self.peers.why_not_started
+
+    def _why_not_ready(self) -> str:
+        """Reason why the node answers nothing yet, empty once it does."""
+        return self.why_not_started if self._starting else ""
 
     def _why_blocked(self) -> str:
         """Reason why the node writes no messages, empty if it does."""
@@ -480,5 +483,5 @@ class Node:
     async def status(self) -> ClusterStatus:
         """Status of the cluster, with what the other nodes know of raft groups."""
         if self._reports is None:
-            return status_of_nobody(self._why_not_started())
+            return status_of_nobody(self._why_not_ready())
         return await self._reports.merged()

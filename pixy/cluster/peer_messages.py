@@ -128,7 +128,9 @@ class Forwarded(NamedTuple):
 _MESSAGE = struct.Struct("<QBBHI6Q")
 _ENTRY = struct.Struct("<QBHIIQI")
 _PROPOSAL = struct.Struct("<QHIIQI")
+_BEAT = struct.Struct("<QQQ")
 _LENGTH = struct.Struct("<I")
+_NODE_ID_BYTES = 4
 _FLUSH_NUMBER = struct.Struct("<Q")
 _REJECT, _HAS_SNAPSHOT = 1, 2
 
@@ -299,14 +301,15 @@ def decode_proposals(payload: bytes | memoryview) -> Iterator[Forwarded]:
 def encode_beat(beat: Beat) -> bytes:
     """Encode a beat."""
     *head, reaches = beat
-    return struct.pack(f"<QQQ{len(reaches)}I", *head, *reaches)
+    return _BEAT.pack(*head) + struct.pack(f"<{len(reaches)}I", *reaches)
 
 
 def decode_beat(payload: bytes | memoryview) -> Beat:
     """Raises MalformedMessage if these bytes are not a beat."""
     try:
-        count = (len(payload) - 24) // 4
-        incarnation, flush_number, wall_ms, *reaches = struct.unpack(f"<QQQ{count}I", payload)
+        incarnation, flush_number, wall_ms = _BEAT.unpack_from(payload)
+        count = (len(payload) - _BEAT.size) // _NODE_ID_BYTES
+        reaches = struct.unpack(f"<{count}I", payload[_BEAT.size :])
     except struct.error as error:
         raise MalformedMessage(f"{len(payload)} bytes are not a beat") from error
-    return Beat(incarnation, flush_number, wall_ms, tuple(reaches))
+    return Beat(incarnation, flush_number, wall_ms, reaches)

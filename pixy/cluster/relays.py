@@ -53,9 +53,7 @@ class Relays:
         if through == node_id:
             self._channel.send(node_id, kind, payload)
         elif through is not None:
-            relayed = Relayed(
-                target=node_id, sender=self._hello().to_message(), kind=kind, payload=b"".join(payload)
-            )
+            relayed = self._relayed(node_id, kind, b"".join(payload))
             self._channel.send(through, MessageKind.RELAYED, (relayed.SerializeToString(),))
 
     async def call(
@@ -66,16 +64,13 @@ class Relays:
         if through in (node_id, None):
             return await self._channel.call(node_id, method, payload, timeout, bulk=bulk)
         assert through is not None
-        relayed = Relayed(
-            target=node_id,
-            sender=self._hello().to_message(),
-            kind=method,
-            payload=payload,
-            timeout_ms=round(timeout * 1000),
-            bulk=bulk,
-        )
+        relayed = self._relayed(node_id, method, payload)
+        relayed.timeout_ms, relayed.bulk = round(timeout * 1000), bulk
         request = relayed.SerializeToString()
         return await self._channel.call(through, PeerMethod.RELAY, request, timeout, bulk=bulk)
+
+    def _relayed(self, node_id: int, kind: int, payload: bytes) -> Relayed:
+        return Relayed(target=node_id, sender=self._hello().to_message(), kind=kind, payload=payload)
 
     def pass_on(self, relayed: Relayed) -> None:
         """Send a message for another node to its target; dropped unless there is a connection."""

@@ -231,12 +231,7 @@ def safe_to_stop(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
         if node_id not in (one, other):
             return (f"{_no_connection(one, other)}, and may need it",)
     up = {each.node_id for each in status.nodes if each.up}
-    stuck: dict[str, list[str]] = defaultdict(list)
-    for group in status.groups:
-        reason = _reason_to_stay(group, node_id, up)
-        if reason:
-            stuck[reason].append(group.name)
-    return tuple(f"{_groups(names)}: {reason}" for reason, names in stuck.items())
+    return _stuck((group, _reason_to_stay(group, node_id, up)) for group in status.groups)
 
 
 def reasons_to_keep(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
@@ -245,15 +240,21 @@ def reasons_to_keep(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
     """
     remaining = [node.node_id for node in status.nodes if node.node_id != node_id and not node.removed]
     up = {node.node_id for node in status.nodes if node.up}
-    stuck: dict[str, list[str]] = defaultdict(list)
-    for group in status.groups:
-        if not group.has(node_id):
-            continue
+
+    def reason(group: RaftGroupStatus) -> str:
         if group.raft_group < FIRST_PARTITION_GROUP:
             voters = state_group_members(group.raft_group, remaining).voters
         else:
             voters = tuple(voter for voter in group.voters if voter != node_id)
-        reason = _unable(group, [voters], up) if voters else ""
+        return _unable(group, [voters], up) if voters else ""
+
+    return _stuck((group, reason(group)) for group in status.groups if group.has(node_id))
+
+
+def _stuck(reasons: Iterable[tuple[RaftGroupStatus, str]]) -> tuple[str, ...]:
+    """One text for all groups with the same reason; groups without one are left out."""
+    stuck: dict[str, list[str]] = defaultdict(list)
+    for group, reason in reasons:
         if reason:
             stuck[reason].append(group.name)
     return tuple(f"{_groups(names)}: {reason}" for reason, names in stuck.items())

@@ -104,7 +104,6 @@ _PREFIX = Struct(">II")
 _LENGTH = Struct(">I")
 _CHECKED = Struct(">BBHIQ")
 _PREFIX_BYTES = _PREFIX.size
-_LENGTH_BYTES = _LENGTH.size
 
 
 class FrameDamage(Exception):
@@ -180,7 +179,7 @@ class PeerFrameReader:
             stop = at + HEAD_BYTES + length
             if length > limit:
                 raise FrameDamage(f"a frame has {length} bytes, at most {limit} are allowed")
-            if length_check != crc32c(view[at : at + _LENGTH_BYTES]) & 0xFFFF:
+            if length_check != _length_check(length):
                 raise FrameDamage(f"the length of a frame, {length} bytes, is damaged")
             if stop > end:
                 break

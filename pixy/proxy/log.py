@@ -347,7 +347,7 @@ class Log:
                 raise InvalidArgument(
                     f"topic_id of {name} has {len(topic_id)} bytes, expected none or {TOPIC_ID_BYTES}"
                 )
-            topic = self._backend.topic(version.topic)
+            topic = self._backend.topic(name)
             reason = "" if topic is None else _why_stale(topic, version)
             if reason:
                 raise StaleTopicVersion(reason)

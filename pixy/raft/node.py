@@ -405,12 +405,10 @@ class RaftNode:
         log, messages, read_states = raft.log, raft.messages, raft.read_states
         committed = log.take_stable_committed() if log.committed > log.applying else []
         lead, state = self._previous_soft_state
-        soft_state = None
-        if raft.state is not state or raft.lead != lead:
-            self._previous_soft_state = soft_state = raft.soft_state()
-        awaited = None
-        if raft.awaited_snapshot is not self._announced_snapshot:
-            awaited = self._announced_snapshot = raft.awaited_snapshot
+        # Guards spare a call that nearly always finds nothing.
+        soft_state = None if raft.state is state and raft.lead == lead else self._take_soft_state()
+        is_told = raft.awaited_snapshot is self._announced_snapshot
+        awaited = None if is_told else self._take_awaited_snapshot()
         if not (append or committed or messages or soft_state or read_states or awaited):
             return None
         if messages:
@@ -593,8 +591,7 @@ class RaftNode:
         return entries
 
     def _take_soft_state(self) -> SoftState | None:
-        lead, state = self._previous_soft_state
-        if self._raft.state is state and self._raft.lead == lead:
+        if not self._soft_state_changed():
             return None
         self._previous_soft_state = changed = self._raft.soft_state()
         return changed

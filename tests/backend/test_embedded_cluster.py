@@ -51,6 +51,16 @@ async def led(cluster: NodeCluster, topic: str = "topic") -> None:
     await until(lambda: all(map(knows_all, cluster.nodes.values())))
 
 
+async def with_a_follower_behind(cluster: NodeCluster) -> tuple[ClusterNode, ClusterNode]:
+    """The leader of a new topic's partition, and a follower that hears of its records late."""
+    await cluster[1].backend.create_topic("topic", 1)
+    await led(cluster)
+    leader = leader_of(cluster)
+    follower = next(node for node in cluster.nodes.values() if node is not leader)
+    cluster.network.way(leader.host, follower.host).delays_s = (0.5, 0.5)
+    return leader, follower
+
+
 # --- records --------------------------------------------------------------------------------------
 
 
@@ -153,11 +163,7 @@ def test_a_fetch_at_a_follower_waits_for_the_records_of_the_leader(tmp_path: Pat
 
 def test_a_follower_that_is_behind_does_not_say_beyond_the_end(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
-        await cluster[1].backend.create_topic("topic", 1)
-        await led(cluster)
-        leader = leader_of(cluster)
-        follower = next(node for node in cluster.nodes.values() if node is not leader)
-        cluster.network.way(leader.host, follower.host).delays_s = (0.5, 0.5)
+        leader, follower = await with_a_follower_behind(cluster)
         for number in range(5):
             await leader.append(b"%d" % number)
         replica = follower.node.partition(TOPIC)
@@ -173,11 +179,7 @@ def test_a_follower_that_is_behind_does_not_say_beyond_the_end(tmp_path: Path) -
 
 def test_a_fetch_that_does_not_wait_has_everything_that_was_answered(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
-        await cluster[1].backend.create_topic("topic", 1)
-        await led(cluster)
-        leader = leader_of(cluster)
-        follower = next(node for node in cluster.nodes.values() if node is not leader)
-        cluster.network.way(leader.host, follower.host).delays_s = (0.5, 0.5)
+        leader, follower = await with_a_follower_behind(cluster)
         await leader.append(b"value")
         replica = follower.node.partition(TOPIC)
         assert replica is not None

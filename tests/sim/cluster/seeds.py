@@ -3,8 +3,9 @@
 from collections.abc import Collection
 
 from tests.sim.cluster.failure import ClusterFailure
-from tests.sim.cluster.simulation import Outcome, Simulation
+from tests.sim.cluster.simulation import Simulation
 from tests.sim.cluster.swarm import Focus
+from tests.sim.outcome import Outcome
 from tests.sim.shrinking import needless
 
 __all__ = ["failure_of", "run_seed"]

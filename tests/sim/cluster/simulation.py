@@ -9,7 +9,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
-from typing import NamedTuple
 
 from structlog.testing import capture_logs
 
@@ -21,22 +20,15 @@ from tests.sim.cluster.lives import LivesLoop
 from tests.sim.cluster.rare import counting
 from tests.sim.cluster.swarm import Focus
 from tests.sim.cluster.trouble import Trouble
+from tests.sim.outcome import Outcome
 
-__all__ = ["PATIENCE_S", "Outcome", "Simulation"]
+__all__ = ["PATIENCE_S", "Simulation"]
 
 PATIENCE_S = 30.0
 """Virtual time within which a healed cluster answers everything and all its members are equal: 15
 of the longest election timeouts.
 """
 _STEP_S = 0.1
-
-
-class Outcome(NamedTuple):
-    """Result of a run: numbers of events by kind, and the hash of all events."""
-
-    seed: int
-    counts: Counter[str]
-    trace_hash: int
 
 
 class Simulation:

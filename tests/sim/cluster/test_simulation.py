@@ -5,7 +5,6 @@ Each seed runs twice, and both runs are equal event by event.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 
 import pytest
 
@@ -15,26 +14,16 @@ from tests.sim.cluster.rare import Rare
 from tests.sim.cluster.rules import RULES, switched_off
 from tests.sim.cluster.seeds import run_seed
 from tests.sim.cluster.simulation import Simulation
+from tests.sim.outcome import run_twice
 
 FEW_SEEDS = [range(begin, begin + 8) for begin in range(1, 41, 8)]
 SEEDS = range(41, 741)
 
 
-def run_twice(seeds: Iterable[int]) -> Counter[str]:
-    """Numbers of events by kind."""
-    counts: Counter[str] = Counter()
-    for seed in seeds:
-        outcome = run_seed(seed)
-        again = Simulation(seed).run()
-        assert outcome == again, f"seed {seed} does not repeat itself"
-        counts += outcome.counts
-    return counts
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", FEW_SEEDS)
 def test_few_seeds_lose_repeat_and_change_nothing(seeds: range) -> None:
-    counts = run_twice(seeds)
+    counts = run_twice(seeds, run_seed, lambda seed: Simulation(seed).run())
     for what in ("answers", "entries committed", "leaders", "probes", "packets lost"):
         assert counts[what] >= 20, what
 

@@ -3,8 +3,9 @@
 from collections.abc import Collection
 
 from tests.sim.cluster.failure import ClusterFailure
+from tests.sim.outcome import Outcome
 from tests.sim.shrinking import needless
-from tests.sim.whole.simulation import Outcome, Simulation
+from tests.sim.whole.simulation import Simulation
 from tests.sim.whole.swarm import Focus
 
 __all__ = ["failure_of", "run_seed"]

@@ -10,12 +10,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from structlog.testing import capture_logs
 
 from tests.sim.cluster.failure import ClusterFailure
 from tests.sim.cluster.lives import LivesLoop
+from tests.sim.outcome import Outcome
 from tests.sim.whole.calls import Call
 from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.faults import Fault, draw_faults
@@ -24,20 +25,12 @@ from tests.sim.whole.swarm import Focus
 from tests.sim.whole.trouble import Trouble
 from tests.sim.whole.verdict import Verdict
 
-__all__ = ["PATIENCE_S", "Outcome", "Simulation"]
+__all__ = ["PATIENCE_S", "Simulation"]
 
 PATIENCE_S = 60.0
 """Virtual time within which a healed cluster answers everything and all nodes are equal."""
 _STEP_S = 0.2
 _STEPS_OF_A_NUDGE = 25
-
-
-class Outcome(NamedTuple):
-    """Result of a run: numbers of events by kind, and the hash of all events."""
-
-    seed: int
-    counts: Counter[str]
-    trace_hash: int
 
 
 class Simulation:

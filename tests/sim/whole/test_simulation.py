@@ -5,11 +5,11 @@ Each of the first seeds runs twice, and both runs are equal event by event.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 
 import pytest
 
 from tests.sim.cluster.failure import ClusterFailure
+from tests.sim.outcome import run_twice
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.rules import RULES, switched_off
 from tests.sim.whole.seeds import failure_of, run_seed
@@ -18,17 +18,6 @@ from tests.sim.whole.simulation import Simulation
 ONE_SEED = 1
 FEW_SEEDS = [range(begin, begin + 3) for begin in range(2, 11, 3)]
 SEEDS = range(11, 161)
-
-
-def run_twice(seeds: Iterable[int]) -> Counter[str]:
-    """Numbers of events by kind."""
-    counts: Counter[str] = Counter()
-    for seed in seeds:
-        outcome = run_seed(seed)
-        again = Simulation(seed).run()
-        assert outcome == again, f"seed {seed} does not repeat itself"
-        counts += outcome.counts
-    return counts
 
 
 def test_a_seed_loses_repeats_and_changes_nothing() -> None:
@@ -40,7 +29,7 @@ def test_a_seed_loses_repeats_and_changes_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", FEW_SEEDS)
 def test_few_seeds_lose_repeat_and_change_nothing(seeds: range) -> None:
-    counts = run_twice(seeds)
+    counts = run_twice(seeds, run_seed, lambda seed: Simulation(seed).run())
     for what in ("calls ok", "entries committed", "leaders", "marks", "records appended", "records fetched"):
         assert counts[what] >= 1, what
 

@@ -242,20 +242,20 @@ class Watches:
     def _committed(self, watch: _Watch, entries: list[Entry]) -> None:
         history = self.history(watch.group.raft_group)
         # Configurations in which the entries may have been committed.
-        states = [watch.conf_state, watch.group.storage.conf_state]
+        assert watch.group.node is not None
+        states = [watch.conf_state, watch.group.node.raft.tracker.config]
         for entry in entries:
-            if entry.type and entry.index > watch.group.storage.conf_index:
-                states.append(configuration_after(states[-1], [decode_conf_change(entry)]))
             found = _Committed(entry.term, int(entry.type), entry.kind, crc32(entry.data), entry.proposal)
             known = history.entries.setdefault(entry.index, found)
             require(
                 found == known, f"{watch}: entry {entry.index} is committed as {found}, elsewhere as {known}"
             )
             if entry.index > history.last:
-                assert watch.group.node is not None
-                self._check_quorum(watch, [*states, watch.group.node.raft.tracker.config], entry)
+                self._check_quorum(watch, states, entry)
                 history.last = entry.index
                 self._scene.counts["entries committed"] += 1
+            if entry.type and entry.index > watch.group.storage.conf_index:
+                states.append(configuration_after(states[-1], [decode_conf_change(entry)]))
 
     def _check_quorum(self, watch: _Watch, states: Sequence[ConfState], entry: Entry) -> None:
         """Check that a committed entry survives the crash of every node."""
