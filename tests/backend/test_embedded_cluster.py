@@ -291,6 +291,28 @@ def test_a_fetch_that_waits_ends_when_the_partition_has_no_leader(tmp_path: Path
     run_cluster(scenario, tmp_path)
 
 
+def test_a_partition_without_a_quorum_leaves_room_for_others_of_its_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        leader = leader_of(cluster)
+        lone = await leader.backend.create_topic("lone", 3, {"replication": "1"})
+        here = next(each.partition for each in lone.partitions if each.replicas == (leader.id,))
+        await leader.append(b"value", topic="lone", partition=here)
+        cluster.split(leader.number)
+        waiting = [leader.append_nowait(bytes(200_000)) for _ in range(10)]
+        await asyncio.sleep(0.1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await leader.append(bytes(100_000), topic="lone", partition=here) == 1
+        assert loop.time() - began < 0.1
+        cluster.network.heal()
+        assert sorted(await asyncio.gather(*waiting)) == list(range(10))
+
+    journal = JournalConfig(file_bytes=1 << 20, max_unapplied_bytes=1 << 20)
+    run_cluster(scenario, tmp_path, journal=journal)
+
+
 # --- a link that is cut ---------------------------------------------------------------------------
 
 

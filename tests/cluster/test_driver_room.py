@@ -95,6 +95,23 @@ async def test_no_more_than_the_room_is_proposed_without_asking_again(node: Driv
     assert list(node.results) == [b"x"]
 
 
+async def test_a_group_that_is_not_applied_leaves_half_of_the_room(node: DriverNode) -> None:
+    other = node.other_group()[0]
+    node.driver.seek_leader(other)
+    await node.lead()
+    # Nothing becomes durable, so nothing is applied.
+    node.room = 100 * KIB
+    node.propose(b"x" * (60 * KIB), BATCH)
+    node.room -= 60 * KIB
+    for group in (node.group, other):
+        node.propose(b"%d" % group.raft_group, BATCH, group=group)
+    assert node.group.unapplied_bytes < 61 * KIB, "the second one waits"
+    assert other.unapplied_bytes > 0
+    await node.settle()
+    assert len(node.results) == 3, "it goes on once the first one is applied"
+    assert node.group.unapplied_bytes == other.unapplied_bytes == 0
+
+
 async def test_a_removed_group_waits_for_room_no_longer(node: DriverNode) -> None:
     await full(node)
     node.propose(b"batch", BATCH)

@@ -323,6 +323,8 @@ class LogMember:
             return
         tails = [group.storage.memory_bytes(group.applied_index) for group in self.groups.values()]
         counted = self._log.driver.unapplied_bytes
+        by_group = [group.unapplied_bytes for group in self.groups.values()]
+        require(by_group == tails, f"node {self.node_id}: {by_group} unapplied bytes, found {tails}")
         require(counted == sum(tails), f"node {self.node_id}: {counted} unapplied bytes, found {tails}")
 
     def lost_peer(self, node_id: int) -> None:
