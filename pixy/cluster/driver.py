@@ -110,7 +110,7 @@ class Driver:
         # Groups whose proposals wait for room, oldest first.
         self._stalled: dict[RaftGroup, None] = {}
         # Record batches of other nodes that wait for room.
-        self._held: dict[RaftGroup, dict[ProposalId, tuple[EntryType, bytes | bytearray]]] = {}
+        self._held: dict[RaftGroup, dict[ProposalId, tuple[EntryType, bytes | bytearray, int]]] = {}
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
         self.watched = WatchedProposals()
@@ -224,14 +224,23 @@ class Driver:
                 group.proposals.expire(NEVER)
 
     def propose_for(
-        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
+        self,
+        group: RaftGroup,
+        kind: EntryType,
+        payload: bytes | bytearray,
+        proposal: ProposalId,
+        after: int = 0,
     ) -> bool:
         """Propose an entry for another node, which learns of its result by applying it.
 
         A record batch waits until there is room, or another node leads, and others wait behind it.
 
+        Args:
+            after: sequence of the proposal that has to be there before it, 0 for none.
+
         Returns:
-            False if this node does not lead; the other one tries again.
+            False if this node does not lead, or has not got the proposal before it; the other node
+            tries again.
         """
         if not group.leads:
             return False
@@ -239,10 +248,12 @@ class Driver:
             group in self._held or not self._has_room(group, len(payload))
         ):
             # Bounded: each node has a window of proposals in flight.
-            self._held.setdefault(group, {})[proposal] = (kind, payload)
+            self._held.setdefault(group, {})[proposal] = (kind, payload, after)
             return True
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.NEW:
+            if after and judge(group.rows, group.tail_ids, proposal._replace(sequence=after)) is Novelty.NEW:
+                return False
             group.tail_ids = {*group.tail_ids, proposal}
             self._append(group, kind, group.stamp(kind, bytearray(payload), group.term), proposal)
             self.drive(group)
@@ -272,8 +283,8 @@ class Driver:
         """There is room again: propose what waits for it."""
         stalled, self._stalled = self._stalled, {}
         for group in stalled:
-            for proposal, (kind, payload) in self._held.pop(group, {}).items():
-                self.propose_for(group, kind, payload, proposal)
+            for proposal, (kind, payload, after) in self._held.pop(group, {}).items():
+                self.propose_for(group, kind, payload, proposal, after)
             if group.proposals is not None:
                 group.proposals.pump()
                 self.drive(group)

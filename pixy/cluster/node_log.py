@@ -72,7 +72,7 @@ class LogPeers:
 
     send: Callable[[int, Sequence[tuple[int, Message]]], None] = _no_peer
     fetch: Callable[[RaftGroup, Message], None] = _no_peer
-    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
+    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
     random: RandomSource = field(default_factory=Random)
     config: RaftConfig = RAFT_CONFIG

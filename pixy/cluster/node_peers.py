@@ -385,11 +385,11 @@ class NodePeers:
         return await self.relays.call(node_id, PeerMethod.FETCH_SNAPSHOT, payload, timeout, bulk=True)
 
     def _forward(
-        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
+        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, after: int
     ) -> None:
         leader = group.leader
         if leader != NONE:
-            self.members.forward(leader, Forwarded(group.raft_group, kind, payload, proposal))
+            self.members.forward(leader, Forwarded(group.raft_group, kind, payload, proposal, after))
 
     # --- messages in ------------------------------------------------------------------------------
 
@@ -403,7 +403,7 @@ class NodePeers:
             for forwarded in decode_proposals(payload):
                 group = groups.get(forwarded.raft_group)
                 if group is not None:
-                    self._driver.propose_for(group, forwarded.kind, forwarded.payload, forwarded.proposal)
+                    self._driver.propose_for(group, *forwarded[1:])
         elif kind == MessageKind.BEAT:
             self.members.heard(node_id, decode_beat(payload))
         elif kind == MessageKind.RELAYED:

@@ -217,6 +217,19 @@ async def test_batches_of_another_node_keep_their_order_while_some_wait_for_room
     assert node.application.applied == [b"1", b"2", b"3"]
 
 
+async def test_a_batch_of_another_node_is_not_taken_before_the_one_that_it_names(node: DriverNode) -> None:
+    await node.lead()
+    first, second, third = (ProposalId(2, 9, sequence) for sequence in (4, 5, 7))
+    propose = node.driver.propose_for
+    assert not propose(node.group, BATCH, batch_of(b"second"), second, 4)
+    assert propose(node.group, BATCH, batch_of(b"first"), first, 0)
+    assert propose(node.group, BATCH, batch_of(b"second"), second, 4)
+    await node.settle()
+    assert propose(node.group, BATCH, batch_of(b"third"), third, 5), "nobody waits for 6 any more"
+    await node.settle()
+    assert node.application.applied == [b"first", b"second", b"third"]
+
+
 async def test_batches_that_wait_are_dropped_with_the_leadership(node: DriverNode) -> None:
     await full(node)
     assert forwarded(node, BATCH, batch_of(b"theirs"))

@@ -303,15 +303,15 @@ class LogMember:
             case RaftMessages(messages):
                 for raft_group, message in messages:
                     driver.step(raft_group, message)
-            case ForwardedProposal(raft_group, kind, _, proposal):
-                driver.propose_for(self.groups[raft_group], kind, packet.received(), proposal)
+            case ForwardedProposal(raft_group, kind, _, proposal, after):
+                driver.propose_for(self.groups[raft_group], kind, packet.received(), proposal, after)
             case SnapshotReport(raft_group, failed):
                 driver.snapshots.report(self.groups[raft_group], sender, failed=failed)
 
     def _forward(
-        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
+        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, after: int
     ) -> None:
-        packet = ForwardedProposal(group.raft_group, kind, payload, proposal, crc32(payload))
+        packet = ForwardedProposal(group.raft_group, kind, payload, proposal, after, crc32(payload))
         self._outside.send(group.leader, packet)
 
     def tick(self) -> None:
