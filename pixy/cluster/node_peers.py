@@ -268,12 +268,18 @@ class NodePeers:
         await self._search.wait_for_founders(self._groups)
 
     async def hand_over(self) -> None:
-        """Hand over all leaderships, as far as others can take them within a bound."""
+        """Hand over all leaderships, as far as others can take them within a bound.
+
+        One that comes back is kept: the other node stops too.
+        """
         self.stopping = True
         self._failover.stop()
         deadline = self._loop.time() + _HAND_OVER_S
+        # The terms in which this node has led them.
+        terms: dict[RaftGroup, int] = {}
         while self._loop.time() < deadline:
             led = [group for group in self._driver.groups.values() if self._has_successor(group)]
+            led = [group for group in led if terms.setdefault(group, group.term) == group.term]
             if not led:
                 return
             for group in led:

@@ -635,6 +635,26 @@ def test_records_without_a_key_prefer_partitions_that_the_node_leads(tmp_path: P
     run_cluster(scenario, tmp_path)
 
 
+# --- stops ----------------------------------------------------------------------------------------
+
+
+def test_nodes_that_stop_together_give_each_leadership_away_once(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        await led(cluster)
+        await asyncio.sleep(5)
+        nodes = list(cluster.nodes.values())
+        groups = [node.node.state_groups.metadata_replica.group for node in nodes]
+        term = max(group.storage.hard_state.term for group in groups)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await asyncio.gather(*(node.stop() for node in nodes))
+        assert loop.time() - began < 1.5
+        assert max(group.storage.hard_state.term for group in groups) <= term + len(nodes)
+
+    run_cluster(scenario, tmp_path)
+
+
 # --- a disk that is full --------------------------------------------------------------------------
 
 
