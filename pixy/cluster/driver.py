@@ -11,7 +11,8 @@ A node with the only vote of a group campaigns when something is asked of the gr
 finds entries that are not applied; nobody can depose it, so its groups need no ticks.
 
 Back-pressure stalls a group before it proposes record batches: while too many bytes are not applied
-or not in segments (`DriverHooks.room`). Nothing that was proposed stalls, and neither do votes and
+or not in segments (`DriverHooks.room`), or so many of the group that it would leave too little to
+others. Nothing that was proposed stalls, and neither do votes and
 hard states.
 
 An error of the journal, or an exception in an application, is a fault of the node: its disk and its
@@ -109,7 +110,7 @@ class Driver:
         # Groups whose proposals wait for room, oldest first.
         self._stalled: dict[RaftGroup, None] = {}
         # Record batches of other nodes that wait for room.
-        self._held: dict[RaftGroup, dict[ProposalId, tuple[EntryType, bytes | bytearray]]] = {}
+        self._held: dict[RaftGroup, dict[ProposalId, tuple[EntryType, bytes | bytearray, int]]] = {}
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
         self.watched = WatchedProposals()
@@ -117,8 +118,9 @@ class Driver:
         self._commits = CommitMessages(options.commit_delay_s, self.drive)
         self.groups: dict[int, RaftGroup] = {}
         self.unapplied_bytes = 0
-        # Bytes that may be proposed before the node is asked for room again.
-        self._room = 0
+        # Bytes that may be proposed before the node is asked for room again, and the room at the
+        # last time.
+        self._room = self._share = 0
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -132,7 +134,8 @@ class Driver:
     def add(self, group: RaftGroup) -> None:
         """Add a group that a start has found in the journal."""
         self.groups[group.raft_group] = group
-        self.unapplied_bytes += group.storage.memory_bytes(group.applied_index)
+        group.unapplied_bytes = group.storage.memory_bytes(group.applied_index)
+        self.unapplied_bytes += group.unapplied_bytes
         if group.has_peers:
             self.open(group)
 
@@ -221,14 +224,23 @@ class Driver:
                 group.proposals.expire(NEVER)
 
     def propose_for(
-        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
+        self,
+        group: RaftGroup,
+        kind: EntryType,
+        payload: bytes | bytearray,
+        proposal: ProposalId,
+        after: int = 0,
     ) -> bool:
         """Propose an entry for another node, which learns of its result by applying it.
 
         A record batch waits until there is room, or another node leads, and others wait behind it.
 
+        Args:
+            after: sequence of the proposal that has to be there before it, 0 for none.
+
         Returns:
-            False if this node does not lead; the other one tries again.
+            False if this node does not lead, or has not got the proposal before it; the other node
+            tries again.
         """
         if not group.leads:
             return False
@@ -236,10 +248,12 @@ class Driver:
             group in self._held or not self._has_room(group, len(payload))
         ):
             # Bounded: each node has a window of proposals in flight.
-            self._held.setdefault(group, {})[proposal] = (kind, payload)
+            self._held.setdefault(group, {})[proposal] = (kind, payload, after)
             return True
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.NEW:
+            if after and judge(group.rows, group.tail_ids, proposal._replace(sequence=after)) is Novelty.NEW:
+                return False
             group.tail_ids = {*group.tail_ids, proposal}
             self._append(group, kind, group.stamp(kind, bytearray(payload), group.term), proposal)
             self.drive(group)
@@ -269,18 +283,19 @@ class Driver:
         """There is room again: propose what waits for it."""
         stalled, self._stalled = self._stalled, {}
         for group in stalled:
-            for proposal, (kind, payload) in self._held.pop(group, {}).items():
-                self.propose_for(group, kind, payload, proposal)
+            for proposal, (kind, payload, after) in self._held.pop(group, {}).items():
+                self.propose_for(group, kind, payload, proposal, after)
             if group.proposals is not None:
                 group.proposals.pump()
                 self.drive(group)
 
     def _has_room(self, group: RaftGroup, size: int) -> bool:
         self._room -= size
-        if self._room >= 0:
+        if self._room >= 0 and group.unapplied_bytes <= self._share:
             return True
-        room = self._hooks.room()
-        if room < 0:
+        room = self._share = self._hooks.room()
+        # One group takes no more than half of what the others leave: it may have no quorum.
+        if room < group.unapplied_bytes:
             self._stalled[group] = None
             return False
         self._room = min(room, _ROOM_BYTES) - size
@@ -293,6 +308,7 @@ class Driver:
         assert node is not None
         entry = node.append_payload(payload, kind, proposal)
         self.unapplied_bytes += len(payload)
+        group.unapplied_bytes += len(payload)
         group.writing += 1
         record = (
             _ENTRY,
@@ -370,6 +386,7 @@ class Driver:
             entry_type = _ENTRY_TYPES[entry.type] if entry.type else entry.kind
             payload = entry.data
             self.unapplied_bytes += len(payload)
+            group.unapplied_bytes += len(payload)
             records.append(
                 (_ENTRY, entry_type, raft_group, entry.index, entry.term, commit, entry.proposal, payload)
             )
@@ -398,10 +415,14 @@ class Driver:
         if append.hard_state is not None or append.snapshot is not None:
             group.hard_state_file = self._journal.files[-1].number
             if append.snapshot is not None:
-                self.unapplied_bytes -= group.storage.memory_bytes(group.applied_index)
+                replaced = group.storage.memory_bytes(group.applied_index)
+                self.unapplied_bytes -= replaced
+                group.unapplied_bytes -= replaced
                 self.snapshots.restored(group, append.snapshot)
         if entries:
-            self.unapplied_bytes -= group.storage.append(entries)
+            replaced = group.storage.append(entries)
+            self.unapplied_bytes -= replaced
+            group.unapplied_bytes -= replaced
         messages = node.stored(append)
         if messages:
             self._outbox.post(group.raft_group, messages)
@@ -453,6 +474,7 @@ class Driver:
                     if self.watched:
                         self.watched.applied(group.raft_group, proposal, result)
         self.unapplied_bytes -= size
+        group.unapplied_bytes -= size
         node = group.node
         assert node is not None, "no entry removes its own group"
         node.applied(entries)

@@ -55,8 +55,8 @@ class DriverHooks:
         fetch: fetches the data of a snapshot, followed by `Snapshots.arrived` or
             `Snapshots.failed`.
         restore: replaces the application by that of a snapshot whose data is in its place.
-        forward: sends a proposal to the leader of a group, for `Driver.propose_for` there. It may
-            be lost. None if the node has no way to.
+        forward: sends a proposal to the leader of a group, for `Driver.propose_for` there, with the
+            same arguments. It may be lost. None if the node has no way to.
         leader_changed: called when a group has another leader, or none; None: nobody asks.
         fault: called with an error after which disk and answers may differ.
     """
@@ -68,7 +68,7 @@ class DriverHooks:
     send: Send
     fetch: Callable[[RaftGroup, Message], None]
     restore: Callable[[RaftGroup, Snapshot], None]
-    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
+    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
 
 

@@ -5,7 +5,8 @@ and tells its driver what entries mean (`Driver.bind`).
 
 Back-pressure is in front: record batches are proposed while the entries that are not applied, and
 the applied batches that are in no segment, are at most `journal.max_unapplied_bytes`. Beyond that
-they wait, each raft group by itself. Commands never wait for it, and the journal never does: votes,
+they wait, each raft group by itself, and in any case while what is not applied of one is more than
+the room that is left. Commands never wait for it, and the journal never does: votes,
 offsets and retention must pass. A follower takes what a leader has proposed, up to the same limit
 of applied batches that are in no segment.
 """
@@ -71,7 +72,7 @@ class LogPeers:
 
     send: Callable[[int, Sequence[tuple[int, Message]]], None] = _no_peer
     fetch: Callable[[RaftGroup, Message], None] = _no_peer
-    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
+    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
     random: RandomSource = field(default_factory=Random)
     config: RaftConfig = RAFT_CONFIG

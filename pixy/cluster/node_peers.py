@@ -268,12 +268,18 @@ class NodePeers:
         await self._search.wait_for_founders(self._groups)
 
     async def hand_over(self) -> None:
-        """Hand over all leaderships, as far as others can take them within a bound."""
+        """Hand over all leaderships, as far as others can take them within a bound.
+
+        One that comes back is kept: the other node stops too.
+        """
         self.stopping = True
         self._failover.stop()
         deadline = self._loop.time() + _HAND_OVER_S
+        # The terms in which this node has led them.
+        terms: dict[RaftGroup, int] = {}
         while self._loop.time() < deadline:
             led = [group for group in self._driver.groups.values() if self._has_successor(group)]
+            led = [group for group in led if terms.setdefault(group, group.term) == group.term]
             if not led:
                 return
             for group in led:
@@ -385,11 +391,11 @@ class NodePeers:
         return await self.relays.call(node_id, PeerMethod.FETCH_SNAPSHOT, payload, timeout, bulk=True)
 
     def _forward(
-        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
+        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, after: int
     ) -> None:
         leader = group.leader
         if leader != NONE:
-            self.members.forward(leader, Forwarded(group.raft_group, kind, payload, proposal))
+            self.members.forward(leader, Forwarded(group.raft_group, kind, payload, proposal, after))
 
     # --- messages in ------------------------------------------------------------------------------
 
@@ -403,7 +409,7 @@ class NodePeers:
             for forwarded in decode_proposals(payload):
                 group = groups.get(forwarded.raft_group)
                 if group is not None:
-                    self._driver.propose_for(group, forwarded.kind, forwarded.payload, forwarded.proposal)
+                    self._driver.propose_for(group, *forwarded[1:])
         elif kind == MessageKind.BEAT:
             self.members.heard(node_id, decode_beat(payload))
         elif kind == MessageKind.RELAYED:

@@ -38,8 +38,9 @@ times as long. All numbers are little-endian.
     10    4     node id
     14    4     incarnation
     18    8     sequence
-    26    4     length of the payload
-    30          payload
+    26    8     sequence of the proposal in flight before it, 0 for none
+    34    4     length of the payload
+    38          payload
 
     BEAT: start, newest durable flush, clock (8 bytes each); ids of the nodes that the sender has a
     connection to (4 bytes each)
@@ -117,17 +118,20 @@ class Beat(NamedTuple):
 
 
 class Forwarded(NamedTuple):
-    """A proposal for a raft group that the receiver leads."""
+    """A proposal for a raft group that the receiver leads; `after` is the sequence of the sender's
+    proposal in flight before it, 0 for none.
+    """
 
     raft_group: int
     kind: EntryType
     payload: bytes | bytearray
     proposal: ProposalId
+    after: int = 0
 
 
 _MESSAGE = struct.Struct("<QBBHI6Q")
 _ENTRY = struct.Struct("<QBHIIQI")
-_PROPOSAL = struct.Struct("<QHIIQI")
+_PROPOSAL = struct.Struct("<QHIIQQI")
 _BEAT = struct.Struct("<QQQ")
 _LENGTH = struct.Struct("<I")
 _NODE_ID_BYTES = 4
@@ -274,8 +278,8 @@ def _decode_entries(view: memoryview, at: int, index: int, count: int) -> tuple[
 
 def encode_proposal(forwarded: Forwarded) -> tuple[bytes, bytes | bytearray]:
     """Encode a proposal; returns its parts."""
-    raft_group, kind, payload, proposal = forwarded
-    return _PROPOSAL.pack(raft_group, kind, *proposal, len(payload)), payload
+    raft_group, kind, payload, proposal, after = forwarded
+    return _PROPOSAL.pack(raft_group, kind, *proposal, after, len(payload)), payload
 
 
 def decode_proposals(payload: bytes | memoryview) -> Iterator[Forwarded]:
@@ -287,13 +291,13 @@ def decode_proposals(payload: bytes | memoryview) -> Iterator[Forwarded]:
     view, at, end = memoryview(payload), 0, len(payload)
     try:
         while at < end:
-            raft_group, kind, node_id, incarnation, sequence, size = _PROPOSAL.unpack_from(view, at)
+            raft_group, kind, node_id, incarnation, sequence, after, size = _PROPOSAL.unpack_from(view, at)
             begin = at + _PROPOSAL.size
             at = begin + size
             if at > end:
                 raise MalformedMessage(f"a proposal up to byte {at} in a payload of {end}")
             proposal = ProposalId(node_id, incarnation, sequence)
-            yield Forwarded(raft_group, _ENTRY_KINDS[kind], bytes(view[begin:at]), proposal)
+            yield Forwarded(raft_group, _ENTRY_KINDS[kind], bytes(view[begin:at]), proposal, after)
     except (struct.error, KeyError) as error:
         raise MalformedMessage(f"a malformed proposal at byte {at} of {end}: {error!r}") from error
 

@@ -14,6 +14,10 @@ A batch is final when it is proposed: it gets its offset and epoch there, and it
 afterwards, because journal and network may have taken checksums of them. Proposing it again takes a
 copy.
 
+Batches of a node are written in the order of the calls, also where a message is lost and a later
+one is not: what is forwarded names the proposal in flight before it, without which a leader does
+not take it.
+
 Sequences ascend in the order of the calls, and the newest in flight is less than `WINDOW` above the
 oldest. Invariant: what waits was proposed by nobody.
 """
@@ -85,6 +89,10 @@ class Sequences:
         self.next = 1
         self.in_flight: list[dict[int, Proposal]] = []
 
+    def before(self, sequence: int) -> int:
+        """The last one in flight before another, 0 if there is none."""
+        return max((each for way in self.in_flight for each in way if each < sequence), default=0)
+
     @property
     def are_used_up(self) -> bool:
         """True while the next one would be outside of the window."""
@@ -99,7 +107,8 @@ class Proposer(NamedTuple):
         has_room: True if a record batch of a size may be proposed; else the group is to be asked
             again.
         append: appends an entry to the log of a group that this node leads.
-        forward: sends a proposal to the leader of a group; None if nodes cannot.
+        forward: sends a proposal to the leader of a group, with the sequence of the one in flight
+            before it, or 0; None if nodes cannot.
         sequences: by raft group. They are shared by all ways to propose: the group on its own
             replica, and the leader elsewhere while there is none that can be used. None: each
             `Proposals` has its own.
@@ -109,7 +118,7 @@ class Proposer(NamedTuple):
     incarnation: int
     has_room: Callable[["RaftGroup", int], bool]
     append: Callable[["RaftGroup", EntryType, bytes | bytearray, ProposalId], None]
-    forward: Callable[["RaftGroup", EntryType, bytes | bytearray, ProposalId], None] | None = None
+    forward: Callable[["RaftGroup", EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     sequences: dict[int, Sequences] | None = None
 
     def sequences_of(self, raft_group: int) -> Sequences:
@@ -175,6 +184,10 @@ class Proposals:
         else:
             proposal = self._in_flight[sequence] = Proposal(kind, payload, done, deadline, 0)
             self._forward(sequence, proposal)
+
+    def before(self, sequence: int) -> int:
+        """See `Sequences.before`."""
+        return self._sequences.before(sequence)
 
     def awaits(self, sequence: int) -> bool:
         """True while somebody waits for the result of a proposal in flight."""
@@ -323,7 +336,8 @@ class Proposals:
     def _forward(self, sequence: int, proposal: Proposal) -> None:
         """Send a proposal to the leader. This node learns of the result by applying its entry."""
         if self._proposer.forward is not None and self._leader_elsewhere():
-            self._proposer.forward(self._group, proposal.kind, proposal.payload, self._id(sequence))
+            id, after = self._id(sequence), self._sequences.before(sequence)
+            self._proposer.forward(self._group, proposal.kind, proposal.payload, id, after)
 
     def _id(self, sequence: int) -> ProposalId:
         return ProposalId(self._node_id, self._incarnation, sequence)

@@ -6,6 +6,7 @@
     applied already               the kept result
     in the unapplied tail         the result once it is applied
     new                           appended as soon as there is room; the result once it is applied
+    new, without the one before   `not_leader`, with this node as the leader: it comes again
     outdated                      refused: nobody waits for it
 
 When this node stops leading in the meantime the answer is `not_leader`: the entry may yet come
@@ -58,16 +59,17 @@ class ProposeAnswers:
                 f"node {self._driver.node_id} has no replica of raft group {request.raft_group}"
             )
         proposal = ProposalId(caller, request.incarnation, request.sequence)
-        result = await self._propose(group, EntryType(request.kind), request.payload, proposal)
+        result = await self._propose(group, request, proposal)
         if isinstance(result, PixyError):
             raise result
         if isinstance(result, LeadershipLost):
-            leader = 0 if group.leader == self._driver.node_id else group.leader
+            leads_no_more = group.leader == self._driver.node_id and not group.leads
+            leader = 0 if leads_no_more else group.leader
             return ProposeResponse(not_leader=True, leader=leader).SerializeToString()
         return ProposeResponse(offset=result).SerializeToString()
 
     async def _propose(
-        self, group: RaftGroup, kind: EntryType, payload: bytes, proposal: ProposalId
+        self, group: RaftGroup, request: ProposeRequest, proposal: ProposalId
     ) -> int | PixyError | LeadershipLost:
         if not group.leads:
             return LeadershipLost()
@@ -77,7 +79,9 @@ class ProposeAnswers:
         if isinstance(known, (int, PixyError)):
             return known
         if known is Novelty.NEW:
-            self._driver.propose_for(group, kind, payload, proposal)
+            kind, payload = EntryType(request.kind), request.payload
+            if not self._driver.propose_for(group, kind, payload, proposal, request.after):
+                return LeadershipLost()
         # Another attempt may wait for the same result.
         result = asyncio.shield(self._driver.watched.watch(group.raft_group, proposal))
         outcome: int | PixyError | LeadershipLost = await result

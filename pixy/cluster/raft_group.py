@@ -70,6 +70,7 @@ class RaftGroup:
         tail_ids: identities of unapplied entries that were appended in an earlier term, or for
             other nodes.
         writing: number of its writes that are not durable.
+        unapplied_bytes: payload of its entries that are not applied.
         durable_index: newest entry that the journal need not keep any more, with all before it.
         hard_state_file, reset_file, position_file: numbers of the journal files that hold its
             newest hard state, log reset and applied position, 0 for none.
@@ -111,6 +112,7 @@ class RaftGroup:
         "storage",
         "tail_ids",
         "term",
+        "unapplied_bytes",
         "writing",
     )
 
@@ -130,6 +132,7 @@ class RaftGroup:
         self.term = 0
         self.tail_ids = _NO_IDS
         self.writing = 0
+        self.unapplied_bytes = 0
         self.durable_index = 0
         self.hard_state_file = 0
         self.reset_file = 0

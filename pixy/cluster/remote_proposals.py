@@ -118,7 +118,7 @@ class RemoteProposals:
         self._timer = self._loop.call_later(_LOOK_S, self._look) if self._busy else None
 
     def _forward(
-        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
+        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, _: int
     ) -> None:
         assert isinstance(group, _RemoteGroup)
         request = ProposeRequest(
@@ -129,11 +129,11 @@ class RemoteProposals:
             sequence=proposal.sequence,
         )
         name = f"propose to {group.target.partition.topic}-{group.target.partition.partition}"
-        self._tasks.spawn(self._bring(group, request.SerializeToString(), proposal.sequence), name)
+        self._tasks.spawn(self._bring(group, request), name)
 
-    async def _bring(self, group: _RemoteGroup, request: bytes, sequence: int) -> None:
+    async def _bring(self, group: _RemoteGroup, request: ProposeRequest) -> None:
         """Propose to one replica after the other, as long as somebody waits for the result."""
-        backoff = Backoff(_PAUSE_S, _PAUSE_MAX_S)
+        backoff, sequence = Backoff(_PAUSE_S, _PAUSE_MAX_S), request.sequence
         while True:
             tried: set[int] = set()
             while True:
@@ -143,10 +143,13 @@ class RemoteProposals:
                 if node_id is None:
                     break
                 tried.add(node_id)
-                result = await self._attempt(group, node_id, request)
+                request.after = group.through.before(sequence)
+                result = await self._attempt(group, node_id, request.SerializeToString())
                 if result is not None:
                     group.through.applied(sequence, result)
                     return
+                if self._calls.leaders.get(group.raft_group) == node_id:
+                    break  # it leads, and waits for the one before
             await asyncio.sleep(backoff.grow())
 
     async def _attempt(self, group: _RemoteGroup, node_id: int, request: bytes) -> int | PixyError | None:

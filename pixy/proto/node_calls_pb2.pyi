@@ -119,6 +119,7 @@ class ProposeRequest(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     kind: _builtins.int
     """Kind of the entry: one record batch, or several."""
@@ -126,6 +127,8 @@ class ProposeRequest(_message.Message):
     incarnation: _builtins.int
     """With the caller's node id, the identity of the proposal in every attempt."""
     sequence: _builtins.int
+    after: _builtins.int
+    """Sequence of the caller's proposal in flight before it, 0 for none. It is not taken without that."""
     def __init__(
         self,
         *,
@@ -134,10 +137,11 @@ class ProposeRequest(_message.Message):
         payload: _builtins.bytes = ...,
         incarnation: _builtins.int = ...,
         sequence: _builtins.int = ...,
+        after: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "kind", b"kind", "payload", b"payload", "raft_group", b"raft_group", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "incarnation", b"incarnation", "kind", b"kind", "payload", b"payload", "raft_group", b"raft_group", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -153,7 +157,9 @@ class ProposeResponse(_message.Message):
     offset: _builtins.int
     """Offset of the first record, once the entry is applied."""
     not_leader: _builtins.bool
-    """The node does not lead the raft group, or not any more; the proposal may still be committed."""
+    """The node does not lead the raft group, or not any more; the proposal may still be committed. Or
+    it leads, and has not got the proposal before.
+    """
     leader: _builtins.int
     """The leader as far as the node knows, 0 for none."""
     def __init__(

@@ -248,6 +248,76 @@ def test_writes_survive_the_end_of_the_leader_without_a_second_copy(tmp_path: Pa
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.parametrize("at", ["a follower", "a node without a replica"])
+@pytest.mark.parametrize("how", ["killed", "stopped", "given away", "cut off", "reset"])
+def test_writes_of_a_node_keep_their_order_over_changes_of_the_leader(
+    tmp_path: Path, how: str, at: str
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        if at == "a node without a replica":
+            await cluster.add()
+        await led(cluster)
+        await asyncio.sleep(5)  # each raft group has its preferred leader
+        leader = leader_of(cluster)
+        writer = (
+            cluster[4]
+            if 4 in cluster.nodes
+            else next(node for node in cluster.nodes.values() if node is not leader)
+        )
+        answers: list[asyncio.Future[int]] = []
+        ending: asyncio.Task[None] | None = None
+        for number in range(200):
+            if number == 50:
+                if how == "killed":
+                    ending = asyncio.create_task(leader.kill())
+                elif how == "stopped":
+                    ending = asyncio.create_task(leader.stop())
+                elif how == "given away":
+                    replica = leader.node.partition(TOPIC)
+                    assert replica is not None
+                    assert replica.group is not None
+                    leader.node._log.driver.hand_over(replica.group)
+                elif how == "cut off":
+                    cluster.split(leader.number)
+                else:
+                    cluster.network.cut(writer.host, leader.host)
+            if number == 60 and how == "reset":
+                cluster.network.reset(writer.host, leader.host)
+                cluster.network.heal()
+            # Of different sizes: the larger ones may be late.
+            answers.append(writer.append_nowait(b"%d" % number + bytes(100_000 * (number % 3))))
+            await asyncio.sleep(0.001)
+        assert await asyncio.gather(*answers) == list(range(200))
+        cluster.network.heal()
+        if ending is not None:
+            await ending
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_write_that_the_leader_did_not_take_is_not_overtaken(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        leader = leader_of(cluster)
+        writer, other = (node for node in cluster.nodes.values() if node is not leader)
+        replica = leader.node.partition(TOPIC)
+        assert replica is not None
+        group = replica.group
+        assert group is not None
+        # It takes nothing while it gives its leadership away, which fails.
+        cluster.network.cut(leader.host, other.host)
+        leader.node._log.driver.transfer(group, other.id)
+        first = writer.append_nowait(b"first")
+        await until(lambda: not group.leads)
+        await until(lambda: group.leads)
+        assert await writer.append(b"second") == 1
+        assert await first == 0
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_write_without_a_majority_ends_at_its_limit(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)
@@ -291,6 +361,28 @@ def test_a_fetch_that_waits_ends_when_the_partition_has_no_leader(tmp_path: Path
         assert (await waiting).next_offset == 2
 
     run_cluster(scenario, tmp_path)
+
+
+def test_a_partition_without_a_quorum_leaves_room_for_others_of_its_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        leader = leader_of(cluster)
+        lone = await leader.backend.create_topic("lone", 3, {"replication": "1"})
+        here = next(each.partition for each in lone.partitions if each.replicas == (leader.id,))
+        await leader.append(b"value", topic="lone", partition=here)
+        cluster.split(leader.number)
+        waiting = [leader.append_nowait(bytes(200_000)) for _ in range(10)]
+        await asyncio.sleep(0.1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await leader.append(bytes(100_000), topic="lone", partition=here) == 1
+        assert loop.time() - began < 0.1
+        cluster.network.heal()
+        assert sorted(await asyncio.gather(*waiting)) == list(range(10))
+
+    journal = JournalConfig(file_bytes=1 << 20, max_unapplied_bytes=1 << 20)
+    run_cluster(scenario, tmp_path, journal=journal)
 
 
 # --- a link that is cut ---------------------------------------------------------------------------
@@ -541,6 +633,26 @@ def test_records_without_a_key_prefer_partitions_that_the_node_leads(tmp_path: P
             here = [each.partition for each in description.partitions if each.leader == node.id]
             assert list(description.led_here) == here
             assert len(here) == 1
+
+    run_cluster(scenario, tmp_path)
+
+
+# --- stops ----------------------------------------------------------------------------------------
+
+
+def test_nodes_that_stop_together_give_each_leadership_away_once(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        await led(cluster)
+        await asyncio.sleep(5)
+        nodes = list(cluster.nodes.values())
+        groups = [node.node.state_groups.metadata_replica.group for node in nodes]
+        term = max(group.storage.hard_state.term for group in groups)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await asyncio.gather(*(node.stop() for node in nodes))
+        assert loop.time() - began < 1.5
+        assert max(group.storage.hard_state.term for group in groups) <= term + len(nodes)
 
     run_cluster(scenario, tmp_path)
 

@@ -224,7 +224,7 @@ class DriverNode:
             send=send,
             fetch=fetch,
             restore=lambda _, snapshot: self.restored.append(snapshot),
-            forward=lambda _, *proposal: self.forwarded.append(proposal),
+            forward=lambda _, *proposal: self.forwarded.append(proposal[:3]),
         )
 
     def _open(self) -> RaftGroup:

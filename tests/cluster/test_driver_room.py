@@ -95,6 +95,23 @@ async def test_no_more_than_the_room_is_proposed_without_asking_again(node: Driv
     assert list(node.results) == [b"x"]
 
 
+async def test_a_group_that_is_not_applied_leaves_half_of_the_room(node: DriverNode) -> None:
+    other = node.other_group()[0]
+    node.driver.seek_leader(other)
+    await node.lead()
+    # Nothing becomes durable, so nothing is applied.
+    node.room = 100 * KIB
+    node.propose(b"x" * (60 * KIB), BATCH)
+    node.room -= 60 * KIB
+    for group in (node.group, other):
+        node.propose(b"%d" % group.raft_group, BATCH, group=group)
+    assert node.group.unapplied_bytes < 61 * KIB, "the second one waits"
+    assert other.unapplied_bytes > 0
+    await node.settle()
+    assert len(node.results) == 3, "it goes on once the first one is applied"
+    assert node.group.unapplied_bytes == other.unapplied_bytes == 0
+
+
 async def test_a_removed_group_waits_for_room_no_longer(node: DriverNode) -> None:
     await full(node)
     node.propose(b"batch", BATCH)
@@ -198,6 +215,19 @@ async def test_batches_of_another_node_keep_their_order_while_some_wait_for_room
     node.driver.resume()
     await node.settle()
     assert node.application.applied == [b"1", b"2", b"3"]
+
+
+async def test_a_batch_of_another_node_is_not_taken_before_the_one_that_it_names(node: DriverNode) -> None:
+    await node.lead()
+    first, second, third = (ProposalId(2, 9, sequence) for sequence in (4, 5, 7))
+    propose = node.driver.propose_for
+    assert not propose(node.group, BATCH, batch_of(b"second"), second, 4)
+    assert propose(node.group, BATCH, batch_of(b"first"), first, 0)
+    assert propose(node.group, BATCH, batch_of(b"second"), second, 4)
+    await node.settle()
+    assert propose(node.group, BATCH, batch_of(b"third"), third, 5), "nobody waits for 6 any more"
+    await node.settle()
+    assert node.application.applied == [b"first", b"second", b"third"]
 
 
 async def test_batches_that_wait_are_dropped_with_the_leadership(node: DriverNode) -> None:

@@ -62,7 +62,12 @@ SNAPSHOTS = st.builds(
     st.binary(max_size=9),
 )
 FORWARDED = st.builds(
-    Forwarded, U64, st.sampled_from(EntryType), st.binary(max_size=40), st.builds(ProposalId, U32, U32, U64)
+    Forwarded,
+    U64,
+    st.sampled_from(EntryType),
+    st.binary(max_size=40),
+    st.builds(ProposalId, U32, U32, U64),
+    U64,
 )
 
 
@@ -149,11 +154,12 @@ def test_a_raft_message_has_the_documented_bytes() -> None:
 
 
 def test_a_forwarded_proposal_has_the_documented_bytes() -> None:
-    forwarded = Forwarded(1000, EntryType.COMMAND, b"xy", ProposalId(2, 3, 4))
+    forwarded = Forwarded(1000, EntryType.COMMAND, b"xy", ProposalId(2, 3, 4), 3)
     assert proposals_payload([forwarded]) == (
         (1000).to_bytes(8, "little")
         + bytes.fromhex("0200 02000000 03000000")
         + (4).to_bytes(8, "little")
+        + (3).to_bytes(8, "little")
         + bytes.fromhex("02000000")
         + b"xy"
     )

@@ -43,6 +43,7 @@ class Bench:
     group: RaftGroup = field(default_factory=lambda: RaftGroup(1000, RaftStorage(ConfState((1, 2, 3)))))
     appended: list[tuple[bytes, ProposalId]] = field(default_factory=list)
     forwarded: list[tuple[bytes, ProposalId]] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)
     results: dict[bytes, Any] = field(default_factory=dict)
     room: bool = True
     asked: list[int] = field(default_factory=list)
@@ -61,7 +62,10 @@ class Bench:
     def _append(self, _: RaftGroup, __: EntryType, payload: bytes | bytearray, proposal: ProposalId) -> None:
         self.appended.append((bytes(payload), proposal))
 
-    def _forward(self, _: RaftGroup, __: EntryType, payload: bytes | bytearray, proposal: ProposalId) -> None:
+    def _forward(
+        self, _: RaftGroup, __: EntryType, payload: bytes | bytearray, proposal: ProposalId, after: int
+    ) -> None:
+        self.after.append(after)
         self.forwarded.append((bytes(payload), proposal))
 
     def lead(self, term: int, *tail: ProposalId) -> None:
@@ -424,6 +428,23 @@ def test_a_forwarded_batch_does_not_change_when_this_node_leads() -> None:
     bench.lead(6)
     assert bench.appended == [(b"\x06batch", id_of(1))]
     assert bytes(payload) == b"_batch"
+
+
+def test_a_forwarded_proposal_names_the_one_in_flight_before_it() -> None:
+    bench = Bench()
+    bench.follow(2)
+    bench.submit(b"a", deadline=5.0)
+    bench.submit(b"b")
+    bench.submit(b"c")
+    assert bench.after == [0, 1, 2]
+    bench.proposals.expire(5.0)
+    bench.after.clear()
+    bench.proposals.propose_again()
+    assert bench.after == [0, 2], "nobody waits for the first one"
+    bench.proposals.applied(2, None)
+    bench.after.clear()
+    bench.proposals.propose_again()
+    assert bench.after == [0]
 
 
 def test_proposals_wait_while_the_own_leadership_is_transferred() -> None:

@@ -303,15 +303,15 @@ class LogMember:
             case RaftMessages(messages):
                 for raft_group, message in messages:
                     driver.step(raft_group, message)
-            case ForwardedProposal(raft_group, kind, _, proposal):
-                driver.propose_for(self.groups[raft_group], kind, packet.received(), proposal)
+            case ForwardedProposal(raft_group, kind, _, proposal, after):
+                driver.propose_for(self.groups[raft_group], kind, packet.received(), proposal, after)
             case SnapshotReport(raft_group, failed):
                 driver.snapshots.report(self.groups[raft_group], sender, failed=failed)
 
     def _forward(
-        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
+        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, after: int
     ) -> None:
-        packet = ForwardedProposal(group.raft_group, kind, payload, proposal, crc32(payload))
+        packet = ForwardedProposal(group.raft_group, kind, payload, proposal, after, crc32(payload))
         self._outside.send(group.leader, packet)
 
     def tick(self) -> None:
@@ -323,6 +323,8 @@ class LogMember:
             return
         tails = [group.storage.memory_bytes(group.applied_index) for group in self.groups.values()]
         counted = self._log.driver.unapplied_bytes
+        by_group = [group.unapplied_bytes for group in self.groups.values()]
+        require(by_group == tails, f"node {self.node_id}: {by_group} unapplied bytes, found {tails}")
         require(counted == sum(tails), f"node {self.node_id}: {counted} unapplied bytes, found {tails}")
 
     def lost_peer(self, node_id: int) -> None:

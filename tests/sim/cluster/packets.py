@@ -35,6 +35,7 @@ class ForwardedProposal(NamedTuple):
     kind: EntryType
     payload: bytes | bytearray
     proposal: ProposalId
+    after: int
     checksum: int
 
     def received(self) -> bytes:

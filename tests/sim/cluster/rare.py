@@ -71,12 +71,14 @@ def _is_of_two_terms(group: RaftGroup) -> bool:
 
 
 def _propose_for(method: Method, counts: Counter[str]) -> Method:
-    def propose_for(self: Driver, group: RaftGroup, kind: Any, payload: Any, proposal: Any) -> Any:
+    def propose_for(
+        self: Driver, group: RaftGroup, kind: Any, payload: Any, proposal: Any, after: int = 0
+    ) -> Any:
         if group.leads and proposal in group.tail_ids:
             counts[Rare.TAIL_OF_TWO_TERMS] += _is_of_two_terms(group)
         elif group.leads:
             counts[Rare.FORWARDED_TO_ROWS] += not isinstance(group.rows.judge(proposal), Novelty)
-        return method(self, group, kind, payload, proposal)
+        return method(self, group, kind, payload, proposal, after)
 
     return propose_for
 

@@ -154,7 +154,7 @@ RULES: dict[str, Rule] = {
     ),
     "a log reset leaves no older entry": Rule(
         [patch.object(RaftStorage, "reset", broken.reset_before_tail)],
-        seed=116,
+        seed=83,
         focus=aimed(FaultKind.ISOLATE_LEADER, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
     "a log reset outlives its journal file": Rule(

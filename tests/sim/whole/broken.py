@@ -17,10 +17,11 @@ from pixy.peers import Address, Hello
 from pixy.peers.handshake import NotYet
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.proposal_id import ProposalId
+from pixy.proto.node_calls_pb2 import ProposeRequest
 from pixy.proto.state_pb2 import RegisterNode
 from pixy.raft import Message, reads
 from pixy.raft.raft import Raft
-from pixy.storage import CheckpointId, CheckpointStore, EntryType
+from pixy.storage import CheckpointId, CheckpointStore
 
 __all__ = [
     "admits_any_secret",
@@ -80,13 +81,13 @@ def same_id_again(self: NodeTable, command: RegisterNode) -> int | PixyError:
 
 
 async def answer_of_a_lost_term(
-    self: ProposeAnswers, group: RaftGroup, kind: EntryType, payload: bytes, proposal: ProposalId
+    self: ProposeAnswers, group: RaftGroup, request: ProposeRequest, proposal: ProposalId
 ) -> int | PixyError | LeadershipLost:
     """A leader that has lost its term answers with the offset that it has given a batch."""
     replica = group.application
     offset = replica.proposed_end if isinstance(replica, PartitionReplica) else 0
     led = group.leads
-    result = await _propose(self, group, kind, payload, proposal)
+    result = await _propose(self, group, request, proposal)
     return offset if led and isinstance(result, LeadershipLost) else result
 
 
