@@ -338,8 +338,13 @@ def _leaderless(status: ClusterStatus) -> Iterator[str]:
             by_voters[group.voters].append(group.name)
     for voters, names in by_voters.items():
         left = [voter for voter in voters if voter in up]
-        few = f"{_of_voters(left, voters)} {'are' if len(left) > 1 else 'is'} up"
-        yield f"no leader for {_groups(names)}: {'an election is due' if _is_majority(left, voters) else few}"
+        gone = [str(voter) for voter in voters if status.node(voter) is None]
+        reason = f"{_of_voters(left, voters)} {'are' if len(left) > 1 else 'is'} up"
+        if _is_majority(left, voters):
+            reason = "an election is due"
+        elif not _is_majority(range(len(voters) - len(gone)), voters):
+            reason += f", and {_counted('node', gone)} will not come back: there cannot be one any more"
+        yield f"no leader for {_groups(names)}: {reason}"
 
 
 def _leaving(status: ClusterStatus) -> Iterator[str]:
