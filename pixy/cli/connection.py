@@ -193,7 +193,7 @@ _OPTIONS = (
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT",
-        help="Address of the daemon; unix:PATH for a unix socket.",
+        help="Address of the daemon; unix:PATH for a unix socket, ipv4:HOST:PORT,... for any of several nodes.",
     ),
     click.option("--cluster", default="", help="Cluster name. Default: the daemon's default cluster."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),

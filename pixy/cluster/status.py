@@ -304,7 +304,7 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
     if status.under_replicated:
         yield (
             f"{_counted('topic', status.under_replicated)} {'has' if len(status.under_replicated) == 1 else 'have'} fewer "
-            "replicas than `replication` asks for: made when the cluster had fewer nodes"
+            "replicas than `replication` asks for: made when the cluster had fewer nodes, or nodes have left since"
         )
     if sum(not node.removed for node in status.nodes) == 2:
         yield "the cluster has two nodes: both must confirm each write, so the loss of either stops all writes"

@@ -118,6 +118,22 @@ def test_a_node_goes_while_another_takes_its_vote(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
+def test_a_node_is_not_forgotten_later_than_its_caller_waits(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        asked, *lost = cluster.nodes.values()
+        for node in lost:
+            await node.kill()
+        await until(lambda: len(asked.node.unreachable()) == 2)
+        with pytest.raises(Unavailable, match="not written: no leader could take it"):
+            await asked.backend.forget_node(lost[0].id)
+        for node in lost:
+            await node.start()
+        await asyncio.sleep(5.0)
+        assert await listed(asked) == [1, 2, 3]
+
+    run_cluster(scenario, tmp_path)
+
+
 # --- partitions whose replicas have left ----------------------------------------------------------
 
 

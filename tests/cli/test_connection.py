@@ -151,6 +151,14 @@ def test_a_certificate_of_the_client_needs_its_key_and_tls(
     assert reason in result.stderr
 
 
+def test_a_command_goes_to_a_node_that_is_up(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["ListTopics"] = pb.ListTopicRs()
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        address = f"ipv4:127.0.0.1:{held.getsockname()[1]},{pixy.address}"
+        assert run("topics", "list", "--address", address).exit_code == 0
+
+
 def test_the_address_option_overrides_the_environment(pixy: FakePixy, run: Run) -> None:
     pixy.answers["ListTopics"] = pb.ListTopicRs()
     assert run("topics", "list", "--address", pixy.address).exit_code == 0

@@ -203,7 +203,7 @@ def test_what_a_node_that_is_down_lacks_is_no_problem_of_its_own() -> None:
 
 def test_topics_with_too_few_replicas_are_named() -> None:
     assert problems(replace(WELL, under_replicated=("a",))) == (
-        "topic a has fewer replicas than `replication` asks for: made when the cluster had fewer nodes",
+        "topic a has fewer replicas than `replication` asks for: made when the cluster had fewer nodes, or nodes have left since",
     )
     (problem,) = problems(replace(WELL, under_replicated=("a", "b", "c", "d")))
     assert problem.startswith("topics a, b, c and d have fewer replicas")
