@@ -221,7 +221,7 @@ class Daemon:
         stop.cancel()
         if not ready.done():
             ready.cancel()
-            await asyncio.wait({ready})
+            await asyncio.gather(ready, return_exceptions=True)
             return False
         self._ready = True
         self._tell_health()

@@ -4,6 +4,7 @@ lifecycle with real processes.
 
 import asyncio
 import gc
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -22,7 +23,7 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.staging import PieceBatches, StageName
 from pixy.steps import run_in_steps
 from tests.fakes.grpc_client import messages_in, open_client
-from tests.fakes.waiting import until
+from tests.fakes.waiting import settle, until
 from tests.sim.loop import VirtualLoop
 
 
@@ -54,6 +55,19 @@ async def test_an_embedded_cluster_that_is_not_ready_is_logged_with_its_reason(d
         ("not ready: waits for node 2", "default"),
         ("ready again", "default"),
     ]
+
+
+async def test_a_daemon_that_waits_for_other_nodes_stops_without_an_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        own, missing = (f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other))
+    flags = {"grpc_addr": "127.0.0.1:0", "data_dir": str(tmp_path), "peer_addr": own}
+    daemon = Daemon(load_config(None, {}, {**flags, "cluster.join": f"{own},{missing}"}))
+    await daemon.start()
+    waiting = asyncio.create_task(daemon.wait_ready())
+    await settle()
+    daemon.request_stop()
+    assert not await waiting
+    await daemon._drain_and_stop()
 
 
 @pytest.fixture

@@ -105,11 +105,10 @@ class CallHandlers:
         )
 
     async def leaders(self, caller: int, payload: bytes) -> bytes:
-        """The raft groups that are led here."""
+        """The raft groups that are led here, or will be as soon as they are used."""
         self._check_running()
         asked = LeadersRequest.FromString(payload).raft_groups
-        replicas = ((each, self._node.find_partition(each)) for each in asked)
-        led = [each for each, replica in replicas if replica and replica.group and replica.group.leads]
+        led = [each for each in asked if _leads(self._node.find_partition(each))]
         return LeadersResponse(raft_groups=led).SerializeToString()
 
     async def consumers(self, caller: int, payload: bytes) -> bytes:
@@ -144,3 +143,9 @@ class CallHandlers:
         if replica is None:
             raise Unavailable(f"node {self._node.node_id} has no replica of raft group {raft_group}")
         return replica
+
+
+def _leads(replica: PartitionReplica | None) -> bool:
+    if replica is None or replica.group is None or replica.fault is not None:
+        return False
+    return replica.group.decides

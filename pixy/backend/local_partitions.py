@@ -146,8 +146,10 @@ class LocalPartitions:
 
 
 def _is_shared(replica: PartitionReplica) -> bool:
-    """True if other nodes have replicas too: this one may be behind."""
-    return len(replica.replicas) > 1
+    """True if other nodes have replicas too, or are members of the raft group yet because they have
+    only just left: this one may be behind.
+    """
+    return len(replica.replicas) > 1 or (replica.group is not None and replica.group.has_peers)
 
 
 def fault_of(replica: PartitionReplica) -> CorruptData | None:

@@ -136,7 +136,7 @@ class TopicDescriptions:
         for number in range(count):
             replicas = topic.replicas[number] if number < len(topic.replicas) else (here,)
             replica = made[number] if number < len(made) else None
-            if replicas != (here,):
+            if replicas != (here,) or _has_peers(replica):
                 yield self._replicated(number, topic.raft_groups[number], replicas, replica)
             elif replica is not None and replica.fault is not None:
                 yield PartitionDescription(number, _NO_LEADER, replicas, ())
@@ -162,3 +162,8 @@ class TopicDescriptions:
             in_sync.discard(node.node_id)
         isr = tuple([each for each in replicas if each in in_sync])
         return PartitionDescription(number, leader or _NO_LEADER, replicas, isr)
+
+
+def _has_peers(replica: PartitionReplica | None) -> bool:
+    """True while nodes that have left are members of the raft group yet."""
+    return replica is not None and replica.group is not None and replica.group.has_peers

@@ -6,7 +6,7 @@ gRPC is imported only when a command connects.
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,13 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),  # HTTP proxies do not lead to a daemon, least of all on loopback
 ]
+_TLS_SIGNS = {
+    "certificate_verify_failed": "the certificate of {address} is not signed by that of --tls-ca-path",
+    "hostname verification": "the certificate of {address} is not for this name or address",
+    "wrong_version_number": "{address} does not use TLS: leave --tls-ca-path out",
+}
+"""Texts in place of gRPC's, by what these have in them."""
+_CLOSED = "socket closed"
 _NOT_REACHED = (
     "failed to connect",
     "connection refused",
@@ -53,6 +60,7 @@ class DaemonConnection:
         as_json: print JSON.
         timeout: timeout of a call, in seconds.
         ca_path: trusted certificate; None: no TLS.
+        certificate_path, key_path: of the client; None: it has none.
     """
 
     address: str
@@ -60,6 +68,8 @@ class DaemonConnection:
     as_json: bool
     timeout: float
     ca_path: Path | None
+    certificate_path: Path | None = None
+    key_path: Path | None = None
 
     @contextmanager
     def open(self) -> "Iterator[KafkaPixyStub]":
@@ -98,14 +108,28 @@ class DaemonConnection:
     def failure(self, error: "grpc.RpcError") -> CallFailed:
         """A gRPC error as one line, with a hint if the daemon could not be reached."""
         name, details = status_name(error), str(getattr(error, "details", str)() or "").strip()
-        if name == "UNAVAILABLE" and any(sign in details.lower() for sign in _NOT_REACHED):
-            details = (
-                f"cannot reach a daemon at {self.address}: is it running? Start one with pixy serve, or set "
-                "another address with --address or PIXY_ADDRESS"
-            )
+        if name == "UNAVAILABLE":
+            details = self._why_not_reached(details.lower()) or details
         elif name == "DEADLINE_EXCEEDED":
             details = f"no answer from {self.address} within {self.timeout:g} s (--timeout)"
         return CallFailed(f"{name}: {' '.join(details.split())}")
+
+    def _why_not_reached(self, details: str) -> str:
+        """Reason in place of gRPC's, empty if the daemon was reached."""
+        tls = next((text for sign, text in _TLS_SIGNS.items() if sign in details), "")
+        if tls:
+            return tls.format(address=self.address)
+        if not any(sign in details for sign in _NOT_REACHED):
+            return ""
+        if _CLOSED in details and self.certificate_path is None:
+            wanted = (
+                "TLS (--tls-ca-path)" if self.ca_path is None else "a certificate (--tls-certificate-path)"
+            )
+            return f"{self.address} closes the connection: perhaps it wants {wanted}, or is the address for other nodes"
+        return (
+            f"cannot reach a daemon at {self.address}: is it running? Start one with pixy serve, or set "
+            "another address with --address or PIXY_ADDRESS"
+        )
 
     @contextmanager
     def _connect(self) -> "Iterator[grpc.Channel]":
@@ -118,15 +142,41 @@ class DaemonConnection:
                 raise self.failure(error) from error
 
     def _channel(self) -> "grpc.Channel":
+        import ssl
+
         import grpc
 
+        if (self.certificate_path is None) != (self.key_path is None):
+            raise click.UsageError("--tls-certificate-path and --tls-key-path go together")
         if self.ca_path is None:
+            if self.certificate_path is not None:
+                raise click.UsageError("--tls-certificate-path needs --tls-ca-path")
             return grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+        ca, certificate, key = map(_read, (self.ca_path, self.certificate_path, self.key_path))
+        # gRPC takes anything, and reports it as a daemon that cannot be reached.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            credentials = grpc.ssl_channel_credentials(self.ca_path.read_bytes())
-        except OSError as error:
-            raise CallFailed(f"cannot read {self.ca_path}: {error.strerror}") from error
+            context.load_verify_locations(self.ca_path)
+        except ssl.SSLError as error:
+            raise CallFailed(f"{self.ca_path} has no certificate in PEM") from error
+        if self.certificate_path is not None:
+            try:
+                context.load_cert_chain(self.certificate_path, self.key_path, password="")
+            except (ssl.SSLError, ValueError) as error:
+                raise CallFailed(
+                    f"{self.certificate_path} and {self.key_path} are no certificate and its key, without a password, in PEM"
+                ) from error
+        credentials = grpc.ssl_channel_credentials(ca, key, certificate)
         return grpc.secure_channel(self.address, credentials, options=_CHANNEL_OPTIONS)
+
+
+def _read(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CallFailed(f"cannot read {path}: {error.strerror}") from error
 
 
 def status_name(error: "grpc.RpcError") -> str:
@@ -143,7 +193,7 @@ _OPTIONS = (
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT",
-        help="Address of the daemon; unix:PATH for a unix socket.",
+        help="Address of the daemon; unix:PATH for a unix socket, ipv4:HOST:PORT,... for any of several nodes.",
     ),
     click.option("--cluster", default="", help="Cluster name. Default: the daemon's default cluster."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),
@@ -161,6 +211,18 @@ _OPTIONS = (
         type=click.Path(dir_okay=False, path_type=Path),
         help="Connect with TLS and trust this CA certificate, PEM.",
     ),
+    click.option(
+        "--tls-certificate-path",
+        "certificate_path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Certificate of the client, PEM, for a daemon with tls.client_ca_path.",
+    ),
+    click.option(
+        "--tls-key-path",
+        "key_path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Key of that certificate, PEM.",
+    ),
 )
 
 
@@ -168,10 +230,9 @@ def client_command(function: Callable[..., None]) -> Callable[..., None]:
     """Adds the connection options to a command, which receives them as `connection`."""
 
     @functools.wraps(function)
-    def command(
-        *, address: str, cluster: str, as_json: bool, timeout: float, ca_path: Path | None, **rest: Any
-    ) -> None:
-        function(connection=DaemonConnection(address, cluster, as_json, timeout, ca_path), **rest)
+    def command(**given: Any) -> None:
+        shared = {field.name: given.pop(field.name) for field in fields(DaemonConnection)}
+        function(connection=DaemonConnection(**shared), **given)
 
     decorated: Callable[..., None] = command
     for option in reversed(_OPTIONS):

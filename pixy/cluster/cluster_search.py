@@ -1,9 +1,10 @@
-"""The way of a node to the other nodes of its cluster, while metadata does not name them.
+"""The way of a node to the other nodes of its cluster, while it does not know where they are.
 
-a new node with a join list       `find`: founds a cluster, or joins the one of the list
-a node that has just joined       the member that let it join has named the others
-a restart without any of it       `learn`: the join list is asked
-the first answer of a new cluster `wait_for_founders`: as many nodes hold it as the list promises
+a new node with a join list    `find`: founds a cluster, or joins the one of the list
+a node that has just joined    the member that let it join has named the others
+a start                        `learn`: while nobody is where metadata says, the join list is asked,
+                               because all nodes may have new addresses
+a new cluster                  `wait_for_founders`: enough nodes hold its first answers
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from pixy.errors import PixyError
 from pixy.peers import Address, Hello, PeerChannel
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
 from pixy.proto.state_pb2 import NodeIdentity
+from pixy.retries import Backoff
 
 __all__ = ["ClusterSearch"]
 
@@ -30,6 +32,7 @@ log = structlog.get_logger(__name__)
 _JOIN_TIMEOUT_S = 10.0
 _ASK_TIMEOUT_S = 2.0
 _LEARN_PAUSE_S = 0.2
+_LEARN_PAUSE_MAX_S = 2.0
 _FOUNDERS_MAX = 3
 _FOUNDERS_PAUSE_S = 0.05
 
@@ -111,19 +114,28 @@ class ClusterSearch:
     # --- other starts -----------------------------------------------------------------------------
 
     def learn(self, members: Members, cluster_id: bytes) -> None:
-        """Ask the join list for nodes of the cluster, until one is connected."""
-        self._learning = asyncio.create_task(
-            self._learn(members, cluster_id), name="learn the peers' addresses"
-        )
+        """Ask the join list for nodes of the cluster, until one is connected. The others learn of
+        this node's address when it connects to them.
+        """
+        if self._options.has_join_list:
+            self._learning = asyncio.create_task(
+                self._learn(members, cluster_id), name="learn the peers' addresses"
+            )
 
     async def _learn(self, members: Members, cluster_id: bytes) -> None:
+        pauses = Backoff(_LEARN_PAUSE_S, _LEARN_PAUSE_MAX_S)
+        if list(members):
+            # They may be where they were.
+            await asyncio.sleep(pauses.grow())
         while not members.is_connected:
-            for address in self._options.join:
-                with suppress(OSError, PixyError):
-                    hello = await self._channel.ask(address, _ASK_TIMEOUT_S)
-                    if hello.cluster_id == cluster_id and hello.node_id:
-                        members.add_address(hello.node_id, hello.address)
-            await asyncio.sleep(_LEARN_PAUSE_S)
+            await asyncio.gather(*(self._look_at(each, members, cluster_id) for each in self._options.join))
+            await asyncio.sleep(pauses.grow())
+
+    async def _look_at(self, address: Address, members: Members, cluster_id: bytes) -> None:
+        with suppress(OSError, PixyError):
+            hello = await self._channel.ask(address, _ASK_TIMEOUT_S)
+            if hello.cluster_id == cluster_id and hello.node_id:
+                members.add_address(hello.node_id, hello.address)
 
     def stop(self) -> None:
         """Search no more."""

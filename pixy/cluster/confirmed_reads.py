@@ -68,7 +68,8 @@ class ConfirmedReads:
             raise ShuttingDown
         if late:
             names = sorted(self._name_of(waits[each]) for each in late)
-            more = f" and {len(names) - 1} others" if names[1:] else ""
+            count = len(names) - 1
+            more = f" and {count} other{'s' * (count > 1)}" if count else ""
             raise Unavailable(f"no leader of {names[0]}{more} has answered within {timeout:g} s")
 
     def is_alone(self, group: RaftGroup) -> bool:

@@ -491,6 +491,9 @@ class Driver:
         storage.conf_state = group.node.apply_conf_change(decode_conf_change(entry), entry.index)
         storage.conf_index = group.node.raft.conf_index
         group.look_at_members()
+        if not group.has_peers:
+            # Nobody answers any more those that wait for a majority, and no clock asks again.
+            self.reads.request_again(group)
         if group.node.raft.state is not StateType.LEADER:
             # It has removed itself. What is answered next must not propose.
             group.leads = False

@@ -142,8 +142,9 @@ class NodeCommands:
         Raises:
             NotFound: there is no such node.
             FailedPrecondition: it is the only one, or has the only replica of a partition.
+            Unavailable: no majority in time; the node stays.
         """
-        await self._run(MetadataCommand(remove_node=RemoveNode(node_id=node_id)))
+        await self._run(MetadataCommand(remove_node=RemoveNode(node_id=node_id)), _COMMAND_S)
 
     async def forget_node(self, node_id: int) -> None:
         """Give up a node that is lost.
@@ -151,10 +152,11 @@ class NodeCommands:
         Raises:
             NotFound: there is no such node.
             FailedPrecondition: it is the only one, or is running.
+            Unavailable: no majority in time; the node stays.
         """
         if node_id in self._metadata.nodes and self._is_reachable(node_id):
             raise FailedPrecondition(f"node {node_id} is running: only a lost node can be forgotten")
-        await self._run(MetadataCommand(forget_node=ForgetNode(node_id=node_id)))
+        await self._run(MetadataCommand(forget_node=ForgetNode(node_id=node_id)), _COMMAND_S)
 
     async def _run(self, command: MetadataCommand, patience_s: float = NEVER) -> Any:
         replica = self._state_groups.metadata_replica

@@ -24,7 +24,7 @@ from pixy.cluster.leader_placement import LeaderPlacement
 from pixy.cluster.members import Members
 from pixy.cluster.membership_keeper import MembershipKeeper
 from pixy.cluster.node_log import LogPeers, NodeLog
-from pixy.cluster.nodes import FEATURE_LEVEL, FIRST_NODE, NodeInfo, why_left
+from pixy.cluster.nodes import FEATURE_LEVEL, NodeInfo, why_left
 from pixy.cluster.peer_messages import (
     Forwarded,
     MessageKind,
@@ -230,7 +230,7 @@ class NodePeers:
     async def start(self) -> None:
         """Begin handshakes and clocks, once the incarnation is durable.
 
-        The join list is asked for other nodes if metadata, as far as it is restored, names none.
+        The join list is asked for other nodes as long as none is where metadata says.
         """
         assert self._log is not None
         await self._log.journal.drained()
@@ -240,8 +240,7 @@ class NodePeers:
         self.members.set_nodes(self._nodes())
         self._ticker.start()
         self._serving.start()
-        if self._node_id != FIRST_NODE and not list(self.members):
-            self._search.learn(self.members, self._cluster_id)
+        self._search.learn(self.members, self._cluster_id)
 
     def elect(self, group: RaftGroup) -> None:
         """Campaign in a group without a leader."""

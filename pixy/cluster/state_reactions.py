@@ -152,7 +152,7 @@ class StateReactions:
         missing = self._metadata.under_replicated()
         if missing and self._begun and self._state_groups.metadata_replica.group.leads:
             log.warning(
-                "topics were made when there were fewer nodes, and have fewer replicas than they should",
+                "topics have fewer replicas than they should: made when there were fewer nodes, or nodes have left since",
                 count=len(missing),
                 topics=", ".join(missing[:_NAMED_MAX]),
             )

@@ -305,7 +305,7 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
     if status.under_replicated:
         yield (
             f"{_counted('topic', status.under_replicated)} {'has' if len(status.under_replicated) == 1 else 'have'} fewer "
-            "replicas than `replication` asks for: made when the cluster had fewer nodes"
+            "replicas than `replication` asks for: made when the cluster had fewer nodes, or nodes have left since"
         )
     if sum(not node.removed for node in status.nodes) == 2:
         yield "the cluster has two nodes: both must confirm each write, so the loss of either stops all writes"
@@ -339,8 +339,13 @@ def _leaderless(status: ClusterStatus) -> Iterator[str]:
             by_voters[group.voters].append(group.name)
     for voters, names in by_voters.items():
         left = [voter for voter in voters if voter in up]
-        few = f"{_of_voters(left, voters)} {'are' if len(left) > 1 else 'is'} up"
-        yield f"no leader for {_groups(names)}: {'an election is due' if _is_majority(left, voters) else few}"
+        gone = [str(voter) for voter in voters if status.node(voter) is None]
+        reason = f"{_of_voters(left, voters)} {'are' if len(left) > 1 else 'is'} up"
+        if _is_majority(left, voters):
+            reason = "an election is due"
+        elif not _is_majority(range(len(voters) - len(gone)), voters):
+            reason += f", and {_counted('node', gone)} will not come back: there cannot be one any more"
+        yield f"no leader for {_groups(names)}: {reason}"
 
 
 def _leaving(status: ClusterStatus) -> Iterator[str]:

@@ -666,7 +666,8 @@ class ClusterConfig:
         (),
         "Peer addresses of the nodes that form the cluster at their first start, this one among "
         "them; the same on all of them, in any order. Empty, or this node alone: a cluster of one, "
-        "which other nodes can join later. Without effect once the node belongs to a cluster.",
+        "which other nodes can join later. A node that belongs to a cluster asks them only while it "
+        "reaches no other one.",
     )
     secret_file: str = _text(
         "",

@@ -110,6 +110,17 @@ class FrameDamage(Exception):
     """The bytes of a connection are no frames; the text says why."""
 
 
+def _other_protocol(begin: bytes) -> str:
+    """Protocol that a connection begins with in place of a frame; empty if it is none of the usual
+    ones.
+    """
+    if begin[:2] == b"\x16\x03":
+        return "it speaks TLS: cluster.tls must be set on all nodes, or on none"
+    if begin == b"PRI ":
+        return "it speaks HTTP/2, like a client of the gRPC API: this is the address for other nodes"
+    return ""
+
+
 def frame_head(
     kind: int, method: int, milliseconds: int, number: int, payload: Sequence[Payload], size: int
 ) -> bytes:
@@ -178,7 +189,8 @@ class PeerFrameReader:
             length, crc, kind, method, length_check, milliseconds, number = _HEAD.unpack_from(buffer, at)
             stop = at + HEAD_BYTES + length
             if length > limit:
-                raise FrameDamage(f"a frame has {length} bytes, at most {limit} are allowed")
+                spoken = _other_protocol(bytes(view[at : at + 4]))
+                raise FrameDamage(spoken or f"a frame has {length} bytes, at most {limit} are allowed")
             if length_check != _length_check(length):
                 raise FrameDamage(f"the length of a frame, {length} bytes, is damaged")
             if stop > end:

@@ -8,7 +8,7 @@ import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.errors import CorruptData, DataDirectoryError, DeadlineExceeded, ShuttingDown, Unavailable
-from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, host_of, run_cluster
 from tests.fakes.waiting import until
 
 TOPIC = TopicPartition("topic", 0)
@@ -175,5 +175,26 @@ def test_a_stop_ends_everything_that_waits(tmp_path: Path) -> None:
         for answer in writes:
             with pytest.raises((DeadlineExceeded, Unavailable)):
                 await answer
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("moved", [(3,), (2, 3), (1, 2, 3)])
+def test_nodes_with_new_addresses_find_each_other(tmp_path: Path, moved: tuple[int, ...]) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"value")
+        await cluster.stop()
+        for number in moved:
+            cluster[number].host = host_of(number + 10)
+        for number in (1, 2, 3):
+            await cluster[number].begin()
+            await asyncio.sleep(10)
+        for node in cluster.nodes.values():
+            await node.backend.wait_ready()
+            assert await node.values() == [b"value"]
+        statuses = (await cluster[1].backend.cluster_status()).nodes
+        addresses = sorted((node.id, f"{node.host}:19094") for node in cluster.nodes.values())
+        assert [(each.node_id, each.address) for each in statuses] == addresses
 
     run_cluster(scenario, tmp_path)

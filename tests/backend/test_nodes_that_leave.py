@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster import problems
-from pixy.errors import FailedPrecondition
+from pixy.errors import FailedPrecondition, Unavailable
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
@@ -114,5 +114,94 @@ def test_a_node_goes_while_another_takes_its_vote(tmp_path: Path) -> None:
         await until_left(asked, gone.id)
         await gone.kill()
         await asked.backend.create_topic("topic", 1)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_is_not_forgotten_later_than_its_caller_waits(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        asked, *lost = cluster.nodes.values()
+        for node in lost:
+            await node.kill()
+        await until(lambda: len(asked.node.unreachable()) == 2)
+        with pytest.raises(Unavailable, match="not written: no leader could take it"):
+            await asked.backend.forget_node(lost[0].id)
+        for node in lost:
+            await node.start()
+        await asyncio.sleep(5.0)
+        assert await listed(asked) == [1, 2, 3]
+
+    run_cluster(scenario, tmp_path)
+
+
+# --- partitions whose replicas have left ----------------------------------------------------------
+
+
+async def partition_of(cluster: NodeCluster, *node_ids: int) -> int:
+    """A partition of a new topic that has replicas on these nodes, with one record."""
+    described = await cluster[1].backend.create_topic("topic", 12)
+    found = next(each for each in described.partitions if {*each.replicas}.issuperset(node_ids))
+    await cluster[1].append(b"value", partition=found.partition)
+    return found.partition
+
+
+def test_a_partition_that_has_lost_its_majority_for_good_is_said_to_have_no_leader(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster.add()
+        partition = await partition_of(cluster, 3, 4)
+        for node_id in (3, 4):
+            await cluster.by_id(node_id).kill()
+        left = cluster.by_id(1)
+        await until(lambda: left.node.unreachable() == [3, 4])
+        for node_id in (3, 4):
+            await left.backend.forget_node(node_id)
+        await asyncio.sleep(5.0)
+        described = (await left.backend.describe_topic("topic")).partitions[partition]
+        assert (described.leader, len(described.replicas)) == (-1, 1)
+        with pytest.raises(Unavailable, match="no leader of partition"):
+            await cluster.by_id(described.replicas[0]).backend.offset_ranges("topic")
+        leaderless = [each for each in problems(await left.backend.cluster_status()) if "no leader" in each]
+        assert leaderless
+        for problem in leaderless:
+            assert "nodes 3 and 4 will not come back: there cannot be one any more" in problem
+        await left.backend.delete_topic("topic")
+
+        async def well() -> bool:
+            return "no leader" not in str(problems(await left.backend.cluster_status()))
+
+        await until(well)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_replica_that_stays_is_read_like_a_shared_one_until_the_other_has_left(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1, {"replication": "2"})
+        await cluster[1].append(b"value")
+        gone, stays = (cluster.by_id(each) for each in cluster[1].node.metadata.topics["topic"].replicas[0])
+        await gone.backend.remove_node(gone.id)
+        await until(lambda: gone.id not in stays.node.metadata.registered)
+        cluster.split(stays.number)
+        with pytest.raises(Unavailable, match="no leader of partition 0"):
+            await stays.fetch(1)
+        cluster.network.heal()
+        await until_left(stays, gone.id)
+        assert await stays.values() == [b"value"]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_reads_that_wait_for_a_node_that_leaves_are_answered(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1, {"replication": "2"})
+        await cluster[1].append(b"one")
+        gone, stays = (cluster.by_id(each) for each in cluster[1].node.metadata.topics["topic"].replicas[0])
+        # What the one that leaves confirms comes after its end.
+        cluster.network.way(gone.host, stays.host).delays_s = (0.4, 0.4)
+        removing = asyncio.create_task(gone.backend.remove_node(gone.id))
+        await until(lambda: gone.id not in stays.node.metadata.registered)
+        written = await gone.append(b"two")
+        assert (await stays.backend.offset_ranges("topic"))[0].end == written + 1
+        await removing
 
     run_cluster(scenario, tmp_path)

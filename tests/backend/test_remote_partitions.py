@@ -204,3 +204,13 @@ def test_the_leader_of_a_partition_elsewhere_is_asked_for(tmp_path: Path) -> Non
         await killing
 
     run(tmp_path, scenario)
+
+
+def test_a_partition_that_was_never_used_has_its_only_replica_as_leader(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].stop()
+        await cluster[1].start()
+        assert await led(await cluster.add()) == cluster[1].id
+
+    run_cluster(scenario, tmp_path, 1)

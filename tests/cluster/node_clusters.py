@@ -21,7 +21,7 @@ from tests.fakes.network import SimulatedNetwork, SimulatedProcess
 from tests.fakes.worker import InlineWorker
 from tests.sim.loop import VirtualLoop
 
-__all__ = ["ClusterNode", "NodeCluster", "leaders", "run_cluster"]
+__all__ = ["ClusterNode", "NodeCluster", "host_of", "leaders", "run_cluster"]
 
 _PORT = 19094
 _DELAYS_S = (0.0005, 0.002)
@@ -43,10 +43,12 @@ class ClusterNode:
 
     Args:
         cluster: the cluster.
-        number: of the host. Nodes that found a cluster together get ids in the order of joining.
+        number: of the host at first. Nodes that found a cluster together get ids in the order of
+            joining.
 
     Attributes:
         disk, clock: of its machine.
+        host: of the machine; another one from the next start on.
         faults: errors that would end the process.
         node, backend: of the present process.
     """
@@ -54,6 +56,7 @@ class ClusterNode:
     def __init__(self, cluster: "NodeCluster", number: int) -> None:
         self.cluster = cluster
         self.number = number
+        self.host = host_of(number)
         self.disk = RecordingDisk()
         self.clock = FakeClock()
         self.clock.follow(asyncio.get_running_loop())
@@ -68,11 +71,6 @@ class ClusterNode:
     def id(self) -> int:
         """Id of the node."""
         return self.node.node_id
-
-    @property
-    def host(self) -> str:
-        """Host of the node."""
-        return host_of(self.number)
 
     async def begin(self, *, has_peers: bool = True) -> None:
         """Start a process; it may wait for other nodes yet.
@@ -203,7 +201,8 @@ class NodeCluster:
         numbers = [*self._founders]
         if len(numbers) == 1:
             numbers = [] if number == 1 else [1, _NOBODY]
-        return tuple(sorted(Address(host_of(each), _PORT) for each in numbers))
+        hosts = [self.nodes[each].host if each in self.nodes else host_of(each) for each in numbers]
+        return tuple(sorted(Address(host, _PORT) for host in hosts))
 
     async def start(self) -> None:
         """Start all nodes together."""
@@ -227,7 +226,7 @@ class NodeCluster:
     def split(self, *numbers: int) -> None:
         """Cut these nodes off from the others."""
         others = [node.host for number, node in self.nodes.items() if number not in numbers]
-        self.network.split([host_of(number) for number in numbers], others)
+        self.network.split([self.nodes[number].host for number in numbers], others)
 
 
 Scenario = Callable[[NodeCluster], Awaitable[None]]

@@ -77,7 +77,7 @@ async def test_without_a_leader_the_time_runs_out(network: DriverNetwork) -> Non
     reads = reads_of(follower)
     with pytest.raises(Unavailable, match=r"no leader of group 1000 has answered within 0\.01 s"):
         await reads.wait([follower.group], 0.01)
-    with pytest.raises(Unavailable, match="no leader of group 1000 and 1 others has answered"):
+    with pytest.raises(Unavailable, match="no leader of group 1000 and 1 other has answered"):
         await reads.wait([follower.group, other], 0.01)
     await network.elect(1)
     waiting = wait(follower, reads)

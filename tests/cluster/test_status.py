@@ -165,6 +165,18 @@ def test_groups_without_a_leader_are_gathered_by_their_voters() -> None:
     )
 
 
+def test_a_majority_that_was_forgotten_does_not_come_back() -> None:
+    status = cluster(group(1000, "topic-0", leader=0, voters=(1, 4, 5)))
+    assert problems(status) == (
+        "no leader for raft group topic-0: of voters 1, 4 and 5 only 1 is up, and nodes 4 and 5 will not come back: there "
+        "cannot be one any more",
+    )
+    one_is_down = replace(status, nodes=(*WELL.nodes, node(4, up=False)))
+    assert problems(one_is_down)[-1] == (
+        "no leader for raft group topic-0: of voters 1, 4 and 5 only 1 is up"
+    )
+
+
 def test_a_group_that_can_elect_a_leader_is_about_to() -> None:
     assert problems(cluster(group(leader=0))) == ("no leader for raft group metadata: an election is due",)
 
@@ -191,7 +203,7 @@ def test_what_a_node_that_is_down_lacks_is_no_problem_of_its_own() -> None:
 
 def test_topics_with_too_few_replicas_are_named() -> None:
     assert problems(replace(WELL, under_replicated=("a",))) == (
-        "topic a has fewer replicas than `replication` asks for: made when the cluster had fewer nodes",
+        "topic a has fewer replicas than `replication` asks for: made when the cluster had fewer nodes, or nodes have left since",
     )
     (problem,) = problems(replace(WELL, under_replicated=("a", "b", "c", "d")))
     assert problem.startswith("topics a, b, c and d have fewer replicas")

@@ -177,3 +177,22 @@ def test_frames_are_the_same_however_they_are_cut(heads: list[tuple[int, int, in
     ]
     whole = b"".join(encoded(frame) for frame in frames)
     assert read([whole[at : at + size] for at in range(0, len(whole), size)]) == frames
+
+
+@pytest.mark.parametrize(
+    ("begin", "reason"),
+    [
+        (
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            "it speaks TLS: cluster.tls must be set on all nodes",
+        ),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "it speaks HTTP/2, like a client of the gRPC API"),
+        (b"GET / HTTP/1.1\r\nHost: example\r\n", "a frame has 1195725856 bytes, at most 65536 are allowed"),
+    ],
+)
+def test_a_connection_that_speaks_another_protocol_is_told_so(begin: bytes, reason: str) -> None:
+    reader = PeerFrameReader(HANDSHAKE_BYTES_MAX)
+    data = begin.ljust(HEAD_BYTES, b"\0")
+    reader.buffer()[: len(data)] = data
+    with pytest.raises(FrameDamage, match=reason):
+        reader.received(len(data))
