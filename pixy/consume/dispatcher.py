@@ -101,14 +101,13 @@ class Dispatcher:
         "_waiters",
         "_waiting_max",
         "faults",
-        "paused",
     )
 
     def __init__(self, waiting_max: int, poll_timeout: float) -> None:
         self._waiting_max = waiting_max
         self._poll_timeout = poll_timeout
         # Waiting requests. Invariant: limits ascend; empty whenever a record is ready, except while
-        # serving or paused.
+        # serving.
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         # Heap of requests with an earlier deadline: (deadline, arrival, waiter). May hold answered
         # ones.
@@ -120,8 +119,6 @@ class Dispatcher:
         self._serving = False
         # Errors that keep records from coming, by reporter: the answer to requests that time out.
         self.faults: dict[object, PixyError] = {}
-        # Nothing is offered until `resume`.
-        self.paused = False
 
     @property
     def waiting(self) -> int:
@@ -134,7 +131,7 @@ class Dispatcher:
         Returns:
             The queued request, None if `done` has been called.
         """
-        if self._ready and not self._waiters and not self.paused:
+        if self._ready and not self._waiters:
             offer = self._next()
             if offer is not None:
                 offer.auto_ack = auto_ack
@@ -159,11 +156,11 @@ class Dispatcher:
         if self._waiters and not self._serving:
             self._serve()
 
-    def resume(self) -> None:
-        """Offer records again."""
-        self.paused = False
-        if self._waiters and not self._serving:
-            self._serve()
+    def discard(self, source: Source) -> None:
+        """Nothing of a partition is offered until the next `wake`."""
+        if source.queued:
+            source.queued = False
+            self._ready.remove(source)
 
     def next_deadline(self) -> float | None:
         """The latest time for the next `expire`, None without waiting requests. May be early."""
@@ -214,7 +211,7 @@ class Dispatcher:
     def _serve(self) -> None:
         self._serving = True
         try:
-            while self._waiters and not self.paused:
+            while self._waiters:
                 offer = self._next()
                 if offer is None:
                     break

@@ -12,11 +12,9 @@ starts over after every change:
 So a topic that is unsubscribed and subscribed again is committed before it is read. The keeper ends
 when nothing is left to do.
 
-Rebalances: the backend calls `_revoke` before partitions may go to another process. Nothing more is
-offered. Acks are accepted until nothing is outstanding or the time is up; later acks wait, and the
-acked positions are committed. The next assignment ends this. Partitions that stay continue with
-their offers; those that are revoked are void at once, because another process reads and commits
-there already.
+Rebalances: the backend calls `_revoke` before partitions may go to another process (`revocations`).
+The next assignment ends this. Partitions that stay continue with their offers; offers of those that
+are gone are void at once, because another process reads and commits there already.
 
 A topic may be deleted and created again at any moment, so its name does not identify it: state that
 is kept across an await carries the topic's id. A partition that is live for another id is closed,
@@ -27,7 +25,7 @@ partition created after the subscription, because everything in it is newer than
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -38,6 +36,7 @@ from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.resumption import Remark, resume
+from pixy.consume.revocations import Revocations
 from pixy.consume.subscription import Subscription
 from pixy.errors import PixyError, Unavailable
 from pixy.futures import reject, resolve
@@ -47,8 +46,6 @@ __all__ = ["ConsumerGroup"]
 
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
-_LAST_COMMIT_S = 5.0
-"""Time for the commit before a rebalance, beyond the time for acks."""
 _STARTED_PER_ITERATION = 100
 """Partitions made live in one iteration of the event loop: a topic may have 10 000."""
 
@@ -83,7 +80,7 @@ class ConsumerGroup:
         self._topics: list[str] = []
         # Assigned partitions by topic. A subscribed topic without an entry: not known yet.
         self._assignment: dict[str, frozenset[int]] = {}
-        # Number of revocations and assignments.
+        # Number of revocations of everything, and of assignments.
         self._rebalances = 0
         self._commits = GroupCommits(environment, name)
         # Number of `set_offsets` in progress.
@@ -91,9 +88,7 @@ class ConsumerGroup:
         self._work = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
-        # Between `_revoke` and the next assignment, while the owners are not known.
-        self._revoking = False
-        self._quiet = asyncio.Event()
+        self._revocations = Revocations(name, environment.timers, lambda: self.subscriptions, self._commits)
 
     @property
     def idle(self) -> bool:
@@ -125,7 +120,7 @@ class ConsumerGroup:
     def is_elsewhere(self, topic: str, partition: int) -> bool:
         """True if the partition is known not to be assigned to this process."""
         assigned = self._assignment.get(topic)
-        return assigned is not None and partition not in assigned and not self._revoking
+        return assigned is not None and partition not in assigned and not self._revocations.cover_everything
 
     def _wake_keeper(self) -> None:
         self._work.set()
@@ -138,7 +133,7 @@ class ConsumerGroup:
         self._assignment = {topic: frozenset(partitions) for topic, partitions in assignment.items()}
         for topic in self._topics:
             self._assignment.setdefault(topic, frozenset())
-        self._revoking = False
+        self._revocations.assigned()
         for key in self._commits.lose_leftover(self.is_elsewhere):
             self._warn(Remark("acks are lost, their partition went elsewhere", key, {}))
         for topic, subscription in list(self._subscriptions.items()):
@@ -151,7 +146,7 @@ class ConsumerGroup:
                     self._lose(subscription.remove(live.partition, replaced=replaced))
             if description is None:
                 subscription.topic_deleted()
-            subscription.reopen()
+            subscription.release(self._revocations.covers)
             subscription.notify()
         self._work.set()
 
@@ -161,37 +156,15 @@ class ConsumerGroup:
             remark = "acks that were not committed are lost, their records will be handed out again"
             self._warn(Remark(remark, live.key, {}))
 
-    async def _revoke(self, seconds: float) -> None:
+    async def _revoke(self, seconds: float, partitions: Mapping[str, Collection[int]] | None = None) -> None:
         """Callback of the backend before partitions may go to another process, in `seconds`."""
-        timers = self._environment.timers
-        until = timers.monotonic() + seconds
-        self._rebalances += 1
-        self._revoking = True
-        for subscription in self.subscriptions:
-            subscription.pause()
-        while self._outstanding and timers.monotonic() < until:
-            self._quiet.clear()
-            await timers.wait(self._quiet, until - timers.monotonic())
-        for subscription in self.subscriptions:
-            subscription.seal()
-        while True:
-            try:
-                await self._commits.commit()
-                return
-            except PixyError as error:
-                if timers.monotonic() >= until + _LAST_COMMIT_S:
-                    _log.warning("cannot commit before a rebalance", group=self.name, error=str(error))
-                    return
-                await timers.sleep(_BACKOFF_MIN)
-
-    @property
-    def _outstanding(self) -> int:
-        return sum(subscription.outstanding for subscription in self._subscriptions.values())
+        if partitions is None:
+            self._rebalances += 1
+        await self._revocations.run(seconds, partitions)
 
     def check_quiet(self) -> None:
-        """Called by a paused subscription without outstanding offers."""
-        if not self._outstanding:
-            self._quiet.set()
+        """Called by a subscription that holds partitions."""
+        self._revocations.check_quiet()
 
     # --- the keeper -------------------------------------------------------------------------------
 
@@ -244,8 +217,13 @@ class ConsumerGroup:
     async def _start_assigned(self, subscription: Subscription) -> None:
         """Make the assigned partitions of a topic live that are not."""
         assigned = self._assignment.get(subscription.topic, frozenset())
-        missing = sorted(partition for partition in assigned if subscription.live(partition) is None)
-        if not missing or self._revoking:
+        missing = sorted(
+            partition
+            for partition in assigned
+            if subscription.live(partition) is None
+            and not self._revocations.covers(subscription.topic, partition)
+        )
+        if not missing:
             return
         description = self._environment.backend.topic(subscription.topic)
         if description is None:
@@ -367,7 +345,11 @@ class ConsumerGroup:
             self._work.set()
             return
         for partition, tracker in starts.items():
-            if partition in self._assignment.get(topic, ()) and subscription.live(partition) is None:
+            if (
+                partition in self._assignment.get(topic, ())
+                and subscription.live(partition) is None
+                and not self._revocations.covers(topic, partition)
+            ):
                 subscription.add(partition, tracker, ranges[partition].end, topic_id)
 
     def _warn(self, remark: Remark) -> None:

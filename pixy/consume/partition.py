@@ -60,6 +60,7 @@ class LivePartition:
         "_monotonic",
         "closed",
         "dirty",
+        "held",
         "key",
         "lost",
         "offers",
@@ -92,6 +93,8 @@ class LivePartition:
         # The tracker is ahead of the committed offset. Invariant: then the group has it in its
         # list.
         self.dirty = False
+        # Nothing is offered: the partition may go to another process. Invariant: then not queued.
+        self.held = False
         # Revoked or given up; no call has any effect.
         self.closed = False
         # Revoked, perhaps for another process; uncommitted acks are void. Invariant: then closed.
@@ -158,6 +161,16 @@ class LivePartition:
         if self._host.watching:
             self._host.check_quiet()
 
+    def hold(self) -> None:
+        """Offer nothing more until `release`; acks are accepted."""
+        self.held = True
+        self._host.dispatcher.discard(self)
+
+    def release(self) -> None:
+        """Offer records again."""
+        self.held = False
+        self._wake()
+
     def stop_fetching(self) -> None:
         """Stop fetching."""
         self._fetcher.stop()
@@ -200,7 +213,7 @@ class LivePartition:
             faults[self] = error
 
     def _wake(self) -> None:
-        if self.offers.ready:
+        if self.offers.ready and not self.held:
             self._host.dispatcher.wake(self)
 
     def look(self) -> None:

@@ -4,13 +4,14 @@ Owns the dispatcher and the live partitions, and decides when the subscription e
 group decides which partitions are live.
 
 Nearly all requests find the partition of their ack live and are served synchronously. The others,
-acks while the subscription is starting or beyond the known end, take one owned task each, at most
+acks while their partition is starting or sealed, or beyond the known end, take one owned task each, at most
 `channel_buffer_size` of them.
 
 The subscription ends when no request came or waited for `subscription_timeout`, and nothing is
 outstanding any more. One timer is set to the earliest time at which this can be true; requests do
 not touch it. The states, with those of a rebalance and of the drain, are those of
-`subscription_state`. A rebalance keeps the offers of partitions that stay.
+`subscription_state`. Partitions that may go to another process are held, then sealed; the others
+continue, and so do those that stay after all.
 
 When the topic is deleted, its partitions are closed and their offers void. Waiting consume requests
 are then treated like requests for a missing topic by `on_missing`: the topic is created again and
@@ -44,6 +45,9 @@ from pixy.errors import (
 )
 
 __all__ = ["AckDone", "Subscription", "SubscriptionHost", "ack_elsewhere", "check_ack"]
+
+Covers = Callable[[str, int], bool]
+"""True for a topic and the number of a partition that is meant."""
 
 AckDone = Callable[[PixyError | None], None]
 """Called once: with None if the ack counts or has no effect, else with the error."""
@@ -140,13 +144,15 @@ class Subscription:
         options = environment.options
         self.dispatcher = Dispatcher(options.channel_buffer_size, options.long_polling_timeout)
         self._live: dict[int, LivePartition] = {}
-        # The live partitions that accept acks. Invariant: all of them, or none while sealed.
-        self._open = self._live
+        # The live partitions that accept acks. Invariant: all but the sealed ones, which are held.
+        self._open: dict[int, LivePartition] = {}
+        # Numbers of the live partitions that are held.
+        self._held: set[int] = set()
         self._monotonic = environment.timers.monotonic
         # Time of the last consume request.
         self._last_request = self._monotonic()
         self._state = SubscriptionState.OPEN
-        # A copy for the hot path. Invariant: equals `_state.watches_offers`.
+        # Somebody waits until nothing is outstanding, of held partitions at least.
         self.watching = False
         # Number of acks with a task of their own, and the events of those that wait for a
         # partition.
@@ -169,12 +175,12 @@ class Subscription:
     @property
     def draining(self) -> bool:
         """Nothing is offered any more."""
-        return self._state.draining
+        return self._state is SubscriptionState.DRAINING
 
     @property
-    def paused(self) -> bool:
-        """Nothing is offered for the rest of a rebalance."""
-        return self._state.rebalancing
+    def holding(self) -> bool:
+        """Partitions may go to another process, and nothing of them is offered."""
+        return bool(self._held)
 
     @property
     def partitions(self) -> Iterable[LivePartition]:
@@ -341,7 +347,7 @@ class Subscription:
             live = self._open.get(partition)
             if live is not None:
                 return live
-            if self._state is SubscriptionState.DRAINING:
+            if self.draining and partition not in self._held:
                 raise ShuttingDown
             if self._environment.backend.topic(self.topic) is None:
                 raise UnknownTopic(f"unknown topic {self.topic}")
@@ -387,13 +393,16 @@ class Subscription:
         """Make a partition live."""
         assert partition not in self._live
         live = LivePartition(self._environment, self, partition, tracker, end, topic_id)
-        self._live[partition] = live
+        self._live[partition] = self._open[partition] = live
         live.start()
         return live
 
     def remove(self, partition: int, *, replaced: bool = False) -> LivePartition:
         """Close a partition, as `LivePartition.close`. Its position can still be committed."""
         live = self._live.pop(partition)
+        self._open.pop(partition, None)
+        self._held.discard(partition)
+        self._watch()
         live.close(replaced=replaced)
         counters, offers = self._environment.counters, live.offers
         counters.offered += offers.offered
@@ -417,27 +426,42 @@ class Subscription:
     # --- states -----------------------------------------------------------------------------------
 
     def _become(self, event: SubscriptionEvent) -> None:
-        state = self._state = self._state.after(event)
-        self.watching = state.watches_offers
-        self.dispatcher.paused = state.rebalancing
-        self._open = {} if state.sealed else self._live
+        self._state = self._state.after(event)
+        self._watch()
 
-    def pause(self) -> None:
-        """Offer nothing more for the rest of a rebalance; acks are accepted."""
-        self._become(SubscriptionEvent.PAUSE)
+    def _watch(self) -> None:
+        self.watching = self._state.watches_offers or bool(self._held)
 
-    def seal(self) -> None:
-        """Let acks wait for the rest of a rebalance."""
-        self._become(SubscriptionEvent.SEAL)
+    def hold(self, covers: Covers) -> None:
+        """Offer nothing more of some partitions; acks are accepted."""
+        for number, live in self._live.items():
+            if covers(self.topic, number) and number not in self._held:
+                self._held.add(number)
+                live.hold()
+        self._watch()
 
-    def reopen(self) -> None:
-        """End a rebalance, with the partitions that are live."""
-        rebalanced = self._state.rebalancing
-        self._become(SubscriptionEvent.REOPEN)
-        if rebalanced:
-            self.dispatcher.resume()
-            if not self.draining:
-                self._idle.at(self._monotonic())
+    def outstanding_held(self, covers: Covers) -> int:
+        """Number of outstanding offers of some held partitions."""
+        held = (number for number in self._held if covers(self.topic, number))
+        return sum(self._live[number].offers.outstanding for number in held)
+
+    def seal(self, covers: Covers) -> None:
+        """Let acks of some held partitions wait."""
+        for number in self._held:
+            if covers(self.topic, number):
+                self._open.pop(number, None)
+
+    def release(self, covers: Covers) -> None:
+        """Continue with the held partitions that are covered no more."""
+        released = [number for number in self._held if not covers(self.topic, number)]
+        for number in released:
+            self._held.remove(number)
+            self._open[number] = self._live[number]
+        self._watch()
+        for number in released:
+            self._live[number].release()
+        if not self.draining:
+            self._idle.at(self._monotonic())
 
     def mark_dirty(self, partition: LivePartition) -> None:
         self._host.mark_dirty(partition)
@@ -465,19 +489,18 @@ class Subscription:
         return [self.remove(partition) for partition in list(self._live)]
 
     def check_quiet(self) -> None:
+        if self._held:
+            self._host.check_quiet()
         if self.outstanding:
             return
-        state = self._state
-        if state.rebalancing:
-            self._host.check_quiet()
-        if state.draining:
+        if self.draining:
             self._on_quiet()
-        elif not state.rebalancing:
+        else:
             self._check_idle(self._monotonic())
 
     def _check_idle(self, now: float) -> None:
         options = self._environment.options
-        if self._state.rebalancing:  # `reopen` checks again
+        if self._held:  # `release` checks again
             return
         due = self._last_request + options.subscription_timeout
         if self.dispatcher.waiting or self._slow:

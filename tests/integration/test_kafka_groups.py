@@ -274,7 +274,7 @@ async def _wait_rebalance(pixy: Pixy, group: str, topic: str) -> None:
     """Wait until the group is rebalancing, as seen by a member."""
 
     async def paused() -> bool:
-        return pixy.proxy._consumers._subscriptions[group, topic].paused
+        return pixy.proxy._consumers._subscriptions[group, topic].holding
 
     await until(paused)
 
