@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Mapping
 from enum import Enum
 
-from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
+from pixy.backend import Backend, OffsetCommit, OffsetRange, Owner, TopicPartition
 from pixy.config import ConsumerConfig
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
@@ -237,7 +237,7 @@ class Consumers:
         self._environment.tasks.spawn(work, f"ack {topic} for {group}", done)
 
     async def _look_up(self, group: str, partition: TopicPartition, offset: int, done: AckDone) -> None:
-        owner: str | None = None
+        owner: Owner | None = None
         try:
             owner = await self._owner(group, partition)
         except PixyError as error:
@@ -247,7 +247,7 @@ class Consumers:
             self._looking_up -= 1
         subscription = self._subscriptions.get((group, partition.topic))
         if subscription is None and owner is not None:
-            done(ack_elsewhere(group, partition, owner))
+            done(ack_elsewhere(group, partition, owner.client_id))
         elif self._state is not _State.SERVING:
             done(ShuttingDown())
         else:
@@ -258,7 +258,7 @@ class Consumers:
             else:
                 subscription.ack(partition.partition, offset, done, False)
 
-    async def _owner(self, group: str, partition: TopicPartition) -> str | None:
+    async def _owner(self, group: str, partition: TopicPartition) -> Owner | None:
         """The owner of a partition without a subscription here; None if there is none, or a
         subscription by now.
 

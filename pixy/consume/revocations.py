@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
-from pixy.backend import TopicPartition
 from pixy.consume.commits import GroupCommits
 from pixy.consume.subscription import Subscription
 from pixy.consume.timers import Timers

@@ -4,8 +4,8 @@ Owns the dispatcher and the live partitions, and decides when the subscription e
 group decides which partitions are live.
 
 Nearly all requests find the partition of their ack live and are served synchronously. The others,
-acks while their partition is starting or sealed, or beyond the known end, take one owned task each, at most
-`channel_buffer_size` of them.
+acks while their partition is starting or sealed, or beyond the known end, take one owned task each,
+at most `channel_buffer_size` of them.
 
 The subscription ends when no request came or waited for `subscription_timeout`, and nothing is
 outstanding any more. One timer is set to the earliest time at which this can be true; requests do
@@ -376,7 +376,7 @@ class Subscription:
         except OwnerUndecided:
             return
         if owner is not None and not changed.is_set():
-            raise ack_elsewhere(self.group_name, key, owner)
+            raise ack_elsewhere(self.group_name, key, owner.client_id)
 
     def _slow_is_full(self) -> bool:
         return self._slow >= self._environment.options.channel_buffer_size
