@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pixy.backend.group_claims import GroupClaims
 from pixy.backend.partition_finder import CONFIRM_S
-from pixy.backend.protocol import Assignment, OffsetCommit
+from pixy.backend.protocol import Assignment, Lease, OffsetCommit
 from pixy.cluster import Coordinator, GroupsState, Member, Node, PeerMethod
 from pixy.errors import OwnedElsewhere, PixyError
 from pixy.proto.node_calls_pb2 import ConsumersRequest, ConsumersResponse
@@ -185,6 +185,7 @@ class ClaimedMembership:
         self._coordinator = coordinator
         self._claims = claims
         self._member = member
+        self.lease = Lease()
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """As `ConsumerMembership`."""

@@ -13,7 +13,7 @@ It composes the parts of this package and decides nothing itself.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from pixy.backend.call_handlers import CallHandlers
@@ -28,6 +28,8 @@ from pixy.backend.protocol import (
     Assignment,
     ConsumerMembership,
     FetchResult,
+    OffsetsChanged,
+    Owner,
     Published,
     Revocation,
     StagedBatches,
@@ -326,12 +328,15 @@ class EmbeddedBackend:
         topics: Sequence[str],
         on_assignment: Assignment,
         on_revocation: Revocation | None = None,
+        on_offsets_set: OffsetsChanged | None = None,
     ) -> ConsumerMembership:
         # `on_revocation` is never called: all members of a group are in this process.
         self._check_served()
         return await self._groups.join(group, client_id, topics, on_assignment)
 
-    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+    async def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool = False
+    ) -> None:
         self._check_served()
         await self._finder.check_known(offsets)
         self._check_running()
@@ -349,9 +354,19 @@ class EmbeddedBackend:
         self._check_served()
         return await self._groups.consumers(topic)
 
-    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
+    async def partition_owner(self, group: str, partition: TopicPartition) -> Owner | None:
         self._check_served()
-        return await self._groups.partition_owner(group, partition)
+        client_id = await self._groups.partition_owner(group, partition)
+        return None if client_id is None else Owner(client_id)
+
+    def other_owners(self, group: str, topic: str) -> Sequence[int]:
+        return ()
+
+    async def ask_node(self, node_id: int, request: bytes, timeout_s: float) -> bytes:
+        raise Unavailable(f"node {node_id} cannot be asked")
+
+    def serve_nodes(self, handler: Callable[[int, bytes], Awaitable[bytes]]) -> None:
+        """Nobody asks."""
 
     async def consumer_group_exists(self, group: str) -> bool:
         self._check_served()

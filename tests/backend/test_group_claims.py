@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.backend import ConsumerMembership, OffsetCommit, TopicPartition
+from pixy.backend import ConsumerMembership, OffsetCommit, Owner, TopicPartition
 from pixy.errors import OwnedElsewhere, Unavailable
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_cluster
 from tests.fakes.waiting import until
@@ -62,7 +62,7 @@ def test_a_group_is_served_by_the_node_that_has_members(tmp_path: Path) -> None:
             with pytest.raises(OwnedElsewhere, match=reason):
                 await cluster[number].backend.partition_owner("group", TOPIC)
         await commit(cluster[2], 1)
-        assert await cluster[2].backend.partition_owner("group", TOPIC) == "client-2"
+        assert await cluster[2].backend.partition_owner("group", TOPIC) == Owner("client-2")
 
     run_cluster(scenario, tmp_path)
 
