@@ -9,7 +9,8 @@ The node applies every change of the group, and the member looks at what has bec
                                                 partition is released
     a partition of it has another epoch than    offsets were set elsewhere: the callback for that
     it was told                                 is called
-    it is not a member any more                 it owns nothing, and joins anew
+    it is not a member any more, or its node    it owns nothing, and joins anew
+    was removed from the cluster
 
 The epochs that it was told are what its commits are based on: a commit that begins before the
 member hears of offsets set elsewhere is refused.
@@ -25,7 +26,7 @@ import structlog
 from pixy.backend.group_leases import GroupLeases
 from pixy.backend.protocol import Assignment, OffsetsChanged, Revocation
 from pixy.cluster import GroupMember, GroupsState, MemberId, Membership, Node, member_message
-from pixy.errors import FailedPrecondition, PixyError
+from pixy.errors import PixyError, Unavailable
 from pixy.proto import state_pb2 as pb
 from pixy.retries import Backoff
 from pixy.tasks import Tasks
@@ -176,9 +177,8 @@ class GroupMembership:
 
     async def _join(self) -> None:
         environment, node = self._environment, self._environment.node
-        known = node.metadata.nodes.get(node.node_id)
-        if known is not None and known.removed:
-            raise FailedPrecondition(f"node {node.node_id} leaves the cluster: consume at another one")
+        if node.has_left:
+            raise Unavailable("this node was removed from the cluster: consume at another one")
         member_id = self.member_id or environment.new_id()
         began = node.monotonic()
         command = pb.JoinGroup(
@@ -211,7 +211,7 @@ class GroupMembership:
         self._spawn(self._join_anew(), "join")
 
     async def _join_anew(self) -> None:
-        backoff = Backoff(_RETRY_S, _RETRY_MAX_S)
+        backoff, failing = Backoff(_RETRY_S, _RETRY_MAX_S), ""
         while True:
             async with self._joining:
                 if self._joined:
@@ -219,9 +219,10 @@ class GroupMembership:
                 try:
                     await self._join()
                 except PixyError as error:
-                    log.warning(
-                        "cannot join a consumer group, trying again", group=self.group, reason=str(error)
-                    )
+                    if failing != (failing := str(error)):
+                        log.warning(
+                            "cannot join a consumer group, trying again", group=self.group, reason=failing
+                        )
                 else:
                     return
             await asyncio.sleep(backoff.grow())
@@ -244,7 +245,7 @@ class GroupMembership:
             return
         membership = self._state.membership(self.group)
         member = membership.members.get(self.member_id)
-        if member is None:
+        if member is None or self._environment.node.has_left:
             self._put_out()
             return
         topics = self._environment.node.metadata.topics

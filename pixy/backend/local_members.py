@@ -96,6 +96,12 @@ class LocalMembers:
         """All consumer groups may have changed."""
         self._look_at(self._members)
 
+    def nodes_changed(self) -> None:
+        """A node is new, or has left the cluster."""
+        if self._node.has_left:
+            # It need not hear of what becomes of its members.
+            self._look_at(self._members)
+
     def topic_changed(self, topic: str) -> None:
         """A topic is new, has other partitions, or was deleted."""
         for state in self._node.state_groups.groups_states():

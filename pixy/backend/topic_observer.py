@@ -39,6 +39,7 @@ class TopicObserver(NodeObserver):
 
     def nodes_changed(self) -> None:
         self._descriptions.all_changed()
+        self._members.nodes_changed()
 
     def readiness_changed(self) -> None:
         self._on_readiness()
