@@ -53,7 +53,7 @@ class MemberCallbacks(NamedTuple):
 
 
 class MemberEnvironment(NamedTuple):
-    """What all members of a node share.
+    """Dependencies of all members of a node.
 
     Attributes:
         node: the node.
@@ -78,7 +78,7 @@ class GroupMembership:
     """A `ConsumerMembership`.
 
     Args:
-        environment: what all members share.
+        environment: of all members of the node.
         group, client_id, topics: the group, the name of the member, and its subscribed topics.
         callbacks: of the member.
 

@@ -23,7 +23,7 @@ __all__ = ["needed_target", "why_ended"]
 
 
 def needed_target(membership: Membership, topics: Mapping[str, Topic]) -> dict[bytes, Owners] | None:
-    """Who is to own the partitions of a consumer group, by topic id; None if it has that target.
+    """The next target of a consumer group: owners by topic id and partition; None if it has it.
 
     Args:
         topics: by name.

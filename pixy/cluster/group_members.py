@@ -64,7 +64,7 @@ class MemberId(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """What a member has said when it joined; its topics are ascending."""
+    """Name and subscribed topics of a member; the topics are ascending."""
 
     client_id: str
     topics: tuple[str, ...]
@@ -78,7 +78,7 @@ Partitions = Mapping[bytes, Collection[int]]
 
 
 class TopicOwners(NamedTuple):
-    """Owners of a topic's partitions, who is to own them, and the epochs of the owners.
+    """Owners and targets of a topic's partitions, and the epochs of the owners.
 
     Invariant: they are equally long.
     """
@@ -273,7 +273,7 @@ def partitions_of(message: pb.ReleasePartitions) -> Partitions:
 
 
 def target_message(group: str, generation: int, target: Mapping[bytes, Owners]) -> pb.GroupTarget:
-    """Who is to own the partitions of a consumer group, as a message."""
+    """The target of a consumer group as a message."""
     numbers: dict[MemberId, int] = {}
     topics = [
         pb.TopicTarget(topic_id=topic_id, owners=_numbers(owners, numbers))
@@ -284,7 +284,7 @@ def target_message(group: str, generation: int, target: Mapping[bytes, Owners]) 
 
 
 def target_of(message: pb.GroupTarget) -> dict[bytes, Owners]:
-    """Who is to own the partitions of a consumer group, by topic id."""
+    """The target in a message: owners by topic id and partition."""
     members = [None, *map(member_id_of, message.members)]
     return {topic.topic_id: tuple([members[each] for each in topic.owners]) for topic in message.topics}
 

@@ -189,7 +189,7 @@ class FakeGroups:
         return {name: group.commits for name, group in self._groups.items()}
 
     def epochs(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """How often offsets of partitions were set; a commit is based on them."""
+        """Numbers of changes of offsets by clients, which a commit is based on."""
         return {partition: self.of(group).epochs[partition] for partition in partitions}
 
     def commit(
