@@ -28,8 +28,9 @@ log = structlog.get_logger(__name__)
 _GROUPS_PER_ITERATION = 50
 _RETRY_S = 0.2
 _RETRY_MAX_S = 5.0
+_GROUPS_PER_COMMAND = 200
 _STOP_S = 2.0
-"""Longest wait for the members to leave at the stop: others are told, or put them out."""
+"""Longest wait for the members to leave at the stop: later ones are put out by the coordinator."""
 
 
 class LocalMembers:
@@ -74,13 +75,26 @@ class LocalMembers:
         return self._members.get(group, ())
 
     async def stop(self) -> None:
-        """Have all members leave, within a bound."""
+        """Put all members of this process out of their groups, within a bound."""
         self._leases.stop()
-        members = [member for found in self._members.values() for member in found]
-        ids = [(member.group, member.end()) for member in members]
-        leaving = [self._depart(group, member_id) for group, member_id in ids if member_id is not None]
-        if leaving:
-            await asyncio.wait(leaving, timeout=_STOP_S)
+        for member in [member for found in self._members.values() for member in found]:
+            member.end()
+        going = [
+            self._tasks.spawn(self._leave_all(some), f"leave {len(some)} consumer groups")
+            for state in self._node.state_groups.groups_states()
+            for some in _pieces(list(state.groups_of(self.process)), _GROUPS_PER_COMMAND)
+        ]
+        if going:
+            await asyncio.wait(going, timeout=_STOP_S)
+
+    async def _leave_all(self, groups: Sequence[str]) -> None:
+        """Leave groups of one state group."""
+        command = pb.ExpelProcess(**self.process._asdict(), groups=groups)
+        payload = pb.GroupsCommand(expel_process=command).SerializeToString()
+        try:
+            await self._node.commands.change_group(groups[0], payload)
+        except PixyError as error:
+            log.warning("cannot leave consumer groups", count=len(groups), reason=str(error))
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -174,3 +188,7 @@ class LocalMembers:
                     return
         finally:
             del self._departing[member_id]
+
+
+def _pieces(names: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [names[at : at + size] for at in range(0, len(names), size)]

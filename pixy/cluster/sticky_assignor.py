@@ -173,7 +173,9 @@ class _Assignment:
         self._totals[member] += 1
 
     def _distance(self, member: MemberId, partition: int) -> tuple[bool, int]:
-        """Distance of a partition from a member: it is on its way elsewhere, or its replicas are."""
+        """Distance of a partition from a member: larger if it is on its way elsewhere, then by its
+        replicas.
+        """
         target, replicas = self._topic.targets[partition], self._topic.replicas[partition]
         if member.node_id not in replicas:
             return target not in (None, member), _FAR
