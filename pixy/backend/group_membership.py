@@ -191,7 +191,7 @@ class GroupMembership:
             await node.commands.change_group(
                 self.group, pb.GroupsCommand(join_group=command).SerializeToString()
             )
-        except BaseException:
+        except (PixyError, asyncio.CancelledError):
             if not self._joined:
                 # It may become a member yet, which nobody would be there for.
                 self.member_id = None
