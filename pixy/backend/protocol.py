@@ -70,15 +70,18 @@ partitions by topic; None: all of the member.
 
 From the call on the member offers no record of them. It returns when nothing of them is outstanding
 or the time is over, and their acks are committed; from then on, until the next assignment, acks for
-them are neither accepted nor refused. A partition that the member still owns after the assignment
-had no other owner in between. Cancelled if the member is removed from the group meanwhile.
+them are neither accepted nor refused. After the return no assignment includes them before it is
+decided where they are; one that does includes them for good. A partition that the member still owns
+after the assignment had no other owner in between. Cancelled if the member is removed from the
+group meanwhile.
 """
 
 OffsetsChanged = Callable[[Mapping[str, Collection[int]]], None]
 """Called when another process has set offsets of partitions that a member owns, by topic.
 
-The member resets these partitions to the committed offsets. Commits that it began before are
-refused.
+The member resets these partitions to the committed offsets. Called when the change is applied here,
+before anything later is: commits that were begun before the call are refused with `OffsetsSet`,
+those begun after it are based on the new offsets.
 """
 
 

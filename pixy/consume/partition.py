@@ -35,6 +35,9 @@ class PartitionHost(Protocol):
     def mark_dirty(self, partition: "LivePartition") -> None:
         """The partition has a position to commit."""
 
+    def wake(self, partition: "LivePartition") -> None:
+        """The partition has a record to offer."""
+
     def check_quiet(self) -> None:
         """Called while `watching`, whenever the number of outstanding offers may have dropped."""
 
@@ -175,7 +178,7 @@ class LivePartition:
         """Stop fetching."""
         self._fetcher.stop()
 
-    def close(self, *, replaced: bool = False) -> None:
+    def close(self, *, replaced: bool = False, reset: bool = False) -> None:
         """Void all offers and stop, as `PartitionOffers.close`.
 
         `commit` still returns the position of the group.
@@ -184,7 +187,7 @@ class LivePartition:
         self._failing(None)
         self._fetcher.stop()
         self._expiry.cancel()
-        self.offers.close(replaced=replaced)
+        self.offers.close(replaced=replaced, reset=reset)
         self._remember_voided()
 
     def _remember_voided(self) -> None:
@@ -214,7 +217,7 @@ class LivePartition:
 
     def _wake(self) -> None:
         if self.offers.ready and not self.held:
-            self._host.dispatcher.wake(self)
+            self._host.wake(self)
 
     def look(self) -> None:
         """React to the state of the offers: commit, fetch, decompress."""
