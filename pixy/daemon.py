@@ -353,7 +353,7 @@ class Daemon:
         )
         open_channel = None if self._peers is None else self._peers.channel
         node = Node(RealDisk(), self._clock, options, self.on_fault, open_channel)
-        return EmbeddedBackend(node, config.producer.timeout)
+        return EmbeddedBackend(node, config.producer.timeout, config.consumer.rebalance_timeout)
 
     def counts(self) -> dict[str, int]:
         """Current numbers of tasks, connections and calls, and of what each cluster buffers for its

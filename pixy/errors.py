@@ -32,6 +32,7 @@ __all__ = [
     "NotConsumed",
     "NotFound",
     "OffsetOutOfRange",
+    "OffsetsSet",
     "OwnedElsewhere",
     "OwnerUndecided",
     "PartitionNotFound",
@@ -276,11 +277,15 @@ class OwnerUndecided(Unavailable):
 
 
 class OwnedElsewhere(Unavailable):
-    """The offsets of a consumer group cannot be set here: another process owns the partition and
-    would overwrite them.
-    """
+    """Another process owns the partition for the consumer group."""
 
     kafka_code = 25
+
+
+class OffsetsSet(Unavailable):
+    """A commit of a consumer group is based on offsets that were set anew meanwhile."""
+
+    kafka_code = 22
 
 
 class PeerRefused(Unavailable):

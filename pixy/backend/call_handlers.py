@@ -1,5 +1,5 @@
-"""Answers to calls of other nodes: records, offsets, leaders, consumers and stages, as far as this
-node has them.
+"""Answers to calls of other nodes: records, offsets, leaders and stages, as far as this node has
+them, and what its consumers answer.
 
 A call is never passed on: the caller knows which nodes have replicas.
 """
@@ -9,14 +9,11 @@ from collections.abc import Awaitable, Callable
 from pixy.backend.local_partitions import LocalPartitions
 from pixy.backend.partition_finder import CONFIRM_S
 from pixy.backend.remote_partitions import FETCH_BYTES_MAX
-from pixy.cluster import Coordinator, Node, PartitionReplica, PeerMethod
+from pixy.cluster import Node, PartitionReplica, PeerMethod
 from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
 from pixy.proto.node_calls_pb2 import (
-    ConsumersRequest,
-    ConsumersResponse,
     FetchRequest,
     FetchResponse,
-    GroupMember,
     LeadersRequest,
     LeadersResponse,
     OffsetsRequest,
@@ -37,20 +34,22 @@ class CallHandlers:
     Args:
         node: this node.
         partitions: those with a replica here.
-        coordinator: the members of consumer groups here.
         check_running: raises `Unavailable` unless the node serves.
+
+    Attributes:
+        consume: answers calls to the consumers of this process; None: there are none.
     """
+
+    consume: Callable[[int, bytes], Awaitable[bytes]] | None = None
 
     def __init__(
         self,
         node: Node,
         partitions: LocalPartitions,
-        coordinator: Coordinator,
         check_running: Callable[[], None],
     ) -> None:
         self._node = node
         self._partitions = partitions
-        self._coordinator = coordinator
         self._check_running = check_running
 
     def by_method(self) -> dict[int, Callable[[int, bytes], Awaitable[bytes]]]:
@@ -59,7 +58,7 @@ class CallHandlers:
             PeerMethod.FETCH: self.fetch,
             PeerMethod.OFFSETS: self.offsets,
             PeerMethod.LEADERS: self.leaders,
-            PeerMethod.GROUP: self.consumers,
+            PeerMethod.CONSUME: self.consumers,
             PeerMethod.STAGED: self.staged,
         }
 
@@ -112,15 +111,11 @@ class CallHandlers:
         return LeadersResponse(raft_groups=led).SerializeToString()
 
     async def consumers(self, caller: int, payload: bytes) -> bytes:
-        """The members of consumer groups of a topic."""
+        """Whatever the consumers of nodes say to each other."""
         self._check_running()
-        topic = ConsumersRequest.FromString(payload).topic
-        members = [
-            GroupMember(group=group, client_id=client_id, partitions=partitions)
-            for group, clients in self._coordinator.consumers(topic).items()
-            for client_id, partitions in clients.items()
-        ]
-        return ConsumersResponse(members=members).SerializeToString()
+        if self.consume is None:
+            raise Unavailable(f"node {self._node.node_id} has no consumers")
+        return await self.consume(caller, payload)
 
     async def staged(self, caller: int, payload: bytes) -> bytes:
         """The sinks with unpublished records of a topic here."""

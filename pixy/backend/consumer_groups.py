@@ -1,26 +1,23 @@
-"""Consumer groups: members on this node, claims among nodes, committed offsets.
+"""Consumer groups as this node knows them: commits, committed offsets, members and owners.
 
-Committed offsets are read after a linearizable read of the group's state group, so a node that
-takes a group over continues where the other one has stopped. Commits carry the claim of this
-process as their fence.
+Every node has a replica of every state group, so all of it is answered from applied state: after a
+linearizable read where the answer must include what was answered before, at any node.
 """
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
-from pixy.backend.group_claims import GroupClaims
+from pixy.backend.local_members import LocalMembers
 from pixy.backend.partition_finder import CONFIRM_S
-from pixy.backend.protocol import Assignment, OffsetCommit
-from pixy.cluster import Coordinator, GroupsState, Member, Node, PeerMethod
-from pixy.errors import OwnedElsewhere, PixyError
-from pixy.proto.node_calls_pb2 import ConsumersRequest, ConsumersResponse
+from pixy.backend.protocol import OffsetCommit, Owner
+from pixy.cluster import GroupsChanged, GroupsState, MemberId, Membership, Node, TopicOwners, why_ended
+from pixy.errors import OwnedElsewhere, OwnerUndecided
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.records import TopicPartition
 
-__all__ = ["ClaimedMembership", "ConsumerGroups"]
+__all__ = ["ConsumerGroups"]
 
 _GROUPS_PER_ITERATION = 200
-_ASK_S = 2.0
 
 
 class ConsumerGroups:
@@ -28,32 +25,34 @@ class ConsumerGroups:
 
     Args:
         node: this node.
-        coordinator: the members here.
-        claims: of this node.
+        members: those in this process.
     """
 
-    def __init__(self, node: Node, coordinator: Coordinator, claims: GroupClaims) -> None:
+    def __init__(self, node: Node, members: LocalMembers) -> None:
         self._node = node
-        self._coordinator = coordinator
-        self._claims = claims
-
-    async def join(
-        self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
-    ) -> "ClaimedMembership":
-        """As `Backend.join_consumer_group`."""
-        if self._claims.are_used:
-            await self._confirm_claim(group)
-            await self._claims.acquire(group)
-        member = Member(group, client_id, topics, on_assignment)
-        self._coordinator.join(member)
-        return ClaimedMembership(self._coordinator, self._claims, member)
+        self._members = members
+        # Answers of `other_owners`, with the owners that they are of, by group and topic.
+        self._others: dict[tuple[str, str], tuple[TopicOwners, list[int]]] = {}
 
     # --- offsets ----------------------------------------------------------------------------------
 
-    async def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool) -> None:
         """As `Backend.commit_offsets`."""
+        command = self._commit_command(group, offsets)
+        if set:
+            command.set = True
+            await self._set(command)
+            return
+        if self._members.of(group):
+            self._fence(command)
+        try:
+            await self._commit(command)
+        except OwnedElsewhere as error:
+            raise self._with_address(command, error) from None
+
+    def _commit_command(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> CommitOffsets:
         topics = self._node.metadata.topics
-        command = CommitOffsets(
+        return CommitOffsets(
             group=group,
             offsets=[
                 CommittedOffset(
@@ -67,39 +66,55 @@ class ConsumerGroups:
             ],
             timestamp_ms=self._node.now_ms(),
         )
-        if self._claims.are_used:
-            await self._fence(group, command)
-        try:
-            await self._node.commands.change_group(
-                group, GroupsCommand(commit_offsets=command).SerializeToString()
-            )
-        except OwnedElsewhere as error:
-            self._claims.look(group)
-            claim = self._claims.claimed_by(group)
-            raise error if claim is None else self._claims.elsewhere(group, claim) from None
 
-    async def _fence(self, group: str, command: CommitOffsets) -> None:
-        """Have the commit refused if another process has claimed the group; a claim of one that is
-        gone is no obstacle.
+    async def _commit(self, command: CommitOffsets) -> object:
+        payload = GroupsCommand(commit_offsets=command).SerializeToString()
+        return await self._node.commands.change_group(command.group, payload)
+
+    def _fence(self, command: CommitOffsets) -> None:
+        """Have a commit refused unless members here own the partitions, under the epochs that they
+        were told.
         """
-        present = self._state(group).claimed_by(group)
-        own = self._claims.own
-        if present not in (None, own):
-            await self._confirm_claim(group)
-            self._claims.check(group)
-            if self._state(group).claimed_by(group) not in (None, own):
-                return
-        command.node_id, command.incarnation = own
+        command.node_id, command.incarnation = self._node.node_id, self._node.incarnation
+        members = self._members.of(command.group)
+        for offset in command.offsets:
+            for member in members:
+                epoch = member.epoch_of(offset.topic_id, offset.partition)
+                if epoch is not None and member.member_id is not None:
+                    offset.member, offset.epoch = member.member_id.number, epoch
+
+    async def _set(self, command: CommitOffsets) -> None:
+        """Commit offsets that a client sets: the members here go on with them."""
+        members = list(self._members.of(command.group))
+        partitions = [(offset.topic_id, offset.partition) for offset in command.offsets]
+        epoch = None
+        for member in members:
+            member.begin_set(partitions)
+        try:
+            result = await self._commit(command)
+            epoch = result.epoch if isinstance(result, GroupsChanged) else None
+        finally:
+            for member in members:
+                member.end_set(partitions, epoch)
+
+    def _with_address(self, command: CommitOffsets, error: OwnedElsewhere) -> OwnedElsewhere:
+        """The refusal of a commit, with the address of the node that owns a partition."""
+        membership = self._membership(command.group)
+        for offset in command.offsets:
+            owner = membership.owner(offset.topic_id, offset.partition)
+            if owner is not None and owner.node_id != self._node.node_id:
+                where = f"{offset.topic}/{offset.partition}"
+                return OwnedElsewhere(f"{where} is consumed by {command.group} at {self._name(owner)}")
+        return error
+
+    def _name(self, member_id: MemberId) -> str:
+        node = self._node.metadata.nodes.get(member_id.node_id)
+        address = f" at {node.grpc_address}" if node is not None and node.grpc_address else ""
+        return f"node {member_id.node_id}{address}"
 
     async def committed(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
-        """As `Backend.committed_offsets`.
-
-        Raises:
-            OwnedElsewhere: the group has members here, and another node has claimed it.
-        """
+        """As `Backend.committed_offsets`."""
         await self._confirm(group)
-        if self._coordinator.exists(group):
-            await self._claims.acquire(group)
         known = self._node.metadata.topics.get(topic)
         if known is None and not self._node.is_alone:
             await self._node.confirm_metadata(CONFIRM_S)
@@ -107,91 +122,96 @@ class ConsumerGroups:
         return {} if known is None else self._state(group).committed(group, known.topic_id)
 
     async def _confirm(self, group: str) -> None:
-        """Wait until the group's claim and offsets are those of everything that was answered."""
         if not self._node.is_alone:
             await self._node.confirm([self._node.state_groups.group_of(group)], CONFIRM_S)
 
-    async def _confirm_claim(self, group: str) -> None:
-        """The same, for the nodes too: a claim of one that has left is void."""
+    async def _confirm_all(self) -> None:
         if not self._node.is_alone:
-            groups = self._node.state_groups
-            await self._node.confirm([groups.group_of(group), groups.metadata_replica], CONFIRM_S)
+            await self._node.confirm(self._node.state_groups.groups, CONFIRM_S)
 
     def _state(self, group: str) -> GroupsState:
         return self._node.state_groups.offsets_of(group)
+
+    def _membership(self, group: str) -> Membership:
+        return self._state(group).membership(group)
 
     # --- questions --------------------------------------------------------------------------------
 
     async def list_groups(self) -> Collection[str]:
         """As `Backend.list_groups`."""
-        names = set(self._coordinator.groups())
-        if not self._node.is_alone:
-            await self._node.confirm(self._node.state_groups.groups, CONFIRM_S)
+        names: set[str] = set()
+        await self._confirm_all()
         for state in self._node.state_groups.groups_states():
             for some in state.scan(_GROUPS_PER_ITERATION):
-                names.update([name for name in some if self._is_listed(state, name)])
+                names.update([name for name in some if state.has_offsets(name) or self._present(state, name)])
                 await asyncio.sleep(0)
         return names
 
-    def _is_listed(self, state: GroupsState, group: str) -> bool:
-        """True unless a group has nothing but the claim of a process that is gone."""
-        return state.claimed_by(group) is None or self.exists(group) or state.has_offsets(group)
-
-    def exists(self, group: str) -> bool:
-        """True if a group has members, here or on another node."""
-        if self._coordinator.exists(group):
-            return True
-        claim = self._claims.claimed_by(group) if self._claims.are_used else None
-        return claim is not None and claim != self._claims.own
+    async def exists(self, group: str) -> bool:
+        """As `Backend.consumer_group_exists`."""
+        await self._confirm(group)
+        return bool(self._present(self._state(group), group))
 
     async def consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
-        """As `Backend.list_consumers`. Nodes that cannot be reached are passed over."""
-        found: dict[str, dict[str, Sequence[int]]] = {
-            group: dict(members) for group, members in self._coordinator.consumers(topic).items()
-        }
-        if not self._node.is_alone:
-            others = [each for each in self._node.metadata.registered if each != self._node.node_id]
-            for response in await asyncio.gather(*(self._ask(node_id, topic) for node_id in others)):
-                for member in response.members:
-                    found.setdefault(member.group, {})[member.client_id] = list(member.partitions)
+        """As `Backend.list_consumers`."""
+        await self._confirm_all()
+        known = self._node.metadata.topics.get(topic)
+        topic_id = b"" if known is None else known.topic_id
+        found: dict[str, dict[str, Sequence[int]]] = {}
+        for state in self._node.state_groups.groups_states():
+            for group in state.subscribers(topic):
+                clients = self._clients(state, group, topic, topic_id)
+                if clients:
+                    found[group] = clients
         return found
 
-    async def _ask(self, node_id: int, topic: str) -> ConsumersResponse:
-        calls = self._node.calls
-        assert calls is not None
-        request = ConsumersRequest(topic=topic).SerializeToString()
-        try:
-            return ConsumersResponse.FromString(await calls.ask(node_id, PeerMethod.GROUP, request, _ASK_S))
-        except PixyError:
-            return ConsumersResponse()
+    def _clients(
+        self, state: GroupsState, group: str, topic: str, topic_id: bytes
+    ) -> dict[str, Sequence[int]]:
+        """Partitions of a topic by client id, of the members that subscribe to it."""
+        membership = state.membership(group)
+        of = membership.topics.get(topic_id)
+        found: dict[str, list[int]] = {}
+        for member_id in self._present(state, group):
+            member = membership.members[member_id]
+            if topic in member.topics:
+                owned = found.setdefault(member.client_id, [])
+                owned += [
+                    number for number, owner in enumerate(of.owners if of else ()) if owner == member_id
+                ]
+        return {client_id: sorted(owned) for client_id, owned in found.items()}
 
-    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
-        """As `Backend.partition_owner`.
+    def _present(self, state: GroupsState, group: str) -> Sequence[MemberId]:
+        """The members of a group, without those of processes that have ended."""
+        own, nodes = self._members.process, self._node.metadata.nodes
+        members = state.membership(group).members
+        return [member_id for member_id in members if not why_ended(member_id.process, own, nodes)]
 
-        Raises:
-            OwnedElsewhere: another node has claimed the group.
-        """
-        if not self._coordinator.exists(group) and self._claims.are_used:
-            await self._confirm_claim(group)
-            self._claims.check(group)
-        members = self._coordinator.consumers(partition.topic).get(group, {})
-        return next((client for client, owned in members.items() if partition.partition in owned), None)
+    async def partition_owner(self, group: str, partition: TopicPartition) -> Owner | None:
+        """As `Backend.partition_owner`."""
+        owner = self._owner(group, partition)
+        if owner is None:
+            await self._confirm(group)
+            owner = self._owner(group, partition)
+        if owner is None and not self._membership(group).settled:
+            raise OwnerUndecided(f"the owners of {group} are being decided; try again")
+        return owner
 
+    def _owner(self, group: str, partition: TopicPartition) -> Owner | None:
+        topic = self._node.metadata.topics.get(partition.topic)
+        membership = self._membership(group)
+        owner = None if topic is None else membership.owner(topic.topic_id, partition.partition)
+        return None if owner is None else Owner(membership.members[owner].client_id, owner.node_id)
 
-class ClaimedMembership:
-    """A `ConsumerMembership`."""
-
-    def __init__(self, coordinator: Coordinator, claims: GroupClaims, member: Member) -> None:
-        self._coordinator = coordinator
-        self._claims = claims
-        self._member = member
-
-    async def subscribe(self, topics: Sequence[str]) -> None:
-        """As `ConsumerMembership`."""
-        self._coordinator.subscribe(self._member, topics)
-
-    async def leave(self) -> None:
-        """As `ConsumerMembership`."""
-        self._coordinator.leave(self._member)
-        if not self._coordinator.exists(self._member.consumer_group):
-            await self._claims.release(self._member.consumer_group)
+    def other_owners(self, group: str, topic: str) -> Sequence[int]:
+        """As `Backend.other_owners`."""
+        known = self._node.metadata.topics.get(topic)
+        of = None if known is None else self._membership(group).topics.get(known.topic_id)
+        if of is None:
+            self._others.pop((group, topic), None)
+            return ()
+        answered = self._others.get((group, topic))
+        if answered is None or answered[0] is not of:
+            nodes = {owner.node_id for owner in of.owners if owner is not None}
+            answered = self._others[group, topic] = of, sorted(nodes - {self._node.node_id})
+        return answered[1]

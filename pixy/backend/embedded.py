@@ -7,18 +7,19 @@ It composes the parts of this package and decides nothing itself.
     local_partitions       records of partitions with a replica here
     remote_partitions      records of the others, by calls to nodes that have replicas
     topic_descriptions     topics as clients see them
-    consumer_groups        members, commits; `group_claims` among nodes
+    consumer_groups        commits, owners; `local_members` of this process
     node_staging           staged writes
     call_handlers          the other side of the calls, for other nodes
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from pixy.backend.call_handlers import CallHandlers
 from pixy.backend.consumer_groups import ConsumerGroups
-from pixy.backend.group_claims import GroupClaims
+from pixy.backend.group_membership import MemberCallbacks
+from pixy.backend.local_members import LocalMembers
 from pixy.backend.local_partitions import LocalPartitions, fault_of
 from pixy.backend.node_staging import NodeStaging
 from pixy.backend.node_start import NodeStart
@@ -28,6 +29,8 @@ from pixy.backend.protocol import (
     Assignment,
     ConsumerMembership,
     FetchResult,
+    OffsetsChanged,
+    Owner,
     Published,
     Revocation,
     StagedBatches,
@@ -38,7 +41,7 @@ from pixy.backend.remote_leaders import RemoteLeaders
 from pixy.backend.remote_partitions import RemotePartitions
 from pixy.backend.topic_descriptions import TopicDescriptions
 from pixy.backend.topic_observer import TopicObserver
-from pixy.cluster import ClusterStatus, Coordinator, Node, PartitionReplica, RemotePartition, reasons_to_keep
+from pixy.cluster import ClusterStatus, Node, PartitionReplica, PeerMethod, RemotePartition, reasons_to_keep
 from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
@@ -56,9 +59,10 @@ class EmbeddedBackend:
     Args:
         node: not started; the backend owns it from here on.
         append_timeout_s: limit of a write whose partition has replicas on other nodes.
+        drain_s: time for the acks of partitions that go to another member of a consumer group.
     """
 
-    def __init__(self, node: Node, append_timeout_s: float = 10.0) -> None:
+    def __init__(self, node: Node, append_timeout_s: float = 10.0, drain_s: float = 10.0) -> None:
         self._node = node
         self._append_timeout_s = append_timeout_s
         self._start = NodeStart(node)
@@ -67,20 +71,17 @@ class EmbeddedBackend:
         self._finder = PartitionFinder(node)
         self._local = LocalPartitions(node, self._check_running)
         self._remote = RemotePartitions(node)
-        self._coordinator = Coordinator(self._partition_count)
-        self._claims = GroupClaims(node, self._coordinator.exists, self._coordinator.restart, self._tasks)
-        self._groups = ConsumerGroups(node, self._coordinator, self._claims)
+        self._members = LocalMembers(node, self._tasks, drain_s)
+        self._groups = ConsumerGroups(node, self._members)
         self._descriptions = TopicDescriptions(node, self._start.check)
         # Called for every record.
         self.topic = self._descriptions.find
         self._leaders = RemoteLeaders(node, self._tasks, self._descriptions.changed)
         self._descriptions.on_unknown_leader = self._leaders.ask_soon
         self._staging = NodeStaging(node, self._finder, self._check_writable)
-        node.observer = TopicObserver(
-            self._coordinator, self._descriptions, self._groups.exists, self._readiness_changed
-        )
-        handlers = CallHandlers(node, self._local, self._coordinator, self._check_running)
-        node.methods.update(handlers.by_method())
+        node.observer = TopicObserver(self._members, self._descriptions, self._readiness_changed)
+        self._handlers = CallHandlers(node, self._local, self._check_running)
+        node.methods.update(self._handlers.by_method())
         self._stopped = False
 
     # --- life -------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class EmbeddedBackend:
 
     async def stop(self) -> None:
         if self._start.is_over and not self._stopped:
-            await self._claims.stop()
+            await self._members.stop()
         self._stopped = True
         await self._tasks.cancel_all()
         await self._start.stop()
@@ -183,10 +184,6 @@ class EmbeddedBackend:
             await self._staging.check_none_elsewhere(topic)
         self._check_running()
         await self._node.commands.delete_topic(name, force=force)
-
-    def _partition_count(self, name: str) -> int:
-        topic = self._node.metadata.topics.get(name)
-        return 0 if topic is None else len(topic.raft_groups)
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -326,16 +323,19 @@ class EmbeddedBackend:
         topics: Sequence[str],
         on_assignment: Assignment,
         on_revocation: Revocation | None = None,
+        on_offsets_set: OffsetsChanged | None = None,
     ) -> ConsumerMembership:
-        # `on_revocation` is never called: all members of a group are in this process.
-        self._check_served()
-        return await self._groups.join(group, client_id, topics, on_assignment)
+        self._check_running()
+        callbacks = MemberCallbacks(on_assignment, on_revocation, on_offsets_set)
+        return await self._members.join(group, client_id, topics, callbacks)
 
-    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+    async def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool = False
+    ) -> None:
         self._check_served()
         await self._finder.check_known(offsets)
         self._check_running()
-        await self._groups.commit(group, offsets)
+        await self._groups.commit(group, offsets, set=set)
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         self._check_served()
@@ -349,13 +349,26 @@ class EmbeddedBackend:
         self._check_served()
         return await self._groups.consumers(topic)
 
-    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
+    async def partition_owner(self, group: str, partition: TopicPartition) -> Owner | None:
         self._check_served()
         return await self._groups.partition_owner(group, partition)
 
+    def other_owners(self, group: str, topic: str) -> Sequence[int]:
+        return self._groups.other_owners(group, topic) if self._start.is_over else ()
+
+    async def ask_node(self, node_id: int, request: bytes, timeout_s: float) -> bytes:
+        self._check_running()
+        calls = self._node.calls
+        if calls is None:
+            raise Unavailable(f"node {node_id} cannot be asked: this node has no peers")
+        return await calls.ask(node_id, PeerMethod.CONSUME, request, timeout_s)
+
+    def serve_nodes(self, handler: Callable[[int, bytes], Awaitable[bytes]]) -> None:
+        self._handlers.consume = handler
+
     async def consumer_group_exists(self, group: str) -> bool:
         self._check_served()
-        return self._groups.exists(group)
+        return await self._groups.exists(group)
 
     # --- nodes ------------------------------------------------------------------------------------
 

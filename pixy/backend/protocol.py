@@ -18,6 +18,7 @@ plain Python, so the layers above pack and unpack them, and only batches pass.
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple, Protocol
 
 from pixy.cluster import ClusterStatus
@@ -33,8 +34,11 @@ __all__ = [
     "ClusterStatus",
     "ConsumerMembership",
     "FetchResult",
+    "Lease",
     "OffsetCommit",
     "OffsetRange",
+    "OffsetsChanged",
+    "Owner",
     "PartitionDescription",
     "Published",
     "Revocation",
@@ -60,13 +64,24 @@ Assignment = Callable[[Mapping[str, Sequence[int]]], None]
 Partitions that are missing may be another member's already: nothing may be committed for them.
 """
 
-Revocation = Callable[[float], Awaitable[None]]
-"""Called before partitions of a member may go to another one, with the seconds until then.
+Revocation = Callable[[float, Mapping[str, Collection[int]] | None], Awaitable[None]]
+"""Called before partitions of a member may go to another one, with the seconds until then and these
+partitions by topic; None: all of the member.
 
-From the call on the member offers no record of its partitions. It returns when nothing is
-outstanding or the time is over, and all acks are committed; until the next assignment later acks
-are neither accepted nor refused. A partition that the member still owns after the assignment had no
-other owner in between. Cancelled if the member is removed from the group meanwhile.
+From the call on the member offers no record of them. It returns when nothing of them is outstanding
+or the time is over, and their acks are committed; from then on, until the next assignment, acks for
+them are neither accepted nor refused. After the return no assignment includes them before it is
+decided where they are; one that does includes them for good. A partition that the member still owns
+after the assignment had no other owner in between. Cancelled if the member is removed from the
+group meanwhile.
+"""
+
+OffsetsChanged = Callable[[Mapping[str, Collection[int]]], None]
+"""Called when another process has set offsets of partitions that a member owns, by topic.
+
+The member resets these partitions to the committed offsets. Called when the change is applied here,
+before anything later is: commits that were begun before the call are refused with `OffsetsSet`,
+those begun after it are based on the new offsets.
 """
 
 
@@ -123,8 +138,40 @@ class FetchResult(NamedTuple):
     is_confirmed: bool = True
 
 
+class Lease:
+    """The time until which a member may hand out records, because the group has it as a member
+    until then.
+
+    Attributes:
+        until: on the monotonic clock, moved on by the backend; infinite where no other process can
+            be a member, or the members themselves are told in time.
+    """
+
+    __slots__ = ("until",)
+
+    def __init__(self, until: float = inf) -> None:
+        self.until = until
+
+
+class Owner(NamedTuple):
+    """The member of a consumer group that owns a partition.
+
+    `node_id`: the node that has the member and answers `Backend.ask_node`; None: it cannot be
+    asked.
+    """
+
+    client_id: str
+    node_id: int | None = None
+
+
 class ConsumerMembership(Protocol):
-    """The membership of this process in one consumer group."""
+    """The membership of this process in one consumer group.
+
+    Attributes:
+        lease: ends a while after the backend has last confirmed the membership.
+    """
+
+    lease: Lease
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """Replace the subscribed topics. The assignment callback gets the result."""
@@ -307,22 +354,31 @@ class Backend(StagedWrites, Protocol):
         topics: Sequence[str],
         on_assignment: Assignment,
         on_revocation: Revocation | None = None,
+        on_offsets_set: OffsetsChanged | None = None,
     ) -> ConsumerMembership:
         """Join a consumer group, subscribed to `topics`.
 
         `on_assignment` is called from the event loop with the partitions of this member: first
         before or soon after this returns, then on every change. `on_revocation` is called before
         partitions go to another member, if there can be members outside of this process; not when
-        the group has removed the member.
+        the group has removed the member. `on_offsets_set` is called when another process has set
+        offsets of partitions of this member.
         """
 
-    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+    async def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool = False
+    ) -> None:
         """Commit offsets of a group, all or none; durable on return.
+
+        Args:
+            set: a client sets them: taken whoever owns the partitions. Otherwise they are the
+                position of the member of this process.
 
         Raises:
             UnknownPartition: there is no such partition; nothing is committed.
             OwnedElsewhere: a member outside of this process owns a partition, and the message names
                 it; nothing is committed.
+            OffsetsSet: offsets of a partition were set meanwhile; nothing is committed.
         """
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
@@ -338,11 +394,32 @@ class Backend(StagedWrites, Protocol):
         partitions included.
         """
 
-    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
-        """Client id of the member of a consumer group that owns a partition, None if there is none.
+    async def partition_owner(self, group: str, partition: TopicPartition) -> Owner | None:
+        """The member of a consumer group that owns a partition, None if there is none.
 
         Raises:
             OwnerUndecided: the group is being rebalanced.
+        """
+
+    def other_owners(self, group: str, topic: str) -> Sequence[int]:
+        """Other nodes that own partitions of a topic for a consumer group, as far as this process
+        knows; none if they cannot be asked.
+        """
+
+    async def ask_node(self, node_id: int, request: bytes, timeout_s: float) -> bytes:
+        """The answer of the consumer groups of another node to a request.
+
+        Raises:
+            Unavailable: the node cannot be reached.
+            DeadlineExceeded: it has not answered in time.
+            PixyError: the answer.
+        """
+
+    def serve_nodes(self, handler: Callable[[int, bytes], Awaitable[bytes]]) -> None:
+        """Have `handler` answer the requests of other nodes: id of the asking node, request.
+
+        A `PixyError` reaches the asking node as it is. Cancelled when the asking node has given up
+        or is lost.
         """
 
     async def consumer_group_exists(self, group: str) -> bool:

@@ -1,10 +1,12 @@
 """A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
 from pixy.cluster.cluster_options import ClusterOptions
-from pixy.cluster.coordinator import Coordinator, Member
 from pixy.cluster.entry_offsets import misplaced_batch, published_records
+from pixy.cluster.group_coordinator import why_ended
+from pixy.cluster.group_members import GroupMember, MemberId, Membership, Process, TopicOwners, member_message
+from pixy.cluster.group_sessions import LEASE_S
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
-from pixy.cluster.groups import FIRST_GROUPS_GROUP, Claim, GroupsState
+from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsChanged, GroupsState
 from pixy.cluster.lost_majority import LossReport, LostMajority, SurvivingGroup
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
@@ -31,19 +33,21 @@ from pixy.cluster.status_messages import decode_status, encode_status
 __all__ = [
     "FIRST_GROUPS_GROUP",
     "FIRST_PARTITION_GROUP",
+    "LEASE_S",
     "METADATA_GROUP",
     "PARTITIONS_MAX",
     "SINKS_GROUP",
-    "Claim",
     "ClusterOptions",
     "ClusterStatus",
-    "Coordinator",
+    "GroupMember",
+    "GroupsChanged",
     "GroupsState",
     "LossReport",
     "LostMajority",
-    "Member",
+    "MemberId",
     "MemberState",
     "MemberStatus",
+    "Membership",
     "MetadataState",
     "Node",
     "NodeObserver",
@@ -51,6 +55,7 @@ __all__ = [
     "NodeStatus",
     "PartitionReplica",
     "PeerMethod",
+    "Process",
     "Publisher",
     "RaftGroupStatus",
     "RemotePartition",
@@ -59,11 +64,13 @@ __all__ = [
     "StateReplica",
     "SurvivingGroup",
     "Topic",
+    "TopicOwners",
     "check_journal_reaches",
     "check_reset",
     "conf_state_of",
     "decode_status",
     "encode_status",
+    "member_message",
     "misplaced_batch",
     "problems",
     "published_records",
@@ -73,4 +80,5 @@ __all__ = [
     "split_checkpoint",
     "staged_error",
     "unsynced_logs_max",
+    "why_ended",
 ]

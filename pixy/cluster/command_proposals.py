@@ -66,6 +66,13 @@ class CommandProposals:
         if self._log.stalled is None and not self._stopped:
             self.propose_and_tell(replica, payload, lambda _: None)
 
+    def propose_if_room(self, replica: Replica, payload: bytes, done: Callable[[Any], None]) -> None:
+        """Propose a command; `done` gets its result, soon `Unavailable` if the disk has no room."""
+        if self._log.stalled is None:
+            self.propose_and_tell(replica, payload, done)
+        else:
+            self._loop.call_soon(done, Unavailable(str(self._log.stalled)))
+
     def propose_and_tell(self, replica: Replica, payload: bytes, done: Callable[[Any], None]) -> None:
         """Propose a command, whatever room there is; `done` gets its result."""
         if isinstance(replica, PartitionReplica):

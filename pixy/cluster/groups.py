@@ -1,4 +1,5 @@
-"""The state machine of raft groups `groups-n`: committed offsets and claims of consumer groups.
+"""The state machine of raft groups `groups-n`: consumer groups, with their committed offsets and
+members.
 
 Pure and deterministic. A consumer group belongs permanently to one state group, chosen by a hash of
 its name. Offsets committed in a topic are kept by the topic's id: a later topic of the same name
@@ -7,46 +8,57 @@ starts without them.
 A commit replaces the value of its group and changes nothing in place, so a snapshot is one copy of
 a dictionary, whatever its size; the rest of it can be read on another thread.
 
-One process of the cluster consumes in a consumer group: the one that has claimed it. A claim is the
-fence of commits: those of another process are refused, whenever they come. It passes on by a
-command that names the claim it takes over, so two nodes that give up a dead owner at the same time
-do not both succeed it. A claim is part of its group, and expires with it.
+Members and owners of partitions are in `group_members`. They fence commits:
 
-    a claim by                                       is
-    -----------------------------------------------  ---------------------------------------------
-    anyone, of a group without a claim               granted
-    the process that has it                          granted again
-    a later process of the node that has it          granted: the earlier one has ended
-    another node that takes over the present claim   granted
-    anyone else                                      refused with `OwnedElsewhere`
+    offsets committed by       are taken
+    -------------------------  ---------------------------------------------------------------------
+    a client that sets them    always; their partitions have another epoch from then on
+    a member                   if it owns the partitions, under the epochs that the commit is based
+                               on; else `OwnedElsewhere` or `OffsetsSet`
+    nobody                     while the group has no members; else `OwnedElsewhere`
 
-Topics are forgotten at once, and the offsets committed in them are removed later, some groups at a
-time: every query answers as if they were already removed. The time of the removal changes nothing
-that another replica could observe.
+Topics are forgotten at once, and what groups have of them is removed later, some groups at a time:
+every query answers as if it were already removed. The time of the removal changes nothing that
+another replica could observe.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from pixy.cluster.group_members import (
+    NO_MEMBERS,
+    GroupMember,
+    MemberId,
+    Membership,
+    Process,
+    member_id_of,
+    membership_of,
+    membership_record,
+    partitions_of,
+    target_of,
+)
+from pixy.cluster.name_index import NameIndex
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.scan_order import ScanOrder
-from pixy.errors import OwnedElsewhere, PixyError
+from pixy.errors import FailedPrecondition, OffsetsSet, OwnedElsewhere, PixyError
 from pixy.proto.state_pb2 import (
-    ClaimGroup,
     CommitOffsets,
     CommittedOffset,
+    ExpelProcess,
     ExpireGroups,
     ForgetTopics,
-    GroupClaim,
     GroupRecord,
     GroupsCommand,
+    JoinGroup,
+    LeaveGroup,
     OffsetRecord,
-    ReleaseGroup,
+    ReleasePartitions,
+    SetTargets,
     TouchGroups,
 )
 from pixy.records import OffsetCommit, crc32c
 
-__all__ = ["FIRST_GROUPS_GROUP", "Claim", "Forgotten", "GroupsState", "groups_index"]
+__all__ = ["FIRST_GROUPS_GROUP", "Forgotten", "GroupsChanged", "GroupsState", "groups_index"]
 
 FIRST_GROUPS_GROUP = 2
 """The raft group of `groups-0`; the others follow."""
@@ -72,19 +84,12 @@ class _Stored(NamedTuple):
     timestamp_ms: int
 
 
-class Claim(NamedTuple):
-    """A process that consumes in a consumer group for the whole cluster."""
-
-    node_id: int
-    incarnation: int
-
-
 class _Group(NamedTuple):
-    """One consumer group: time of its last activity, its committed offsets, and its claim."""
+    """One consumer group: time of its last activity, its committed offsets, and its members."""
 
     active_ms: int
     offsets: Mapping[_PartitionId, _Stored]
-    claim: Claim | None = None
+    membership: Membership = NO_MEMBERS
 
 
 class Forgotten(NamedTuple):
@@ -93,23 +98,43 @@ class Forgotten(NamedTuple):
     state: "GroupsState"
 
 
+class GroupsChanged(NamedTuple):
+    """Result of a command: members, owners or epochs of these consumer groups have changed.
+
+    `epoch`: of partitions whose offsets were set, 0 for any other change.
+    """
+
+    groups: Sequence[str]
+    epoch: int = 0
+
+
 _SWEPT_PER_STEP = 200
 
 
 class GroupsState:
-    """Committed offsets by consumer group and partition."""
+    """Consumer groups: committed offsets by partition, and members."""
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self._groups: dict[str, _Group] = {}
         # Invariant: it has the keys of `_groups`.
         self._order = ScanOrder()
-        # Groups with offsets in a topic, by topic id: sets in insertion order.
-        self._by_topic: dict[bytes, dict[str, None]] = {}
-        # The same for forgotten topics, as far as their offsets are not swept yet.
-        self._stale: dict[bytes, dict[str, None]] = {}
+        # Groups with offsets in a topic, and with owners of its partitions, by topic id.
+        self._by_topic: NameIndex[bytes] = NameIndex()
+        self._owned: NameIndex[bytes] = NameIndex()
+        # Groups with something of a forgotten topic that is not swept yet, by topic id.
+        self._stale: NameIndex[bytes] = NameIndex()
+        # Groups by the processes of their members, and by the topics that these subscribe to.
+        self._by_process: NameIndex[Process] = NameIndex()
+        self._by_subscription: NameIndex[str] = NameIndex()
 
-    def apply(self, payload: bytes) -> Forgotten | PixyError | None:
+    def apply(self, payload: bytes, term: int = 0) -> Forgotten | GroupsChanged | PixyError | None:
         """Apply one command; returns its result for the proposer.
+
+        Args:
+            term: of the command's entry.
 
         Raises:
             DataDirectoryError: a newer release wrote it.
@@ -124,18 +149,29 @@ class GroupsState:
                 self._touch(command.touch_groups)
             case "expire_groups":
                 self._expire(command.expire_groups)
-            case "claim_group":
-                return self._claim(command.claim_group)
-            case "release_group":
-                self._release(command.release_group)
+            case _:
+                return self._apply_to_members(command, term)
+        return None
+
+    def _apply_to_members(self, command: GroupsCommand, term: int) -> GroupsChanged | PixyError:
+        match command.WhichOneof("command"):
+            case "join_group":
+                return self._join(command.join_group)
+            case "leave_group":
+                return self._leave(command.leave_group)
+            case "expel_process":
+                return self._expel(command.expel_process, term)
+            case "set_targets":
+                return self._set_targets(command.set_targets)
+            case "release_partitions":
+                return self._release(command.release_partitions)
             case _:
                 raise newer_command("state group groups-n")
-        return None
 
     def committed(self, consumer_group: str, topic_id: bytes) -> Mapping[int, OffsetCommit]:
         """Offsets that a consumer group has committed in a topic, by partition."""
         group = self._groups.get(consumer_group)
-        if group is None or consumer_group not in self._by_topic.get(topic_id, ()):
+        if group is None or consumer_group not in self._by_topic.names(topic_id):
             return {}
         return {
             partition: stored.commit
@@ -143,10 +179,16 @@ class GroupsState:
             if topic == topic_id
         }
 
-    def claimed_by(self, consumer_group: str) -> Claim | None:
-        """The process that has claimed a consumer group, None if there is none."""
+    def membership(self, consumer_group: str) -> Membership:
+        """Members of a consumer group, and the owners of its partitions."""
+        self._settle(consumer_group)
         group = self._groups.get(consumer_group)
-        return None if group is None else group.claim
+        return NO_MEMBERS if group is None else group.membership
+
+    def has_members(self, consumer_group: str) -> bool:
+        """True if a consumer group has members."""
+        group = self._groups.get(consumer_group)
+        return group is not None and bool(group.membership.members)
 
     def has_offsets(self, consumer_group: str) -> bool:
         """True if a consumer group has committed offsets."""
@@ -154,9 +196,21 @@ class GroupsState:
         group = self._groups.get(consumer_group)
         return group is not None and bool(group.offsets)
 
+    def processes(self) -> Collection[Process]:
+        """Processes that have members."""
+        return self._by_process.keys()
+
+    def groups_of(self, process: Process) -> Collection[str]:
+        """Consumer groups in which a process has members."""
+        return self._by_process.names(process)
+
+    def subscribers(self, topic: str) -> Collection[str]:
+        """Consumer groups with members that subscribe to a topic, by its name."""
+        return self._by_subscription.names(topic)
+
     def topic_ids(self) -> Set[bytes]:
-        """Ids of the topics with committed offsets."""
-        return self._by_topic.keys()
+        """Ids of the topics with committed offsets, or owners of partitions."""
+        return self._by_topic.keys() | self._owned.keys()
 
     def scan(self, size: int) -> Iterator[Sequence[str]]:
         """Names of all consumer groups, at most `size` per step; groups may come and go between
@@ -174,14 +228,11 @@ class GroupsState:
         return group is not None and group.active_ms < before_ms
 
     def sweep(self) -> Iterator[None]:
-        """Remove the offsets committed in forgotten topics, some groups per step."""
+        """Remove what groups have of forgotten topics, some groups per step."""
         swept = 0
         while self._stale:
-            topic_id, names = next(iter(self._stale.items()))
-            name, _ = names.popitem()
-            if not names:
-                del self._stale[topic_id]
-            self._drop(name, [topic_id])
+            topic_id = next(iter(self._stale))
+            self._drop(self._stale.pop_name(topic_id), [topic_id])
             swept += 1
             if not swept % _SWEPT_PER_STEP:
                 yield
@@ -191,98 +242,143 @@ class GroupsState:
 
         May be consumed on another thread while commands are applied.
         """
-        stale = {topic_id: groups.copy() for topic_id, groups in self._stale.items()}
-        return _records(self._groups.copy(), stale)
+        return _records(self._groups.copy(), self._stale.copy())
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Replace the whole state by a checkpoint's records."""
-        active: dict[str, tuple[int, Claim | None]] = {}
+        groups: dict[str, GroupRecord] = {}
         offsets: dict[str, dict[_PartitionId, _Stored]] = {}
         for key, value in records:
             if key.startswith(_GROUP_KEY):
                 group = GroupRecord.FromString(value)
-                active[group.group] = group.active_ms, _claim_of(group)
+                groups[group.group] = group
             else:
                 record = OffsetRecord.FromString(value)
                 _store(offsets.setdefault(record.group, {}), record.offset, record.timestamp_ms)
-        self._groups = {
-            name: _Group(ms, offsets.get(name, {}), claim) for name, (ms, claim) in active.items()
-        }
-        self._order = ScanOrder(self._groups)
-        self._by_topic, self._stale = {}, {}
-        for name, restored in self._groups.items():
-            for partition in restored.offsets:
-                self._by_topic.setdefault(partition.topic_id, {})[name] = None
+        self._clear()
+        for name, group in groups.items():
+            membership = membership_of(group.membership) if group.HasField("membership") else NO_MEMBERS
+            self._put(name, _Group(group.active_ms, offsets.get(name, {}), membership))
+            for partition in offsets.get(name, ()):
+                self._by_topic.add(partition.topic_id, name)
 
-    def _commit(self, command: CommitOffsets) -> PixyError | None:
-        self._settle(command.group)
-        before = self._groups.get(command.group)
-        claim = None if before is None else before.claim
-        if command.node_id and claim not in (None, (command.node_id, command.incarnation)):
-            return _elsewhere(command.group, claim)
-        offsets = {} if before is None else dict(before.offsets)
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def _commit(self, command: CommitOffsets) -> GroupsChanged | PixyError | None:
+        name = command.group
+        self._settle(name)
+        before = self._groups.get(name, _NO_GROUP)
+        membership = before.membership
+        if not command.set:
+            refusal = _refusal(command, membership)
+            if refusal is not None:
+                return refusal
+        offsets = dict(before.offsets)
         for offset in command.offsets:
             _store(offsets, offset, command.timestamp_ms)
-            self._by_topic.setdefault(offset.topic_id, {})[command.group] = None
-        active_ms = command.timestamp_ms if before is None else max(before.active_ms, command.timestamp_ms)
-        self._groups[command.group] = _Group(active_ms, offsets, claim)
-        if before is None:
-            self._order.add(command.group)
-        return None
-
-    def _claim(self, command: ClaimGroup) -> PixyError | None:
-        self._settle(command.group)
-        before = self._groups.get(command.group) or _Group(0, {})
-        claim = Claim(command.node_id, command.incarnation)
-        present = before.claim
-        if present is not None and not _succeeds(claim, present, command):
-            return _elsewhere(command.group, present)
-        if command.group not in self._groups:
-            self._order.add(command.group)
-        active_ms = max(before.active_ms, command.timestamp_ms)
-        self._groups[command.group] = _Group(active_ms, before.offsets, claim)
-        return None
-
-    def _release(self, command: ReleaseGroup) -> None:
-        self._settle(command.group)
-        group = self._groups.get(command.group)
-        if group is None or group.claim != (command.node_id, command.incarnation):
-            return
-        if group.offsets:
-            self._groups[command.group] = group._replace(claim=None)
-        else:
-            self._remove(command.group)
+            self._by_topic.add(offset.topic_id, name)
+        if command.set and membership.topics:
+            membership = membership.with_offsets_set(_partitions(command.offsets))
+        self._put(name, _Group(max(before.active_ms, command.timestamp_ms), offsets, membership))
+        return None if membership is before.membership else GroupsChanged([name], membership.epoch)
 
     def _forget_topics(self, command: ForgetTopics) -> Forgotten:
         for topic_id in command.topic_ids:
-            groups = self._by_topic.pop(topic_id, None)
-            if groups:
-                # Not the first time only if a commit followed the topic's deletion.
-                self._stale[topic_id] = self._stale.get(topic_id, {}) | groups
+            # Not the first time only if a commit or a target followed the topic's deletion.
+            for name in [*self._by_topic.pop(topic_id), *self._owned.pop(topic_id)]:
+                self._stale.add(topic_id, name)
         return Forgotten(self)
 
     def _settle(self, name: str) -> None:
-        """Remove the offsets of a group in forgotten topics."""
-        gone = [topic_id for topic_id, groups in self._stale.items() if name in groups]
-        if gone:
-            for topic_id in gone:
-                del self._stale[topic_id][name]
-                if not self._stale[topic_id]:
-                    del self._stale[topic_id]
-            self._drop(name, gone)
+        """Remove what a group has of forgotten topics."""
+        if self._stale:
+            gone = [topic_id for topic_id in self._stale if name in self._stale.names(topic_id)]
+            if gone:
+                for topic_id in gone:
+                    self._stale.discard(topic_id, name)
+                self._drop(name, gone)
 
     def _drop(self, name: str, gone: Sequence[bytes]) -> None:
-        """Remove the offsets of a group in some topics, and the group if it has no others."""
+        """Remove what a group has of some topics, and the group if nothing is left."""
         group = self._groups[name]
         kept = {key: stored for key, stored in group.offsets.items() if key.topic_id not in gone}
-        if kept or group.claim is not None:
-            self._groups[name] = group._replace(offsets=kept)
-        else:
-            self._remove(name)
+        self._put(name, group._replace(offsets=kept, membership=group.membership.forgotten(gone)))
 
-    def _remove(self, name: str) -> None:
-        del self._groups[name]
-        self._order.remove(name)
+    # --- members ----------------------------------------------------------------------------------
+
+    def _join(self, command: JoinGroup) -> GroupsChanged:
+        self._settle(command.group)
+        before = self._groups.get(command.group, _NO_GROUP)
+        message = command.member
+        member = GroupMember(message.client_id, tuple(sorted(set(message.topics))))
+        membership = before.membership.joined(member_id_of(message.id), member)
+        self._put(
+            command.group,
+            before._replace(active_ms=max(before.active_ms, command.timestamp_ms), membership=membership),
+        )
+        return GroupsChanged([command.group])
+
+    def _leave(self, command: LeaveGroup) -> GroupsChanged:
+        return self._change(
+            command.group, self.membership(command.group).without([member_id_of(command.member)])
+        )
+
+    def _expel(self, command: ExpelProcess, term: int) -> GroupsChanged | PixyError:
+        process = Process(command.node_id, command.incarnation)
+        if command.term not in (0, term):
+            return FailedPrecondition(
+                f"members of {process} were to be expelled in term {command.term}, not {term}"
+            )
+        for name in command.groups:
+            membership = self.membership(name)
+            gone = [member_id for member_id in membership.members if member_id.process == process]
+            self._change(name, membership.without(gone))
+        return GroupsChanged(list(command.groups))
+
+    def _set_targets(self, command: SetTargets) -> GroupsChanged:
+        changed = []
+        for message in command.targets:
+            membership, target = self.membership(message.group), target_of(message)
+            members = {member_id_of(each) for each in message.members}
+            if membership.generation == message.generation and members <= membership.members.keys():
+                self._change(message.group, membership.with_target(target))
+                changed.append(message.group)
+        return GroupsChanged(changed)
+
+    def _release(self, command: ReleasePartitions) -> GroupsChanged:
+        membership = self.membership(command.group)
+        after = membership.released(member_id_of(command.member), partitions_of(command))
+        return self._change(command.group, after)
+
+    def _change(self, name: str, membership: Membership) -> GroupsChanged:
+        """Replace the members of a group, if there is one."""
+        group = self._groups.get(name)
+        if group is not None:
+            # Without members it begins anew: their ids never come back.
+            self._put(name, group._replace(membership=membership if membership.members else NO_MEMBERS))
+        return GroupsChanged([name])
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def _put(self, name: str, group: _Group) -> None:
+        """Replace a group; one without offsets and members goes."""
+        before = self._groups.get(name, _NO_GROUP)
+        if group.membership is not before.membership:
+            self._index(name, before.membership, group.membership)
+        if group.offsets or group.membership.members:
+            self._groups[name] = group
+            if before is _NO_GROUP:
+                self._order.add(name)
+        elif before is not _NO_GROUP:
+            del self._groups[name]
+            self._order.remove(name)
+
+    def _index(self, name: str, before: Membership, after: Membership) -> None:
+        """The members of a group have changed, or the owners of its partitions."""
+        self._owned.replace(name, before.topics, after.topics)
+        if after.members is not before.members:
+            self._by_process.replace(name, _processes(before), _processes(after))
+            self._by_subscription.replace(name, _subscriptions(before), _subscriptions(after))
 
     def _touch(self, command: TouchGroups) -> None:
         for name in command.groups:
@@ -295,28 +391,49 @@ class GroupsState:
         for name in command.groups:
             self._settle(name)
             group = self._groups.get(name)
-            # A commit may have been applied since the decision to expire the group.
-            if group is not None and group.active_ms < command.before_ms:
-                self._remove(name)
+            # There may have been a commit or a member since the decision to expire the group.
+            if group is not None and group.active_ms < command.before_ms and not group.membership.members:
+                self._put(name, group._replace(offsets={}))
                 for topic_id in {partition.topic_id for partition in group.offsets}:
-                    del self._by_topic[topic_id][name]
-                    if not self._by_topic[topic_id]:
-                        del self._by_topic[topic_id]
+                    self._by_topic.discard(topic_id, name)
 
 
-def _claim_of(record: GroupRecord) -> Claim | None:
-    return Claim(record.claim.node_id, record.claim.incarnation) if record.HasField("claim") else None
+_NO_GROUP = _Group(0, {})
 
 
-def _succeeds(claim: Claim, present: Claim, command: ClaimGroup) -> bool:
-    """True if a claim may replace the present one."""
-    if claim.node_id == present.node_id:
-        return claim.incarnation >= present.incarnation
-    return present == (command.takes_from.node_id, command.takes_from.incarnation)
+def _processes(membership: Membership) -> Collection[Process]:
+    return dict.fromkeys(member_id.process for member_id in membership.members)
 
 
-def _elsewhere(name: str, claim: Claim) -> OwnedElsewhere:
-    return OwnedElsewhere(f"consumer group {name} is consumed in on node {claim.node_id}")
+def _subscriptions(membership: Membership) -> Collection[str]:
+    return dict.fromkeys(topic for member in membership.members.values() for topic in member.topics)
+
+
+def _partitions(offsets: Iterable[CommittedOffset]) -> dict[bytes, list[int]]:
+    """Partitions by topic id."""
+    found: dict[bytes, list[int]] = {}
+    for offset in offsets:
+        found.setdefault(offset.topic_id, []).append(offset.partition)
+    return found
+
+
+def _refusal(command: CommitOffsets, membership: Membership) -> PixyError | None:
+    """The reason to refuse a commit, None if it is taken."""
+    if not command.node_id:
+        if membership.members:
+            return OwnedElsewhere(f"consumer group {command.group} has members: only they commit its offsets")
+        return None
+    for offset in command.offsets:
+        member = MemberId(command.node_id, command.incarnation, offset.member)
+        if not membership.is_based_on(offset.topic_id, offset.partition, member, offset.epoch):
+            owner = membership.owner(offset.topic_id, offset.partition)
+            what = f"offset of {command.group} in {offset.topic}/{offset.partition}"
+            if owner == member:
+                return OffsetsSet(f"{what} was set meanwhile")
+            if owner is None:
+                return OwnedElsewhere(f"{what}: the partition is not owned by this member")
+            return OwnedElsewhere(f"{what}: the partition is owned by node {owner.node_id}")
+    return None
 
 
 def _store(offsets: dict[_PartitionId, _Stored], offset: CommittedOffset, timestamp_ms: int) -> None:
@@ -324,17 +441,15 @@ def _store(offsets: dict[_PartitionId, _Stored], offset: CommittedOffset, timest
     offsets[_PartitionId(offset.topic_id, offset.partition)] = _Stored(offset.topic, commit, timestamp_ms)
 
 
-def _records(
-    groups: Mapping[str, _Group], stale: Mapping[bytes, Mapping[str, None]]
-) -> Iterable[tuple[bytes, bytes]]:
+def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[tuple[bytes, bytes]]:
     for name, group in groups.items():
-        gone = {topic_id for topic_id, names in stale.items() if name in names}
-        if gone and group.claim is None and all(partition.topic_id in gone for partition in group.offsets):
+        gone = {topic_id for topic_id in stale if name in stale.names(topic_id)}
+        membership = membership_record(group.membership, gone)
+        if gone and membership is None and all(partition.topic_id in gone for partition in group.offsets):
             continue
-        claim = None if group.claim is None else GroupClaim(**group.claim._asdict())
         yield (
             _GROUP_KEY + name.encode(),
-            GroupRecord(group=name, active_ms=group.active_ms, claim=claim).SerializeToString(),
+            GroupRecord(group=name, active_ms=group.active_ms, membership=membership).SerializeToString(),
         )
         for (topic_id, partition), (topic, commit, timestamp_ms) in group.offsets.items():
             if topic_id in gone:

@@ -145,7 +145,7 @@ class MetadataState:
             )
         ]
 
-    def apply(self, payload: bytes) -> MetadataResult:
+    def apply(self, payload: bytes, term: int = 0) -> MetadataResult:
         """Apply one command; returns its result for the proposer.
 
         Raises:

@@ -23,6 +23,8 @@ from typing import TypeVar
 from pixy.clock import Clock
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.confirmed_reads import ConfirmedReads
+from pixy.cluster.group_keeper import GroupKeeper
+from pixy.cluster.group_members import Process
 from pixy.cluster.group_names import group_name
 from pixy.cluster.leader_watch import LeaderWatch
 from pixy.cluster.node_commands import NodeCommands
@@ -97,6 +99,7 @@ class Node:
     _proposals: CommandProposals
     _reactions: StateReactions
     _retention: Retention
+    _group_keeper: GroupKeeper
     reads: ConfirmedReads
     leaders: LeaderWatch
     partitions: Partitions
@@ -161,7 +164,8 @@ class Node:
         await self._restore(recovered)
         self._log.retention.start()
         self._starting = False
-        self._reactions.begin(self.publisher)
+        self._reactions.begin(self.publisher, self._group_keeper)
+        self._group_keeper.tick()
         await self._write_first_entry()
         if self.peers is not None:
             await self._register(self.peers)
@@ -179,6 +183,7 @@ class Node:
             return
         self._stopped = True
         self._proposals.stop()
+        self._group_keeper.stop()
         if self.peers is not None and self._broken is None:
             await self.peers.hand_over()
         self.publisher.stop()
@@ -254,6 +259,12 @@ class Node:
             self.remote = RemoteProposals(
                 self.node_id, self.incarnation, self.calls, report_to_loop, self._log.driver.sequences
             )
+        self._group_keeper = GroupKeeper(
+            self.state_groups,
+            Process(self.node_id, self.incarnation),
+            self._proposals.propose_if_room,
+            self._heard_at,
+        )
         self._reactions = StateReactions(
             self.state_groups,
             self._log,
@@ -268,7 +279,6 @@ class Node:
             self._options.storage,
             self.partitions,
             self.state_groups.groups,
-            self._has_members,
             self._proposals.propose,
             self._clean_up,
         )
@@ -335,9 +345,6 @@ class Node:
     def _on_restored(self, replica: StateReplica) -> None:
         self._reactions.restored(replica)
 
-    def _has_members(self, consumer_group: str) -> bool:
-        return self.observer.has_members(consumer_group)
-
     def _on_positions(self) -> None:
         """Applied positions have become durable: published stages may go."""
         if not self._starting:
@@ -388,6 +395,11 @@ class Node:
         if not self._starting and self.peers is not None:
             self.leaders.look(self.state_groups.metadata_replica.group, self.unreachable)
             self.peers.leave_gone()
+            self._group_keeper.tick()
+
+    def _heard_at(self) -> dict[int, float | None]:
+        """Loop times at which the other nodes were last heard of."""
+        return {} if self.peers is None else {each.node_id: each.heard_at for each in self.peers.members}
 
     def unreachable(self) -> list[int]:
         """Ids of the nodes that cannot be reached."""
@@ -457,6 +469,10 @@ class Node:
             for replica in replicas
         ]
         await self.reads.wait(groups, timeout)
+
+    def monotonic(self) -> float:
+        """Seconds of the monotonic clock."""
+        return self._clock.monotonic()
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch, ascending."""

@@ -164,6 +164,6 @@ class NodeCommands:
 
     # --- consumer groups --------------------------------------------------------------------------
 
-    async def change_group(self, consumer_group: str, payload: bytes) -> None:
-        """Run a `GroupsCommand` in the state group of a consumer group."""
-        await self._proposals.run(self._state_groups.group_of(consumer_group), payload, _COMMAND_S)
+    async def change_group(self, consumer_group: str, payload: bytes) -> Any:
+        """Run a `GroupsCommand` in the state group of a consumer group; returns its result."""
+        return await self._proposals.run(self._state_groups.group_of(consumer_group), payload, _COMMAND_S)

@@ -65,9 +65,11 @@ class NodeObserver:
     def readiness_changed(self) -> None:
         """The node has become ready or unready."""
 
-    def has_members(self, consumer_group: str) -> bool:
-        """True when a consumer group has members."""
-        return False
+    def groups_changed(self, names: Collection[str]) -> None:
+        """Members of these consumer groups have changed, or owners or epochs of partitions."""
+
+    def groups_replaced(self) -> None:
+        """Consumer groups have changed in any way: those of a state group were replaced."""
 
 
 def unsynced_logs_max(open_file_limit: int) -> int:

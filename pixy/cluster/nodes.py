@@ -42,7 +42,7 @@ FEATURE_LEVEL = 1
 """Feature level of this release:
 
     0  a node alone
-    1  several nodes: the table, claims of consumer groups
+    1  several nodes: the table of nodes
 """
 
 _NODES = 1

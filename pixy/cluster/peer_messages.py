@@ -87,7 +87,9 @@ class MessageKind(IntEnum):
 
 
 class PeerMethod(IntEnum):
-    """Methods of calls. Their payloads are messages of `node_calls.proto`."""
+    """Methods of calls. Their payloads are messages of `node_calls.proto`; of CONSUME, those of the
+    layer above.
+    """
 
     JOIN = 1
     FETCH_SNAPSHOT = 2
@@ -96,7 +98,7 @@ class PeerMethod(IntEnum):
     OFFSETS = 5
     STATUS = 6
     LEADERS = 7
-    GROUP = 8
+    CONSUME = 8
     STAGED = 9
     RELAY = 10
 

@@ -29,8 +29,12 @@ _RECORD_BATCHES = EntryType.RECORD_BATCHES
 class StateMachine(Protocol):
     """A replicated state machine: pure and deterministic."""
 
-    def apply(self, payload: bytes) -> Any:
-        """Apply one command and return its result."""
+    def apply(self, payload: bytes, term: int = 0) -> Any:
+        """Apply one command and return its result.
+
+        Args:
+            term: of its entry.
+        """
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
         """The whole state as records.
@@ -217,7 +221,9 @@ class StateReplica:
         """Apply one committed entry; returns the result of its command."""
         self.entries_since += 1
         self.bytes_since += len(entry.data)
-        return self.machine.apply(bytes(entry.data)) if entry.kind == EntryType.COMMAND else None
+        if entry.kind != EntryType.COMMAND:
+            return None
+        return self.machine.apply(bytes(entry.data), entry.term)
 
     def checkpoint_records(self) -> Iterable[tuple[bytes, bytes]]:
         """Records of a checkpoint of the applied state.

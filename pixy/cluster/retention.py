@@ -45,7 +45,6 @@ class Retention:
         storage: interval of the check, and retention of offsets.
         partitions: the node's partitions.
         state_groups: the state groups that hold consumer groups.
-        has_members: tells whether a consumer group has members.
         propose: proposes a command to a raft group.
         clean_up: expires everything else that is due.
     """
@@ -56,7 +55,6 @@ class Retention:
         storage: StorageConfig,
         partitions: Partitions,
         state_groups: Sequence[StateReplica],
-        has_members: Callable[[str], bool],
         propose: Callable[[Replica, bytes], None],
         clean_up: Callable[[], None],
     ) -> None:
@@ -64,7 +62,6 @@ class Retention:
         self._storage = storage
         self._partitions = partitions
         self._state_groups = state_groups
-        self._has_members = has_members
         self._propose = propose
         self._clean_up = clean_up
         self._loop = asyncio.get_running_loop()
@@ -124,7 +121,7 @@ class Retention:
         kept_ms = round(self._storage.offsets_retention * 1000)
         before_ms, quiet_ms = now_ms - kept_ms, now_ms - kept_ms // _TOUCHES
         quiet = [group for group in groups if machine.is_inactive_since(group, quiet_ms)]
-        alive = [group for group in quiet if self._has_members(group)]
+        alive = [group for group in quiet if machine.has_members(group)]
         if alive:
             command = GroupsCommand(touch_groups=TouchGroups(groups=alive, timestamp_ms=now_ms))
             self._propose(replica, command.SerializeToString())

@@ -71,7 +71,7 @@ class SinksState:
         self._published: set[StageName] = set()
         self._unfinished: Counter[str] = Counter()
 
-    def apply(self, payload: bytes) -> Publication | NotNew | PixyError | None:
+    def apply(self, payload: bytes, term: int = 0) -> Publication | NotNew | PixyError | None:
         """Apply one command; returns its result for the proposer."""
         command = SinksCommand.FromString(payload)
         match command.WhichOneof("command"):

@@ -9,6 +9,7 @@
     has left
     a publication                            it is rolled forward
     offsets in deleted topics are forgotten  they are removed, some at a time
+    consumer groups have changed             coordinator and observer are told, as of topics
     the checkpoint of a leader               the differences between metadata and what the
                                              partitions were told
 
@@ -24,7 +25,8 @@ from typing import Any
 import structlog
 
 from pixy.cluster.command_proposals import CommandProposals
-from pixy.cluster.groups import Forgotten
+from pixy.cluster.group_keeper import GroupKeeper
+from pixy.cluster.groups import Forgotten, GroupsChanged, GroupsState
 from pixy.cluster.metadata import DeletedTopic, LeftNode, Topic
 from pixy.cluster.node_log import NodeLog
 from pixy.cluster.node_options import NodeObserver
@@ -60,6 +62,7 @@ class StateReactions:
     """
 
     _publisher: Publisher
+    _group_keeper: GroupKeeper
 
     def __init__(
         self,
@@ -86,9 +89,9 @@ class StateReactions:
         self._nodes_are_current = False
         self._begun = False
 
-    def begin(self, publisher: Publisher) -> None:
+    def begin(self, publisher: Publisher, group_keeper: GroupKeeper) -> None:
         """React from here on, and to what the state groups have: they are restored."""
-        self._publisher = publisher
+        self._publisher, self._group_keeper = publisher, group_keeper
         self._begun = True
         self._look_at_topics()
 
@@ -112,6 +115,9 @@ class StateReactions:
             self._publisher.committed(result)
         elif isinstance(result, Forgotten):
             run_in_steps(result.state.sweep())
+        elif isinstance(result, GroupsChanged):
+            self._group_keeper.changed(result.groups)
+            self._loop.call_soon(self._observer().groups_changed, result.groups)
         self._log.checkpoints.applied(replica)
         return result
 
@@ -122,6 +128,8 @@ class StateReactions:
         if replica is self._state_groups.metadata_replica:
             self._look_at_topics()
             self._nodes_changed()
+        elif isinstance(replica.machine, GroupsState):
+            self._loop.call_soon(self._observer().groups_replaced)
         self._state_groups.sweep()
 
     # --- nodes ------------------------------------------------------------------------------------
@@ -171,6 +179,7 @@ class StateReactions:
 
     def _topic_changed(self, topic: Topic) -> None:
         self._partitions.put_topic(topic)
+        self._group_keeper.topic_changed(topic.name)
         self._loop.call_soon(self._observer().topic_changed, topic.name)
 
     def _topic_deleted(self, topic: Topic) -> None:
@@ -178,6 +187,7 @@ class StateReactions:
         self._publisher.topic_deleted(topic.topic_id)
         if self._remote is not None:
             self._remote.removed(topic.raft_groups, UnknownPartition(f"topic {topic.name} was deleted"))
+        self._group_keeper.topic_changed(topic.name)
         self._loop.call_soon(self._observer().topic_deleted, topic.name)
         self._state_groups.topic_deleted(topic.topic_id)
         self.forget_offsets()

@@ -357,7 +357,6 @@ class ConsumerConfig:
         "How long a rebalance waits for the acks of offered messages; no others are offered "
         "meanwhile. Messages not acked by then may be offered again, by another member.",
         maximum=_LONGEST_KAFKA_SECONDS,
-        effect=KAFKA_ONLY,
     )
     session_timeout: float = _seconds(
         15.0,

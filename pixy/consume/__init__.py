@@ -6,8 +6,8 @@ from pixy.consume.environment import ConsumeCounters
 from pixy.consume.offer import Offer
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.sparse_acks import AckRange, decode, describe, encode
-from pixy.consume.subscription import AckDone
 from pixy.consume.timers import Timers
+from pixy.consume.waiting_acks import AckDone
 
 __all__ = [
     "NEWEST",

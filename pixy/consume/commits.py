@@ -3,7 +3,8 @@
 A partition whose tracker moved is dirty; the first dirty one sets a timer, and all are committed in
 one call. The position of a partition that is closed while dirty is left over, until it is
 committed, set by the client, or lost to another process. A failed commit leaves its partitions
-dirty.
+dirty. Commits are all or none: one that is refused for some of its partitions is made in parts. A
+live partition that is refused stays dirty: the backend is about to say that it is gone or reset.
 
 `lock` covers every commit and the reads that it depends on, so that neither a delayed periodic
 commit nor the first commit of a new group overwrites offsets set by the client.
@@ -22,7 +23,7 @@ from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.partition import LivePartition
 from pixy.consume.timers import Alarm
-from pixy.errors import InvalidArgument, NotFound, PixyError
+from pixy.errors import InvalidArgument, NotFound, OffsetsSet, OwnedElsewhere, PixyError
 
 __all__ = ["GroupCommits"]
 
@@ -112,13 +113,16 @@ class GroupCommits:
             for live in partitions:
                 live.dirty = False
             try:
-                await self._commit_existing(due)
+                refused = await self._commit_existing(due)
             except BaseException:
                 self._restore(partitions)
                 raise
+            self._restore([live for live in partitions if live.key in refused])
             for key, commit in leftover.items():
                 if self._leftover.get(key) is commit:
                     del self._leftover[key]
+                    if key in refused:
+                        self._warn_refused(key)
 
     async def commit_quietly(self) -> None:
         """Commit; the first failure of a series is logged, and the success after it."""
@@ -141,8 +145,12 @@ class GroupCommits:
         if self._dirty or self._leftover:
             self._environment.tasks.spawn(self.commit_quietly(), f"commit offsets of {self._group}")
 
-    async def _commit_existing(self, due: Mapping[TopicPartition, _Commit]) -> None:
-        """Commit the offsets of topics that exist, also if one is deleted meanwhile."""
+    async def _commit_existing(self, due: Mapping[TopicPartition, _Commit]) -> set[TopicPartition]:
+        """Commit the offsets of topics that exist, also if one is deleted meanwhile.
+
+        Returns:
+            Partitions that are refused because they are elsewhere or their offsets were set.
+        """
         offsets = self._existing(due)
         while offsets:
             try:
@@ -152,15 +160,34 @@ class GroupCommits:
                 if len(existing) == len(offsets):
                     raise
                 offsets = existing
+            except (OffsetsSet, OwnedElsewhere):
+                return set(due) if len(due) == 1 else await self._commit_parts(due)
             else:
-                return
+                break
+        return set()
+
+    async def _commit_parts(self, due: Mapping[TopicPartition, _Commit]) -> set[TopicPartition]:
+        """Commit as much as is not refused; returns the rest."""
+        refused: set[TopicPartition] = set()
+        keys = list(due)
+        for part in keys[::2], keys[1::2]:
+            refused |= await self._commit_existing({key: due[key] for key in part})
+        return refused
+
+    def _warn_refused(self, key: TopicPartition) -> None:
+        _log.warning(
+            "acks are lost, their partition went elsewhere or its offsets were set",
+            group=self._group,
+            topic=key.topic,
+            partition=key.partition,
+        )
 
     def _existing(self, due: Mapping[TopicPartition, _Commit]) -> dict[TopicPartition, OffsetCommit]:
         is_there = self._environment.is_there
         return {key: commit.offset for key, commit in due.items() if is_there(key.topic, commit.topic_id)}
 
     def _restore(self, partitions: list[LivePartition]) -> None:
-        """The commit failed: mark its partitions dirty again."""
+        """Commits of partitions failed: mark them dirty again."""
         for live in partitions:
             if live.lost:
                 continue

@@ -16,17 +16,19 @@ from enum import Enum
 
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.config import ConsumerConfig
+from pixy.consume.consumer_calls import ConsumerCalls
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.offer import OfferLimits
-from pixy.consume.subscription import AckDone, Subscription, ack_elsewhere, check_ack
+from pixy.consume.passed_acks import UNDECIDED, check_ack, pass_ack
+from pixy.consume.subscription import Subscription
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import BatchUnpacker, Unpack
+from pixy.consume.waiting_acks import AckDone
 from pixy.errors import (
     InvalidAck,
     InvalidOffset,
-    OwnerUndecided,
     PixyError,
     ServiceDisabled,
     ShuttingDown,
@@ -34,6 +36,7 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.faults import OnFault
+from pixy.retries import Backoff
 from pixy.tasks import Tasks
 
 __all__ = ["NEWEST", "OLDEST", "Consumers"]
@@ -43,8 +46,9 @@ OLDEST = -2
 """Special offsets of `set_offsets`: the end of the log, and its beginning."""
 
 
-_OWNER_PAUSE_S = 0.25
-"""Pause between two queries for the owner of a partition during a rebalance."""
+_OWNER_PAUSE_MIN_S = 0.02
+_OWNER_PAUSE_MAX_S = 0.25
+"""Pauses between attempts to reach the owner of a partition."""
 
 
 class _State(Enum):
@@ -103,6 +107,12 @@ class Consumers:
         self._quiet = asyncio.Event()
         # Acks of topics without a subscription here, while the owner is looked up.
         self._looking_up = 0
+        calls = ConsumerCalls(
+            self._check_serving_nodes,
+            self._groups.get,
+            lambda group, topic: self._subscriptions.get((group, topic)),
+        )
+        backend.serve_nodes(calls.answer)
 
     @property
     def outstanding(self) -> int:
@@ -128,7 +138,7 @@ class Consumers:
             "consumer_groups": len(self._groups),
             "subscriptions": len(subscriptions),
             "waiting_consumers": sum(each.dispatcher.waiting for each in subscriptions),
-            "waiting_acks": self._looking_up + sum(each.waiting_acks for each in subscriptions),
+            "waiting_acks": self._looking_up + sum(len(each.acks) for each in subscriptions),
             "offers": self.outstanding,
             "consumer_tasks": len(self._environment.tasks),
         }
@@ -198,9 +208,7 @@ class Consumers:
             done(ServiceDisabled())
             return
         subscription = self._subscriptions.get((group, topic))
-        if self._state is not _State.SERVING and (
-            self._state is _State.STOPPED or subscription is None or subscription.live(partition) is None
-        ):
+        if self._state is _State.STOPPED:
             done(ShuttingDown())
             return
         if subscription is None:
@@ -212,8 +220,7 @@ class Consumers:
         subscription.ack(partition, offset, done, only_if_offered)
 
     def _ack_unsubscribed(self, group: str, topic: str, ack: tuple[int, int], done: AckDone) -> None:
-        """Ack a record of a topic without a subscription here: refused if another process owns the
-        partition.
+        """Ack a record of a topic without a subscription here: the owner of the partition acks it.
 
         Without an owner this process subscribes. Joining first would take partitions away from the
         process that offered the record. During a rebalance the ack waits, for a long polling
@@ -237,44 +244,48 @@ class Consumers:
         self._environment.tasks.spawn(work, f"ack {topic} for {group}", done)
 
     async def _look_up(self, group: str, partition: TopicPartition, offset: int, done: AckDone) -> None:
-        owner: str | None = None
         try:
-            owner = await self._owner(group, partition)
+            if await self._ack_by_owner(group, partition, offset):
+                done(None)
+                return
         except PixyError as error:
             done(error)
             return
         finally:
             self._looking_up -= 1
-        subscription = self._subscriptions.get((group, partition.topic))
-        if subscription is None and owner is not None:
-            done(ack_elsewhere(group, partition, owner))
-        elif self._state is not _State.SERVING:
+        if self._state is not _State.SERVING:
             done(ShuttingDown())
+            return
+        try:
+            subscription = self._subscriptions.get((group, partition.topic)) or self._subscribe(
+                group, partition.topic
+            )
+        except TooManyRequests as error:
+            done(error)
         else:
-            try:
-                subscription = subscription or self._subscribe(group, partition.topic)
-            except TooManyRequests as error:
-                done(error)
-            else:
-                subscription.ack(partition.partition, offset, done, False)
+            subscription.ack(partition.partition, offset, done, False)
 
-    async def _owner(self, group: str, partition: TopicPartition) -> str | None:
-        """The owner of a partition without a subscription here; None if there is none, or a
-        subscription by now.
+    async def _ack_by_owner(self, group: str, partition: TopicPartition, offset: int) -> bool:
+        """Have the owner of a partition without a subscription here ack a record; False if there is
+        none, or a subscription by now.
 
         Raises:
             OwnerUndecided: the group was still being rebalanced after a long polling timeout.
+            Unavailable, DeadlineExceeded: the owner had not answered by then.
+            PixyError: the answer of the owner.
         """
         timers = self._environment.timers
         until = timers.monotonic() + self._environment.options.long_polling_timeout
+        backoff = Backoff(_OWNER_PAUSE_MIN_S, _OWNER_PAUSE_MAX_S)
         while (group, partition.topic) not in self._subscriptions:
             try:
-                return await self._environment.backend.partition_owner(group, partition)
-            except OwnerUndecided:
-                if timers.monotonic() + _OWNER_PAUSE_S > until:
+                return await pass_ack(self._environment, group, partition, offset, False, until)
+            except UNDECIDED:
+                pause = backoff.grow()
+                if timers.monotonic() + pause > until:
                     raise
-            await timers.sleep(_OWNER_PAUSE_S)
-        return None
+            await timers.sleep(pause)
+        return False
 
     async def set_offsets(self, group: str, topic: str, offsets: Mapping[int, OffsetCommit]) -> None:
         """Set the offsets of a consumer group, for all partitions or none.
@@ -324,12 +335,17 @@ class Consumers:
         self.stop_offering()
         timers = self._environment.timers
         until = timers.monotonic() + timeout
-        while self.outstanding and timers.monotonic() < until:
+        while (self.outstanding or self._owing) and timers.monotonic() < until:
             self._quiet.clear()
             await timers.wait(self._quiet, until - timers.monotonic())
         self._state = _State.STOPPED
         await asyncio.gather(*(group.stop() for group in list(self._groups.values())))
         await self._environment.tasks.cancel_all()
+
+    def _check_serving_nodes(self) -> None:
+        if self._environment.options.disabled:
+            raise ServiceDisabled
+        self._check_not_stopped()
 
     def _check_not_stopped(self) -> None:
         if self._state is _State.STOPPED:
@@ -371,8 +387,13 @@ class Consumers:
         if group.idle:
             self._groups.pop(group.name, None)
 
+    @property
+    def _owing(self) -> bool:
+        """Other nodes wait to hear what became of their records."""
+        return any(subscription.borrower.owing for subscription in self._subscriptions.values())
+
     def _on_quiet(self) -> None:
-        if not self.outstanding:
+        if not self.outstanding and not self._owing:
             self._quiet.set()
 
 

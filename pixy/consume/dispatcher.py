@@ -12,6 +12,9 @@ comes in as `now`; the only calls out are the requests' own callbacks.
   robin without a look at the others. A partition that turns out to be empty is dropped at its turn.
 - A callback may send another request, ack, or cancel. So there is one serving loop, and a callback
   only adds to the queues.
+- Nothing is offered once the lease is over: by then the partitions may be another process's.
+- Requests of other nodes wait in the same queue, one entry for each, and so are served in turn with
+  those of clients here. They do not count against `waiting_max`, which is for clients here.
 """
 
 from collections import OrderedDict, deque
@@ -20,6 +23,7 @@ from copy import copy
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
+from pixy.backend import Lease
 from pixy.consume.offer import Offer
 from pixy.consume.partition_offers import PartitionOffers
 from pixy.errors import LongPollTimeout, PixyError, TooManyRequests
@@ -84,6 +88,32 @@ class Waiter:
         return self in self._waiters
 
 
+class ForeignWaiter(Waiter):
+    """A request of another node in the queue of a dispatcher, into which it puts itself."""
+
+    __slots__ = ("_answer", "_foreign")
+
+    def __init__(
+        self,
+        waiters: "OrderedDict[Waiter, None]",
+        foreign: "dict[Waiter, None]",
+        done: ConsumeDone,
+        limit: float,
+    ) -> None:
+        super().__init__(waiters, self._done, False, limit, limit)
+        self._answer = done
+        self._foreign = foreign
+        waiters[self] = foreign[self] = None
+
+    def _done(self, offer: Offer | None, error: PixyError | None) -> None:
+        self._foreign.pop(self, None)
+        self._answer(offer, error)
+
+    def cancel(self) -> None:
+        self._foreign.pop(self, None)
+        super().cancel()
+
+
 class Dispatcher:
     """Consume requests of one consumer group for one topic.
 
@@ -95,20 +125,21 @@ class Dispatcher:
     __slots__ = (
         "_arrivals",
         "_early",
+        "_foreign",
         "_poll_timeout",
         "_ready",
         "_serving",
         "_waiters",
         "_waiting_max",
         "faults",
-        "paused",
+        "lease",
     )
 
     def __init__(self, waiting_max: int, poll_timeout: float) -> None:
         self._waiting_max = waiting_max
         self._poll_timeout = poll_timeout
         # Waiting requests. Invariant: limits ascend; empty whenever a record is ready, except while
-        # serving or paused.
+        # serving or without a lease.
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         # Heap of requests with an earlier deadline: (deadline, arrival, waiter). May hold answered
         # ones.
@@ -118,15 +149,21 @@ class Dispatcher:
         # `queued`.
         self._ready: deque[Source] = deque()
         self._serving = False
+        # Waiting requests of other nodes.
+        self._foreign: dict[Waiter, None] = {}
+        # Invariant: the present membership's.
+        self.lease = Lease()
         # Errors that keep records from coming, by reporter: the answer to requests that time out.
         self.faults: dict[object, PixyError] = {}
-        # Nothing is offered until `resume`.
-        self.paused = False
 
     @property
     def waiting(self) -> int:
-        """Number of waiting requests."""
-        return len(self._waiters)
+        """Number of waiting requests of clients here."""
+        return len(self._waiters) - len(self._foreign)
+
+    def stalled(self, now: float) -> bool:
+        """True if records and requests wait for a new lease."""
+        return now >= self.lease.until and bool(self._ready and self._waiters)
 
     def consume(self, done: ConsumeDone, auto_ack: bool, deadline: float | None, now: float) -> Waiter | None:
         """Answer a request at once, or queue it until `deadline` or the long polling timeout.
@@ -134,13 +171,13 @@ class Dispatcher:
         Returns:
             The queued request, None if `done` has been called.
         """
-        if self._ready and not self._waiters and not self.paused:
+        if self._ready and not self._waiters and now < self.lease.until:
             offer = self._next()
             if offer is not None:
                 offer.auto_ack = auto_ack
                 done(offer, None)
                 return None
-        if len(self._waiters) >= self._waiting_max:
+        if self.waiting >= self._waiting_max:
             done(None, self._too_many())
             return None
         limit = now + self._poll_timeout
@@ -151,19 +188,53 @@ class Dispatcher:
         self._waiters[waiter] = None
         return waiter
 
-    def wake(self, source: Source) -> None:
+    def consume_elsewhere(self, done: ConsumeDone, now: float) -> Waiter:
+        """Queue a request of another node until the long polling timeout.
+
+        Returns:
+            The request, which may be answered already.
+        """
+        limit = now + self._poll_timeout
+        waiter = ForeignWaiter(self._waiters, self._foreign, done, limit)
+        self.serve(now)
+        return waiter
+
+    def give(self, offer: Offer) -> bool:
+        """Answer the request that has waited longest with an offer of another node; False if no
+        client here waits.
+        """
+        for waiter in self._waiters:
+            if waiter not in self._foreign:
+                waiter.cancel()
+                offer.auto_ack = waiter.auto_ack
+                waiter.done(offer, None)
+                return True
+        return False
+
+    def oldest(self) -> float | None:
+        """The time of arrival of the request of a client here that has waited longest."""
+        for waiter in self._waiters:
+            if waiter not in self._foreign:
+                return waiter.limit - self._poll_timeout
+        return None
+
+    def wake(self, source: Source, now: float) -> None:
         """A partition has a record to offer."""
         if not source.queued:
             source.queued = True
             self._ready.append(source)
-        if self._waiters and not self._serving:
+        self.serve(now)
+
+    def serve(self, now: float) -> None:
+        """Answer waiting requests, if there are records for them and the lease is valid."""
+        if self._waiters and not self._serving and now < self.lease.until:
             self._serve()
 
-    def resume(self) -> None:
-        """Offer records again."""
-        self.paused = False
-        if self._waiters and not self._serving:
-            self._serve()
+    def discard(self, source: Source) -> None:
+        """Nothing of a partition is offered until the next `wake`."""
+        if source.queued:
+            source.queued = False
+            self._ready.remove(source)
 
     def next_deadline(self) -> float | None:
         """The latest time for the next `expire`, None without waiting requests. May be early."""
@@ -214,7 +285,7 @@ class Dispatcher:
     def _serve(self) -> None:
         self._serving = True
         try:
-            while self._waiters and not self.paused:
+            while self._waiters:
                 offer = self._next()
                 if offer is None:
                     break

@@ -12,11 +12,9 @@ starts over after every change:
 So a topic that is unsubscribed and subscribed again is committed before it is read. The keeper ends
 when nothing is left to do.
 
-Rebalances: the backend calls `_revoke` before partitions may go to another process. Nothing more is
-offered. Acks are accepted until nothing is outstanding or the time is up; later acks wait, and the
-acked positions are committed. The next assignment ends this. Partitions that stay continue with
-their offers; those that are revoked are void at once, because another process reads and commits
-there already.
+Rebalances: the backend calls `_revoke` before partitions may go to another process (`revocations`).
+The next assignment ends this. Partitions that stay continue with their offers; offers of those that
+are gone are void at once, because another process reads and commits there already.
 
 A topic may be deleted and created again at any moment, so its name does not identify it: state that
 is kept across an await carries the topic's id. A partition that is live for another id is closed,
@@ -27,8 +25,9 @@ partition created after the subscription, because everything in it is newer than
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 
@@ -37,9 +36,11 @@ from pixy.consume.commits import GroupCommits
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
+from pixy.consume.resets import Resets
 from pixy.consume.resumption import Remark, resume
+from pixy.consume.revocations import Revocations
 from pixy.consume.subscription import Subscription
-from pixy.errors import PixyError, Unavailable
+from pixy.errors import OffsetsSet, OwnedElsewhere, PixyError, Unavailable
 from pixy.futures import reject, resolve
 from pixy.retries import Backoff
 
@@ -47,12 +48,21 @@ __all__ = ["ConsumerGroup"]
 
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
-_LAST_COMMIT_S = 5.0
-"""Time for the commit before a rebalance, beyond the time for acks."""
 _STARTED_PER_ITERATION = 100
 """Partitions made live in one iteration of the event loop: a topic may have 10 000."""
 
 _log = structlog.get_logger()
+
+
+class _Start(NamedTuple):
+    """The position at which a partition becomes live.
+
+    `behind_commit`: the committed offset is beyond the end.
+    """
+
+    tracker: OffsetTracker
+    end: int
+    behind_commit: bool
 
 
 class ConsumerGroup:
@@ -83,17 +93,16 @@ class ConsumerGroup:
         self._topics: list[str] = []
         # Assigned partitions by topic. A subscribed topic without an entry: not known yet.
         self._assignment: dict[str, frozenset[int]] = {}
-        # Number of revocations and assignments.
-        self._rebalances = 0
+        # Number of assignments, of revocations of everything, and of sets of offsets.
+        self._changes = 0
+        self.resets = Resets(name, environment.backend)
         self._commits = GroupCommits(environment, name)
         # Number of `set_offsets` in progress.
         self._setting = 0
         self._work = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
-        # Between `_revoke` and the next assignment, while the owners are not known.
-        self._revoking = False
-        self._quiet = asyncio.Event()
+        self._revocations = Revocations(name, environment.timers, lambda: self.subscriptions, self._commits)
 
     @property
     def idle(self) -> bool:
@@ -110,6 +119,8 @@ class ConsumerGroup:
         """Begin to consume a topic."""
         assert topic not in self._subscriptions
         subscription = Subscription(self._environment, self, topic, on_quiet)
+        if self._membership is not None:
+            subscription.dispatcher.lease = self._membership.lease
         self._subscriptions[topic] = subscription
         self._wake_keeper()
         return subscription
@@ -119,13 +130,18 @@ class ConsumerGroup:
         del self._subscriptions[subscription.topic]
         for live in subscription.close():
             self._commits.keep(live)
+        self.resets.retain(lambda key: key.topic != subscription.topic)
         self._on_over(subscription)
         self._wake_keeper()
+
+    def is_assigned(self, topic: str, partition: int) -> bool:
+        """True if the partition is assigned to this process."""
+        return partition in self._assignment.get(topic, ())
 
     def is_elsewhere(self, topic: str, partition: int) -> bool:
         """True if the partition is known not to be assigned to this process."""
         assigned = self._assignment.get(topic)
-        return assigned is not None and partition not in assigned and not self._revoking
+        return assigned is not None and partition not in assigned and not self._revocations.cover_everything
 
     def _wake_keeper(self) -> None:
         self._work.set()
@@ -134,11 +150,12 @@ class ConsumerGroup:
 
     def _assigned(self, assignment: Mapping[str, Sequence[int]]) -> None:
         """Callback of the backend with the whole assignment."""
-        self._rebalances += 1
+        self._changes += 1
         self._assignment = {topic: frozenset(partitions) for topic, partitions in assignment.items()}
         for topic in self._topics:
             self._assignment.setdefault(topic, frozenset())
-        self._revoking = False
+        self._revocations.assigned()
+        self.resets.retain(lambda key: key.partition in self._assignment.get(key.topic, ()))
         for key in self._commits.lose_leftover(self.is_elsewhere):
             self._warn(Remark("acks are lost, their partition went elsewhere", key, {}))
         for topic, subscription in list(self._subscriptions.items()):
@@ -151,7 +168,7 @@ class ConsumerGroup:
                     self._lose(subscription.remove(live.partition, replaced=replaced))
             if description is None:
                 subscription.topic_deleted()
-            subscription.reopen()
+            subscription.release(self._revocations.covers)
             subscription.notify()
         self._work.set()
 
@@ -161,37 +178,36 @@ class ConsumerGroup:
             remark = "acks that were not committed are lost, their records will be handed out again"
             self._warn(Remark(remark, live.key, {}))
 
-    async def _revoke(self, seconds: float) -> None:
+    async def _revoke(self, seconds: float, partitions: Mapping[str, Collection[int]] | None = None) -> None:
         """Callback of the backend before partitions may go to another process, in `seconds`."""
-        timers = self._environment.timers
-        until = timers.monotonic() + seconds
-        self._rebalances += 1
-        self._revoking = True
-        for subscription in self.subscriptions:
-            subscription.pause()
-        while self._outstanding and timers.monotonic() < until:
-            self._quiet.clear()
-            await timers.wait(self._quiet, until - timers.monotonic())
-        for subscription in self.subscriptions:
-            subscription.seal()
-        while True:
-            try:
-                await self._commits.commit()
-                return
-            except PixyError as error:
-                if timers.monotonic() >= until + _LAST_COMMIT_S:
-                    _log.warning("cannot commit before a rebalance", group=self.name, error=str(error))
-                    return
-                await timers.sleep(_BACKOFF_MIN)
-
-    @property
-    def _outstanding(self) -> int:
-        return sum(subscription.outstanding for subscription in self._subscriptions.values())
+        if partitions is None:
+            self._changes += 1
+        await self._revocations.run(seconds, partitions)
 
     def check_quiet(self) -> None:
-        """Called by a paused subscription without outstanding offers."""
-        if not self._outstanding:
-            self._quiet.set()
+        """Called by a subscription that holds partitions."""
+        self._revocations.check_quiet()
+
+    def _offsets_set(self, partitions: Mapping[str, Collection[int]]) -> None:
+        """Callback of the backend when another node has set offsets of partitions of this one.
+
+        Their offers are void at once; acks wait until the partitions are live at the new offsets.
+        """
+        self._changes += 1
+        for topic, numbers in partitions.items():
+            subscription = self._subscriptions.get(topic)
+            for number in numbers:
+                key = TopicPartition(topic, number)
+                live = None if subscription is None else subscription.live(number)
+                self._commits.supersede(key, live)
+                if subscription is not None and not self.is_elsewhere(topic, number):
+                    self.resets.begin(key)
+                if subscription is not None and live is not None:
+                    live.lost = True
+                    subscription.remove(number, reset=True)
+            if subscription is not None:
+                subscription.notify()
+        self._wake_keeper()
 
     # --- the keeper -------------------------------------------------------------------------------
 
@@ -244,8 +260,13 @@ class ConsumerGroup:
     async def _start_assigned(self, subscription: Subscription) -> None:
         """Make the assigned partitions of a topic live that are not."""
         assigned = self._assignment.get(subscription.topic, frozenset())
-        missing = sorted(partition for partition in assigned if subscription.live(partition) is None)
-        if not missing or self._revoking:
+        missing = sorted(
+            partition
+            for partition in assigned
+            if subscription.live(partition) is None
+            and not self._revocations.covers(subscription.topic, partition)
+        )
+        if not missing:
             return
         description = self._environment.backend.topic(subscription.topic)
         if description is None:
@@ -265,11 +286,13 @@ class ConsumerGroup:
             self._membership = None
             self._assignment = {}
         elif self._membership is None:
-            before = self._rebalances
+            before = self._changes
             self._membership = await environment.backend.join_consumer_group(
-                self.name, environment.client_id, topics, self._assigned, self._revoke
+                self.name, environment.client_id, topics, self._assigned, self._revoke, self._offsets_set
             )
-            if self._rebalances != before:
+            for subscription in self.subscriptions:
+                subscription.dispatcher.lease = self._membership.lease
+            if self._changes != before:
                 self._know_what_is_elsewhere(topics)
         else:
             await self._membership.subscribe(topics)
@@ -294,19 +317,22 @@ class ConsumerGroup:
         partitions and be ahead.
         """
         backend, topic = self._environment.backend, subscription.topic
-        begun = self._rebalances
+        begun = self._changes
+        # Before the lock: this may take until a partition has a leader, and commits go on.
+        ranges = await backend.offset_ranges(topic)
+        if self._changes != begun:
+            return
         async with self._commits.lock:
             committed = await backend.committed_offsets(self.name, topic)
-            ranges = await backend.offset_ranges(topic)
             there = [partition for partition in partitions if partition in ranges]
             for at in range(0, len(there), _STARTED_PER_ITERATION):
                 if at:
                     await asyncio.sleep(0)
-                if self._rebalances != begun:
+                if self._changes != begun:
                     return
                 part = there[at : at + _STARTED_PER_ITERATION]
                 await self._start_part(subscription, part, topic_id, committed, ranges)
-            if self._rebalances != begun:
+            if self._changes != begun:
                 return
         subscription.notify()
         absent = sorted(set(partitions) - set(ranges))
@@ -322,26 +348,40 @@ class ConsumerGroup:
         ranges: Mapping[int, OffsetRange],
     ) -> None:
         """Make some of the partitions live, unless a rebalance comes in between."""
-        topic, begun = subscription.topic, self._rebalances
-        starts: dict[int, OffsetTracker] = {}
+        topic, begun = subscription.topic, self._changes
+        starts: dict[int, _Start] = {}
         changes: dict[TopicPartition, OffsetCommit] = {}
         remarks: list[Remark] = []
         for partition in partitions:
+            key = TopicPartition(topic, partition)
             before, served = committed.get(partition), ranges[partition]
-            if before is None:
-                starts[partition] = self._begin(subscription, partition, served, topic_id)
-            else:
-                starts[partition] = resume(TopicPartition(topic, partition), before, served, remarks)
-            commit = OffsetCommit(starts[partition].base, starts[partition].metadata())
-            if commit != before:
-                changes[TopicPartition(topic, partition)] = commit
+            tracker = (
+                self._begin(subscription, partition, served, topic_id)
+                if before is None
+                else resume(key, before, served, remarks)
+            )
+            commit = OffsetCommit(tracker.base, tracker.metadata())
+            # What a client has set is not adjusted before there is an ack.
+            was_set = before is not None and key in self.resets
+            if commit != before and not was_set:
+                changes[key] = commit
+            behind = was_set and before is not None and before.offset > served.end
+            starts[partition] = _Start(tracker, served.end, behind_commit=behind)
         if changes and self._environment.is_there(topic, topic_id):
-            await self._environment.backend.commit_offsets(self.name, changes)
-        if self._rebalances != begun:
+            await self._commit_start(changes, begun)
+        if self._changes != begun:
             return
         for remark in remarks:
             self._warn(remark)
-        self._add(subscription, topic_id, starts, ranges)
+        self._add(subscription, topic_id, starts)
+
+    async def _commit_start(self, changes: Mapping[TopicPartition, OffsetCommit], begun: int) -> None:
+        """Commit initial and adjusted positions; a refusal because of a change has no effect."""
+        try:
+            await self._environment.backend.commit_offsets(self.name, changes)
+        except (OffsetsSet, OwnedElsewhere):
+            if self._changes == begun:
+                raise
 
     def _begin(
         self, subscription: Subscription, partition: int, served: OffsetRange, topic_id: bytes
@@ -356,8 +396,7 @@ class ConsumerGroup:
         self,
         subscription: Subscription,
         topic_id: bytes,
-        starts: Mapping[int, OffsetTracker],
-        ranges: Mapping[int, OffsetRange],
+        starts: Mapping[int, "_Start"],
     ) -> None:
         """Make partitions live that are still assigned and subscribed."""
         topic = subscription.topic
@@ -366,9 +405,15 @@ class ConsumerGroup:
         if not self._environment.is_there(topic, topic_id):
             self._work.set()
             return
-        for partition, tracker in starts.items():
-            if partition in self._assignment.get(topic, ()) and subscription.live(partition) is None:
-                subscription.add(partition, tracker, ranges[partition].end, topic_id)
+        for partition, start in starts.items():
+            if (
+                partition in self._assignment.get(topic, ())
+                and subscription.live(partition) is None
+                and not self._revocations.covers(topic, partition)
+            ):
+                live = subscription.add(partition, start.tracker, start.end, topic_id)
+                live.offers.behind_commit = start.behind_commit
+                self.resets.end(TopicPartition(topic, partition))
 
     def _warn(self, remark: Remark) -> None:
         topic, partition = remark.partition
@@ -393,7 +438,8 @@ class ConsumerGroup:
             ranges: the offsets that the partitions have.
 
         Returns:
-            Done when both are.
+            Done when both are, and other owners have reset their partitions or were too slow to
+            say so.
         """
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._setting += 1  # already here, so that this group is not forgotten and made again meanwhile
@@ -409,9 +455,12 @@ class ConsumerGroup:
     ) -> None:
         try:
             async with self._commits.lock:
-                await self._environment.backend.commit_offsets(self.name, offsets)
+                await self._environment.backend.commit_offsets(self.name, offsets, set=True)
+                self._changes += 1
+                self._work.set()
                 for key, commit in offsets.items():
                     self._reset(key, commit, ranges[key.partition])
+            await self.resets.ask_others(offsets)
         except PixyError as error:
             reject(outcome, error)
         else:

@@ -35,6 +35,9 @@ class PartitionHost(Protocol):
     def mark_dirty(self, partition: "LivePartition") -> None:
         """The partition has a position to commit."""
 
+    def wake(self, partition: "LivePartition") -> None:
+        """The partition has a record to offer."""
+
     def check_quiet(self) -> None:
         """Called while `watching`, whenever the number of outstanding offers may have dropped."""
 
@@ -60,6 +63,7 @@ class LivePartition:
         "_monotonic",
         "closed",
         "dirty",
+        "held",
         "key",
         "lost",
         "offers",
@@ -92,6 +96,8 @@ class LivePartition:
         # The tracker is ahead of the committed offset. Invariant: then the group has it in its
         # list.
         self.dirty = False
+        # Nothing is offered: the partition may go to another process. Invariant: then not queued.
+        self.held = False
         # Revoked or given up; no call has any effect.
         self.closed = False
         # Revoked, perhaps for another process; uncommitted acks are void. Invariant: then closed.
@@ -158,11 +164,21 @@ class LivePartition:
         if self._host.watching:
             self._host.check_quiet()
 
+    def hold(self) -> None:
+        """Offer nothing more until `release`; acks are accepted."""
+        self.held = True
+        self._host.dispatcher.discard(self)
+
+    def release(self) -> None:
+        """Offer records again."""
+        self.held = False
+        self._wake()
+
     def stop_fetching(self) -> None:
         """Stop fetching."""
         self._fetcher.stop()
 
-    def close(self, *, replaced: bool = False) -> None:
+    def close(self, *, replaced: bool = False, reset: bool = False) -> None:
         """Void all offers and stop, as `PartitionOffers.close`.
 
         `commit` still returns the position of the group.
@@ -171,7 +187,7 @@ class LivePartition:
         self._failing(None)
         self._fetcher.stop()
         self._expiry.cancel()
-        self.offers.close(replaced=replaced)
+        self.offers.close(replaced=replaced, reset=reset)
         self._remember_voided()
 
     def _remember_voided(self) -> None:
@@ -200,8 +216,8 @@ class LivePartition:
             faults[self] = error
 
     def _wake(self) -> None:
-        if self.offers.ready:
-            self._host.dispatcher.wake(self)
+        if self.offers.ready and not self.held:
+            self._host.wake(self)
 
     def look(self) -> None:
         """React to the state of the offers: commit, fetch, decompress."""

@@ -520,13 +520,14 @@ class PartitionOffers:
         self._begin(tracker, max(end, tracker.top))
         self.behind_commit = behind_commit
 
-    def close(self, *, replaced: bool = False) -> None:
+    def close(self, *, replaced: bool = False, reset: bool = False) -> None:
         """Void all offers. The tracker stays, for a last commit.
 
         Args:
             replaced: the topic was deleted, and another one may get its name.
+            reset: the group's offsets were set: acks of the offers concern the position before.
         """
-        self._end_generation(void=False)
+        self._end_generation(void=reset)
         if replaced:
             self.voided = VoidedOffsets(replaced=range(max(self.end, self.voided.replaced.stop)))
         self._begin(self.tracker, self.end)

@@ -262,7 +262,7 @@ class _NodeCheck:
             group.whole &= entries is not None
             for entry in entries or ():
                 if entry.entry_type is EntryType.COMMAND:
-                    machine.apply(entry.command)
+                    machine.apply(entry.command, entry.term)
         except (CorruptData, DataDirectoryError) as error:
             group.whole = self._journal.whole = False
             self.report.damaged("state", name, f"{error}: the next start is refused")

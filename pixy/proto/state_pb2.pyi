@@ -1321,8 +1321,11 @@ class GroupsCommand(_message.Message):
     FORGET_TOPICS_FIELD_NUMBER: _builtins.int
     TOUCH_GROUPS_FIELD_NUMBER: _builtins.int
     EXPIRE_GROUPS_FIELD_NUMBER: _builtins.int
-    CLAIM_GROUP_FIELD_NUMBER: _builtins.int
-    RELEASE_GROUP_FIELD_NUMBER: _builtins.int
+    JOIN_GROUP_FIELD_NUMBER: _builtins.int
+    LEAVE_GROUP_FIELD_NUMBER: _builtins.int
+    EXPEL_PROCESS_FIELD_NUMBER: _builtins.int
+    SET_TARGETS_FIELD_NUMBER: _builtins.int
+    RELEASE_PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def commit_offsets(self) -> Global___CommitOffsets: ...
     @_builtins.property
@@ -1332,9 +1335,15 @@ class GroupsCommand(_message.Message):
     @_builtins.property
     def expire_groups(self) -> Global___ExpireGroups: ...
     @_builtins.property
-    def claim_group(self) -> Global___ClaimGroup: ...
+    def join_group(self) -> Global___JoinGroup: ...
     @_builtins.property
-    def release_group(self) -> Global___ReleaseGroup: ...
+    def leave_group(self) -> Global___LeaveGroup: ...
+    @_builtins.property
+    def expel_process(self) -> Global___ExpelProcess: ...
+    @_builtins.property
+    def set_targets(self) -> Global___SetTargets: ...
+    @_builtins.property
+    def release_partitions(self) -> Global___ReleasePartitions: ...
     def __init__(
         self,
         *,
@@ -1342,14 +1351,17 @@ class GroupsCommand(_message.Message):
         forget_topics: Global___ForgetTopics | None = ...,
         touch_groups: Global___TouchGroups | None = ...,
         expire_groups: Global___ExpireGroups | None = ...,
-        claim_group: Global___ClaimGroup | None = ...,
-        release_group: Global___ReleaseGroup | None = ...,
+        join_group: Global___JoinGroup | None = ...,
+        leave_group: Global___LeaveGroup | None = ...,
+        expel_process: Global___ExpelProcess | None = ...,
+        set_targets: Global___SetTargets | None = ...,
+        release_partitions: Global___ReleasePartitions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["claim_group", b"claim_group", "command", b"command", "commit_offsets", b"commit_offsets", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "release_group", b"release_group", "touch_groups", b"touch_groups"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_group", b"claim_group", "command", b"command", "commit_offsets", b"commit_offsets", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "release_group", b"release_group", "touch_groups", b"touch_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups", "claim_group", "release_group"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups", "join_group", "leave_group", "expel_process", "set_targets", "release_partitions"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -1357,7 +1369,11 @@ Global___GroupsCommand: _TypeAlias = GroupsCommand  # noqa: Y015
 
 @_typing.final
 class CommitOffsets(_message.Message):
-    """An atomic change of a consumer group's offsets."""
+    """An atomic change of a consumer group's offsets.
+
+    Offsets of members are refused unless each is that of the partition's owner, and based on its
+    epoch. Offsets of nobody (no `node_id`) are refused while the consumer group has members.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1366,12 +1382,17 @@ class CommitOffsets(_message.Message):
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    SET_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     timestamp_ms: _builtins.int
     """Wall clock of the proposer, milliseconds since the Unix epoch."""
     node_id: _builtins.int
-    """The committing process: refused if another one has claimed the consumer group. 0: not fenced."""
+    """The process of the members that commit."""
     incarnation: _builtins.int
+    set: _builtins.bool
+    """A client sets these offsets, whoever owns the partitions. Commits based on earlier ones are
+    refused from then on.
+    """
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]: ...
     def __init__(
@@ -1382,102 +1403,292 @@ class CommitOffsets(_message.Message):
         timestamp_ms: _builtins.int = ...,
         node_id: _builtins.int = ...,
         incarnation: _builtins.int = ...,
+        set: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "node_id", b"node_id", "offsets", b"offsets", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "node_id", b"node_id", "offsets", b"offsets", "set", b"set", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommitOffsets: _TypeAlias = CommitOffsets  # noqa: Y015
 
 @_typing.final
-class GroupClaim(_message.Message):
-    """A process of a node, which consumes in a consumer group for the whole cluster."""
+class MemberId(_message.Message):
+    """A member of a consumer group: the number of a membership in a process. Never used again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     incarnation: _builtins.int
+    """Number of the node's start."""
+    number: _builtins.int
     def __init__(
         self,
         *,
         node_id: _builtins.int = ...,
         incarnation: _builtins.int = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "node_id", b"node_id", "number", b"number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GroupClaim: _TypeAlias = GroupClaim  # noqa: Y015
+Global___MemberId: _TypeAlias = MemberId  # noqa: Y015
 
 @_typing.final
-class ClaimGroup(_message.Message):
-    """A node claims a consumer group. Refused while another node has claimed it, unless the claim is
-    the one that it takes over.
+class GroupMember(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    @_builtins.property
+    def id(self) -> Global___MemberId: ...
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Subscribed topics."""
+
+    def __init__(
+        self,
+        *,
+        id: Global___MemberId | None = ...,
+        client_id: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "id", b"id", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupMember: _TypeAlias = GroupMember  # noqa: Y015
+
+@_typing.final
+class JoinGroup(_message.Message):
+    """A member joins a consumer group, or replaces its topics."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    timestamp_ms: _builtins.int
+    """Wall clock of the proposer, milliseconds since the Unix epoch."""
+    @_builtins.property
+    def member(self) -> Global___GroupMember: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        member: Global___GroupMember | None = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "member", b"member", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinGroup: _TypeAlias = JoinGroup  # noqa: Y015
+
+@_typing.final
+class LeaveGroup(_message.Message):
+    """A member leaves: its partitions are free at once. No effect if it is no member."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    @_builtins.property
+    def member(self) -> Global___MemberId: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        member: Global___MemberId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "member", b"member"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveGroup: _TypeAlias = LeaveGroup  # noqa: Y015
+
+@_typing.final
+class ExpelProcess(_message.Message):
+    """All members of a process are put out of these consumer groups: their partitions are free at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    incarnation: _builtins.int
+    term: _builtins.int
+    """Refused in another term: the process is silent, and the next leader may hear of it. 0: it has
+    ended, or does not count any more, for whoever leads.
+    """
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        term: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "incarnation", b"incarnation", "node_id", b"node_id", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpelProcess: _TypeAlias = ExpelProcess  # noqa: Y015
+
+@_typing.final
+class SetTargets(_message.Message):
+    """Who is to own the partitions of consumer groups. Each target is refused if its group has changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupTarget]: ...
+    def __init__(
+        self,
+        *,
+        targets: _abc.Iterable[Global___GroupTarget] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["targets", b"targets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetTargets: _TypeAlias = SetTargets  # noqa: Y015
+
+@_typing.final
+class GroupTarget(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    generation: _builtins.int
+    """Generation of the consumer group that the target was computed for."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberId]: ...
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicTarget]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        members: _abc.Iterable[Global___MemberId] | None = ...,
+        topics: _abc.Iterable[Global___TopicTarget] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "group", b"group", "members", b"members", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupTarget: _TypeAlias = GroupTarget  # noqa: Y015
+
+@_typing.final
+class TopicTarget(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    OWNERS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    @_builtins.property
+    def owners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """By partition: number of the member in `members`, from 1 on; 0 for nobody."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        owners: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owners", b"owners", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicTarget: _TypeAlias = TopicTarget  # noqa: Y015
+
+@_typing.final
+class ReleasePartitions(_message.Message):
+    """A member gives up partitions that have another target, which owns them from then on. No effect for
+    those that it does not own.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
-    NODE_ID_FIELD_NUMBER: _builtins.int
-    INCARNATION_FIELD_NUMBER: _builtins.int
-    TAKES_FROM_FIELD_NUMBER: _builtins.int
-    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
-    node_id: _builtins.int
-    incarnation: _builtins.int
-    timestamp_ms: _builtins.int
-    """Wall clock of the proposer, milliseconds since the Unix epoch."""
     @_builtins.property
-    def takes_from(self) -> Global___GroupClaim: ...
+    def member(self) -> Global___MemberId: ...
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
-        node_id: _builtins.int = ...,
-        incarnation: _builtins.int = ...,
-        takes_from: Global___GroupClaim | None = ...,
-        timestamp_ms: _builtins.int = ...,
+        member: Global___MemberId | None = ...,
+        topics: _abc.Iterable[Global___TopicPartitions] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["takes_from", b"takes_from"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "node_id", b"node_id", "takes_from", b"takes_from", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "member", b"member", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ClaimGroup: _TypeAlias = ClaimGroup  # noqa: Y015
+Global___ReleasePartitions: _TypeAlias = ReleasePartitions  # noqa: Y015
 
 @_typing.final
-class ReleaseGroup(_message.Message):
-    """Ends a claim. No effect if another process has claimed the consumer group."""
-
+class TopicPartitions(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    GROUP_FIELD_NUMBER: _builtins.int
-    NODE_ID_FIELD_NUMBER: _builtins.int
-    INCARNATION_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    node_id: _builtins.int
-    incarnation: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
-        group: _builtins.str = ...,
-        node_id: _builtins.int = ...,
-        incarnation: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReleaseGroup: _TypeAlias = ReleaseGroup  # noqa: Y015
+Global___TopicPartitions: _TypeAlias = TopicPartitions  # noqa: Y015
 
 @_typing.final
 class CommittedOffset(_message.Message):
@@ -1488,6 +1699,8 @@ class CommittedOffset(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
@@ -1495,6 +1708,11 @@ class CommittedOffset(_message.Message):
     """Sparse acks above the offset."""
     topic_id: _builtins.bytes
     """Offsets committed in a topic do not carry over to a later topic of the same name."""
+    member: _builtins.int
+    """Number of the member that commits, and the epoch of the partition that its commit is based on;
+    not stored.
+    """
+    epoch: _builtins.int
     def __init__(
         self,
         *,
@@ -1503,10 +1721,12 @@ class CommittedOffset(_message.Message):
         offset: _builtins.int = ...,
         metadata: _builtins.str = ...,
         topic_id: _builtins.bytes = ...,
+        member: _builtins.int = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "member", b"member", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1592,28 +1812,101 @@ class GroupRecord(_message.Message):
 
     GROUP_FIELD_NUMBER: _builtins.int
     ACTIVE_MS_FIELD_NUMBER: _builtins.int
-    CLAIM_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     active_ms: _builtins.int
     """Time of the last commit, or when the group last had members."""
     @_builtins.property
-    def claim(self) -> Global___GroupClaim:
-        """Absent: nobody has claimed it."""
+    def membership(self) -> Global___GroupMembers:
+        """Absent: it has no members."""
 
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         active_ms: _builtins.int = ...,
-        claim: Global___GroupClaim | None = ...,
+        membership: Global___GroupMembers | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["membership", b"membership"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "claim", b"claim", "group", b"group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "group", b"group", "membership", b"membership"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupRecord: _TypeAlias = GroupRecord  # noqa: Y015
+
+@_typing.final
+class GroupMembers(_message.Message):
+    """Members of a consumer group, and the owners of its partitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SETTLED_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Number of changes of members, targets and owners."""
+    epoch: _builtins.int
+    """The newest epoch of a partition."""
+    settled: _builtins.bool
+    """The targets are those of the present members."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupMember]: ...
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOwners]: ...
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        settled: _builtins.bool = ...,
+        members: _abc.Iterable[Global___GroupMember] | None = ...,
+        topics: _abc.Iterable[Global___TopicOwners] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "members", b"members", "settled", b"settled", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupMembers: _TypeAlias = GroupMembers  # noqa: Y015
+
+@_typing.final
+class TopicOwners(_message.Message):
+    """Owners of a topic's partitions, by partition: numbers of members in `GroupMembers`, from 1 on; 0
+    for nobody.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    OWNERS_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    @_builtins.property
+    def owners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        owners: _abc.Iterable[_builtins.int] | None = ...,
+        targets: _abc.Iterable[_builtins.int] | None = ...,
+        epochs: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epochs", b"epochs", "owners", b"owners", "targets", b"targets", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicOwners: _TypeAlias = TopicOwners  # noqa: Y015
 
 @_typing.final
 class OffsetRecord(_message.Message):

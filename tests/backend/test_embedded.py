@@ -354,9 +354,10 @@ async def test_members_lose_the_partitions_of_a_deleted_topic_before_they_get_th
     membership = await embedded.backend.join_consumer_group(
         "group", "client", ["topic"], lambda assigned: told.append({k: list(v) for k, v in assigned.items()})
     )
+    await until(lambda: told == [{"topic": [0]}])
     await embedded.backend.delete_topic("topic")
     await embedded.backend.create_topic("topic", 2)
-    await asyncio.sleep(0)
+    await until(lambda: told[-1] == {"topic": [0, 1]})
     assert told == [{"topic": [0]}, {"topic": []}, {"topic": [0, 1]}]
     await membership.leave()
 

@@ -13,10 +13,10 @@ from random import Random
 from typing import Any, ClassVar
 from unittest.mock import patch
 
-from pixy.cluster import Node, NodeOptions, Topic
+from pixy.cluster import GroupMember, MemberId, Node, NodeOptions, Topic, member_message
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import PixyError
-from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
+from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand, JoinGroup
 from pixy.records import NewRecord, TopicPartition, build_batch, read_records
 from pixy.storage import MakeWorker, WriterPace
 from tests.fakes.clock import FakeClock
@@ -128,6 +128,14 @@ class Cluster:
         await self.node.commands.change_group(
             group, commit_command(offset, group, topic, partition, self.clock.wall_ms(), topic_id)
         )
+
+    async def join(self, group: str, *topics: str, member_id: MemberId | None = None) -> MemberId:
+        """Have a member join a consumer group, of this process if no other one is given."""
+        member_id = member_id or MemberId(self.node.node_id, self.node.incarnation, next(_LIVES))
+        message = member_message(member_id, GroupMember("client", topics))
+        command = JoinGroup(group=group, member=message, timestamp_ms=self.clock.wall_ms())
+        await self.node.commands.change_group(group, GroupsCommand(join_group=command).SerializeToString())
+        return member_id
 
     def committed(self, group: str = "group", topic: str = "topic") -> dict[int, int]:
         known = self.node.metadata.topics.get(topic)

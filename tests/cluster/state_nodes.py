@@ -37,7 +37,7 @@ class Pairs:
     def __init__(self) -> None:
         self.pairs: dict[bytes, bytes] = {}
 
-    def apply(self, payload: bytes) -> Any:
+    def apply(self, payload: bytes, term: int = 0) -> Any:
         key, value = payload.split(b"=")
         self.pairs.pop(key, None)
         if value:

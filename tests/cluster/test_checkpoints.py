@@ -31,7 +31,7 @@ class Value:
     def __init__(self) -> None:
         self.value = b""
 
-    def apply(self, payload: bytes) -> Any:
+    def apply(self, payload: bytes, term: int = 0) -> Any:
         self.value = payload
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:

@@ -3,23 +3,35 @@ group.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.groups import Claim, Forgotten, GroupsState, groups_index
-from pixy.errors import DataDirectoryError, OwnedElsewhere, PixyError
+from pixy.cluster.group_members import (
+    NO_MEMBERS,
+    GroupMember,
+    MemberId,
+    Process,
+    member_message,
+    target_message,
+)
+from pixy.cluster.groups import Forgotten, GroupsChanged, GroupsState, groups_index
+from pixy.errors import DataDirectoryError, FailedPrecondition, OffsetsSet, OwnedElsewhere, PixyError
+from pixy.proto import state_pb2 as pb
 from pixy.proto.state_pb2 import (
-    ClaimGroup,
     CommitOffsets,
     CommittedOffset,
+    ExpelProcess,
     ExpireGroups,
     ForgetTopics,
-    GroupClaim,
     GroupsCommand,
-    ReleaseGroup,
+    JoinGroup,
+    LeaveGroup,
+    ReleasePartitions,
+    SetTargets,
     TouchGroups,
 )
 from pixy.records import OffsetCommit
@@ -78,7 +90,7 @@ def test_a_snapshot_restores_an_equal_state(commits: list[tuple[int, str, str, i
     restored = GroupsState()
     restored.apply(commit_command(1, "gone", "a", 0))
     restored.restore(iter(records))
-    assert (restored._groups, restored._by_topic) == (state._groups, state._by_topic)
+    assert (restored._groups, restored.topic_ids()) == (state._groups, state.topic_ids())
     assert list(restored.snapshot()) == records
 
 
@@ -213,8 +225,14 @@ def test_topics_are_forgotten_at_once_and_their_offsets_removed_in_steps() -> No
     assert list(state.sweep()) == []
 
 
+def state_generation(state: GroupsState, group: str) -> int:
+    return state.membership(group).generation
+
+
 @given(
-    st.lists(st.tuples(st.sampled_from("cftesCR"), st.sampled_from("gh"), st.sampled_from("ab")), max_size=25)
+    st.lists(
+        st.tuples(st.sampled_from("cftesJTL"), st.sampled_from("gh"), st.sampled_from("ab")), max_size=25
+    )
 )
 def test_the_time_of_sweeping_forgotten_topics_changes_nothing(steps: list[tuple[str, str, str]]) -> None:
     swept, lazy = GroupsState(), GroupsState()
@@ -225,8 +243,11 @@ def test_the_time_of_sweeping_forgotten_topics_changes_nothing(steps: list[tuple
             "t": touch(at, group),
             "e": expire(at - 1, group),
             "s": touch(0),
-            "C": claim(group, at % 2 + 1, 1, timestamp_ms=at),
-            "R": release(group, at % 2 + 1, 1),
+            "J": join(MemberId(at % 2 + 1, 1, 1), topic, group=group, timestamp_ms=at),
+            "T": target(
+                state_generation(swept, group), MemberId(at % 2 + 1, 1, 1), group=group, topic=topic.encode()
+            ),
+            "L": leave(MemberId(at % 2 + 1, 1, 1), group),
         }[what]
         for state in (swept, lazy):
             state.apply(command)
@@ -246,159 +267,313 @@ def test_the_time_of_sweeping_forgotten_topics_changes_nothing(steps: list[tuple
         assert inactive(restored, at) == inactive(swept, at)
 
 
-# --- claims ---------------------------------------------------------------------------------------
+# --- members --------------------------------------------------------------------------------------
+
+ONE, TWO, OTHER = MemberId(1, 5, 1), MemberId(2, 3, 1), MemberId(1, 5, 2)
 
 
-def claim(
-    group: str, node_id: int, incarnation: int, takes_from: Claim | None = None, timestamp_ms: int = 0
-) -> bytes:
-    command = ClaimGroup(
+def join(member_id: MemberId, *topics: str, group: str = "g", timestamp_ms: int = 0) -> bytes:
+    message = member_message(member_id, GroupMember(f"client-{member_id.number}", topics or ("a",)))
+    command = JoinGroup(group=group, member=message, timestamp_ms=timestamp_ms)
+    return GroupsCommand(join_group=command).SerializeToString()
+
+
+def leave(member_id: MemberId, group: str = "g") -> bytes:
+    command = LeaveGroup(group=group, member=pb.MemberId(**member_id._asdict()))
+    return GroupsCommand(leave_group=command).SerializeToString()
+
+
+def expel(process: Process, *groups: str, term: int = 0) -> bytes:
+    command = ExpelProcess(**process._asdict(), groups=groups or ("g",), term=term)
+    return GroupsCommand(expel_process=command).SerializeToString()
+
+
+def target(generation: int, *owners: MemberId | None, group: str = "g", topic: bytes = b"a") -> bytes:
+    message = target_message(group, generation, {topic: owners})
+    return GroupsCommand(set_targets=SetTargets(targets=[message])).SerializeToString()
+
+
+def release(member_id: MemberId, *partitions: int, group: str = "g", topic: bytes = b"a") -> bytes:
+    command = ReleasePartitions(
         group=group,
-        node_id=node_id,
-        incarnation=incarnation,
-        takes_from=None if takes_from is None else GroupClaim(**takes_from._asdict()),
-        timestamp_ms=timestamp_ms,
+        member=pb.MemberId(**member_id._asdict()),
+        topics=[pb.TopicPartitions(topic_id=topic, partitions=partitions)],
     )
-    return GroupsCommand(claim_group=command).SerializeToString()
+    return GroupsCommand(release_partitions=command).SerializeToString()
 
 
-def release(group: str, node_id: int, incarnation: int) -> bytes:
-    command = ReleaseGroup(group=group, node_id=node_id, incarnation=incarnation)
-    return GroupsCommand(release_group=command).SerializeToString()
-
-
-def fenced(offset: int, node_id: int, incarnation: int, group: str = "g") -> bytes:
-    offsets = [CommittedOffset(topic="a", topic_id=b"a", offset=offset)]
-    command = CommitOffsets(group=group, offsets=offsets, node_id=node_id, incarnation=incarnation)
+def fenced(
+    offset: int,
+    member_id: MemberId,
+    epoch: int,
+    partition: int = 0,
+    others: Sequence[tuple[int, int]] = (),
+) -> bytes:
+    """A commit of a member, of further partitions too if these are given with their epochs."""
+    offsets = [
+        CommittedOffset(
+            topic="a", topic_id=b"a", partition=number, offset=offset, member=member_id.number, epoch=based_on
+        )
+        for number, based_on in ((partition, epoch), *others)
+    ]
+    command = CommitOffsets(
+        group="g", offsets=offsets, node_id=member_id.node_id, incarnation=member_id.incarnation
+    )
     return GroupsCommand(commit_offsets=command).SerializeToString()
 
 
-def claimed(node_id: int, incarnation: int) -> GroupsState:
+def set_offset(offset: int, partition: int = 0, group: str = "g", topic: str = "a") -> bytes:
+    offsets = [CommittedOffset(topic=topic, topic_id=topic.encode(), partition=partition, offset=offset)]
+    command = CommitOffsets(group=group, offsets=offsets, set=True)
+    return GroupsCommand(commit_offsets=command).SerializeToString()
+
+
+def shared() -> GroupsState:
+    """Two members with a partition each, under epoch 1."""
     state = GroupsState()
-    assert state.apply(claim("g", node_id, incarnation)) is None
+    state.apply(join(ONE))
+    state.apply(join(TWO))
+    assert state.apply(target(2, ONE, TWO)) == GroupsChanged(["g"])
     return state
 
 
-@pytest.mark.parametrize(
-    ("command", "owner"),
-    [
-        (claim("g", 2, 5), Claim(2, 5)),  # again
-        (claim("g", 2, 6), Claim(2, 6)),  # a later process of the node
-        (claim("g", 3, 1, Claim(2, 5)), Claim(3, 1)),  # takes over
-    ],
-)
-def test_a_claim_is_granted(command: bytes, owner: Claim) -> None:
-    state = claimed(2, 5)
-    assert state.apply(command) is None
-    assert (state.claimed_by("g"), state.claimed_by("h")) == (owner, None)
+def committed(state: GroupsState) -> dict[int, int]:
+    return {partition: commit.offset for partition, commit in state.committed("g", b"a").items()}
+
+
+def test_a_member_that_joins_makes_a_generation_and_one_that_joins_again_does_not() -> None:
+    state = GroupsState()
+    assert state.apply(join(ONE, "b", "a")) == GroupsChanged(["g"])
+    state.apply(join(ONE, "a", "b", "a"))
+    membership = state.membership("g")
+    assert (membership.generation, membership.settled) == (1, False)
+    assert membership.members == {ONE: GroupMember("client-1", ("a", "b"))}
+    state.apply(join(ONE, "b"))
+    assert state.membership("g").generation == 2
+    assert (list(state.subscribers("a")), list(state.subscribers("b"))) == ([], ["g"])
+    assert (state.has_members("g"), state.has_members("h")) == (True, False)
+
+
+def test_a_target_of_another_generation_or_with_a_stranger_is_refused() -> None:
+    state = shared()
+    before = state.membership("g")
+    for late in (target(2, TWO, ONE), target(4, TWO, ONE), target(3, OTHER, ONE), target(3, ONE, group="h")):
+        assert state.apply(late) == GroupsChanged([])
+        assert state.membership("g") is before
+    assert state.apply(target(3, TWO, ONE)) == GroupsChanged(["g"])
+
+
+def test_partitions_move_when_their_owner_gives_them_up() -> None:
+    state = shared()
+    state.apply(target(3, TWO, TWO))
+    assert state.membership("g").topics[b"a"].owners == (ONE, TWO)
+    state.apply(release(TWO, 0, 1))
+    assert state.membership("g").topics[b"a"].owners == (ONE, TWO)
+    state.apply(release(ONE, 0, 1, 7))
+    assert state.membership("g").topics[b"a"].owners == (TWO, TWO)
+
+
+@pytest.mark.parametrize("goes", [leave(ONE), expel(ONE.process)])
+def test_the_partitions_of_a_member_that_goes_are_free_at_once(goes: bytes) -> None:
+    state = shared()
+    assert state.apply(goes) == GroupsChanged(["g"])
+    membership = state.membership("g")
+    assert (membership.generation, membership.settled) == (4, False)
+    assert (membership.topics[b"a"].owners, list(membership.members)) == ((None, TWO), [TWO])
+
+
+def test_all_members_of_a_process_are_expelled_and_no_others() -> None:
+    state = GroupsState()
+    for group in "gh":
+        for member_id in (ONE, TWO, OTHER, MemberId(1, 6, 1)):
+            state.apply(join(member_id, group=group))
+    assert set(state.processes()) == {(1, 5), (1, 6), (2, 3)}
+    assert list(state.groups_of(Process(1, 5))) == ["g", "h"]
+    state.apply(expel(Process(1, 5), "g", "x"))
+    assert list(state.membership("g").members) == [TWO, MemberId(1, 6, 1)]
+    assert list(state.groups_of(Process(1, 5))) == ["h"]
+
+
+def test_an_expulsion_of_an_earlier_term_is_refused() -> None:
+    state = shared()
+    before = state.membership("g")
+    refused = state.apply(expel(ONE.process, term=7), term=8)
+    assert isinstance(refused, FailedPrecondition)
+    assert state.membership("g") is before
+    assert state.apply(expel(ONE.process, term=8), term=8) == GroupsChanged(["g"])
+
+
+def test_a_group_is_there_while_it_has_members_or_offsets() -> None:
+    state = GroupsState()
+    state.apply(join(ONE))
+    assert groups(state) == ["g"]
+    state.apply(leave(TWO))
+    state.apply(leave(ONE, "h"))
+    assert groups(state) == ["g"]
+    state.apply(leave(ONE))
+    assert (groups(state), list(state.processes()), list(state.subscribers("a"))) == ([], [], [])
+    state.apply(join(ONE))
+    state.apply(set_offset(3))
+    state.apply(leave(ONE))
+    assert (groups(state), committed(state)) == (["g"], {0: 3})
+    assert state.membership("g") is NO_MEMBERS
+
+
+# --- fences ---------------------------------------------------------------------------------------
+
+
+def test_a_commit_of_the_owner_under_its_epoch_is_taken() -> None:
+    state = shared()
+    assert state.apply(fenced(10, ONE, 1)) is None
+    assert state.apply(fenced(20, TWO, 1, 1)) is None
+    assert committed(state) == {0: 10, 1: 20}
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("commit", "error", "reason"),
     [
-        claim("g", 3, 9),
-        claim("g", 2, 4),
-        claim("g", 2, 4, Claim(2, 5)),
-        claim("g", 3, 1, Claim(2, 4)),
-        claim("g", 3, 1, Claim(4, 1)),
+        (fenced(11, TWO, 1), OwnedElsewhere, "offset of g in a/0: the partition is owned by node 1"),
+        (fenced(11, OTHER, 1), OwnedElsewhere, "offset of g in a/0: the partition is owned by node 1"),
+        (fenced(11, ONE._replace(incarnation=4), 1), OwnedElsewhere, "owned by node 1"),
+        (
+            fenced(11, ONE, 1, 2),
+            OwnedElsewhere,
+            "offset of g in a/2: the partition is not owned by this member",
+        ),
+        (fenced(11, ONE, 0), OffsetsSet, "offset of g in a/0 was set meanwhile"),
+        (fenced(11, ONE, 2), OffsetsSet, "offset of g in a/0 was set meanwhile"),
+        (fenced(11, ONE, 1, 0, [(1, 1)]), OwnedElsewhere, "a/1: the partition is owned by node 2"),
+        (commit_command(11, "g", "a", 0), OwnedElsewhere, "g has members: only they commit its offsets"),
     ],
 )
-def test_a_claim_is_refused_with_the_owner(command: bytes) -> None:
-    state = claimed(2, 5)
-    refusal = state.apply(command)
-    assert isinstance(refusal, OwnedElsewhere)
-    assert str(refusal) == "consumer group g is consumed in on node 2"
-    assert state.claimed_by("g") == Claim(2, 5)
+def test_any_other_commit_is_refused_as_a_whole(commit: bytes, error: type[PixyError], reason: str) -> None:
+    state = shared()
+    state.apply(fenced(10, ONE, 1))
+    refusal = state.apply(commit)
+    assert type(refusal) is error
+    assert reason in str(refusal)
+    assert committed(state) == {0: 10}
 
 
-def test_of_two_nodes_that_give_up_an_owner_one_succeeds_it() -> None:
-    state = claimed(2, 5)
-    assert state.apply(claim("g", 1, 1, Claim(2, 5))) is None
-    assert isinstance(state.apply(claim("g", 3, 1, Claim(2, 5))), OwnedElsewhere)
-    assert state.claimed_by("g") == Claim(1, 1)
+def test_a_commit_from_before_a_move_is_refused_even_if_the_partition_comes_back() -> None:
+    state = shared()
+    state.apply(fenced(10, ONE, 1))
+    state.apply(target(3, TWO, TWO))
+    state.apply(release(ONE, 0))
+    epoch = state.membership("g").topics[b"a"].epochs[0]
+    assert state.apply(fenced(20, TWO, epoch)) is None
+    state.apply(leave(TWO))
+    state.apply(target(6, ONE, ONE))
+    assert state.membership("g").topics[b"a"].owners == (ONE, ONE)
+    assert isinstance(state.apply(fenced(11, ONE, 1)), OffsetsSet)
+    assert committed(state) == {0: 20}
 
 
-def test_a_claim_ends_when_its_owner_releases_it() -> None:
-    state = claimed(2, 5)
-    for stale in (release("g", 2, 4), release("g", 3, 5), release("h", 2, 5)):
-        assert state.apply(stale) is None
-        assert state.claimed_by("g") == Claim(2, 5)
-    state.apply(release("g", 2, 5))
-    assert (state.claimed_by("g"), groups(state)) == (None, [])
-    assert state.apply(claim("g", 3, 1)) is None
+def test_offsets_that_are_set_are_taken_from_anybody_and_void_commits_based_on_earlier_ones() -> None:
+    state = shared()
+    state.apply(fenced(10, ONE, 1))
+    assert state.apply(set_offset(3)) == GroupsChanged(["g"], 2)
+    assert committed(state) == {0: 3}
+    assert state.membership("g").generation == 3
+    assert isinstance(state.apply(fenced(11, ONE, 1)), OffsetsSet)
+    assert state.apply(fenced(20, TWO, 1, 1)) is None
+    assert state.apply(fenced(4, ONE, 2)) is None
+    assert committed(state) == {0: 4, 1: 20}
 
 
-def test_commits_of_a_former_owner_are_refused() -> None:
-    state = claimed(2, 5)
-    assert state.apply(fenced(10, 2, 5)) is None
-    state.apply(claim("g", 3, 1, Claim(2, 5)))
-    assert state.apply(fenced(20, 3, 1)) is None
-    for late in (fenced(11, 2, 5), fenced(11, 3, 2), fenced(11, 1, 1)):
-        assert isinstance(state.apply(late), OwnedElsewhere)
-    assert state.committed("g", b"a") == {0: OffsetCommit(20)}
-    state.apply(release("g", 3, 1))
-    assert state.apply(fenced(30, 1, 1)) is None
+def test_offsets_are_set_and_committed_in_a_group_without_members() -> None:
+    state = GroupsState()
+    assert state.apply(set_offset(3)) is None
+    assert state.apply(commit_command(2, "g", "a", 1)) is None
+    assert committed(state) == {0: 3, 1: 2}
+    assert isinstance(state.apply(fenced(9, ONE, 0)), OwnedElsewhere)
 
 
-def test_a_commit_without_a_fence_is_accepted_and_keeps_the_claim() -> None:
-    state = claimed(2, 5)
-    assert state.apply(commit_command(7, "g", "a", 0)) is None
-    assert (state.claimed_by("g"), state.committed("g", b"a")[0].offset) == (Claim(2, 5), 7)
+# --- checkpoints and topics -----------------------------------------------------------------------
 
 
-def test_a_claim_survives_a_checkpoint_and_the_loss_of_its_topics() -> None:
-    state = claimed(2, 5)
-    state.apply(commit_command(7, "g", "a", 0))
+def test_members_survive_a_checkpoint_and_the_loss_of_their_topics() -> None:
+    state = shared()
+    state.apply(join(OTHER, "a", "b"))
+    state.apply(fenced(7, ONE, 1))
     state.apply(forget(b"a"))
     restored = GroupsState()
     restored.restore(state.snapshot())
     deque(state.sweep(), maxlen=0)
     for each in (state, restored):
-        assert each.claimed_by("g") == Claim(2, 5)
-        assert (each.committed("g", b"a"), groups(each)) == ({}, ["g"])
+        membership = each.membership("g")
+        assert (list(membership.members), membership.topics) == ([ONE, TWO, OTHER], {})
+        assert (committed(each), groups(each), each.topic_ids()) == ({}, ["g"], set())
+        assert isinstance(each.apply(fenced(8, ONE, 1)), OwnedElsewhere)
 
 
-def test_a_claim_expires_with_its_group() -> None:
+def test_a_target_behind_the_deletion_of_its_topic_is_found_again() -> None:
     state = GroupsState()
-    state.apply(claim("g", 2, 5, timestamp_ms=10))
-    state.apply(commit_command(1, "g", "a", 0, timestamp_ms=5))
+    state.apply(join(ONE))
+    state.apply(forget(b"a"))
+    state.apply(target(1, ONE))
+    assert state.topic_ids() == {b"a"}
+    state.apply(forget(b"a"))
+    deque(state.sweep(), maxlen=0)
+    assert state.membership("g").topics == {}
+
+
+def test_a_group_with_members_does_not_expire() -> None:
+    state = GroupsState()
+    state.apply(join(ONE, timestamp_ms=10))
+    state.apply(set_offset(3))
     assert (inactive(state, 10), inactive(state, 11)) == ([], ["g"])
-    state.apply(touch(20, "g"))
-    state.apply(expire(20, "g"))
-    assert state.claimed_by("g") == Claim(2, 5)
-    state.apply(expire(21, "g"))
-    assert (state.claimed_by("g"), groups(state)) == (None, [])
+    state.apply(expire(99, "g"))
+    assert committed(state) == {0: 3}
+    state.apply(leave(ONE))
+    state.apply(expire(10, "g"))
+    assert committed(state) == {0: 3}
+    state.apply(expire(11, "g"))
+    assert (groups(state), committed(state), state.topic_ids()) == ([], {}, set())
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.builds(claim, st.just("g"), st.integers(1, 3), st.integers(1, 3)),
-            st.builds(
-                claim,
-                st.just("g"),
-                st.integers(1, 3),
-                st.integers(1, 3),
-                st.builds(Claim, st.integers(1, 3), st.integers(1, 3)),
-            ),
-            st.builds(release, st.just("g"), st.integers(1, 3), st.integers(1, 3)),
-            st.builds(fenced, st.integers(0, 9), st.integers(1, 3), st.integers(1, 3)),
-        ),
-        max_size=30,
-    )
+MEMBERS = st.builds(MemberId, st.integers(1, 3), st.integers(1, 2), st.integers(1, 2))
+COMMANDS = st.one_of(
+    st.builds(join, MEMBERS, st.sampled_from("ab")),
+    st.builds(leave, MEMBERS),
+    st.builds(lambda member_id: expel(member_id.process), MEMBERS),
+    st.builds(target, st.integers(0, 12), MEMBERS, st.none() | MEMBERS, topic=st.sampled_from([b"a", b"b"])),
+    st.builds(release, MEMBERS, st.integers(0, 2)),
+    st.builds(fenced, st.integers(0, 9), MEMBERS, st.integers(0, 12), st.integers(0, 2)),
+    st.builds(set_offset, st.integers(0, 9), st.integers(0, 2)),
+    st.builds(forget, st.sampled_from([b"a", b"b"])),
 )
-def test_only_the_owner_of_a_claim_commits_while_it_lasts(commands: list[bytes]) -> None:
+
+
+@given(st.lists(COMMANDS, max_size=30))
+def test_one_owner_commits_and_every_replica_has_the_same_state(commands: list[bytes]) -> None:
     state = GroupsState()
     for payload in commands:
-        owner, before = state.claimed_by("g"), state.committed("g", b"a")
+        before, offsets = state.membership("g"), state.committed("g", b"a")
         other = GroupsState()
         other.restore(state.snapshot())
-        results: list[PixyError | Forgotten | None] = [each.apply(payload) for each in (state, other)]
+        results = [each.apply(payload) for each in (state, other)]
         assert type(results[0]) is type(results[1])
-        assert list(other.snapshot()) == list(state.snapshot())
+        assert sorted(other.snapshot()) == sorted(state.snapshot())
+        assert sorted(state.processes()) == sorted(other.processes())
+        assert [list(state.subscribers(each)) for each in "ab"] == [
+            list(other.subscribers(each)) for each in "ab"
+        ]
+        state.membership("g").check_invariants()
         command = GroupsCommand.FromString(payload)
-        if command.HasField("commit_offsets") and owner is not None:
-            by = Claim(command.commit_offsets.node_id, command.commit_offsets.incarnation)
-            assert (results[0] is None) == (by == owner)
-        if results[0] is not None:
-            assert (state.claimed_by("g"), state.committed("g", b"a")) == (owner, before)
+        if command.HasField("commit_offsets") and not command.commit_offsets.set:
+            (offset,) = command.commit_offsets.offsets
+            member = MemberId(
+                command.commit_offsets.node_id, command.commit_offsets.incarnation, offset.member
+            )
+            owned = before.topics.get(b"a")
+            is_owner = (
+                owned is not None
+                and offset.partition < len(owned.owners)
+                and (
+                    (owned.owners[offset.partition], owned.epochs[offset.partition]) == (member, offset.epoch)
+                )
+            )
+            assert (results[0] is None) == is_owner
+        if isinstance(results[0], PixyError):
+            assert (state.membership("g"), state.committed("g", b"a")) == (before, offsets)

@@ -33,7 +33,7 @@ class Tally:
     def __init__(self) -> None:
         self.count = 0
 
-    def apply(self, payload: bytes) -> Any:
+    def apply(self, payload: bytes, term: int = 0) -> Any:
         self.count += 1
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:

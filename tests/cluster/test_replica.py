@@ -132,7 +132,7 @@ class Commands:
     def __init__(self) -> None:
         self.commands: list[bytes] = []
 
-    def apply(self, payload: bytes) -> Any:
+    def apply(self, payload: bytes, term: int = 0) -> Any:
         self.commands.append(payload)
         return len(self.commands)
 

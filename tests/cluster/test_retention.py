@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import NodeObserver, PartitionReplica, Topic
+from pixy.cluster import PartitionReplica, Topic
 from pixy.cluster import retention as retention_module
 from pixy.cluster.groups import groups_index
 from pixy.cluster.proposals import Done
@@ -23,16 +23,6 @@ from tests.fakes.waiting import until
 
 DAY = 86_400
 VALUE = b"v" * 550  # three per segment
-
-
-class Members(NodeObserver):
-    """Consumer groups that have members."""
-
-    def __init__(self, *groups: str) -> None:
-        self.groups = set(groups)
-
-    def has_members(self, consumer_group: str) -> bool:
-        return consumer_group in self.groups
 
 
 def replica(cluster: Cluster, topic: str = "topic", partition: int = 0) -> PartitionReplica:
@@ -231,13 +221,14 @@ async def test_offsets_of_a_group_with_members_stay_over_restarts(tmp_path: Path
         await create(cluster)
         for group in ("living", "dead"):
             await cluster.commit(1, group)
-        cluster.node.observer = Members("living")
+        await cluster.join("living")
         for _ in range(20):
             cluster.clock.advance(DAY)
             await look(cluster)
         assert (cluster.committed("living"), cluster.committed("dead")) == ({0: 1}, {})
         copy = copy_of(cluster.directory, "killed")
     async with Cluster(copy, clock=cluster.clock).running() as again:
+        await again.settle()  # members of the killed process are put out
         again.clock.advance(6 * DAY)
         await look(again)
         assert again.committed("living") == {0: 1}
@@ -250,7 +241,7 @@ async def test_the_activity_of_a_group_is_recorded_only_occasionally(tmp_path: P
     async with Cluster(tmp_path / "data", storage={"offsets_retention": 8 * 3600}).running() as cluster:
         await create(cluster)
         await cluster.commit(1, "living")
-        cluster.node.observer = Members("living")
+        await cluster.join("living")
         storage = cluster.node.state_groups.groups[0].group.storage
         before = storage.last_index()
         for _ in range(24 * 60):  # a day, minute by minute
@@ -281,7 +272,8 @@ async def test_a_turn_checks_a_bounded_number_of_groups(
         names = [name for name in map("g{}".format, range(1000)) if not groups_index(name, GROUPS_COUNT)][:16]
         for name in names:
             await cluster.commit(1, name)
-        cluster.node.observer = Members(*names[:4])
+        for name in names[:4]:
+            await cluster.join(name)
         cluster.clock.advance(8 * DAY)
         named: list[tuple[int, int]] = []
         propose = cluster.node._log.driver.propose

@@ -34,7 +34,7 @@ class Words:
     def __init__(self) -> None:
         self.words: list[bytes] = []
 
-    def apply(self, payload: bytes) -> Any:
+    def apply(self, payload: bytes, term: int = 0) -> Any:
         self.words.append(payload)
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:

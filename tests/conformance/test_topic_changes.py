@@ -8,6 +8,7 @@ from pixy.backend import Backend, OffsetCommit, TopicPartition
 from pixy.errors import InvalidArgument, PixyError, UnknownPartition, UnknownTopic
 from tests.conformance.implementations import Capability
 from tests.conformance.support import PATIENCE, Assignments, append, append_nowait, fetch_now, values
+from tests.fakes.waiting import until
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -15,6 +16,16 @@ ORDERS = TopicPartition("orders", 0)
 @pytest.fixture(autouse=True)
 async def _topic(backend: Backend) -> None:
     await backend.create_topic("orders", 2)
+
+
+async def shared(first: Assignments, second: Assignments, partitions: int) -> None:
+    """Return when each of two members has half of the partitions."""
+
+    def halves() -> bool:
+        one, two = [(each.last or {}).get("orders", []) for each in (first, second)]
+        return sorted(one + two) == list(range(partitions)) and len(one) == len(two)
+
+    await until(halves)
 
 
 # --- growth ---------------------------------------------------------------------------------------
@@ -77,11 +88,9 @@ async def test_new_partitions_are_shared_by_the_members(backend: Backend) -> Non
     first, second = Assignments(), Assignments()
     await backend.join_consumer_group("group", "one", ["orders"], first)
     await backend.join_consumer_group("group", "two", ["orders"], second)
-    await first.wait({"orders": [0]})
-    await second.wait({"orders": [1]})
+    await shared(first, second, 2)
     await backend.alter_topic("orders", partitions=4)
-    await first.wait({"orders": [0, 1]})
-    await second.wait({"orders": [2, 3]})
+    await shared(first, second, 4)
 
 
 @pytest.mark.parametrize("partitions", [1, 0, -1, 10_001, 2**40])
@@ -378,12 +387,10 @@ async def test_every_member_loses_the_old_partitions_and_gets_its_share_of_the_n
     first, second = Assignments(), Assignments()
     await backend.join_consumer_group("group", "one", ["orders"], first)
     await backend.join_consumer_group("group", "two", ["orders"], second)
-    await first.wait({"orders": [0]})
-    await second.wait({"orders": [1]})
+    await shared(first, second, 2)
     await backend.delete_topic("orders")
     await backend.create_topic("orders", 4)
-    await first.wait({"orders": [0, 1]})
-    await second.wait({"orders": [2, 3]})
+    await shared(first, second, 4)
     assert {} in [{topic: numbers for topic, numbers in call.items() if numbers} for call in first.calls]
     assert {} in [{topic: numbers for topic, numbers in call.items() if numbers} for call in second.calls]
 

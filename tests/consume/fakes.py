@@ -1,4 +1,4 @@
-"""An in-memory cluster and a manual clock for the tests of this directory."""
+"""In-memory clusters of one node and of several, and a manual clock, for these tests."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -68,9 +68,12 @@ class Answers:
 class World:
     """All consumer groups of one proxy, on a fake cluster and a fake clock."""
 
-    def __init__(self, backend: FakeBackend, **options: Any) -> None:
+    def __init__(
+        self, backend: FakeBackend, *, name: str = "me", clock: FakeClock | None = None, **options: Any
+    ) -> None:
         self.backend = backend
-        self.clock = FakeClock()
+        self.name = name
+        self.clock = FakeClock() if clock is None else clock
         self.faults: list[BaseException] = []
         # Sizes of the batches unpacked on a thread.
         self.unpacked: list[int] = []
@@ -86,7 +89,7 @@ class World:
         self.consumers = Consumers(
             self.backend,
             self.options,
-            "me",
+            self.name,
             Timers(self.clock, self.clock.call_later),
             on_missing=self._missing,
             on_fault=self.faults.append,
@@ -144,3 +147,61 @@ class World:
 
     def committed(self, partition: int = 0, group: str = "g", topic: str = "t") -> OffsetCommit | None:
         return self.backend.groups.commits.get(group, {}).get(TopicPartition(topic, partition))
+
+
+class Nodes:
+    """Consumer groups of several nodes, which share records, groups and a clock.
+
+    Args:
+        count: number of nodes, from 1 on.
+        partitions: of the topic `t`.
+        options: of the section `consumer`.
+    """
+
+    def __init__(self, count: int, partitions: int, **options: Any) -> None:
+        self.clock = FakeClock()
+        first = FakeBackend(topics={"t": partitions})
+        backends = [first, *(FakeBackend(node_id=number, beside=first) for number in range(2, count + 1))]
+        self.groups, self.links = first.groups, first.links
+        self.links.timers = Timers(self.clock, self.clock.call_later)
+        self.worlds = {
+            number: World(backend, name=f"node-{number}", clock=self.clock, **options)
+            for number, backend in enumerate(backends, 1)
+        }
+
+    def __getitem__(self, number: int) -> World:
+        return self.worlds[number]
+
+    def log(self, partition: int = 0) -> FakeLog:
+        return self[1].log(partition)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass in steps that are shorter than the shortest pause of the code."""
+        await settle()
+        end = self.clock.monotonic() + seconds
+        while (left := end - self.clock.monotonic()) > 0:
+            self.clock.advance(min(left, 0.01 if seconds < 10 else 0.1))
+            await settle(10)
+        await settle()
+
+    async def join(self, *numbers: int) -> None:
+        """Have nodes consume in group `g`, one after the other, until each owns its share."""
+        for number in numbers:
+            (waiter,) = (await self[number].consume()).waiting
+            waiter.cancel()
+            await self.pass_time(0.1)
+
+    def owner(self, partition: int) -> int:
+        """The node that owns a partition in group `g`."""
+        member = self.groups.owning_member("g", TopicPartition("t", partition))
+        assert member is not None
+        return member.node_id
+
+    def owned(self, number: int) -> list[int]:
+        """Partitions that a node owns in group `g`."""
+        member = self.groups.member("g", number)
+        return sorted(each.partition for each in member.partitions) if member is not None else []
+
+    def kill(self, number: int) -> None:
+        """Lose a node: nobody hears of it any more, and it hears of nobody."""
+        self.links.cut(number)

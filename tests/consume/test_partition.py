@@ -61,6 +61,9 @@ class Host:
     def mark_dirty(self, partition: LivePartition) -> None:
         self.dirty.append(partition)
 
+    def wake(self, partition: LivePartition) -> None:
+        self.dispatcher.wake(partition, self.clock.monotonic())
+
     def check_quiet(self) -> None:
         self.looks += 1
 

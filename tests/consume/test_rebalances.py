@@ -74,7 +74,7 @@ async def test_an_ack_between_the_last_commit_and_the_assignment_waits_for_it(ma
     await world.consume(2)
     on_revocation = world.backend.groups.members["g"].on_revocation
     assert on_revocation is not None
-    await on_revocation(0)
+    await on_revocation(0, None)
     stays, goes = await world.ack(0, 0), await world.ack(1, 0)
     assert (stays, goes) == ([], [])
     world.backend.groups.withheld.add(T1)
@@ -96,7 +96,7 @@ async def test_an_ack_sent_with_a_request_waits_too(make_world: MakeWorld) -> No
     await world.consume()
     on_revocation = world.backend.groups.members["g"].on_revocation
     assert on_revocation is not None
-    await on_revocation(0)
+    await on_revocation(0, None)
     answers = await world.consume(ack=(0, 0), ack_if_offered=True)
     assert answers.values == []
     world.backend.groups.assign("g", again=True)
@@ -173,7 +173,7 @@ async def test_an_ack_of_a_partition_that_may_be_assigned_waits(make_world: Make
     await world.consume()
     on_revocation = world.backend.groups.members["g"].on_revocation
     assert on_revocation is not None
-    await on_revocation(0)
+    await on_revocation(0, None)
     outcome = await world.ack(1, 0)
     assert outcome == []
     world.backend.groups.withheld.clear()
@@ -273,7 +273,7 @@ async def test_a_start_that_a_rebalance_overtakes_commits_nothing(make_world: Ma
     answers = await world.consume()
     on_revocation = world.backend.groups.members["g"].on_revocation
     assert on_revocation is not None
-    revoking = asyncio.ensure_future(on_revocation(0))
+    revoking = asyncio.ensure_future(on_revocation(0, None))
     await settle()
     gate.set()
     await revoking

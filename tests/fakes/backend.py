@@ -23,7 +23,7 @@ them.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -35,6 +35,8 @@ from pixy.backend import (
     FetchResult,
     OffsetCommit,
     OffsetRange,
+    OffsetsChanged,
+    Owner,
     PartitionDescription,
     Published,
     Revocation,
@@ -62,7 +64,8 @@ from pixy.records import (
     check_topic_name,
     read_header,
 )
-from tests.fakes.groups import FakeGroups, FakeMembership
+from tests.fakes.groups import Callbacks, FakeGroups, FakeMembership, Joining
+from tests.fakes.node_links import FakeLinks
 from tests.fakes.partition_log import FakeLog
 from tests.fakes.staging import FakeStaging
 
@@ -89,6 +92,7 @@ class FakeBackend:
     Args:
         node_id: the node that leads every partition.
         start_error: exception raised by `start`.
+        beside: another node of the same cluster, with the same topics, records and groups.
         topics: number of partitions of existing topics; the cluster is then running.
     """
 
@@ -98,13 +102,15 @@ class FakeBackend:
         node_id: int = 1,
         start_error: StartError | None = None,
         topics: Mapping[str, int] | None = None,
+        beside: "FakeBackend | None" = None,
     ) -> None:
         self._node_id = node_id
         self._start_error = start_error
-        self._running = topics is not None
-        self._topics: dict[str, TopicDescription] = {}
-        self._logs: dict[TopicPartition, FakeLog] = {}
-        self.groups = FakeGroups(self.step, self._count)
+        self._running = topics is not None or beside is not None
+        self._topics: dict[str, TopicDescription] = {} if beside is None else beside._topics
+        self._logs: dict[TopicPartition, FakeLog] = {} if beside is None else beside._logs
+        self.groups: FakeGroups = FakeGroups(self._count) if beside is None else beside.groups
+        self.links: FakeLinks = FakeLinks() if beside is None else beside.links
         self._topic_ids = count(1)
         self._staging = FakeStaging(self.topic, self._log)
         # Time that the oldest record of each append had waited, in order of the calls.
@@ -158,7 +164,7 @@ class FakeBackend:
         self._answer()
         for log in self._logs.values():
             log.wake()
-        self.groups.end()
+        self.groups.end(self._node_id)
 
     # --- topics ----------------------------------------------------------------------------------
 
@@ -371,18 +377,26 @@ class FakeBackend:
         topics: Sequence[str],
         on_assignment: Assignment,
         on_revocation: Revocation | None = None,
+        on_offsets_set: OffsetsChanged | None = None,
     ) -> FakeMembership:
         self._check_running()
         await self.step("join")
-        return self.groups.join(group, client_id, topics, on_assignment, on_revocation)
+        callbacks = Callbacks(on_assignment, on_revocation, on_offsets_set)
+        return self.groups.join(group, topics, Joining(client_id, self._node_id, callbacks, self.step))
 
-    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+    async def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool = False
+    ) -> None:
         self._check_running()
         self.commit_calls.append(dict(offsets))
+        epochs = self.groups.epochs(group, offsets)
         await self.step("commit")
         for partition in offsets:
             self._log(partition)
-        self.groups.commit(group, offsets)
+        if set:
+            self.groups.set_offsets(group, offsets, self._node_id)
+        else:
+            self.groups.commit(group, offsets, self._node_id, epochs)
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         self._check_running()
@@ -399,10 +413,20 @@ class FakeBackend:
         self._check_running()
         return self.groups.consumers(topic)
 
-    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
+    async def partition_owner(self, group: str, partition: TopicPartition) -> Owner | None:
         self._check_running()
         await self.step("owner")
         return self.groups.owner(group, partition)
+
+    def other_owners(self, group: str, topic: str) -> Sequence[int]:
+        return self.groups.other_owners(group, topic, self._node_id)
+
+    async def ask_node(self, node_id: int, request: bytes, timeout_s: float) -> bytes:
+        self._check_running()
+        return await self.links.ask(self._node_id, node_id, request, timeout_s)
+
+    def serve_nodes(self, handler: Callable[[int, bytes], Awaitable[bytes]]) -> None:
+        self.links.serve(self._node_id, handler)
 
     async def consumer_group_exists(self, group: str) -> bool:
         self._check_running()
@@ -498,7 +522,7 @@ class FakeBackend:
         """Revoke all assignments, let members settle, and assign everything again."""
         for member in list(self.groups.of(group).members):
             assert member.on_revocation is not None
-            await member.on_revocation(seconds)
+            await member.on_revocation(seconds, None)
         self.groups.assign(group, again=True)
 
     # --- inside -----------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ async def _wait_rebalance(pixy: Pixy, group: str, topic: str) -> None:
     """Wait until the group is rebalancing, as seen by a member."""
 
     async def paused() -> bool:
-        return pixy.proxy._consumers._subscriptions[group, topic].paused
+        return pixy.proxy._consumers._subscriptions[group, topic].holding
 
     await until(paused)
 
@@ -358,11 +358,12 @@ async def test_consuming_continues_when_the_coordinator_moves(
 
 
 async def _owner(pixy: Pixy, group: str, partition: TopicPartition) -> str | None:
-    """Owner of a partition; None also during a rebalance."""
+    """Client id of the owner of a partition; None also during a rebalance."""
     try:
-        return await pixy.backend.partition_owner(group, partition)
+        owner = await pixy.backend.partition_owner(group, partition)
     except OwnerUndecided:
         return None
+    return None if owner is None else owner.client_id
 
 
 async def _share(a: Pixy, b: Pixy, topic: str, group: str) -> None:

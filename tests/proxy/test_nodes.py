@@ -1,26 +1,36 @@
-"""Proxies on several nodes: clients produce and consume at any of them, and go to another one."""
+"""Proxies on several nodes: clients produce, consume and ack at any of them, and go to another one.
+
+Each test is a row of the table in `docs/consumer-groups.md`.
+"""
 
 import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from pixy.backend import OffsetCommit
-from pixy.config import ProxyConfig
+from pixy.config import ConsumerConfig, ProxyConfig
 from pixy.consume import Offer
-from pixy.errors import OwnedElsewhere, PixyError
+from pixy.errors import AckBeyondEnd, LongPollTimeout, PixyError
 from pixy.proxy import Proxy
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 
+PARTITIONS = 6
+ACK_TIMEOUT_S = 300.0
+"""The default: no test takes as long, so a record that waits for it is missed."""
+
 
 class Client:
-    """A client of one node."""
+    """Clients of one node."""
 
     def __init__(self, node: ClusterNode) -> None:
+        self.node = node
         self.proxy = Proxy(
             "default",
-            ProxyConfig(),
+            ProxyConfig(consumer=ConsumerConfig(ack_timeout=ACK_TIMEOUT_S)),
             node.backend,
             client_id=f"node-{node.number}",
             clock=node.clock,
@@ -28,32 +38,41 @@ class Client:
             on_fault=node.faults.append,
         )
 
-    async def produce(self, value: bytes, key: bytes | None = None) -> tuple[int, int]:
-        answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+    async def produce(self, *values: bytes, key: bytes | None = None) -> None:
+        """Produce messages, one after the other in each partition."""
+        answers = [asyncio.get_running_loop().create_future() for _ in values]
 
-        def done(_: object, partition: int, offset: int, error: PixyError | None) -> None:
-            if error is None:
-                answer.set_result((partition, offset))
-            else:
-                answer.set_exception(error)
+        def done(waiters: Sequence[asyncio.Future[None]], _: int, __: int, error: PixyError | None) -> None:
+            for waiter in waiters:
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
 
-        self.proxy.produce("topic", key, value, (), done)
-        return await answer
+        for value, answer in zip(values, answers, strict=True):
+            self.proxy.produce("topic", key or value, value, (), done, answer)
+        await asyncio.gather(*answers)
 
-    async def consume(self) -> Offer:
+    async def consume(
+        self, *, auto_ack: bool = False, ack: tuple[int, int] | None = None, deliver: bool = True
+    ) -> Offer:
         answer: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
 
         def done(offer: Offer | None, error: PixyError | None) -> None:
             if offer is not None:
-                offer.delivered()
+                if deliver:
+                    offer.delivered()
                 answer.set_result(offer)
             elif error is not None:
                 answer.set_exception(error)
 
-        self.proxy.consume("group", "topic", done)
+        self.proxy.consume("group", "topic", done, auto_ack, ack)
         return await answer
 
-    async def ack(self, partition: int, offset: int) -> None:
+    async def ack(self, offer: Offer) -> None:
+        await self.ack_at(offer.partition, offer.record.offset)
+
+    async def ack_at(self, partition: int, offset: int) -> None:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: PixyError | None) -> None:
@@ -65,34 +84,256 @@ class Client:
         self.proxy.ack("group", "topic", partition, offset, done)
         await answer
 
+    async def owned(self) -> list[int]:
+        """Partitions that the node owns, as it says itself."""
+        consumers = await self.proxy.list_consumers("topic", "group")
+        return list(consumers["group"].get(f"node-{self.node.number}", ()))
 
-def clients_of(cluster: NodeCluster) -> dict[int, Client]:
-    return {number: Client(node) for number, node in cluster.nodes.items()}
+    async def offsets(self) -> dict[int, int]:
+        """Committed offsets."""
+        return {each.partition: each.offset for each in await self.proxy.get_offsets("group", "topic")}
 
 
-async def drain(clients: dict[int, Client]) -> None:
-    await asyncio.gather(*(client.proxy.drain(1.0) for client in clients.values()))
+Clients = dict[int, Client]
+Scenario = Callable[[NodeCluster, Clients], Awaitable[None]]
 
 
-def test_a_group_moves_to_another_node_with_its_offsets(tmp_path: Path) -> None:
-    async def scenario(cluster: NodeCluster) -> None:
-        clients = clients_of(cluster)
-        for number in range(3):
-            await clients[number + 1].produce(b"%d" % number, b"key")
-        first = await clients[1].consume()
-        await clients[1].ack(first.partition, first.record.offset)
-        served = f"consumer group group is served by node {cluster[1].id} at 127.0.0.1:19091"
-        with pytest.raises(OwnedElsewhere, match=served):
-            await clients[2].consume()
-        with pytest.raises(OwnedElsewhere, match=served):
-            await clients[3].ack(first.partition, first.record.offset + 1)
-        with pytest.raises(OwnedElsewhere, match=served):
-            await clients[3].proxy.set_offsets("group", "topic", [(0, OffsetCommit(0, ""))])
-        positions = await clients[3].proxy.get_offsets("group", "topic")
-        assert [each.offset for each in positions if each.end] == [first.record.offset + 1]
-        await clients[1].proxy.drain(1.0)
-        second = await clients[2].consume()
-        assert (first.record.value, second.record.value) == (b"0", b"1")
-        await drain(clients)
+def run(scenario: Scenario, directory: Path, count: int = 3) -> None:
+    """Run a scenario with clients at each node."""
 
-    run_cluster(scenario, tmp_path)
+    async def with_clients(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", PARTITIONS)
+        clients = {number: Client(node) for number, node in cluster.nodes.items()}
+        await scenario(cluster, clients)
+        await asyncio.gather(*(client.proxy.drain(1.0) for client in clients.values()))
+
+    run_cluster(with_clients, directory, count)
+
+
+def messages(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def leads(node: ClusterNode) -> bool:
+    """True if a node leads the state group of the consumer group."""
+    raft_group = node.node.state_groups.group_of("group").group
+    return raft_group is not None and raft_group.leads
+
+
+async def join(*clients: Client) -> None:
+    """Have nodes consume in the group until each owns its share."""
+    for client in clients:
+        with pytest.raises(LongPollTimeout):
+            await client.consume()
+    shares = [await client.owned() for client in clients]
+    assert sorted(number for share in shares for number in share) == list(range(PARTITIONS))
+    assert {len(share) for share in shares} == {PARTITIONS // len(clients)}
+
+
+async def consume_all(clients: Sequence[Client], count: int, *, seconds: float = 20.0) -> Counter[bytes]:
+    """Consume and ack at one node after the other until `count` different messages have come."""
+    got: Counter[bytes] = Counter()
+    turn = 0
+    async with asyncio.timeout(seconds):
+        while len(got) < count:
+            try:
+                offer = await clients[turn % len(clients)].consume()
+            except LongPollTimeout:
+                continue
+            finally:
+                turn += 1
+            got[offer.record.value or b""] += 1
+            await clients[turn % len(clients)].ack(offer)
+    return got
+
+
+def test_a_client_of_one_node_gets_the_messages_of_all(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[2].produce(*messages(60))
+        assert await consume_all([clients[1]], 60) == Counter(messages(60))
+
+    run(scenario, tmp_path)
+
+
+def test_requests_and_acks_go_to_any_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await clients[2].produce(*messages(60))
+        assert await consume_all(list(clients.values()), 60) == Counter(messages(60))
+        await asyncio.sleep(1)
+        offsets = await clients[3].offsets()
+        assert sum(offsets.values()) == 60
+        assert await clients[1].offsets() == await clients[2].offsets() == offsets
+
+    run(scenario, tmp_path)
+
+
+def test_an_ack_that_rides_on_a_request_goes_to_the_owner(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(30))
+        ack, got = None, Counter[bytes]()
+        for turn in range(31):
+            client = clients[turn % 3 + 1]
+            if turn < 30:
+                offer = await client.consume(ack=ack)
+                got[offer.record.value or b""] += 1
+                ack = offer.partition, offer.record.offset
+            else:
+                assert ack is not None
+                await client.ack_at(*ack)
+        assert got == Counter(messages(30))
+        await asyncio.sleep(1)
+        assert sum((await clients[1].offsets()).values()) == 30
+
+    run(scenario, tmp_path)
+
+
+def test_an_ack_is_answered_as_its_owner_answers(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(b"x", key=b"k")
+        offer = await clients[1].consume()
+        answers = set()
+        for client in clients.values():
+            with pytest.raises(AckBeyondEnd) as refusal:
+                await client.ack_at(offer.partition, 7)
+            answers.add(str(refusal.value))
+            await client.ack(offer)
+        assert len(answers) == 1
+
+    run(scenario, tmp_path)
+
+
+def test_offsets_are_set_at_any_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(30))
+        assert await consume_all(list(clients.values()), 30) == Counter(messages(30))
+        for number, client in clients.items():
+            everything = [(partition, OffsetCommit(0)) for partition in range(PARTITIONS)]
+            await client.proxy.set_offsets("group", "topic", everything)
+            others = [other for each, other in clients.items() if each != number]
+            assert await consume_all(others, 30) == Counter(messages(30))
+
+    run(scenario, tmp_path)
+
+
+def test_every_node_says_the_same_of_a_group(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(clients[1], clients[3])
+        said = [await client.proxy.list_consumers("topic", "group") for client in clients.values()]
+        assert said[0] == said[1] == said[2]
+        assert sorted(said[0]["group"]) == ["node-1", "node-3"]
+
+    run(scenario, tmp_path)
+
+
+def test_a_node_that_joins_pauses_only_what_it_gets(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await clients[1].produce(*messages(60))
+        held = await clients[1].consume()
+        second = asyncio.ensure_future(clients[2].consume())
+        began = asyncio.get_running_loop().time()
+        for _ in range(10):
+            await clients[1].ack(await clients[1].consume())
+        assert asyncio.get_running_loop().time() - began < 0.5
+        await clients[3].ack(held)
+        await clients[3].ack(await second)
+        await asyncio.sleep(0.5)
+        assert [len(await clients[number].owned()) for number in (1, 2)] == [3, 3]
+        assert len(await consume_all([clients[1], clients[2]], 48)) == 48
+
+    run(scenario, tmp_path)
+
+
+def test_messages_of_a_killed_node_are_consumed_elsewhere_within_five_seconds(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(90))
+        got = await consume_all(list(clients.values()), 30)
+        held = [await clients[3].consume() for _ in range(10)]
+        await asyncio.sleep(1)  # two commit intervals
+        lost = clients.pop(3)
+        await cluster[3].kill()
+        killed = asyncio.get_running_loop().time()
+        again = await consume_all(list(clients.values()), 60)
+        assert asyncio.get_running_loop().time() - killed < 5.0
+        assert not again.keys() & got.keys()
+        assert {offer.record.value for offer in held} <= again.keys()
+        await lost.proxy.drain(0)
+
+    run(scenario, tmp_path)
+
+
+def test_records_lent_to_a_killed_node_come_back_long_before_the_ack_timeout(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(12))
+        lent = [await clients[3].consume(deliver=False) for _ in range(12)]
+        assert len({offer.partition for offer in lent}) > PARTITIONS // 3
+        lost = clients.pop(3)
+        await cluster[3].kill()
+        assert len(await consume_all(list(clients.values()), 12, seconds=5.0)) == 12
+        await lost.proxy.drain(0)
+
+    run(scenario, tmp_path)
+
+
+def test_a_node_that_was_cut_off_hands_out_nothing_and_commits_nothing(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(60))
+        held = [await clients[3].consume() for _ in range(4)]
+        own = [offer for offer in held if offer.partition in await clients[3].owned()]
+        cluster.split(3)
+        for offer in own:
+            await clients[3].ack(offer)  # accepted, and not committed
+        await asyncio.sleep(2.6)
+        with pytest.raises(PixyError):
+            await clients[3].consume()
+        await asyncio.sleep(1)
+        rest = await consume_all([clients[1], clients[2]], 60 - len(held) + len(own))
+        assert {offer.record.value for offer in own} <= rest.keys()
+        before = await clients[1].offsets()
+        cluster.network.heal()
+        await asyncio.sleep(5)
+        after = await clients[1].offsets()
+        assert all(after[number] >= before[number] for number in before)
+        await clients[1].produce(*messages(20))
+        assert len(await consume_all([clients[3]], 20)) == 20
+
+    run(scenario, tmp_path)
+
+
+def test_a_node_that_stops_hands_its_partitions_on_at_once(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(60))
+        held = await clients[3].consume()
+        stopping = asyncio.ensure_future(clients[3].proxy.drain(10.0))
+        await asyncio.sleep(0.2)
+        await clients[1].ack(held)
+        await stopping
+        began = asyncio.get_running_loop().time()
+        rest = await consume_all([clients[1], clients[2]], 59)
+        assert asyncio.get_running_loop().time() - began < 1.0
+        assert rest == Counter({*messages(60)} - {held.record.value or b""})
+
+    run(scenario, tmp_path)
+
+
+def test_consuming_goes_on_while_the_leader_of_the_group_is_killed(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(60))
+        got = await consume_all(list(clients.values()), 20)
+        await asyncio.sleep(1)
+        (leader,) = [number for number, node in cluster.nodes.items() if leads(node)]
+        lost = clients.pop(leader)
+        await cluster[leader].kill()
+        again = await consume_all(list(clients.values()), 40)
+        assert not again.keys() & got.keys()
+        await lost.proxy.drain(0)
+
+    run(scenario, tmp_path)

@@ -13,7 +13,7 @@ known, even while no broker can be reached.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from aiokafka.conn import create_conn
 
@@ -36,6 +36,8 @@ from pixy.backend.protocol import (
     FetchResult,
     OffsetCommit,
     OffsetRange,
+    OffsetsChanged,
+    Owner,
     Published,
     Revocation,
     StagedBatches,
@@ -288,11 +290,15 @@ class KafkaBackend:
         topics: Sequence[str],
         on_assignment: Assignment,
         on_revocation: Revocation | None = None,
+        on_offsets_set: OffsetsChanged | None = None,
     ) -> ConsumerMembership:
+        # `on_offsets_set` is never called: the coordinator refuses commits of others than members.
         self._check_running()
         return await self._groups.join(group, client_id, topics, on_assignment, on_revocation)
 
-    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+    async def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool = False
+    ) -> None:
         self._check_running()
         for partition in offsets:
             await self._know(partition)
@@ -310,9 +316,19 @@ class KafkaBackend:
         self._check_running()
         return await self._group_list.consumers(topic)
 
-    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
+    async def partition_owner(self, group: str, partition: TopicPartition) -> Owner | None:
         self._check_running()
-        return await self._group_list.owner(group, partition)
+        client_id = await self._group_list.owner(group, partition)
+        return None if client_id is None else Owner(client_id)
+
+    def other_owners(self, group: str, topic: str) -> Sequence[int]:
+        return ()
+
+    async def ask_node(self, node_id: int, request: bytes, timeout_s: float) -> bytes:
+        raise Unavailable("other processes of a Kafka cluster's consumer groups cannot be asked")
+
+    def serve_nodes(self, handler: Callable[[int, bytes], Awaitable[bytes]]) -> None:
+        """Nobody asks: processes that consume from a Kafka cluster do not know each other."""
 
     async def consumer_group_exists(self, group: str) -> bool:
         self._check_running()

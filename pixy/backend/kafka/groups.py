@@ -46,7 +46,7 @@ from pixy.backend.kafka.coordinators import PATIENCE_S, Coordinators, may_pass
 from pixy.backend.kafka.errors import error_for_code
 from pixy.backend.kafka.members import Partitions
 from pixy.backend.kafka.options import KafkaOptions
-from pixy.backend.protocol import Assignment, Revocation
+from pixy.backend.protocol import Assignment, Lease, Revocation
 from pixy.errors import PixyError, ShuttingDown, Unavailable
 from pixy.faults import OnFault
 from pixy.kafka_protocol.consumer import decode_assignment, decode_subscription, encode_subscription
@@ -115,6 +115,7 @@ class Membership:
     ) -> None:
         self.group = group
         self.client_id = client_id
+        self.lease = Lease()
         self._client, self._coordinators, self._options, self._on_fault = environment
         self._on_assignment, self._on_revocation = callbacks
         self._on_left = on_left
@@ -299,7 +300,7 @@ class Membership:
     async def _settle(self) -> None:
         alone = self._member_count == 1 and not self._rebalance_announced
         if self._on_revocation is not None:
-            await self._on_revocation(0.0 if alone else self._options.rebalance_timeout_s)
+            await self._on_revocation(0.0 if alone else self._options.rebalance_timeout_s, None)
 
     async def _heartbeat(self) -> None:
         assert self.generation is not None

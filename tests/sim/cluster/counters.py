@@ -23,7 +23,7 @@ class Counters:
         self.values: dict[bytes, int] = {}
         self.digest = 0
 
-    def apply(self, payload: bytes) -> int | PixyError:
+    def apply(self, payload: bytes, term: int = 0) -> int | PixyError:
         self.digest = crc32(payload, self.digest)
         verb, key, amount, _ = payload.split()
         if verb == b"refuse":

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from pixy.backend import EmbeddedBackend, FetchResult, TopicDescription
-from pixy.backend.consumer_groups import ClaimedMembership
+from pixy.backend.group_membership import GroupMembership
 from pixy.errors import (
     CorruptData,
     DeadlineExceeded,
@@ -204,7 +204,7 @@ def _brief(answer: Any) -> str:
         return f"{len(answer.batches)} batches to {answer.next_offset} of {answer.high_watermark}"
     if isinstance(answer, TopicDescription):
         return f"{answer.name}, version {answer.version}, {len(answer.partitions)} partitions"
-    if isinstance(answer, ClaimedMembership):
+    if isinstance(answer, GroupMembership):
         return "a member"
     if isinstance(answer, list):
         return ", ".join(map(_brief, answer))

@@ -27,6 +27,8 @@ _MARKS = "mark"
 _MARK_S = 20.0
 _FIRST_TOPIC = 0.3
 """Probability that a call creates a topic while none is known: little can be asked for without."""
+_SETS = 0.5
+"""Share of the commits that set offsets."""
 _CONFIG: dict[str, tuple[str | None, ...]] = {
     "segment_bytes": ("1000", "20000", None),
     "retention_ms": ("-1", None),
@@ -437,8 +439,11 @@ class Clients:
             TopicPartition(name, number): commit for number, commit in offsets.items()
         }
 
+        # Others than the owner of all partitions are refused, unless they set offsets.
+        sets = rng.random() < _SETS
+
         async def ask(backend: EmbeddedBackend) -> Any:
-            return await backend.commit_offsets(group, commits)
+            return await backend.commit_offsets(group, commits, set=sets)
 
         self._calls.ask(call, ask)
 

@@ -1,0 +1,220 @@
+"""The coordinator of consumer groups on one node: `group_coordinator` decides, this module
+proposes.
+
+It acts for the groups whose state group this node leads, or has alone. Changes of one iteration of
+the event loop make one target for each group, and one command for each state group.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import structlog
+
+from pixy.cluster.group_coordinator import needed_target, why_ended
+from pixy.cluster.group_members import Membership, Owners, Process, target_message
+from pixy.cluster.group_sessions import Sessions
+from pixy.cluster.groups import GroupsChanged, GroupsState
+from pixy.cluster.replica import StateReplica
+from pixy.cluster.state_groups import StateGroups
+from pixy.errors import PixyError
+from pixy.proto.state_pb2 import ExpelProcess, GroupsCommand, SetTargets
+
+__all__ = ["GroupKeeper"]
+
+log = structlog.get_logger(__name__)
+
+Propose = Callable[[StateReplica, bytes, Callable[[Any], None]], None]
+"""Proposes a command to a state group; the function gets its result."""
+
+_RETRY_S = 0.3
+"""Pause after a proposal that has failed."""
+_GROUPS_PER_ITERATION = 50
+_PARTITIONS_PER_ITERATION = 2000
+_EXPELLED_PER_COMMAND = 200
+
+
+class GroupKeeper:
+    """Coordinator of one node.
+
+    Args:
+        groups: the state groups, and metadata.
+        own: this process.
+        propose: see `Propose`.
+        heard_at: loop times at which other nodes were last heard of, None for never.
+    """
+
+    def __init__(
+        self,
+        groups: StateGroups,
+        own: Process,
+        propose: Propose,
+        heard_at: Callable[[], Mapping[int, float | None]],
+    ) -> None:
+        self._groups = groups
+        self._own = own
+        self._propose = propose
+        self._heard_at = heard_at
+        self._loop = asyncio.get_running_loop()
+        self._sessions = Sessions()
+        self._ticked_at = self._loop.time()
+        # Groups that may need a target, in the order in which that was noticed.
+        self._due: dict[str, None] = {}
+        # Groups with a target, and processes with an expulsion from a state group, on the way.
+        self._proposed: set[str] = set()
+        self._expelling: set[tuple[int, Process]] = set()
+        self._told: set[Process] = set()
+        self._handle: asyncio.Handle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Propose nothing more."""
+        self._stopped = True
+        for handle in (self._handle, self._retry):
+            if handle is not None:
+                handle.cancel()
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def changed(self, names: Iterable[str]) -> None:
+        """Members or owners of groups have changed."""
+        for name in names:
+            if self._decides(name) and not self._groups.offsets_of(name).membership(name).settled:
+                self._look_at(name)
+
+    def topic_changed(self, topic: str) -> None:
+        """A topic is new, was deleted, or has other partitions."""
+        for replica in self._groups.groups:
+            if replica.group.decides:
+                self._look_at(*_machine(replica).subscribers(topic))
+
+    def tick(self) -> None:
+        """Look at leaderships and other nodes: at the start, and ten times a second if there are
+        other nodes.
+        """
+        now = self._loop.time()
+        self._sessions.tick(now - self._ticked_at, self._heard_at())
+        self._ticked_at = now
+        for replica in self._groups.groups:
+            group, machine = replica.group, _machine(replica)
+            if self._sessions.lead(group.raft_group, group.term if group.decides else None):
+                for process in machine.processes():
+                    self._look_at(*machine.groups_of(process))
+            if group.decides and not self._stopped:
+                self._expel_ended(replica, machine)
+
+    # --- expulsions -------------------------------------------------------------------------------
+
+    def _expel_ended(self, replica: StateReplica, machine: GroupsState) -> None:
+        raft_group = replica.group.raft_group
+        for process in list(machine.processes()):
+            term = 0
+            if (raft_group, process) in self._expelling:
+                continue
+            reason = why_ended(process, self._own, self._groups.metadata.nodes)
+            if not reason and self._is_silent(raft_group, process):
+                # The next leader may hear of it.
+                reason, term = "it is silent", replica.group.term
+            if reason:
+                names = list(islice(machine.groups_of(process), _EXPELLED_PER_COMMAND))
+                self._expel(replica, process, names, term, reason)
+
+    def _is_silent(self, raft_group: int, process: Process) -> bool:
+        other = process.node_id != self._own.node_id
+        return other and self._sessions.has_expired(raft_group, process.node_id)
+
+    def _expel(
+        self, replica: StateReplica, process: Process, names: Iterable[str], term: int, reason: str
+    ) -> None:
+        if process not in self._told:
+            self._told.add(process)
+            log.info("members of a node are put out of consumer groups", node=process.node_id, reason=reason)
+        key = (replica.group.raft_group, process)
+        self._expelling.add(key)
+        command = ExpelProcess(
+            node_id=process.node_id,
+            incarnation=process.incarnation,
+            groups=names,
+            term=term,
+        )
+        payload = GroupsCommand(expel_process=command).SerializeToString()
+        self._propose(replica, payload, partial(self._expelled, key))
+
+    def _expelled(self, key: tuple[int, Process], result: object) -> None:
+        self._expelling.discard(key)
+        if isinstance(result, PixyError):
+            self._try_again()
+        else:
+            self._loop.call_soon(self.tick)
+
+    # --- targets ----------------------------------------------------------------------------------
+
+    def _look_at(self, *names: str) -> None:
+        self._due |= dict.fromkeys(names)
+        if self._due and self._handle is None and not self._stopped:
+            self._handle = self._loop.call_soon(self._decide)
+
+    def _decide(self) -> None:
+        """Propose the targets of some of the groups that are due."""
+        self._handle = None
+        targets: dict[StateReplica, SetTargets] = {}
+        partitions = 0
+        free = (name for name in self._due if name not in self._proposed)
+        for name in list(islice(free, _GROUPS_PER_ITERATION)):
+            del self._due[name]
+            replica = self._groups.group_of(name)
+            membership = _machine(replica).membership(name)
+            target = self._needed_target(replica, membership)
+            if target is not None:
+                message = target_message(name, membership.generation, target)
+                targets.setdefault(replica, SetTargets()).targets.append(message)
+                partitions += sum(map(len, target.values()))
+                if partitions > _PARTITIONS_PER_ITERATION:
+                    break
+        for replica, command in targets.items():
+            names = [message.group for message in command.targets]
+            self._proposed.update(names)
+            payload = GroupsCommand(set_targets=command).SerializeToString()
+            self._propose(replica, payload, partial(self._answered, names))
+        if any(name not in self._proposed for name in self._due):
+            self._look_at()
+
+    def _needed_target(self, replica: StateReplica, membership: Membership) -> dict[bytes, Owners] | None:
+        raft_group = replica.group.raft_group
+        if not replica.group.decides or any(
+            (raft_group, member_id.process) in self._expelling for member_id in membership.members
+        ):
+            return None
+        return needed_target(membership, self._groups.metadata.topics)
+
+    def _answered(self, names: Collection[str], result: object) -> None:
+        self._proposed.difference_update(names)
+        taken = result.groups if isinstance(result, GroupsChanged) else ()
+        self._due |= dict.fromkeys(name for name in names if name not in taken)
+        if isinstance(result, PixyError):
+            self._try_again()
+        else:
+            # Also at those that have changed meanwhile.
+            self._look_at()
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _decides(self, name: str) -> bool:
+        return self._groups.group_of(name).group.decides
+
+    def _try_again(self) -> None:
+        if self._retry is None and not self._stopped:
+            self._retry = self._loop.call_later(_RETRY_S, self._tried_again)
+
+    def _tried_again(self) -> None:
+        self._retry = None
+        self.tick()
+        self._look_at()
+
+
+def _machine(replica: StateReplica) -> GroupsState:
+    assert isinstance(replica.machine, GroupsState)
+    return replica.machine

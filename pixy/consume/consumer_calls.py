@@ -1,0 +1,65 @@
+"""Calls of other processes of the same consumer groups: acks, resets and offers.
+
+They are answered by what is here: a call is never passed on.
+"""
+
+from collections.abc import Callable
+
+from pixy.consume.group import ConsumerGroup
+from pixy.consume.subscription import Subscription
+from pixy.errors import FailedPrecondition, OwnedElsewhere
+from pixy.proto.consumer_calls_pb2 import ConsumerCall, OffersRequest, PassedAck, Reset, Settled
+
+__all__ = ["ConsumerCalls"]
+
+
+class ConsumerCalls:
+    """Answers to other nodes.
+
+    Args:
+        check_serving: raises `ShuttingDown` or `ServiceDisabled`.
+        group: finds a consumer group that this process takes part in.
+        subscription: finds a subscription by group and topic.
+    """
+
+    def __init__(
+        self,
+        check_serving: Callable[[], None],
+        group: Callable[[str], ConsumerGroup | None],
+        subscription: Callable[[str, str], Subscription | None],
+    ) -> None:
+        self._check_serving = check_serving
+        self._group = group
+        self._subscription = subscription
+
+    async def answer(self, node_id: int, request: bytes) -> bytes:
+        """Answer a call of a node: a serialized `ConsumerCall`."""
+        self._check_serving()
+        call = ConsumerCall.FromString(request)
+        match call.WhichOneof("call"):
+            case "ack":
+                await self._ack(call.ack)
+            case "reset":
+                await self._reset(call.reset)
+            case "offers":
+                found = await self._found(call.offers).lender.lend(node_id, call.offers)
+                return found.SerializeToString()
+            case "settled":
+                self._found(call.settled).lender.settle(node_id, call.settled)
+            case _:
+                raise FailedPrecondition("a call of consumer groups that this release does not know")
+        return b""
+
+    async def _ack(self, ack: PassedAck) -> None:
+        await self._found(ack).acks.ack_passed(ack.partition, ack.offset, ack.only_if_offered)
+
+    async def _reset(self, reset: Reset) -> None:
+        group = self._group(reset.group)
+        if group is not None:
+            await group.resets.wait(reset.topic, reset.partitions)
+
+    def _found(self, call: PassedAck | OffersRequest | Settled) -> Subscription:
+        subscription = self._subscription(call.group, call.topic)
+        if subscription is None:
+            raise OwnedElsewhere(f"topic {call.topic} is not consumed by this node for {call.group}")
+        return subscription

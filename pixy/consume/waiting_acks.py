@@ -1,0 +1,334 @@
+"""Acks of one subscription that cannot be applied at once, each in a task of its own.
+
+    partition of the ack                     the ack
+    assigned here, starting or sealed        waits until the partition is live here or elsewhere
+    live here, offset beyond the known end   asks the cluster for the end
+    at another process that can be asked     is passed to it (`passed_acks`)
+    at another process                       is refused, or given up if a consume request brought it
+    at nobody                                waits for an owner
+
+All this until the deadline of the request: acks have an effect only once they are answered, but
+those of a consume request, whose caller gets the next record whatever became of the ack, unless the
+ack is invalid. An ack without an effect costs a repetition of its record.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import structlog
+
+from pixy.backend import TopicPartition
+from pixy.consume.dispatcher import ConsumeDone, PendingRequest, Waiter
+from pixy.consume.environment import ConsumeEnvironment
+from pixy.consume.partition import LivePartition
+from pixy.consume.passed_acks import UNDECIDED, pass_ack
+from pixy.errors import (
+    AckBeyondEnd,
+    AckElsewhere,
+    InvalidArgument,
+    OwnedElsewhere,
+    OwnerUndecided,
+    PixyError,
+    ShuttingDown,
+    TooManyRequests,
+    Unavailable,
+    UnknownTopic,
+)
+from pixy.retries import Backoff
+
+__all__ = ["AckDone", "AckTarget", "WaitingAcks"]
+
+AckDone = Callable[[PixyError | None], None]
+"""Called once: with None if the ack counts or has no effect, else with the error."""
+
+_PAUSE_MIN_S = 0.02
+_PAUSE_MAX_S = 0.25
+"""Pauses between attempts to reach the owner of a partition."""
+
+_log = structlog.get_logger()
+
+
+class AckTarget(Protocol):
+    """The subscription, as its waiting acks see it."""
+
+    group_name: str
+    topic: str
+
+    def open_partition(self, partition: int) -> LivePartition | None:
+        """The partition, if it is live here and accepts acks."""
+
+    def awaits(self, partition: int) -> bool:
+        """True if a partition is or may be assigned here, and is not open at this moment."""
+
+    def holds(self, partition: int) -> bool:
+        """True if a partition is live here and may go."""
+
+    def is_assigned(self, partition: int) -> bool:
+        """True if a partition is assigned here."""
+
+    def is_elsewhere(self, partition: int) -> bool:
+        """True if a partition is known not to be assigned here."""
+
+    @property
+    def has_other_owners(self) -> bool:
+        """True if other nodes have partitions of the topic, or had."""
+
+    @property
+    def draining(self) -> bool:
+        """Nothing is offered any more."""
+
+    def consume_now(self, done: ConsumeDone, auto_ack: bool, deadline: float) -> Waiter | None:
+        """Go on with a request whose ack is settled."""
+
+
+class _Request:
+    """A consume request that waits for its ack to be settled."""
+
+    __slots__ = ("ack", "ack_if_offered", "auto_ack", "cancelled", "deadline", "done", "waiter")
+
+    def __init__(
+        self, done: ConsumeDone, auto_ack: bool, ack: tuple[int, int], ack_if_offered: bool, deadline: float
+    ) -> None:
+        self.done = done
+        self.auto_ack = auto_ack
+        self.ack = ack
+        self.ack_if_offered = ack_if_offered
+        self.deadline = deadline
+        self.cancelled = False
+        self.waiter: Waiter | None = None
+
+    def cancel(self) -> None:
+        """The caller is gone; its ack still counts."""
+        self.cancelled = True
+        if self.waiter is not None:
+            self.waiter.cancel()
+
+    def abort(self, error: PixyError) -> None:
+        """The task of the request was cancelled or failed."""
+        if not self.cancelled:
+            self.done(None, error)
+
+
+class WaitingAcks:
+    """Acks of one subscription that wait.
+
+    Args:
+        environment: the cluster, options, time and tasks.
+        target: the subscription.
+    """
+
+    def __init__(self, environment: ConsumeEnvironment, target: AckTarget) -> None:
+        self._environment = environment
+        self._target = target
+        self._monotonic = environment.timers.monotonic
+        self._count = 0
+        # Of other nodes. They do not keep a subscription, which is for clients here.
+        self._passed = 0
+        # Set when partitions have come or gone.
+        self._watchers: set[asyncio.Event] = set()
+
+    def __len__(self) -> int:
+        """Number of acks of clients here."""
+        return self._count
+
+    def notify(self) -> None:
+        """Partitions have come or gone."""
+        for event in self._watchers:
+            event.set()
+
+    # --- requests of clients ----------------------------------------------------------------------
+
+    def consume(
+        self,
+        done: ConsumeDone,
+        auto_ack: bool,
+        ack: tuple[int, int],
+        ack_if_offered: bool,
+        deadline: float | None,
+        now: float,
+    ) -> PendingRequest | None:
+        """Settle the ack of a consume request, then consume."""
+        if self._is_full():
+            done(None, self._too_many())
+            return None
+        limit = now + self._environment.options.long_polling_timeout
+        until = limit if deadline is None else min(deadline, limit)
+        request = _Request(done, auto_ack, ack, ack_if_offered, until)
+        self._spawn(self._consume(request), "consume", request.abort)
+        return request
+
+    async def _consume(self, request: _Request) -> None:
+        refused: PixyError | None = None
+        try:
+            await self._settle(request.ack, request.ack_if_offered, request.deadline, with_request=True)
+        except (InvalidArgument, ShuttingDown) as error:
+            refused = error
+        except UnknownTopic:
+            pass  # the record is gone with its topic
+        except PixyError as error:
+            self._warn_lost(request.ack, error)
+        finally:
+            self._count -= 1
+        if request.cancelled:
+            return
+        if refused is None and self._target.draining:
+            refused = ShuttingDown()
+        if refused is not None:
+            request.done(None, refused)
+            return
+        request.waiter = self._target.consume_now(request.done, request.auto_ack, request.deadline)
+
+    def _warn_lost(self, ack: tuple[int, int], error: PixyError) -> None:
+        partition, offset = ack
+        _log.warning(
+            "ack of a consume request is lost, the record will be offered again",
+            group=self._target.group_name,
+            topic=self._target.topic,
+            partition=partition,
+            offset=offset,
+            error=str(error),
+        )
+
+    def ack(self, ack: tuple[int, int], only_if_offered: bool, done: AckDone) -> None:
+        """Settle an ack."""
+        if self._is_full():
+            done(self._too_many())
+            return
+        self._spawn(self._ack(ack, only_if_offered, done), "ack", done)
+
+    async def _ack(self, ack: tuple[int, int], only_if_offered: bool, done: AckDone) -> None:
+        outcome: PixyError | None = None
+        try:
+            deadline = self._monotonic() + self._environment.options.long_polling_timeout
+            await self._settle(ack, only_if_offered, deadline)
+        except PixyError as error:
+            outcome = error
+        finally:
+            self._count -= 1
+        done(outcome)
+
+    def _spawn(
+        self, work: Coroutine[object, object, None], what: str, abort: Callable[[PixyError], None]
+    ) -> None:
+        self._count += 1
+        name = f"{what} {self._target.topic} for {self._target.group_name}"
+        self._environment.tasks.spawn(work, name, abort)
+
+    def _is_full(self) -> bool:
+        return self._count + self._passed >= self._environment.options.channel_buffer_size
+
+    def _too_many(self) -> TooManyRequests:
+        return TooManyRequests(
+            f"Too many requests. Consider increasing `consumer.channel_buffer_size`: {self._count + self._passed} acks of this "
+            f"consumer group and topic are waiting already"
+        )
+
+    # --- the way of an ack ------------------------------------------------------------------------
+
+    async def ack_passed(self, partition: int, offset: int, only_if_offered: bool) -> None:
+        """Settle an ack that another process passes on, as the owner of its partition.
+
+        Raises:
+            OwnedElsewhere: the partition is not here, or not any more.
+            InvalidAck, TooManyRequests.
+        """
+        target = self._target
+        while not await self._apply(partition, offset, only_if_offered):
+            if not target.awaits(partition):
+                raise OwnedElsewhere(f"{target.topic}/{partition} is not consumed by this node")
+            if self._is_full():
+                raise self._too_many()
+            self._passed += 1
+            try:
+                with self._watching() as changed:
+                    await changed.wait()
+            finally:
+                self._passed -= 1
+
+    async def _settle(
+        self, ack: tuple[int, int], only_if_offered: bool, deadline: float, *, with_request: bool = False
+    ) -> None:
+        """Apply an ack where its partition is live, here or elsewhere."""
+        partition, offset = ack
+        group, key = self._target.group_name, TopicPartition(self._target.topic, partition)
+        backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
+        refusal: PixyError = self._not_here(partition)
+        while not await self._apply(partition, offset, only_if_offered):
+            self._check(partition, deadline, refusal)
+            with self._watching() as changed:
+                pause = deadline - self._monotonic()
+                if self._is_for_others(partition, only_if_offered):
+                    has_others = self._target.has_other_owners
+                    if with_request and not has_others:
+                        raise self._not_here(partition)
+                    try:
+                        if (
+                            await pass_ack(self._environment, group, key, offset, only_if_offered, deadline)
+                            or only_if_offered  # without an owner nothing is outstanding
+                        ):
+                            return
+                    except UNDECIDED as error:
+                        if not (has_others or isinstance(error, OwnerUndecided)):
+                            raise
+                        refusal = error
+                    except AckElsewhere:
+                        if not changed.is_set():
+                            raise
+                    if has_others:
+                        pause = min(pause, backoff.grow())
+                elif only_if_offered and not self._target.holds(partition):
+                    return  # it starts: nothing is outstanding
+                await self._environment.timers.wait(changed, pause)
+
+    def _is_for_others(self, partition: int, only_if_offered: bool) -> bool:
+        """True if the owner of a partition is to be asked, who may be unknown yet."""
+        target = self._target
+        return target.is_elsewhere(partition) or (only_if_offered and not target.is_assigned(partition))
+
+    async def _apply(self, partition: int, offset: int, only_if_offered: bool) -> bool:
+        """Apply an ack if its partition is live here, else return False.
+
+        Before refusing it as beyond the end, ask the cluster for the end.
+        """
+        live = self._target.open_partition(partition)
+        if live is None:
+            return False
+        try:
+            live.ack(offset, only_if_offered)
+        except AckBeyondEnd:
+            ranges = await self._environment.backend.offset_ranges(self._target.topic)
+            live = self._target.open_partition(partition)
+            if live is None:
+                return False
+            if partition in ranges:
+                live.offers.end = max(live.offers.end, ranges[partition].end)
+            live.ack(offset, only_if_offered)
+        return True
+
+    def _check(self, partition: int, deadline: float, refusal: PixyError) -> None:
+        """Raise if there is nothing to wait for."""
+        target = self._target
+        if target.draining and not target.awaits(partition) and not target.has_other_owners:
+            raise ShuttingDown
+        if self._environment.backend.topic(target.topic) is None:
+            raise UnknownTopic(f"unknown topic {target.topic}")
+        if self._monotonic() >= deadline:
+            raise refusal
+
+    @contextmanager
+    def _watching(self) -> Iterator[asyncio.Event]:
+        """An event that is set when partitions come or go."""
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        try:
+            yield changed
+        finally:
+            self._watchers.discard(changed)
+
+    def _not_here(self, partition: int) -> Unavailable:
+        topic, group = self._target.topic, self._target.group_name
+        return Unavailable(
+            f"ack not accepted: {topic}/{partition} is not assigned to this process for {group}"
+        )

@@ -1,0 +1,350 @@
+"""Acks at nodes that do not own the partition: the owner answers them."""
+
+import asyncio
+
+import pytest
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.errors import (
+    AckBeyondEnd,
+    AckElsewhere,
+    DeadlineExceeded,
+    InvalidAck,
+    OwnedElsewhere,
+    PixyError,
+    TooManyRequests,
+    Unavailable,
+)
+from pixy.proto.consumer_calls_pb2 import ConsumerCall, PassedAck
+from tests.consume.conftest import MakeNodes
+from tests.consume.fakes import Nodes
+from tests.fakes.waiting import settle
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def two(make_nodes: MakeNodes, **options: object) -> Nodes:
+    """Two nodes with a partition each, node 1 with partition 0, and a record in each partition."""
+    nodes = make_nodes(2, 2, **options)
+    await nodes.join(1, 2)
+    assert (nodes.owned(1), nodes.owned(2)) == ([0], [1])
+    await nodes.pass_time(1)  # of a question that nobody needs any more
+    for partition in (0, 1):
+        nodes.log(partition).append(b"a")
+    await settle()
+    return nodes
+
+
+def ask(nodes: Nodes, partition: int, offset: int) -> "asyncio.Task[bytes]":
+    """Pass an ack from node 1 to node 2."""
+    ack = PassedAck(group="g", topic="t", partition=partition, offset=offset)
+    request = ConsumerCall(ack=ack).SerializeToString()
+    return asyncio.create_task(nodes[1].backend.ask_node(2, request, 1.0))
+
+
+async def test_an_ack_at_any_member_counts_at_the_owner(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    assert (await nodes[2].consume()).values == [b"a"]
+    assert await nodes[1].ack(1, 0) == [None]
+    assert nodes[2].consumers.outstanding == 0
+    await nodes.pass_time(0.5)
+    assert nodes[2].committed(1) == OffsetCommit(1)
+
+
+async def test_an_ack_at_a_node_without_a_member_counts_at_the_owner(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 1)
+    nodes.log().append(b"a")
+    assert (await nodes[1].consume()).values == [b"a"]
+    assert await nodes[2].ack(0, 0) == [None]
+    assert nodes[1].consumers.outstanding == 0
+    assert nodes.groups.member("g", 2) is None
+
+
+async def test_an_ack_that_rides_on_a_request_counts_at_the_owner(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    await nodes[2].consume()
+    answers = await nodes[1].consume(ack=(1, 0))
+    assert answers.values == [b"a"]
+    assert nodes[2].consumers.outstanding == 0
+
+
+@pytest.mark.parametrize("acks", [1, 2])
+async def test_a_default_ack_counts_at_the_owner_if_the_record_is_outstanding(
+    make_nodes: MakeNodes, acks: int
+) -> None:
+    nodes = await two(make_nodes)
+    await nodes[1].consume()
+    nodes.log(1).append(b"b")
+    for _ in range(acks):
+        answers = await nodes[2].consume(ack=(0, 0), ack_if_offered=True)
+        assert len(answers.offers) == 1
+    assert nodes[1].consumers.counters().acked == 1
+    await nodes.pass_time(0.5)
+    assert nodes[1].committed(0) == OffsetCommit(1)
+
+
+async def test_a_default_ack_of_a_record_that_is_not_outstanding_has_no_effect(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = await two(make_nodes)
+    assert (await nodes[2].consume(ack=(0, 0), ack_if_offered=True)).values == [b"a"]
+    await nodes.pass_time(0.5)
+    assert nodes[1].committed(0) == OffsetCommit(0)
+
+
+async def test_a_default_ack_reaches_the_owner_from_a_node_that_is_not_a_member_yet(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = make_nodes(2, 1)
+    nodes.log().append(b"a", b"b")
+    assert (await nodes[1].consume()).values == [b"a"]
+    nodes[2].backend.gates["join"] = asyncio.Event()
+    assert (await nodes[2].consume(ack=(0, 0), ack_if_offered=True)).values == [b"b"]
+    assert nodes[1].consumers.counters().acked == 1
+
+
+async def test_a_default_ack_waits_for_nothing_that_cannot_be_outstanding(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 3)
+    await nodes.join(1, 2)
+    nodes.log(nodes.owned(2)[0]).append(b"a")
+    nodes.groups.withheld.add(T0)
+    nodes.groups.assign("g")
+    await nodes.pass_time(0.1)
+    assert 0 not in nodes.owned(1)
+    answers = await nodes[2].consume(ack=(0, 0), ack_if_offered=True)
+    assert answers.values == [b"a"]
+    nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
+    nodes.groups.withheld.clear()
+    nodes.groups.assign("g")
+    await settle()
+    nodes.log(1).append(b"b")
+    answers = await nodes[1].consume(ack=(0, 0), ack_if_offered=True)
+    assert answers.values == [b"b"]
+
+
+@pytest.mark.parametrize(("offset", "error"), [(5, AckBeyondEnd), (-1, InvalidAck)])
+async def test_an_ack_is_answered_as_the_owner_answers(
+    make_nodes: MakeNodes, offset: int, error: type[PixyError]
+) -> None:
+    nodes = await two(make_nodes)
+    (here,) = await nodes[2].ack(1, offset)
+    (passed,) = await nodes[1].ack(1, offset)
+    answers = await nodes[1].consume(ack=(1, offset)) if offset > 0 else None
+    assert type(here) is type(passed) is error
+    assert str(here) == str(passed)
+    if answers is not None:
+        assert [str(each) for each in answers.errors] == [str(here)]
+
+
+async def test_the_owner_asks_the_cluster_before_it_refuses_an_offset(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    nodes.log(1).end += 3
+    assert await nodes[1].ack(1, 3) == [None]
+
+
+async def test_an_ack_of_a_record_that_the_owner_never_offered_counts(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    assert await nodes[1].ack(1, 0) == [None]
+    await nodes[1].consume()
+    assert (await nodes[2].consume()).offers == []
+
+
+async def test_a_process_that_is_asked_never_passes_on(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(3, 3)
+    await nodes.join(1, 2, 3)
+    nodes.links.calls.clear()
+    refusal = ask(nodes, 2, 0)
+    await settle()
+    with pytest.raises(OwnedElsewhere, match="t/2 is not consumed by this node"):
+        await refusal
+    assert len(nodes.links.calls) == 1
+
+
+async def test_a_process_without_the_subscription_refuses(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 2)
+    refusal = ask(nodes, 1, 0)
+    await settle()
+    with pytest.raises(OwnedElsewhere, match="topic t is not consumed by this node for g"):
+        await refusal
+
+
+async def test_an_ack_waits_while_its_partition_starts_at_the_owner(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 1)
+    nodes.log().append(b"a")
+    gate = nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
+    await nodes[1].consume()
+    outcome = await nodes[2].ack(0, 0)
+    assert outcome == []
+    gate.set()
+    await settle()
+    assert outcome == [None]
+
+
+async def test_an_ack_waits_for_the_move_of_its_partition_and_counts_at_the_new_owner(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = make_nodes(3, 3)
+    await nodes.join(1)
+    nodes.log(2).append(b"a", b"b")
+    assert (await nodes[1].consume(2)).values == [b"a", b"b"]
+    await nodes[1].ack(2, 1)
+    nodes.groups.drain_s = 0.5
+    gate = nodes[1].backend.gates["commit"] = asyncio.Event()
+    await nodes.join(2)
+    nodes.clock.advance(0.6)
+    await settle()
+    outcome = await nodes[3].ack(2, 0)  # sealed: neither accepted nor refused
+    assert outcome == []
+    gate.set()
+    await nodes.pass_time(0.3)
+    assert nodes.owner(2) == 2
+    assert outcome == [None]
+    await nodes.pass_time(0.5)
+    assert nodes[2].committed(2) == OffsetCommit(2)
+
+
+async def test_an_ack_waits_for_an_owner_that_is_lost_and_counts_at_the_next(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(3, 3)
+    await nodes.join(1, 2, 3)
+    lost = nodes.owned(2)[0]
+    nodes.log(lost).append(b"a")
+    await nodes[2].consume()
+    nodes.kill(2)
+    outcome = await nodes[1].ack(lost, 0)
+    await nodes.pass_time(1.5)
+    assert outcome == []
+    nodes.groups.expel(2)
+    await nodes.pass_time(0.5)
+    assert outcome == [None]
+    assert nodes.owner(lost) != 2
+
+
+async def test_an_ack_that_finds_no_owner_is_answered_at_its_deadline(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes, long_polling_timeout=3.0)
+    nodes.links.cut(1, 2)
+    outcome = await nodes[1].ack(1, 0)
+    await nodes.pass_time(2.9)
+    assert outcome == []
+    await nodes.pass_time(0.2)
+    assert [str(error) for error in outcome] == ["no connection to node 2"]
+
+
+async def test_an_ack_without_an_answer_says_that_its_outcome_is_unknown(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes, long_polling_timeout=3.0)
+    nodes.links.delay_s = 30.0
+    outcome = await nodes[1].ack(1, 0)
+    await nodes.pass_time(3.2)
+    assert [type(error) for error in outcome] == [DeadlineExceeded]
+
+
+async def test_an_ack_without_a_member_waits_for_its_owner_too(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 1)
+    nodes.log().append(b"a")
+    await nodes[1].consume()
+    nodes.links.cut(1, 2)
+    outcome = await nodes[2].ack(0, 0)
+    await nodes.pass_time(1)
+    assert outcome == []
+    nodes.links.heal()
+    await nodes.pass_time(0.3)
+    assert outcome == [None]
+
+
+async def test_an_ack_whose_answer_is_lost_is_passed_again(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    await nodes[2].consume()
+    nodes.links.lose_answers(1)
+    outcome = await nodes[1].ack(1, 0)
+    await nodes.pass_time(0.1)
+    assert outcome == [None]
+    assert nodes[2].consumers.counters().acked == 1
+
+
+async def test_a_request_goes_on_when_the_time_of_its_ack_is_over(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    nodes.links.cut(1, 2)
+    answers = await nodes[1].consume(ack=(1, 0), deadline=nodes.clock.monotonic() + 1)
+    await nodes.pass_time(0.9)
+    assert (answers.offers, answers.errors) == ([], [])
+    await nodes.pass_time(0.3)
+    assert answers.values == [b"a"]
+
+
+async def test_acks_that_wait_at_the_owner_are_bounded(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 1, channel_buffer_size=2)
+    nodes.log().append(b"a")
+    nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
+    await nodes[1].consume()
+    outcomes = [await nodes[2].ack(0, 0) for _ in range(2)]
+    outcomes.append(await nodes[1].ack(0, 0))
+    assert [type(error) for error in outcomes[2]] == [TooManyRequests]
+    assert outcomes[:2] == [[], []]
+
+
+async def test_acks_that_are_passed_while_too_many_wait_are_refused_by_the_owner(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = make_nodes(3, 1, channel_buffer_size=1)
+    nodes.log().append(b"a")
+    nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
+    await nodes[1].consume()
+    assert await nodes[2].ack(0, 0) == []
+    assert [type(error) for error in await nodes[3].ack(0, 0)] == [TooManyRequests]
+
+
+async def test_a_silent_owner_is_given_up_for_the_next_after_a_second(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    nodes.links.delay_s = 30.0
+    outcome = await nodes[1].ack(1, 0)
+    await nodes.pass_time(0.5)
+    nodes.groups.expel(2)
+    await nodes.pass_time(0.4)
+    assert outcome == []
+    await nodes.pass_time(0.3)
+    assert outcome == [None]
+
+
+async def test_an_answer_about_an_owner_of_the_past_is_of_no_interest(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(1, 2)
+    nodes.log(1).append(b"a")
+    nodes.groups.withheld.add(T1)
+    nodes.groups.owners[T1] = "pixy-b"
+    await nodes.join(1)
+    gate = nodes[1].backend.gates["owner"] = asyncio.Event()
+    outcome = await nodes[1].ack(1, 0)
+    nodes.groups.withheld.clear()
+    nodes.groups.assign("g")
+    await settle()
+    assert outcome == []
+    gate.set()
+    await settle()
+    assert outcome == [None]
+
+
+async def test_an_owner_that_cannot_be_asked_is_named(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    nodes.groups.owners[T1] = "pixy-b"
+    (outcome,) = await nodes[1].ack(1, 0)
+    assert isinstance(outcome, AckElsewhere)
+    assert str(outcome) == "ack not accepted: t/1 of g is consumed by pixy-b; ack it there"
+
+
+async def test_a_draining_owner_still_accepts_passed_acks(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    await nodes[2].consume()
+    drained = asyncio.create_task(nodes[2].consumers.drain(10))
+    await settle()
+    assert not drained.done()
+    assert await nodes[1].ack(1, 0) == [None]
+    await settle()
+    assert drained.done()
+    assert nodes[1].committed(1) == OffsetCommit(1)
+
+
+async def test_a_stopped_owner_refuses(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    await nodes[2].consumers.drain(0)
+    refusal = ask(nodes, 1, 0)
+    await settle()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await refusal
