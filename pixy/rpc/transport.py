@@ -76,7 +76,7 @@ class Transport:
         self._transport.write(output)
 
     def took_writes(self) -> bool:
-        """True when the transport has taken what was just written: one that is closing discards it."""
+        """True when the transport has taken what was just written; one that closes discards it."""
         return not self.eof and not self._transport.is_closing()
 
     def has_client(self) -> bool:

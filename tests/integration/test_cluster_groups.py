@@ -138,7 +138,7 @@ def test_a_balancer_is_between(cluster: Cluster, group: Group, connections: str)
 def test_each_ack_goes_to_another_node_than_its_message(cluster: Cluster, group: Group) -> None:
     group.join(*cluster.nodes)
     values = group.produce(60)
-    got = []
+    got: list[bytes] = []
     addresses = [node.address for node in cluster.nodes]
     with (
         Balancer(addresses) as balancer,
@@ -218,7 +218,7 @@ def partitions_since(consumers: GroupConsumers, since: float) -> set[int]:
 
 
 def first_since(consumers: GroupConsumers, since: float, partition: int) -> float:
-    """When the first message of a partition came after that time."""
+    """Time of the first message of a partition after that time."""
     return next(
         message.at
         for message in consumers.got
@@ -276,9 +276,10 @@ def test_a_node_is_paused_for_longer_than_its_session(cluster: Cluster, group: G
             time.sleep(PAUSE_S)
             fresh = group.produce_at(others, 30, "fresh-")
             paused.resume()
-            got = [message for each in waiting if (message := each.result()) is not None]
+            answers = [each.result() for each in waiting]
     finally:
         paused.resume()
+    got = [message for message in answers if message is not None]
     assert {message.value for message in got} <= set(fresh)
     with group.consumers(paused) as consumers:
         until_blocking(lambda: paused in group.at(paused).owners(cluster).values(), cluster.logs)
