@@ -2,7 +2,7 @@
 
 from pixy.cluster.cluster_options import ClusterOptions
 from pixy.cluster.coordinator import Coordinator, Member
-from pixy.cluster.entry_offsets import misplaced_batch, published_records
+from pixy.cluster.entry_offsets import misplaced_batch, published_records, takes_publication
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, Claim, GroupsState
 from pixy.cluster.lost_majority import LossReport, LostMajority, SurvivingGroup
@@ -14,6 +14,7 @@ from pixy.cluster.publisher import Publisher, staged_error
 from pixy.cluster.raft_group import replicas_in_sync
 from pixy.cluster.replica import PartitionReplica, StateReplica
 from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
+from pixy.cluster.sideloading import pieces_of
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.cluster.state_group_recovery import check_journal_reaches, check_reset
 from pixy.cluster.status import (
@@ -65,6 +66,7 @@ __all__ = [
     "decode_status",
     "encode_status",
     "misplaced_batch",
+    "pieces_of",
     "problems",
     "published_records",
     "reasons_to_keep",
@@ -72,5 +74,6 @@ __all__ = [
     "safe_to_stop",
     "split_checkpoint",
     "staged_error",
+    "takes_publication",
     "unsynced_logs_max",
 ]

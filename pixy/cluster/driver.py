@@ -228,7 +228,7 @@ class Driver:
         A record batch waits until there is room, or another node leads, and others wait behind it.
 
         Returns:
-            False if this node does not lead; the other one tries again.
+            False if this node does not lead, or lacks the entry's data; the other one tries again.
         """
         if not group.leads:
             return False
@@ -240,6 +240,9 @@ class Driver:
             return True
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.NEW:
+            sideloads = self._hooks.sideloads
+            if sideloads is not None and not sideloads.may_propose(group, kind, payload):
+                return False
             group.tail_ids = {*group.tail_ids, proposal}
             self._append(group, kind, group.stamp(kind, bytearray(payload), group.term), proposal)
             self.drive(group)
@@ -531,6 +534,8 @@ class Driver:
         wanted, storage.wanted = storage.wanted, None
         if node is None or wanted is None:
             return
+        if entries is not None and self._hooks.sideloads is not None:
+            entries = self._hooks.sideloads.servable(group, entries) or None
         if entries is None:
             storage.compact(min(wanted[1] - 1, group.applied_index))
         storage.load(entries)
@@ -561,7 +566,7 @@ class Driver:
         group = self.groups.get(raft_group)
         if group is None or self._stopped:
             return
-        if message.type is MessageType.APP and message.entries and not self._takes_appends(group):
+        if message.type is MessageType.APP and message.entries and not self._takes_append(group, message):
             return
         try:
             (group.node or self.open(group)).step(message)
@@ -569,5 +574,8 @@ class Driver:
             return
         self.drive(group)
 
-    def _takes_appends(self, group: RaftGroup) -> bool:
-        return group.raft_group < FIRST_PARTITION_GROUP or self._hooks.keeps_up()
+    def _takes_append(self, group: RaftGroup, message: Message) -> bool:
+        if group.raft_group < FIRST_PARTITION_GROUP:
+            return True
+        sideloads = self._hooks.sideloads
+        return self._hooks.keeps_up() and (sideloads is None or sideloads.admits(group, message))

@@ -6,6 +6,7 @@
     applied already               the kept result
     in the unapplied tail         the result once it is applied
     new                           appended as soon as there is room; the result once it is applied
+    of data that is not here      UNAVAILABLE; the data is being fetched
     outdated                      refused: nobody waits for it
 
 When this node stops leading in the meantime the answer is `not_leader`: the entry may yet come
@@ -27,7 +28,9 @@ from pixy.storage import EntryType
 
 __all__ = ["ProposeAnswers"]
 
-_KINDS = frozenset({EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES})
+_KINDS = frozenset(
+    {EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES, EntryType.STAGED_PIECE, EntryType.COMMAND}
+)
 
 
 class ProposeAnswers:
@@ -70,14 +73,16 @@ class ProposeAnswers:
         self, group: RaftGroup, kind: EntryType, payload: bytes, proposal: ProposalId
     ) -> int | PixyError | LeadershipLost:
         if not group.leads:
+            # A group with this node alone has no leader before something is asked of it.
+            self._driver.seek_leader(group)
             return LeadershipLost()
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.OUTDATED:
             return FailedPrecondition(f"{proposal} is outdated")
         if isinstance(known, (int, PixyError)):
             return known
-        if known is Novelty.NEW:
-            self._driver.propose_for(group, kind, payload, proposal)
+        if known is Novelty.NEW and not self._driver.propose_for(group, kind, payload, proposal):
+            return Unavailable(f"node {self._driver.node_id} lacks the data of the entry; try again")
         # Another attempt may wait for the same result.
         result = asyncio.shield(self._driver.watched.watch(group.raft_group, proposal))
         outcome: int | PixyError | LeadershipLost = await result

@@ -8,6 +8,7 @@
     a node is new, has another address, or   connections are opened or closed
     has left
     a publication                            it is rolled forward
+    stages are published, or gone            their files may go
     offsets in deleted topics are forgotten  they are removed, some at a time
     the checkpoint of a leader               the differences between metadata and what the
                                              partitions were told
@@ -30,10 +31,9 @@ from pixy.cluster.node_log import NodeLog
 from pixy.cluster.node_options import NodeObserver
 from pixy.cluster.node_peers import NodePeers
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.publisher import Publisher
 from pixy.cluster.remote_proposals import RemoteProposals
 from pixy.cluster.replica import StateReplica
-from pixy.cluster.sinks import Publication
+from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
 from pixy.errors import UnknownPartition
 from pixy.raft import Entry
@@ -59,7 +59,7 @@ class StateReactions:
         peers, remote: the other nodes, and proposals to them; None without peers.
     """
 
-    _publisher: Publisher
+    _staging: StagingRouter
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class StateReactions:
         self._nodes_are_current = False
         self._begun = False
 
-    def begin(self, publisher: Publisher) -> None:
+    def begin(self, staging: StagingRouter) -> None:
         """React from here on, and to what the state groups have: they are restored."""
-        self._publisher = publisher
+        self._staging = staging
         self._begun = True
         self._look_at_topics()
 
@@ -108,8 +108,8 @@ class StateReactions:
         elif isinstance(result, LeftNode):
             for topic in result.topics:
                 self._topic_changed(topic)
-        elif isinstance(result, Publication):
-            self._publisher.committed(result)
+        elif replica.machine is self._state_groups.sinks:
+            self._staging.applied(result)
         elif isinstance(result, Forgotten):
             run_in_steps(result.state.sweep())
         self._log.checkpoints.applied(replica)
@@ -122,6 +122,8 @@ class StateReactions:
         if replica is self._state_groups.metadata_replica:
             self._look_at_topics()
             self._nodes_changed()
+        elif replica is self._state_groups.sinks_replica:
+            self._staging.restored()
         self._state_groups.sweep()
 
     # --- nodes ------------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class StateReactions:
 
     def _topic_deleted(self, topic: Topic) -> None:
         self._partitions.drop_topic(topic, self._log.retention.maybe_remove)
-        self._publisher.topic_deleted(topic.topic_id)
+        self._staging.topic_deleted(topic.topic_id)
         if self._remote is not None:
             self._remote.removed(topic.raft_groups, UnknownPartition(f"topic {topic.name} was deleted"))
         self._loop.call_soon(self._observer().topic_deleted, topic.name)

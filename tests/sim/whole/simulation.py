@@ -24,7 +24,7 @@ from tests.sim.whole.swarm import Focus
 from tests.sim.whole.trouble import Trouble
 from tests.sim.whole.verdict import Verdict
 
-__all__ = ["PATIENCE_S", "Outcome", "Simulation"]
+__all__ = ["PATIENCE_S", "Outcome", "Simulation", "close_loop"]
 
 PATIENCE_S = 60.0
 """Virtual time within which a healed cluster answers everything and all nodes are equal."""
@@ -88,7 +88,7 @@ class Simulation:
             raise ClusterFailure(f"{type(error).__name__}: {error}") from error
         finally:
             with capture_logs():
-                _close(loop)
+                close_loop(loop)
         scene = cluster.scene
         told = Counter(f"log: {line['event']}" for line in logs)
         return Outcome(self.seed, scene.counts + told, scene.trace_hash)
@@ -207,7 +207,7 @@ class Simulation:
         return ""
 
 
-def _close(loop: LivesLoop) -> None:
+def close_loop(loop: LivesLoop) -> None:
     """Close a loop on which tasks have not ended, without running any of their clean-up."""
     loop.set_exception_handler(lambda *_: None)
     tasks: list[asyncio.Task[Any]] = [*asyncio.all_tasks(loop), *loop.dead_tasks]
