@@ -48,7 +48,7 @@ def counting(counts: Counter[str]) -> Iterator[None]:
             (Driver, "propose_for", _propose_for),
             (Driver, "loaded", _loaded),
             (Driver, "_has_room", _has_room),
-            (Driver, "_takes_appends", _takes_appends),
+            (Driver, "_takes_append", _takes_appends),
             (Driver, "_apply_conf_change", _apply_conf_change),
             (Proposals, "_retry", _retry),
             (Proposals, "_repeated", _repeated),
@@ -126,7 +126,7 @@ def _has_room(method: Method, counts: Counter[str]) -> Method:
     return has_room
 
 
-def _takes_appends(method: Method, counts: Counter[str]) -> Method:
+def _takes_append(method: Method, counts: Counter[str]) -> Method:
     def takes_appends(self: Driver, group: RaftGroup) -> Any:
         takes = method(self, group)
         counts[Rare.KEPT_BACK] += not takes
