@@ -129,8 +129,10 @@ class Operator:
         self._scene.note(f"{machine.number} has an empty disk")
 
     def put_back(self, machine: Machine, disk: SimulatedDisk, durable: DurableJournal | None) -> None:
-        """A machine gets an older copy of its disk."""
-        if self._scene.healed:
+        """A machine gets an older copy of its disk, while the nodes reach each other: those that have
+        not heard of its newest flushes would take it for what it was, and might be a majority with it.
+        """
+        if self._scene.healed or not self._all_reached():
             return
         machine.end(power=True)
         machine.put_back(disk, durable)
@@ -159,8 +161,7 @@ class Operator:
         """Start a copy of a machine's disk on another one, while the nodes reach each other: those
         that do not reach the first one would take the copy for it, and might be a majority with it.
         """
-        network = self._cluster.network
-        if self._scene.healed or network.has_cuts:
+        if self._scene.healed or not self._all_reached():
             return
         number = max(self._cluster.machines) + 1
         copy = self._cluster.add(number)
@@ -168,7 +169,7 @@ class Operator:
         copy.suspect = True
         self._cluster.switch_on(copy)
         end = partial(self._end_twin, copy, machine)
-        network.on_cut.append(end)
+        self._cluster.network.on_cut.append(end)
         self._scene.loop.outside(_ADMITTED_S, end)
 
     def _end_twin(self, copy: Machine, machine: Machine) -> None:
@@ -179,6 +180,10 @@ class Operator:
         copy.retired = True
         copy.end(power=True)
         self.look_after(machine)
+
+    def _all_reached(self) -> bool:
+        machines = (each for each in self._cluster.machines.values() if not each.retired)
+        return not self._cluster.network.has_cuts and all(each.ready for each in machines)
 
     # --- calls ------------------------------------------------------------------------------------
 
