@@ -110,11 +110,11 @@ def test_topics_with_any_number_of_replicas_take_stages_at_every_node(tmp_path: 
         await cluster[1].backend.create_topic("two", 3, {"replication": "2"})
         for node in cluster.nodes.values():
             values = {
-                TopicPartition(topic, each): [b"%d" % node.id]
+                TopicPartition(topic, each): [b"%d" % node.number]
                 for topic in ("topic", "two")
                 for each in range(3)
             }
-            await publish_values(node.backend, 1, values, f"sink-{node.id}")
+            await publish_values(node.backend, 1, values, f"sink-{node.number}")
         for node in cluster.nodes.values():
             for topic in ("topic", "two"):
                 for number in range(3):
