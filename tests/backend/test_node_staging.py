@@ -1,6 +1,7 @@
 """Staged writes in a cluster of several nodes."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ def pieces_on(node: ClusterNode) -> list[str]:
     """Names of the files with pieces of stages."""
     directory = node.cluster.directory / str(node.number) / "pieces"
     return sorted(path.stem.lstrip("0") for path in directory.iterdir()) if directory.exists() else []
+
+
+async def pass_hours(nodes: Sequence[ClusterNode], hours: int) -> None:
+    """Advance the time of nodes, until all of them know of it."""
+    for node in nodes:
+        node.clock.advance(hours * 3600)
+    await asyncio.sleep(1)
 
 
 async def all_values(cluster: NodeCluster, partitions: int = 3) -> list[list[bytes]]:
@@ -191,6 +199,53 @@ def test_stages_of_idle_sinks_expire_once_whoever_leads(tmp_path: Path) -> None:
             table = node.node.state_groups.sinks.table
             assert [stage.name.sink_id for stage in table.stages.values()] == ["alive"]
             assert pieces_on(node) == ["2"]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_stages_expire_by_the_decision_of_the_leader_alone(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes = list(cluster.nodes.values())
+        await nodes[0].backend.create_topic("topic", 1)
+        await stage_values(nodes[0].backend, "sink", "stage", {TOPIC: [b"a"]})
+        await pass_hours(nodes, 25)
+        leader = next(node for node in nodes if node.node.state_groups.sinks_replica.group.leads)
+        for node in nodes:
+            if node is not leader:
+                node.node.staging.expire()
+        await asyncio.sleep(1)
+        assert [pieces_on(node) for node in nodes] == [["1"]] * 3
+        leader.node.staging.expire()
+        await until(lambda: [pieces_on(node) for node in nodes] == [[]] * 3)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_the_next_leader_lets_stages_expire_and_a_node_that_was_away_removes_them(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes = list(cluster.nodes.values())
+        groups = {node: node.node.state_groups.sinks_replica.group for node in nodes}
+        await nodes[0].backend.create_topic("topic", 1)
+        for stage in ("old", "new"):
+            await stage_values(nodes[0].backend, stage, stage, {TOPIC: [b"a"]})
+        leader = next(node for node in nodes if groups[node].leads)
+        others = [node for node in nodes if node is not leader]
+        await leader.kill()
+        await until(lambda: any(groups[node].leads for node in others))
+        await pass_hours(others, 20)
+        await others[0].backend.discard("new", [])
+        await pass_hours(others, 5)
+        for node in others:
+            node.node.staging.expire()
+        await until(lambda: [pieces_on(node) for node in others] == [["2"]] * 2)
+        assert pieces_on(leader) == ["1", "2"]
+        await leader.start()
+        await until(lambda: pieces_on(leader) == ["2"])
+        for node in nodes:
+            with pytest.raises(FailedPrecondition, match="stage old of sink old does not exist"):
+                await node.backend.publish("old", 1, "query", ["old"])
+        assert (await leader.backend.publish("new", 1, "query", ["new"])).published
+        assert await all_values(cluster, 1) == [[b"a"]]
 
     run_cluster(scenario, tmp_path)
 

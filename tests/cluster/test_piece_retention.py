@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pixy.backend import TopicPartition
-from pixy.inspect import ReadOnlyDisk, Verdict, check_node
+from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import piece_of, publish_values, stage_values
 from tests.fakes.waiting import until
@@ -148,3 +148,49 @@ def test_a_check_reports_pieces_that_a_publication_lacks(tmp_path: Path) -> None
         "topic-0",
         "publication 1 needs 1 pieces that are missing or damaged: not ready",
     )
+
+
+def test_a_dump_shows_pieces_of_stages_where_they_are_and_which_entries_name_them(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await start(cluster, 1 << 20)
+        await publish_values(cluster[1].backend, 1, {TOPIC: [b"a", b"b"], OTHER: [b"c"]})
+        await stage_values(cluster[2].backend, "sink", "sealed", {TOPIC: [b"d"]})
+        for node in cluster.nodes.values():
+            await node.kill()
+
+    run_cluster(scenario, tmp_path, starts=False)
+    for number in (1, 2, 3):
+        lines = list(dump(ReadOnlyDisk(), tmp_path / str(number), records=True))
+        assert [line for line in lines if line.what == "damage"] == []
+        assert [line.fields["stage"] for line in lines if line.what == "pieces"] == [1, 2]
+        pieces = [line.fields for line in lines if line.what == "piece"]
+        assert [each["records"] for each in pieces] == [2, 1, 1]
+        named = {
+            (piece["stage_number"], line.fields["raft_group"], piece["crc"])
+            for line in lines
+            if line.what == "entry" and (piece := line.fields.get("staged_piece"))
+        }
+        assert {(each["raft_group"], each["crc"]) for each in pieces} == {each[1:] for each in named}
+        at = next(place for place, line in enumerate(lines) if line.what == "pieces")
+        values = [line.fields["value"] for line in lines[at:] if line.what == "record"]
+        assert values[:4] == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_dump_of_damaged_pieces_ends_with_the_reason(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await start(cluster, 1 << 20)
+        await stage_values(cluster[1].backend, "sink", "sealed", {TOPIC: [b"a"]})
+
+    run_cluster(scenario, tmp_path, starts=False)
+    (path,) = (tmp_path / "1" / "pieces").iterdir()
+    whole = path.read_bytes()
+    damages = {
+        "piece 0 at byte ": whole[:-1] + bytes([whole[-1] ^ 1]),
+        "no pieces from byte ": whole + b"behind",
+        "no valid header": b"x" + whole[1:],
+    }
+    for reason, content in damages.items():
+        path.write_bytes(content)
+        *_, last = dump(ReadOnlyDisk(), path)
+        assert last.what == "damage"
+        assert last.fields["reason"].startswith(reason), last
