@@ -1,5 +1,6 @@
-"""Nodes of a cluster are killed with SIGKILL while sinks stage and publish at any of them; every
-epoch is published completely and once, in order, and no stage is ever lost.
+"""Nodes of a cluster are killed with SIGKILL, one of them or all together, while sinks stage and
+publish at any of them; every epoch is published completely and once, in order, and no stage is ever
+lost.
 
 Each call goes to another node, and is repeated at the next one until it is answered.
 
@@ -9,6 +10,7 @@ PIXY_CRASH_SEED repeats the random choices of a run; timing depends on the machi
 import asyncio
 import os
 import random
+import signal
 from collections import Counter
 from itertools import count
 from pathlib import Path
@@ -88,8 +90,16 @@ class ClusterLog:
 
 async def kill_and_start(cluster: Cluster, nodes: list[ClusterNode]) -> None:
     for node in nodes:
+        node.signal(signal.SIGKILL)
+    for node in nodes:
         node.kill()
     await asyncio.to_thread(cluster.start, *(node.number for node in nodes))
+
+
+async def leader_of_nothing(cluster: Cluster) -> ClusterNode:
+    """A node that leads neither `sinks` nor the first partition, as far as there is one."""
+    leaders = [await asyncio.to_thread(cluster.leader, name) for name in ("sinks", "t-0")]
+    return next(node for node in cluster.nodes if node not in leaders)
 
 
 async def test_every_epoch_is_published_once_whichever_node_dies(tmp_path: Path) -> None:
@@ -109,8 +119,14 @@ async def test_every_epoch_is_published_once_whichever_node_dies(tmp_path: Path)
                 await log.wait_in_flight(victim, what)
                 await kill_and_start(cluster, [victim])
                 assert not any(task.done() for task in running), [task for task in running if task.done()]
-        await log.wait_in_flight(cluster[2], "Publish")
-        await kill_and_start(cluster, cluster.nodes)
+        for what in ("Stage", "Publish"):
+            victim = await leader_of_nothing(cluster)
+            await log.wait_in_flight(victim, what)
+            await kill_and_start(cluster, [victim])
+        for node, what in zip(cluster.nodes, ("Stage", "Publish", "Publish"), strict=True):
+            await log.wait_in_flight(node, what)
+            await kill_and_start(cluster, cluster.nodes)
+            assert not any(task.done() for task in running), [task for task in running if task.done()]
         epochs = [sink.epoch for sink in sinks]
         await until(lambda: all(sink.epoch > before + 1 for sink, before in zip(sinks, epochs, strict=True)))
         for task in running:

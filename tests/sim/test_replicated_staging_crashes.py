@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -70,6 +71,19 @@ SWARM = Swarm(
 Ask = Callable[[EmbeddedBackend], Awaitable[Any]]
 
 
+class Step(Enum):
+    """Steps of the stage, as the nodes that go on know them."""
+
+    NOTHING = "there is no stage"
+    OPEN = "it is open"
+    FIRST_PIECE = "it has one piece"
+    PIECES = "it has both pieces"
+    SEALED = "it is sealed"
+    PUBLISHED = "the publication is committed, and in no partition"
+    ROLLED_FORWARD = "the publication is in some or all replicas"
+    FINISHED = "the publication is finished"
+
+
 @dataclass
 class Try:
     """One attempt.
@@ -80,6 +94,7 @@ class Try:
         at, phase: operation of its disk at which it does, counted from the first piece.
         all_end: all others lose their power at that moment.
         reached: the operation was reached.
+        step: how far the others were at that moment.
     """
 
     seed: int
@@ -88,6 +103,7 @@ class Try:
     phase: str
     all_end: bool
     reached: bool = False
+    step: Step | None = None
     _scene: Scene = field(init=False, repr=False)
     _machines: list[Machine] = field(init=False, repr=False)
     _calls: Calls = field(init=False, repr=False)
@@ -122,10 +138,26 @@ class Try:
         self._network.ended(machine.host, life, power=power)
         self._calls.ended(life)
         if machine.number == self.victim and not self.reached and machine.disk.die_at:
-            self.reached = True
+            self.reached, self.step = True, self._step()
             for other in self._machines if self.all_end else ():
                 self._scene.loop.outside(0, partial(other.end, power=True))
         self._scene.loop.outside(0.5, self._start, machine)
+
+    def _step(self) -> Step:
+        others = [each for each in self._machines if each.number != self.victim]
+        nodes = [machine.node for machine in others if machine.node is not None]
+        states = [node.state_groups.sinks for node in nodes]
+        if any(state.publications for state in states):
+            replicas = [node.partition(partition) for node in nodes for partition in PARTITIONS]
+            rolled = any(replica is not None and replica.publication for replica in replicas)
+            return Step.ROLLED_FORWARD if rolled else Step.PUBLISHED
+        if any(state.sinks for state in states):
+            return Step.FINISHED
+        stages = [stage for state in states for stage in state.table.stages.values()]
+        if any(stage.seal is not None for stage in stages):
+            return Step.SEALED
+        pieces = max((len(stage.pieces) for stage in stages), default=-1)
+        return {-1: Step.NOTHING, 0: Step.OPEN, 1: Step.FIRST_PIECE, 2: Step.PIECES}[pieces]
 
     def _start(self, machine: Machine) -> None:
         self._network.turn_on(machine.host)
@@ -279,10 +311,12 @@ def test_a_publication_is_complete_and_once_when_a_node_ends(victim: int, all_en
 def test_a_publication_is_complete_and_once_wherever_a_node_ends(
     victim: int, all_end: bool, phase: str
 ) -> None:
-    reached = 0
+    reached, steps = 0, set()
     for at in range(1, OPERATIONS):
         each = attempt(Try(at, victim, at, phase, all_end))
         reached = max(reached, at * each.reached)
+        steps.add(each.step)
         if at > reached + 5:
             break  # the client has done everything before
     assert MOST_OPERATIONS <= reached < OPERATIONS - 5, f"{reached} operations were tried"
+    assert steps >= set(Step), set(Step) - steps
