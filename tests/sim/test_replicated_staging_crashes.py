@@ -42,9 +42,11 @@ EXPECTED = [[BEFORE, *(value for piece in PIECES for value in piece[partition])]
 PHASES = ("before", "middle", "after")
 PATIENCE_S = 6.0
 LONGEST_S = 120.0
+AFTER_S = 2.0
+"""Time after the answer within which the node may still end: the others finish the publication."""
 OPERATIONS = 100
-"""More operations than a node has from the first piece to the end of the publication."""
-MOST_OPERATIONS = 45
+"""More operations than a node has from the first piece to what follows the publication."""
+MOST_OPERATIONS = 60
 """Operations that every node has in every run."""
 STRIDE = 6
 
@@ -203,6 +205,7 @@ class Try:
         victim = self._machines[self.victim - 1]
         victim.disk.die_at, victim.disk.die_phase = victim.disk.operations + self.at, self.phase
         await self._write()
+        await asyncio.sleep(AFTER_S)
         victim.disk.die_at = 0
         await self._settle(EXPECTED)
         await self._ask("append", partial(_append, PARTITIONS[0], BEHIND))
