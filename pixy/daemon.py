@@ -173,23 +173,24 @@ class Daemon:
         return addresses
 
     async def _start_peers(self) -> None:
-        """Listen for the other nodes of embedded clusters.
+        """Listen for the other nodes of embedded clusters, and other pixies in front of Kafka.
 
         A node without a join list does without them where the address is taken: several lone nodes
         may run on one machine with nothing configured.
         """
         config, cluster = self._config, self._config.cluster
-        if not config.peer_addr or all(each.kind != "embedded" for each in config.proxies.values()):
+        kinds = {"embedded", "kafka"} if config.peers else {"embedded"}
+        clusters = {name: each for name, each in config.proxies.items() if each.kind in kinds}
+        if not config.peer_addr or not clusters:
             return
-        embedded = {name: each for name, each in config.proxies.items() if each.kind == "embedded"}
         # A call or message has a record batch at most, and the entries of a replica some of them.
-        largest = max(each.producer.max_message_bytes for each in embedded.values())
+        largest = max(each.producer.max_message_bytes for each in clusters.values())
         tls = cluster.tls
         certificates = PeerCertificates(tls.cert_file, tls.key_file, tls.ca_file) if tls.cert_file else None
         defaults = PeerOptions()
         options = PeerOptions(
             Address.parse(config.peer_addr),
-            clusters=frozenset(embedded),
+            clusters=frozenset(clusters),
             main_bytes_max=max(defaults.main_bytes_max, 4 * largest),
             bulk_bytes_max=max(defaults.bulk_bytes_max, 4 * largest),
             secret=read_secret(cluster.secret_file) if cluster.secret_file else b"",
@@ -200,7 +201,7 @@ class Daemon:
             self._peer_address = str(await peers.start())
         except StartError as error:
             await peers.stop()
-            if cluster.join:
+            if cluster.join or config.peers:
                 raise
             log.warning(f"{error}; this node is alone, and no other can join it")
             return
@@ -324,14 +325,28 @@ class Daemon:
 
     def _kafka_backend(self, name: str, config: ProxyConfig) -> Backend:
         # Late: a daemon with embedded clusters only does without Kafka's client.
-        from pixy.backend.kafka import KafkaBackend, KafkaOptions, StagingPlace
+        from pixy.backend.kafka import KafkaBackend, KafkaOptions, NeighbourOptions, Neighbours, StagingPlace
 
         directory = Path(self._config.data_dir) / name / "kafka"
+        client_id = effective_client_id(config.client_id)
+        neighbours = None
+        if self._config.peers and self._peers is not None:
+            options = NeighbourOptions(
+                name,
+                peers=tuple(Address.parse(each.lower()) for each in self._config.peers),
+                address=Address.parse((self._config.advertised.peer or self._peer_address).lower()),
+                client_id=client_id,
+                started_ms=self._clock.wall_ms(),
+                process=os.urandom(8),
+                version=__version__,
+            )
+            neighbours = Neighbours(options, self._peers.channel)
         return KafkaBackend(
-            KafkaOptions.from_config(config, effective_client_id(config.client_id)),
+            KafkaOptions.from_config(config, client_id),
             StagingPlace(RealDisk(), directory, ThreadWorker, self._clock, config.staging),
             self._faults.note,
             on_storage_fault=self.on_fault,
+            neighbours=neighbours,
         )
 
     def _embedded_backend(self, name: str, config: ProxyConfig) -> Backend:

@@ -3,7 +3,7 @@
 Pure, as `checks`, which reports what is found here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pixy.config.addresses import is_every_interface, is_loopback, split_address
@@ -26,18 +26,21 @@ def find_contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _tls(config)
     if not unusable:
         yield from _own_address(config)
-        yield from _join_list(config)
+        yield from _node_list(config, "cluster.join", config.cluster.join)
+        yield from _node_list(config, "peers", config.peers)
         yield from _unprotected(config)
 
 
 def find_dangers(config: Config) -> Iterator[str]:
     """Warnings about settings that work and are dangerous."""
-    join = config.cluster.join
-    if all(proxy.kind != "embedded" for proxy in config.proxies.values()):
-        if join:
-            yield "cluster.join has no effect: no entry under proxies is an embedded cluster"
+    join, kinds = config.cluster.join, {proxy.kind for proxy in config.proxies.values()}
+    if join and "embedded" not in kinds:
+        yield "cluster.join has no effect: no entry under proxies is an embedded cluster"
+    if config.peers and "kafka" not in kinds:
+        yield "peers has no effect: no entry under proxies is a Kafka cluster"
+    if "embedded" not in kinds and not config.peers:
         return
-    if len(join) == 2:
+    if len(join) == 2 and "embedded" in kinds:
         yield (
             "cluster.join names two nodes: both have to confirm each write, so the loss of either one stops all "
             "writes. Name three, or run one node alone"
@@ -59,10 +62,11 @@ def _unusable_addresses(config: Config) -> Iterator[Contradiction]:
         if address and not _can_be_dialled(address):
             message = f'advertised.{option} is "{address}"; expected host:port that others can connect to'
             yield Contradiction(message, (f"advertised.{option}",))
-    for address in config.cluster.join:
-        if not _can_be_dialled(address):
-            message = f'cluster.join has "{address}"; expected host:port of a node, such as 10.0.0.1:19094'
-            yield Contradiction(message, ("cluster.join",))
+    for option, addresses in (("cluster.join", config.cluster.join), ("peers", config.peers)):
+        for address in addresses:
+            if not _can_be_dialled(address):
+                message = f'{option} has "{address}"; expected host:port of a node, such as 10.0.0.1:19094'
+                yield Contradiction(message, (option,))
 
 
 def _can_be_dialled(address: str) -> bool:
@@ -81,25 +85,25 @@ def _own_address(config: Config) -> Iterator[Contradiction]:
         yield Contradiction(message, ("peer_addr",))
 
 
-def _join_list(config: Config) -> Iterator[Contradiction]:
-    join = config.cluster.join
-    if not join:
+def _node_list(config: Config, name: str, addresses: Sequence[str]) -> Iterator[Contradiction]:
+    """Contradictions of a list of nodes, which has to name this one."""
+    if not addresses:
         return
     if not config.peer_addr:
-        yield Contradiction("cluster.join needs peer_addr, which is empty", ("peer_addr", "cluster.join"))
+        yield Contradiction(f"{name} needs peer_addr, which is empty", ("peer_addr", name))
         return
-    nodes = [_node(address) for address in join]
-    repeated = [address for at, address in enumerate(join) if nodes[at] in nodes[:at]]
+    nodes = [_node(address) for address in addresses]
+    repeated = [address for at, address in enumerate(addresses) if nodes[at] in nodes[:at]]
     if repeated:
-        yield Contradiction(f"cluster.join has {repeated[0]} more than once", ("cluster.join",))
+        yield Contradiction(f"{name} has {repeated[0]} more than once", (name,))
     option = "advertised.peer" if config.advertised.peer else "peer_addr"
     own = config.advertised.peer or config.peer_addr
     if not is_every_interface(own) and _node(own) not in nodes:
         message = (
-            f"cluster.join does not name this node, which is {own} by {option}: add it, on all nodes, or set "
-            f"advertised.peer to the address in the list that is this node's ({', '.join(join)})"
+            f"{name} does not name this node, which is {own} by {option}: add it, on all nodes, or set "
+            f"advertised.peer to the address in the list that is this node's ({', '.join(addresses)})"
         )
-        yield Contradiction(message, ("cluster.join", option))
+        yield Contradiction(message, (name, option))
 
 
 def _node(address: str) -> tuple[str, int]:
@@ -133,5 +137,6 @@ def _beyond_loopback(config: Config) -> list[tuple[str, str]]:
         ("peer_addr", config.peer_addr),
         ("advertised.peer", config.advertised.peer if config.peer_addr else ""),
         *(("cluster.join", address) for address in config.cluster.join),
+        *(("peers", address) for address in config.peers),
     ]
     return [(option, address) for option, address in named if address and not is_loopback(address)]

@@ -176,8 +176,8 @@ def _text(default: str, doc: str, *, effect: tuple[str, ...] = EVERY_KIND, secre
     return _option(default, Option(ValueType.TEXT, doc, effect=effect, secret=secret))
 
 
-def _texts(default: tuple[str, ...], doc: str) -> tuple[str, ...]:
-    return _option(default, Option(ValueType.TEXTS, doc))
+def _texts(default: tuple[str, ...], doc: str, *, effect: tuple[str, ...] = EVERY_KIND) -> tuple[str, ...]:
+    return _option(default, Option(ValueType.TEXTS, doc, effect=effect))
 
 
 def _choice(default: str, choices: tuple[str, ...], doc: str, *, effect: tuple[str, ...] = EVERY_KIND) -> str:
@@ -881,9 +881,16 @@ class Config:
     )
     peer_addr: str = _text(
         "127.0.0.1:19094",
-        "Address and port for the other nodes of embedded clusters. Port 0 picks a free port; "
-        "empty: the node is alone, and no other can join it; one that has others does not start.",
-        effect=EMBEDDED_ONLY,
+        "Address and port for the other nodes of embedded clusters, and for other pixies in front of "
+        "the same Kafka clusters. Port 0 picks a free port; empty: the node is alone, and no other "
+        "can join it; one that has others does not start.",
+    )
+    peers: tuple[str, ...] = _texts(
+        (),
+        "Peer addresses of all pixies in front of the same Kafka clusters, this one among them; the "
+        "same on all of them, in any order. They pass acks and messages on to each other, so a client "
+        "may use any of them for each call. Empty: each pixy acks only what it has offered.",
+        effect=KAFKA_ONLY,
     )
     data_dir: str = _text(
         "./pixy-data", "Directory of the embedded clusters; each has a subdirectory of its name."
@@ -897,7 +904,6 @@ class Config:
         AdvertisedConfig,
         AdvertisedConfig,
         "Addresses of this node as others reach it, where they differ from those that it listens on.",
-        effect=EMBEDDED_ONLY,
     )
     cluster: ClusterConfig = _section(
         ClusterConfig,

@@ -1,14 +1,22 @@
-"""Calls of other processes of the same consumer groups: acks, resets and offers.
+"""Calls of other processes of the same consumer groups: acks, offsets that are set, and offers.
 
 They are answered by what is here: a call is never passed on.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.subscription import Subscription
-from pixy.errors import FailedPrecondition, OwnedElsewhere
-from pixy.proto.consumer_calls_pb2 import ConsumerCall, OffersRequest, PassedAck, Reset, Settled
+from pixy.errors import FailedPrecondition, OwnedElsewhere, UnknownPartition
+from pixy.proto.consumer_calls_pb2 import (
+    ConsumerCall,
+    OffersRequest,
+    PassedAck,
+    Reset,
+    SetOffsets,
+    Settled,
+)
+from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 
 __all__ = ["ConsumerCalls"]
 
@@ -20,6 +28,7 @@ class ConsumerCalls:
         check_serving: raises `ShuttingDown` or `ServiceDisabled`.
         group: finds a consumer group that this process takes part in.
         subscription: finds a subscription by group and topic.
+        offset_ranges: see `Backend`.
     """
 
     def __init__(
@@ -27,10 +36,12 @@ class ConsumerCalls:
         check_serving: Callable[[], None],
         group: Callable[[str], ConsumerGroup | None],
         subscription: Callable[[str, str], Subscription | None],
+        offset_ranges: Callable[[str], Awaitable[Mapping[int, OffsetRange]]],
     ) -> None:
         self._check_serving = check_serving
         self._group = group
         self._subscription = subscription
+        self._offset_ranges = offset_ranges
 
     async def answer(self, node_id: int, request: bytes) -> bytes:
         """Answer a call of a node: a serialized `ConsumerCall`."""
@@ -46,12 +57,28 @@ class ConsumerCalls:
                 return found.SerializeToString()
             case "settled":
                 self._found(call.settled).lender.settle(node_id, call.settled)
+            case "set_offsets":
+                await self._set_offsets(call.set_offsets)
             case _:
                 raise FailedPrecondition("a call of consumer groups that this release does not know")
         return b""
 
     async def _ack(self, ack: PassedAck) -> None:
         await self._found(ack).acks.ack_passed(ack.partition, ack.offset, ack.only_if_offered)
+
+    async def _set_offsets(self, call: SetOffsets) -> None:
+        group = self._group(call.group)
+        if group is None:
+            raise OwnedElsewhere(f"{call.group} is not consumed by this node")
+        offsets = {
+            TopicPartition(call.topic, each.partition): OffsetCommit(each.offset, each.metadata)
+            for each in call.partitions
+        }
+        ranges = await self._offset_ranges(call.topic)
+        gone = [partition for _, partition in offsets if partition not in ranges]
+        if gone:
+            raise UnknownPartition(f"unknown partition {gone[0]} of topic {call.topic}")
+        await group.set_offsets(offsets, ranges, passed=True)
 
     async def _reset(self, reset: Reset) -> None:
         group = self._group(reset.group)

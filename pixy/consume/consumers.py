@@ -111,6 +111,7 @@ class Consumers:
             self._check_serving_nodes,
             self._groups.get,
             lambda group, topic: self._subscriptions.get((group, topic)),
+            backend.offset_ranges,
         )
         backend.serve_nodes(calls.answer)
 

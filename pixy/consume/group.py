@@ -42,10 +42,15 @@ from pixy.consume.revocations import Revocations
 from pixy.consume.subscription import Subscription
 from pixy.errors import OffsetsSet, OwnedElsewhere, PixyError, Unavailable
 from pixy.futures import reject, resolve
+from pixy.proto.consumer_calls_pb2 import ConsumerCall, SetOffsets
 from pixy.retries import Backoff
 
 __all__ = ["ConsumerGroup"]
 
+_SET_S = 10.0
+"""Patience with owners that set offsets."""
+_MOVING_S = 3.0
+"""Longest wait for ownership that moves, before offsets are set."""
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
 _STARTED_PER_ITERATION = 100
@@ -426,9 +431,16 @@ class ConsumerGroup:
         self._commits.mark_dirty(partition)
 
     def set_offsets(
-        self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
+        self,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        ranges: Mapping[int, OffsetRange],
+        *,
+        passed: bool = False,
     ) -> asyncio.Future[None]:
-        """Commit offsets in one change and reset the live partitions to them.
+        """Commit offsets and reset the live partitions to them.
+
+        All in one change; where only members may commit, and others own some, in one change for
+        each owner.
 
         A task of its own does it, so that a caller that goes away leaves no commit without the
         reset.
@@ -436,6 +448,7 @@ class ConsumerGroup:
         Args:
             offsets: positions and metadata, committed as they are.
             ranges: the offsets that the partitions have.
+            passed: another process has asked for it, so it is not passed on.
 
         Returns:
             Done when both are, and other owners have reset their partitions or were too slow to
@@ -443,7 +456,7 @@ class ConsumerGroup:
         """
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._setting += 1  # already here, so that this group is not forgotten and made again meanwhile
-        work = self._set_offsets(offsets, ranges, outcome)
+        work = self._set_offsets(offsets, ranges, passed, outcome)
         self._environment.tasks.spawn(work, f"set offsets for {self.name}", partial(reject, outcome))
         return outcome
 
@@ -451,16 +464,15 @@ class ConsumerGroup:
         self,
         offsets: Mapping[TopicPartition, OffsetCommit],
         ranges: Mapping[int, OffsetRange],
+        passed: bool,
         outcome: asyncio.Future[None],
     ) -> None:
         try:
-            async with self._commits.lock:
-                await self._environment.backend.commit_offsets(self.name, offsets, set=True)
-                self._changes += 1
-                self._work.set()
-                for key, commit in offsets.items():
-                    self._reset(key, commit, ranges[key.partition])
-            await self.resets.ask_others(offsets)
+            if passed:
+                await self._set_here(offsets, ranges)
+            else:
+                await self._set_anywhere(offsets, ranges)
+                await self.resets.ask_others(offsets)
         except PixyError as error:
             reject(outcome, error)
         else:
@@ -468,6 +480,62 @@ class ConsumerGroup:
         finally:
             self._setting -= 1
             self._on_empty(self)
+
+    async def _set_anywhere(
+        self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
+    ) -> None:
+        """Set offsets here or at the owners, tried again for a while: ownership may be moving."""
+        timers = self._environment.timers
+        deadline = timers.monotonic() + _MOVING_S
+        backoff = Backoff(_BACKOFF_MIN, _MOVING_S)
+        while True:
+            try:
+                try:
+                    await self._set_here(offsets, ranges)
+                except OwnedElsewhere:
+                    await self._set_by_owners(offsets, ranges)
+            except Unavailable as error:
+                pause_s = backoff.grow()
+                if isinstance(error, OwnedElsewhere) or timers.monotonic() + pause_s > deadline:
+                    raise
+                await timers.sleep(pause_s)
+            else:
+                return
+
+    async def _set_here(
+        self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
+    ) -> None:
+        async with self._commits.lock:
+            await self._environment.backend.commit_offsets(self.name, offsets, set=True)
+            self._changes += 1
+            self._work.set()
+            for key, commit in offsets.items():
+                self._reset(key, commit, ranges[key.partition])
+
+    async def _set_by_owners(
+        self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
+    ) -> None:
+        """Only members may commit: each owner sets what is its own.
+
+        Raises:
+            OwnedElsewhere: an owner cannot be asked; nothing is set.
+        """
+        backend = self._environment.backend
+        here: dict[TopicPartition, OffsetCommit] = {}
+        others: dict[tuple[int, str], SetOffsets] = {}
+        for key, commit in offsets.items():
+            owner = await backend.partition_owner(self.name, key)
+            if owner is None or owner.node_id is None:
+                here[key] = commit
+                continue
+            request = others.setdefault(
+                (owner.node_id, key.topic), SetOffsets(group=self.name, topic=key.topic)
+            )
+            request.partitions.add(partition=key.partition, offset=commit.offset, metadata=commit.metadata)
+        if here:
+            await self._set_here(here, ranges)
+        for (node_id, _), request in others.items():
+            await backend.ask_node(node_id, ConsumerCall(set_offsets=request).SerializeToString(), _SET_S)
 
     def _reset(self, key: TopicPartition, commit: OffsetCommit, served: OffsetRange) -> None:
         subscription = self._subscriptions.get(key.topic)

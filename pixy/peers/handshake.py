@@ -268,8 +268,8 @@ def _join_lists(own: Greeting, peer: Greeting, _: LinkPurpose) -> str | None:
     if not one.join_hash or not other.join_hash or one.join_hash == other.join_hash:
         return None
     return (
-        f"{other} and {one} have different join lists: cluster.join must name the same addresses on all nodes, "
-        "in any order"
+        f"{other} and {one} have different lists of nodes: cluster.join, or peers in front of Kafka, must name the "
+        "same addresses on all of them, in any order"
     )
 
 

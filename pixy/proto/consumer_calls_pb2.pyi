@@ -26,6 +26,7 @@ class ConsumerCall(_message.Message):
     RESET_FIELD_NUMBER: _builtins.int
     OFFERS_FIELD_NUMBER: _builtins.int
     SETTLED_FIELD_NUMBER: _builtins.int
+    SET_OFFSETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ack(self) -> Global___PassedAck:
         """Answered by an empty message, or by the error of the ack."""
@@ -42,6 +43,10 @@ class ConsumerCall(_message.Message):
     def settled(self) -> Global___Settled:
         """Answered by an empty message."""
 
+    @_builtins.property
+    def set_offsets(self) -> Global___SetOffsets:
+        """Answered by an empty message, or by the error of the change."""
+
     def __init__(
         self,
         *,
@@ -49,12 +54,13 @@ class ConsumerCall(_message.Message):
         reset: Global___Reset | None = ...,
         offers: Global___OffersRequest | None = ...,
         settled: Global___Settled | None = ...,
+        set_offsets: Global___SetOffsets | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "call", b"call", "offers", b"offers", "reset", b"reset", "settled", b"settled"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "call", b"call", "offers", b"offers", "reset", b"reset", "set_offsets", b"set_offsets", "settled", b"settled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "call", b"call", "offers", b"offers", "reset", b"reset", "settled", b"settled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "call", b"call", "offers", b"offers", "reset", b"reset", "set_offsets", b"set_offsets", "settled", b"settled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["ack", "reset", "offers", "settled"]  # noqa: Y015
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["ack", "reset", "offers", "settled", "set_offsets"]  # noqa: Y015
     _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -121,6 +127,131 @@ class Reset(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Reset: _TypeAlias = Reset  # noqa: Y015
+
+@_typing.final
+class SetOffsets(_message.Message):
+    """The owner of all of these partitions sets their offsets, because only members may commit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Partition(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        PARTITION_FIELD_NUMBER: _builtins.int
+        OFFSET_FIELD_NUMBER: _builtins.int
+        METADATA_FIELD_NUMBER: _builtins.int
+        partition: _builtins.int
+        offset: _builtins.int
+        metadata: _builtins.str
+        def __init__(
+            self,
+            *,
+            partition: _builtins.int = ...,
+            offset: _builtins.int = ...,
+            metadata: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SetOffsets.Partition]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___SetOffsets.Partition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetOffsets: _TypeAlias = SetOffsets  # noqa: Y015
+
+@_typing.final
+class OwnedPartitions(_message.Message):
+    """Partitions that a process owns, told to the others in front of the same Kafka cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Topic(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TOPIC_FIELD_NUMBER: _builtins.int
+        PARTITIONS_FIELD_NUMBER: _builtins.int
+        topic: _builtins.str
+        @_builtins.property
+        def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+        def __init__(
+            self,
+            *,
+            topic: _builtins.str = ...,
+            partitions: _abc.Iterable[_builtins.int] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Group(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        GROUP_FIELD_NUMBER: _builtins.int
+        TOPICS_FIELD_NUMBER: _builtins.int
+        group: _builtins.str
+        @_builtins.property
+        def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedPartitions.Topic]:
+            """All of the process in the group; none: it owns nothing there."""
+
+        def __init__(
+            self,
+            *,
+            group: _builtins.str = ...,
+            topics: _abc.Iterable[Global___OwnedPartitions.Topic] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "topics", b"topics"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    EVERYTHING_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    """The name of the process in consumer groups."""
+    everything: _builtins.bool
+    """It owns nothing in groups that are missing."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedPartitions.Group]: ...
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        everything: _builtins.bool = ...,
+        groups: _abc.Iterable[Global___OwnedPartitions.Group] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "everything", b"everything", "groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnedPartitions: _TypeAlias = OwnedPartitions  # noqa: Y015
 
 @_typing.final
 class RecordPosition(_message.Message):

@@ -23,7 +23,7 @@ def build(text: str) -> tuple[Config, list[str]]:
         ),
         (
             "xyz: 1\n",
-            "config.yaml:1: xyz is not an option; allowed: grpc_addr, unix_addr, tcp_addr, peer_addr, data_dir, ",
+            "config.yaml:1: xyz is not an option; allowed: grpc_addr, unix_addr, tcp_addr, peer_addr, peers, data_dir, ",
         ),
         (
             "proxies:\n  default:\n    producer:\n      compression: brotli\n",

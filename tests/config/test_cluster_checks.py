@@ -144,3 +144,20 @@ def test_a_join_list_has_no_effect_without_an_embedded_cluster() -> None:
     assert "cluster.join has no effect: no entry under proxies is an embedded cluster" in (
         load_config(None, {}, flags).warnings
     )
+
+
+def test_the_list_of_pixies_in_front_of_kafka_is_checked_like_a_join_list() -> None:
+    kafka = {"proxy.kafka.seed_peers": "localhost:9092"}
+    assert load_config(None, {}, {**kafka, "peers": THREE}).peers == tuple(THREE.split(","))
+    (problem,) = problems_of(**kafka, peers=THREE, peer_addr="127.0.0.1:1")
+    assert "peers does not name this node, which is 127.0.0.1:1 by peer_addr" in problem
+    (problem,) = problems_of(**kafka, peers=f"{HERE},host")
+    assert 'peers has "host"; expected host:port of a node' in problem
+    (problem,) = problems_of(**kafka, peers=f"{HERE},10.0.0.1:19094")
+    assert "nodes need cluster.secret_file" in problem
+
+
+def test_a_list_of_pixies_without_kafka_is_without_effect() -> None:
+    assert "peers has no effect: no entry under proxies is a Kafka cluster" in (
+        load_config(None, {}, {"peers": THREE}).warnings
+    )

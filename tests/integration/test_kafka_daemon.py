@@ -158,3 +158,50 @@ def test_two_daemons_share_a_group_and_report_each_other(
     assert [sorted(each.consumers) for each in listed.groups.values()] == [["pixy-a", "pixy-b"]]
     second.stop()
     first.stop()
+
+
+def test_daemons_with_peers_answer_for_each_other(
+    make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Name
+) -> None:
+    """Messages, acks and offsets of the other one, and what is left when that is killed."""
+    topic, group = kafka_name("t"), kafka_name("g")
+    peers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    first, second = (
+        make_daemon(
+            {
+                "peer_addr": address,
+                "peers": peers,
+                "proxies": {"far": {**kafka_proxy(kafka, name, ack_timeout="300s"), "default_partitions": 2}},
+            }
+        )
+        for name, address in zip(("pixy-a", "pixy-b"), peers, strict=True)
+    )
+    first.start()
+    second.start()
+    a, b = first.stub(), second.stub()
+    consumed = {a.Produce(pb.ProdRq(topic=topic, key_undefined=True, message=b"0")).offset}
+    assert consume(a, topic, group, auto_ack=True).offset in consumed
+    with pytest.raises(grpc.RpcError):  # b is a member, and there is nothing
+        b.ConsumeNAck(pb.ConsNAckRq(topic=topic, group=group, no_ack=True))
+    values = [b"%d" % at for at in range(1, 41)]
+    for value in values:
+        a.Produce(pb.ProdRq(topic=topic, key_undefined=True, message=value))
+    found = []
+    for at in range(len(values)):
+        got = consume(b, topic, group, no_ack=True)
+        found.append(got.message)
+        stub = (a, b)[at % 2]
+        stub.Ack(pb.AckRq(topic=topic, group=group, partition=got.partition, offset=got.offset))
+    assert sorted(found) == sorted(values)
+    ends = a.GetOffsets(pb.GetOffsetsRq(topic=topic, group=group)).offsets
+    for stub in (a, b):
+        moved = [pb.PartitionOffset(partition=each.partition, offset=each.begin) for each in ends]
+        stub.SetOffsets(pb.SetOffsetsRq(topic=topic, group=group, offsets=moved))
+        again = consume(stub, topic, group, auto_ack=True)
+        assert again.offset == 0
+    first.kill()
+    late = {(again.partition, again.offset)}
+    while len(late) < len(values) + 1:
+        got = consume(b, topic, group, auto_ack=True)
+        late.add((got.partition, got.offset))
+    second.stop()

@@ -5,6 +5,7 @@ other members in one group.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from itertools import cycle
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -27,7 +28,7 @@ from pixy.errors import (
 from tests.fakes.waiting import until
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.controls import KafkaControls
-from tests.kafka.pixies import PATIENCE, Pixy, open_pixy
+from tests.kafka.pixies import PATIENCE, Pixy, open_neighbours, open_pixy
 
 pytestmark = pytest.mark.process
 
@@ -509,3 +510,76 @@ async def test_consumers_resume_after_an_outage_of_all_brokers_longer_than_a_ses
                 if offer is not None:
                     seen.append(offer.record.value)
         assert sorted(seen, key=lambda value: int(value or b"-1")) == [b"%d" % at for at in range(20)]
+
+
+# --- pixies that know each other ------------------------------------------------------------------
+
+
+async def test_behind_a_balancer_every_message_comes_once_and_is_acked_anywhere(
+    kafka: KafkaCluster, topic: str, group: str
+) -> None:
+    """Each call goes to the next pixy, and no message waits for its ack timeout."""
+    async with open_neighbours(kafka, 3, {"ack_timeout": 600.0}) as pixies:
+        await create(pixies[0], topic, 6)
+        turns = cycle(pixies)
+        for pixy in pixies:  # all three are members
+            await pixy.consume(group, topic)
+        values = [b"%d" % number for number in range(90)]
+        for at in range(0, len(values), 10):
+            await next(turns).produce(topic, *values[at : at + 10])
+        found = []
+        for _ in values:
+            offer = await next(turns).consume_some(group, topic)
+            found.append(offer.record.value)
+            next(turns)  # so that acks meet all owners
+            await next(turns).ack_offer(group, offer)
+        assert Counter(found) == Counter(values)
+        ends = await pixies[0].backend.offset_ranges(topic)
+        await pixies[0].wait_committed(
+            group, topic, {number: (each.end, "") for number, each in ends.items() if each.end}
+        )
+
+
+async def test_a_consumer_of_one_pixy_gets_what_others_own(
+    kafka: KafkaCluster, topic: str, group: str
+) -> None:
+    async with open_neighbours(kafka, 3, {"ack_timeout": 600.0, "subscription_timeout": 600.0}) as pixies:
+        await create(pixies[0], topic, 6)
+        for pixy in pixies:
+            await pixy.consume(group, topic)
+        values = [b"%d" % number for number in range(60)]
+        await pixies[0].produce(topic, *values)
+        found = []
+        for _ in values:
+            offer = await pixies[1].consume_some(group, topic)
+            await pixies[1].ack_offer(group, offer)
+            found.append(offer.record.value)
+        assert Counter(found) == Counter(values)
+
+
+async def test_offsets_are_set_at_any_pixy(kafka: KafkaCluster, topic: str, group: str) -> None:
+    async with open_neighbours(kafka, 3, {"subscription_timeout": 600.0}) as pixies:
+        await create(pixies[0], topic, 3)
+        await pixies[0].produce(topic, *(b"%d" % number for number in range(30)))
+        for pixy in pixies[:2]:
+            await pixy.consume_some(group, topic, auto_ack=True)
+        ends = await pixies[0].backend.offset_ranges(topic)
+        for pixy in pixies:  # the last one is no member
+            for number, served in ends.items():
+                await pixy.proxy.set_offsets(group, topic, [(number, OffsetCommit(served.end))])
+            await pixies[0].wait_committed(
+                group, topic, {number: (served.end, "") for number, served in ends.items()}
+            )
+            await pixy.proxy.set_offsets(group, topic, [(number, OffsetCommit(0)) for number in ends])
+            assert {
+                number: each.offset for number, each in (await pixy.committed(group, topic)).items()
+            } == dict.fromkeys(ends, 0)
+
+
+async def test_a_pixy_that_is_no_member_passes_acks_on(kafka: KafkaCluster, topic: str, group: str) -> None:
+    async with open_neighbours(kafka, 2, {"ack_timeout": 600.0, "subscription_timeout": 600.0}) as (a, b):
+        await create(a, topic, 1)
+        await a.produce(topic, b"value")
+        offer = await a.consume_some(group, topic)
+        await b.ack_offer(group, offer)
+        await a.wait_committed(group, topic, {0: (1, "")})

@@ -1,13 +1,13 @@
 """pixies in front of the Kafka clusters of the tests: each is the inside of one daemon, below its
 server, in this process.
 
-Several share a group as several daemons do: each has its own connections and member, and knows
-nothing of the others.
+Several share a group as several daemons do: each has its own connections and member. Those of
+`open_neighbours` know each other, as with `peers` in their configuration.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,17 +15,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pixy.backend import OffsetCommit
-from pixy.backend.kafka import KafkaBackend, KafkaOptions
+from pixy.backend.kafka import KafkaBackend, KafkaOptions, NeighbourOptions, Neighbours
 from pixy.clock import SystemClock
 from pixy.config import ConsumerConfig, KafkaConfig, ProducerConfig, ProxyConfig
 from pixy.consume import Offer
 from pixy.errors import LongPollTimeout, PixyError
+from pixy.peers import Address, PeerOptions, Peers, TcpNetwork
 from pixy.proxy import Proxy
 from tests.fakes.waiting import until
 from tests.kafka.backends import staging_place
-from tests.kafka.cluster import KafkaCluster
+from tests.kafka.cluster import KafkaCluster, free_ports
 
-__all__ = ["PATIENCE", "Pixy", "open_pixy"]
+__all__ = ["PATIENCE", "Pixy", "open_neighbours", "open_pixy"]
 
 Answer = asyncio.Future[tuple[int, int]]
 
@@ -46,7 +47,12 @@ class Pixy:
     """One pixy. `faults` has the bugs reported."""
 
     def __init__(
-        self, cluster: KafkaCluster, client_id: str, options: Mapping[str, Any], **proxy: Any
+        self,
+        cluster: KafkaCluster,
+        client_id: str,
+        options: Mapping[str, Any],
+        neighbours: Neighbours | None = None,
+        **proxy: Any,
     ) -> None:
         proxy.setdefault("kafka", KafkaConfig(seed_peers=tuple(cluster.addresses), metadata_max_age=1.0))
         # Records without a key should reach every partition.
@@ -59,6 +65,7 @@ class Pixy:
             KafkaOptions.from_config(self.config, client_id),
             staging_place(Path(self._folder.name) / "kafka"),
             self.faults.append,
+            neighbours=neighbours,
         )
         self.proxy = Proxy(
             "kafka",
@@ -166,7 +173,7 @@ async def open_pixy(
 
     Args:
         options: consumer options that override the short timeouts of the tests.
-        proxy: options of the cluster.
+        proxy: options of the cluster, and `neighbours`.
     """
     pixy = Pixy(cluster, client_id, options or {}, **proxy)
     await pixy.proxy.start()
@@ -176,3 +183,24 @@ async def open_pixy(
         await pixy.proxy.drain(0)
         await pixy.stop()
         assert pixy.faults == []
+
+
+@asynccontextmanager
+async def open_neighbours(
+    cluster: KafkaCluster, count: int, options: Mapping[str, Any] | None = None
+) -> AsyncIterator[list[Pixy]]:
+    """Running pixies that know each other."""
+    addresses = tuple(Address("127.0.0.1", port) for port in free_ports(count))
+    async with AsyncExitStack() as stack:
+        pixies, every = [], [Peers(TcpNetwork(), PeerOptions(address)) for address in addresses]
+        for peers in every:
+            await peers.start()
+            stack.push_async_callback(peers.stop)
+        for number, (address, peers) in enumerate(zip(addresses, every, strict=True)):
+            client_id = f"pixy-{number}"
+            own = NeighbourOptions("kafka", addresses, address, client_id, 1, bytes([number]) * 8, "1.0")
+            neighbours = Neighbours(own, peers.channel)
+            pixies.append(
+                await stack.enter_async_context(open_pixy(cluster, client_id, options, neighbours=neighbours))
+            )
+        yield pixies

@@ -143,7 +143,7 @@ REFUSED_ON_BOTH_SIDES: dict[str, tuple[Greeting, Greeting | str, str]] = {
     "other join list": (
         greeting(1, join_hash=b"a" * 32),
         greeting(2, join_hash=b"b" * 32),
-        "different join lists: cluster.join must name the same addresses on all nodes",
+        "different lists of nodes: cluster.join, or peers in front of Kafka, must name the same addresses on all",
     ),
     "no secret on the dialling side": (
         greeting(1),

@@ -23,6 +23,7 @@ from pixy.backend.kafka.fetch import KafkaFetcher, OutOfRange
 from pixy.backend.kafka.group_list import GroupList
 from pixy.backend.kafka.groups import GroupEnvironment, Groups
 from pixy.backend.kafka.list_offsets import list_offset, list_ranges
+from pixy.backend.kafka.neighbours import Neighbours
 from pixy.backend.kafka.offsets import GroupOffsets
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce import Producer
@@ -49,6 +50,7 @@ from pixy.backend.timestamps import first_since
 from pixy.errors import (
     FailedPrecondition,
     OffsetOutOfRange,
+    OwnerUndecided,
     ShuttingDown,
     Unavailable,
     UnknownPartition,
@@ -72,6 +74,7 @@ class KafkaBackend:
         on_fault: called with an exception that is a bug.
         on_storage_fault: called with faults of the stages on disk; None: `on_fault` is.
         dial: opens connections.
+        neighbours: other pixies in front of the same cluster; None: they are not known.
     """
 
     def __init__(
@@ -81,13 +84,16 @@ class KafkaBackend:
         on_fault: OnFault = report_to_loop,
         dial: Dial = create_conn,
         on_storage_fault: OnFault | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
+        self._neighbours = neighbours
         self._client = KafkaClient(options, dial, on_fault)
         self._topics = Topics(self._client)
         self._producer = Producer(self._client, options, on_fault)
         self._fetcher = KafkaFetcher(self._client, options, on_fault)
         coordinators = self._coordinators = Coordinators(self._client)
-        self._groups = Groups(GroupEnvironment(self._client, coordinators, options, on_fault))
+        environment = GroupEnvironment(self._client, coordinators, options, on_fault)
+        self._groups = Groups(environment, self._owned if neighbours is None else neighbours.assigned)
         self._group_list = GroupList(self._client, coordinators)
         self._offsets = GroupOffsets(self._client, coordinators, self._groups, self._group_list)
         self._staged = KafkaStagedWrites(
@@ -105,6 +111,8 @@ class KafkaBackend:
     async def start(self) -> None:
         await self._staged.start()
         await self._client.start()
+        if self._neighbours is not None:
+            self._neighbours.start()
 
     async def wait_ready(self) -> None:
         await self._client.reached.wait()
@@ -119,6 +127,8 @@ class KafkaBackend:
         self._stopped = True
         await self._staged.stop()
         await self._groups.stop()
+        if self._neighbours is not None:
+            await self._neighbours.stop()
         await self._fetcher.stop()
         await self._producer.stop()
         await self._client.stop()
@@ -318,17 +328,29 @@ class KafkaBackend:
 
     async def partition_owner(self, group: str, partition: TopicPartition) -> Owner | None:
         self._check_running()
+        neighbours = self._neighbours
+        owner = None if neighbours is None else neighbours.owner(group, partition)
+        if owner is not None:
+            return owner
         client_id = await self._group_list.owner(group, partition)
-        return None if client_id is None else Owner(client_id)
+        if client_id is None:
+            return None
+        if neighbours is not None and neighbours.is_neighbour(client_id):
+            raise OwnerUndecided(f"{client_id} has just got {partition}, or cannot be reached; try again")
+        return Owner(client_id)
 
     def other_owners(self, group: str, topic: str) -> Sequence[int]:
-        return ()
+        return () if self._neighbours is None else self._neighbours.owners(group, topic)
 
     async def ask_node(self, node_id: int, request: bytes, timeout_s: float) -> bytes:
-        raise Unavailable("other processes of a Kafka cluster's consumer groups cannot be asked")
+        self._check_running()
+        if self._neighbours is None:
+            raise Unavailable("the other pixies in front of this Kafka cluster are not known: set peers")
+        return await self._neighbours.ask(node_id, request, timeout_s)
 
     def serve_nodes(self, handler: Callable[[int, bytes], Awaitable[bytes]]) -> None:
-        """Nobody asks: processes that consume from a Kafka cluster do not know each other."""
+        if self._neighbours is not None:
+            self._neighbours.serve(handler)
 
     async def consumer_group_exists(self, group: str) -> bool:
         self._check_running()
@@ -344,6 +366,10 @@ class KafkaBackend:
 
     async def forget_node(self, node_id: int) -> None:
         raise _with_kafkas_tools()
+
+    @staticmethod
+    def _owned(*_: object) -> None:
+        """Nobody is told."""
 
     def _check_running(self) -> None:
         if self._stopped:

@@ -87,6 +87,10 @@ class GroupEnvironment(NamedTuple):
     on_fault: OnFault
 
 
+OnOwned = Callable[[str, Mapping[str, Sequence[int]]], None]
+"""Called with a group and all of its partitions that this process owns from then on."""
+
+
 class Generation(NamedTuple):
     """Generation and member id, as a commit carries them."""
 
@@ -463,10 +467,12 @@ class Groups:
 
     Args:
         environment: the cluster.
+        on_owned: see `OnOwned`.
     """
 
-    def __init__(self, environment: GroupEnvironment) -> None:
+    def __init__(self, environment: GroupEnvironment, on_owned: OnOwned) -> None:
         self._environment = environment
+        self._on_owned = on_owned
         self._members: dict[str, list[Membership]] = {}
         environment.client.listeners.append(self._topics_changed)
         self._stopped = False
@@ -482,7 +488,12 @@ class Groups:
         """See `Backend.join_consumer_group`."""
         if self._stopped:
             raise ShuttingDown
-        callbacks = (on_assignment, on_revocation)
+
+        def assigned(partitions: Mapping[str, Sequence[int]]) -> None:
+            on_assignment(partitions)
+            self._tell(group)
+
+        callbacks = (assigned, on_revocation)
         member = Membership(self._environment, group, client_id, topics, callbacks, self._forget)
         self._members.setdefault(group, []).append(member)
         try:
@@ -506,6 +517,14 @@ class Groups:
         found.remove(member)
         if not found:
             del self._members[member.group]
+        self._tell(member.group)
+
+    def _tell(self, group: str) -> None:
+        owned: dict[str, list[int]] = {}
+        for member in self._members.get(group, ()):
+            for topic, numbers in member.assigned.items():
+                owned.setdefault(topic, []).extend(numbers)
+        self._on_owned(group, owned)
 
     async def stop(self) -> None:
         """Leave all groups."""

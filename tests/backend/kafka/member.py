@@ -28,7 +28,10 @@ class Process:
         self.client = client
         self.faults: list[BaseException] = []
         self.coordinators = Coordinators(client)
-        self.groups = Groups(GroupEnvironment(client, self.coordinators, options, self.faults.append))
+        environment = GroupEnvironment(client, self.coordinators, options, self.faults.append)
+        # What this process owned, by group, after each change.
+        self.owned: list[tuple[str, dict[str, Sequence[int]]]] = []
+        self.groups = Groups(environment, lambda group, owned: self.owned.append((group, dict(owned))))
         self.group_list = GroupList(client, self.coordinators)
         self.offsets = GroupOffsets(client, self.coordinators, self.groups, self.group_list)
 

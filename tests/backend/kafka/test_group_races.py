@@ -26,7 +26,7 @@ async def open_groups(brokers: Brokers) -> AsyncIterator[tuple[GroupList, GroupO
     client = KafkaClient(options, brokers.dial)
     await client.start()
     coordinators = Coordinators(client)
-    groups = Groups(GroupEnvironment(client, coordinators, options, lambda _: None))
+    groups = Groups(GroupEnvironment(client, coordinators, options, lambda _: None), lambda *_: None)
     group_list = GroupList(client, coordinators)
     try:
         yield group_list, GroupOffsets(client, coordinators, groups, group_list)

@@ -129,8 +129,9 @@ class Operator:
         self._scene.note(f"{machine.number} has an empty disk")
 
     def put_back(self, machine: Machine, disk: SimulatedDisk, durable: DurableJournal | None) -> None:
-        """A machine gets an older copy of its disk, while the nodes reach each other: those that have
-        not heard of its newest flushes would take it for what it was, and might be a majority with it.
+        """A machine gets an older copy of its disk, while the nodes reach each other: those that
+        have not heard of its newest flushes would take it for what it was, and might be a majority
+        with it.
         """
         if self._scene.healed or not self._all_reached():
             return

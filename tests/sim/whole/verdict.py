@@ -143,11 +143,12 @@ class Verdict:
 
     def read_replicas(self) -> None:
         """Compare all replicas of every partition and state group, byte by byte, and have what
-        clients were told judged by them.
+        clients were told judged by them. A partition that cannot go on may not know yet what is
+        committed.
         """
         for raft_group in self._cluster.raft_groups():
             leader = self._cluster.leader(raft_group)
-            if leader is None:
+            if leader is None or self.is_stuck(raft_group):
                 continue
             led = self._content(leader, raft_group)
             for machine in self._members(leader, raft_group):
