@@ -61,13 +61,16 @@ class Tasks:
         self.on_fault(fault)
         return internal_error(fault)
 
+    def cancel_nowait(self) -> None:
+        """Cancel every task: none of them takes another step but to end."""
+        for task in self._tasks:
+            task.cancel()
+
     async def cancel_all(self) -> None:
         """Cancel every task and wait until all have ended."""
         while self._tasks:
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            self.cancel_nowait()
+            await asyncio.wait(list(self._tasks))
 
     async def wait_all(self) -> None:
         """Wait until every task has ended. Cancelling the wait cancels the tasks."""

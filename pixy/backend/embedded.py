@@ -312,7 +312,7 @@ class EmbeddedBackend:
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         self._check_running()
-        await self._node.publisher.discard(sink_id, stage_ids)
+        await self._node.staging.discard(sink_id, stage_ids)
 
     # --- consumer groups --------------------------------------------------------------------------
 

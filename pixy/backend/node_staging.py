@@ -1,7 +1,5 @@
-"""Staged writes to the partitions of one node.
-
-A stage is a file of the node that has accepted it, and is published by a reference to it. So in a
-cluster of several nodes a stage can be for those partitions only whose one replica is on this node.
+"""Staged writes of an embedded cluster, at one of its nodes: checks what callers name, and passes
+it on to the node.
 """
 
 import asyncio
@@ -10,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pixy.backend.partition_finder import PartitionFinder
 from pixy.backend.protocol import Published, StagedBatches, StageSeal
 from pixy.cluster import Node, PeerMethod, Topic, staged_error
-from pixy.errors import DeadlineExceeded, FailedPrecondition, Unavailable
+from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.proto.node_calls_pb2 import StagedRequest, StagedResponse
-from pixy.records import TopicPartition
 from pixy.staging import PieceBatches, StageName
 
 __all__ = ["NodeStaging"]
@@ -42,30 +39,28 @@ class NodeStaging:
         batches: Sequence[StagedBatches],
         seal: StageSeal | None,
     ) -> int:
-        """As `StagedWrites.stage`.
-
-        Raises:
-            FailedPrecondition: a partition has other replicas than one on this node.
-        """
+        """As `StagedWrites.stage`."""
         # A sink that retries while nothing can be written is active: its stages must not expire.
-        self._node.publisher.touch(sink_id)
+        self._node.staging.touch(sink_id)
         self._check_writable()
         await self._finder.check_known([each.partition for each in batches])
         topics = self._node.metadata.topics
         pieces = []
         for partition, data, records in batches:
-            self._check_alone(partition)
             topic, number = partition
             pieces.append(PieceBatches(topic, topics[topic].topic_id, number, data, records))
-        return await self._node.publisher.stage(StageName(sink_id, stage_id), piece, pieces, seal)
+        return await self._node.staging.stage(StageName(sink_id, stage_id), piece, pieces, seal)
 
     async def check_none_elsewhere(self, topic: Topic) -> None:
-        """Check that no other node has unpublished records of a topic that is to be deleted.
+        """Check that no other node has unpublished records of a topic that is to be deleted. This
+        node knows of those with replicas afterwards.
 
         Raises:
             FailedPrecondition: one has.
             Unavailable: one may have, and does not answer.
         """
+        if not self._node.is_alone:
+            await self._node.staging.confirm()
         here, nodes = self._node.node_id, self._node.metadata.nodes
         alone = {replicas[0] for replicas in set(topic.replicas) if not replicas[1:]}
         elsewhere = [each for each in sorted(alone) if each != here and not nodes[each].removed]
@@ -86,18 +81,6 @@ class NodeStaging:
             ) from error
         return StagedResponse.FromString(answer).sinks
 
-    def _check_alone(self, partition: TopicPartition) -> None:
-        if self._node.is_alone:
-            return
-        topic, number = partition
-        replicas = self._node.metadata.topics[topic].replicas[number]
-        if replicas != (self._node.node_id,):
-            nodes = f"node{'s' * (len(replicas) > 1)} {', '.join(map(str, replicas))}"
-            raise FailedPrecondition(
-                f"staged writes to partition {number} of topic {topic} are not possible on node {self._node.node_id}: "
-                f"its replicas are on {nodes}, and a stage is kept by one node only; append the records instead"
-            )
-
     async def publish(
         self,
         sink_id: str,
@@ -109,8 +92,8 @@ class NodeStaging:
         replaces: str,
     ) -> Published:
         """As `StagedWrites.publish`."""
-        self._node.publisher.touch(sink_id)
+        self._node.staging.touch(sink_id)
         self._check_writable()
-        return await self._node.publisher.publish(
+        return await self._node.staging.publish(
             sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces
         )

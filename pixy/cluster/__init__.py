@@ -1,7 +1,7 @@
 """A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
 from pixy.cluster.cluster_options import ClusterOptions
-from pixy.cluster.entry_offsets import misplaced_batch, published_records
+from pixy.cluster.entry_offsets import misplaced_batch, published_records, takes_publication
 from pixy.cluster.group_coordinator import why_ended
 from pixy.cluster.group_members import GroupMember, MemberId, Membership, Process, TopicOwners, member_message
 from pixy.cluster.group_sessions import LEASE_S
@@ -16,6 +16,7 @@ from pixy.cluster.publisher import Publisher, staged_error
 from pixy.cluster.raft_group import replicas_in_sync
 from pixy.cluster.replica import PartitionReplica, StateReplica
 from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
+from pixy.cluster.sideloading import pieces_of
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.cluster.state_group_recovery import check_journal_reaches, check_reset
 from pixy.cluster.status import (
@@ -72,6 +73,7 @@ __all__ = [
     "encode_status",
     "member_message",
     "misplaced_batch",
+    "pieces_of",
     "problems",
     "published_records",
     "reasons_to_keep",
@@ -79,6 +81,7 @@ __all__ = [
     "safe_to_stop",
     "split_checkpoint",
     "staged_error",
+    "takes_publication",
     "unsynced_logs_max",
     "why_ended",
 ]

@@ -239,8 +239,8 @@ class Driver:
             after: sequence of the proposal that has to be there before it, 0 for none.
 
         Returns:
-            False if this node does not lead, or has not got the proposal before it; the other node
-            tries again.
+            False if this node does not lead, has not got the proposal before it, or lacks data of
+            the entry; the other node tries again.
         """
         if not group.leads:
             return False
@@ -253,6 +253,9 @@ class Driver:
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.NEW:
             if after and judge(group.rows, group.tail_ids, proposal._replace(sequence=after)) is Novelty.NEW:
+                return False
+            sideloads = self._hooks.sideloads
+            if sideloads is not None and not sideloads.may_propose(group, kind, payload):
                 return False
             group.tail_ids = {*group.tail_ids, proposal}
             self._append(group, kind, group.stamp(kind, bytearray(payload), group.term), proposal)
@@ -556,6 +559,8 @@ class Driver:
         wanted, storage.wanted = storage.wanted, None
         if node is None or wanted is None:
             return
+        if entries is not None and self._hooks.sideloads is not None:
+            entries = self._hooks.sideloads.servable(group, entries) or None
         if entries is None:
             storage.compact(min(wanted[1] - 1, group.applied_index))
         storage.load(entries)
@@ -586,7 +591,7 @@ class Driver:
         group = self.groups.get(raft_group)
         if group is None or self._stopped:
             return
-        if message.type is MessageType.APP and message.entries and not self._takes_appends(group):
+        if message.type is MessageType.APP and message.entries and not self._takes_append(group, message):
             return
         try:
             self.open(group).step(message)
@@ -594,5 +599,8 @@ class Driver:
             return
         self.drive(group)
 
-    def _takes_appends(self, group: RaftGroup) -> bool:
-        return group.raft_group < FIRST_PARTITION_GROUP or self._hooks.keeps_up()
+    def _takes_append(self, group: RaftGroup, message: Message) -> bool:
+        if group.raft_group < FIRST_PARTITION_GROUP:
+            return True
+        sideloads = self._hooks.sideloads
+        return self._hooks.keeps_up() and (sideloads is None or sideloads.admits(group, message))

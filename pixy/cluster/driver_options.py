@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from pixy.cluster.outbox import Send
 from pixy.cluster.raft_group import RaftGroup
@@ -10,7 +11,7 @@ from pixy.proposal_id import ProposalId
 from pixy.raft import NO_LIMIT, Entry, Message, RaftConfig, RandomSource, Snapshot
 from pixy.storage import EntryType
 
-__all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions"]
+__all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions", "Sideloads"]
 
 RAFT_CONFIG = RaftConfig(
     election_tick=10,
@@ -40,6 +41,21 @@ other nodes than the leader's see a record that much later.
 """
 
 
+class Sideloads(Protocol):
+    """Entries of partitions whose data is in files of its own: see `Sideloading`."""
+
+    def admits(self, group: RaftGroup, message: Message) -> bool:
+        """True if a message with entries may be taken. Else it is stepped later, or dropped."""
+
+    def may_propose(self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray) -> bool:
+        """True if this node may append an entry that another one proposes. Else that one has to try
+        again.
+        """
+
+    def servable(self, group: RaftGroup, entries: list[Entry]) -> list[Entry]:
+        """The first of these applied entries, up to one whose data is not here any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class DriverHooks:
     """Functions of its node that a driver calls.
@@ -58,6 +74,7 @@ class DriverHooks:
         forward: sends a proposal to the leader of a group, for `Driver.propose_for` there, with the
             same arguments. It may be lost. None if the node has no way to.
         leader_changed: called when a group has another leader, or none; None: nobody asks.
+        sideloads: of partitions; None on a node without peers, which proposes everything itself.
         fault: called with an error after which disk and answers may differ.
     """
 
@@ -70,6 +87,7 @@ class DriverHooks:
     restore: Callable[[RaftGroup, Snapshot], None]
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
+    sideloads: Sideloads | None = None
 
 
 @dataclass(frozen=True, slots=True)

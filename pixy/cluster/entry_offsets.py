@@ -4,14 +4,22 @@ start and `pixy storage check` verify.
 
 from collections.abc import Iterable
 
-from pixy.proto.state_pb2 import PartitionCommand
+from pixy.proto.state_pb2 import PartitionCommand, PublishParts
 
-__all__ = ["misplaced_batch", "published_records"]
+__all__ = ["misplaced_batch", "published_records", "takes_publication"]
+
+
+def takes_publication(command: PublishParts, publication: int) -> bool:
+    """True if a partition whose newest publication is `publication` takes another one: it is later,
+    and its predecessor is there.
+    """
+    return command.predecessor <= publication < command.publication
 
 
 def published_records(command: bytes, publication: int) -> tuple[int, int]:
     """Number of the newest publication behind a command, and the records that the command makes
-    part of the log. A publication that was proposed twice counts once.
+    part of the log. A publication that was proposed twice counts once, one that is out of order not
+    at all.
 
     Args:
         command: a `PartitionCommand`.
@@ -21,7 +29,7 @@ def published_records(command: bytes, publication: int) -> tuple[int, int]:
         DecodeError: it cannot be decoded.
     """
     published = PartitionCommand.FromString(command).publish_parts
-    if published.publication <= publication:
+    if not takes_publication(published, publication):
         return publication, 0
     return published.publication, sum([part.records for part in published.parts])
 

@@ -46,6 +46,8 @@ from pixy.cluster.remote_proposals import RemoteProposals
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
 from pixy.cluster.replica_calls import ReplicaCalls
 from pixy.cluster.retention import Retention
+from pixy.cluster.sideloading import Sideloading
+from pixy.cluster.staging_router import StagingNode, StagingRouter
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
 from pixy.cluster.state_reactions import StateReactions
 from pixy.cluster.status import ClusterStatus
@@ -78,7 +80,8 @@ class Node:
         state_groups: the state machines in memory.
         commands: changes of topics, nodes and consumer groups, from `start` on.
         partitions: the partitions, from `start` on.
-        publisher: staged writes, from `start` on.
+        staging: staged writes, from `start` on.
+        publisher: the part of these that only this node has.
         observer: receives changes of topics.
         peers: the other nodes, from `start` on; None if it never has any.
         has_started: True once `start` has returned.
@@ -104,6 +107,7 @@ class Node:
     leaders: LeaderWatch
     partitions: Partitions
     publisher: Publisher
+    staging: StagingRouter
     commands: NodeCommands
 
     def __init__(
@@ -132,6 +136,7 @@ class Node:
         self.methods: dict[int, Handler] = {}
         self.calls: ReplicaCalls | None = None
         self.remote: RemoteProposals | None = None
+        self._sideloading: Sideloading | None = None
         self.state_groups = StateGroups()
         self.metadata = self.state_groups.metadata
         self.node_id = 0
@@ -164,13 +169,13 @@ class Node:
         await self._restore(recovered)
         self._log.retention.start()
         self._starting = False
-        self._reactions.begin(self.publisher, self._group_keeper)
+        self._reactions.begin(self.staging, self._group_keeper)
         self._group_keeper.tick()
         await self._write_first_entry()
         if self.peers is not None:
             await self._register(self.peers)
         self._reactions.forget_offsets()
-        self.publisher.start()
+        self.staging.start()
         self._storage.start()
         self._retention.start()
 
@@ -186,7 +191,7 @@ class Node:
         self._group_keeper.stop()
         if self.peers is not None and self._broken is None:
             await self.peers.hand_over()
-        self.publisher.stop()
+        await self.staging.stop()
         self._retention.stop()
         self._storage.begin_stop()
         await self._stop_peers()
@@ -239,7 +244,12 @@ class Node:
         self.leaders = LeaderWatch(lambda: self.observer)
         peers = LogPeers()
         if self.peers is not None:
-            peers = replace(self.peers.log_peers(), leader_changed=self.leaders.leader_changed)
+            self._sideloading = Sideloading(self.node_id, self.peers.relays, report_to_loop)
+            peers = replace(
+                self.peers.log_peers(),
+                leader_changed=self.leaders.leader_changed,
+                sideloads=self._sideloading,
+            )
         self._storage = NodeStorage(self._disk, self._clock, self._options, recovered, files, hooks, peers)
         self._abandon = self._storage.abandon
         self._log, self.partitions = self._storage.log, self._storage.partitions
@@ -288,7 +298,7 @@ class Node:
     async def _restore(self, recovered: RecoveredNode) -> None:
         start_peers = None if self.peers is None else partial(self._start_peers, self.peers)
         await self.state_groups.restore(recovered, self._log, self._reactions.apply, start_peers)
-        await self._storage.restore_partitions(recovered, self.metadata)
+        await self._storage.restore_partitions(recovered, self.state_groups, self._sideloading)
         self.publisher = Publisher(
             SinksGroup(self.state_groups.sinks, self.state_groups.sinks_replica),
             self._storage.stages,
@@ -298,13 +308,34 @@ class Node:
             self._time.now_ms,
             self._proposals.propose_and_tell,
         )
+        self.staging = self._make_staging()
         self.commands = NodeCommands(
             self._proposals,
             self.state_groups,
-            self.publisher,
+            self.staging,
             self._is_reachable,
             self._options.random_bytes,
         )
+
+    def _make_staging(self) -> StagingRouter:
+        node = StagingNode(
+            driver=self._log.driver,
+            state_groups=self.state_groups,
+            publisher=self.publisher,
+            retention=self._storage.retention,
+            reads=self.reads,
+            remote=self.remote,
+            channel=None if self.peers is None else self.peers.relays,
+            sideloading=self._sideloading,
+            command=partial(self._proposals.run, self.state_groups.sinks_replica),
+            is_alone=lambda: self.is_alone,
+            now_ms=self._time.now_ms,
+        )
+        return StagingRouter(node, self._options.staging.expiry)
+
+    def _check_started(self) -> None:
+        if self._starting:
+            raise Unavailable(f"node {self.node_id} is starting")
 
     async def _write_first_entry(self) -> None:
         """Write the first entry of a new cluster."""
@@ -348,12 +379,12 @@ class Node:
     def _on_positions(self) -> None:
         """Applied positions have become durable: published stages may go."""
         if not self._starting:
-            self.publisher.maybe_finish()
+            self.staging.positions_durable()
 
     def _clean_up(self) -> None:
         self._reactions.clean_up()
         if self._log.stalled is None:
-            self.publisher.expire()
+            self.staging.expire()
 
     # --- other nodes ------------------------------------------------------------------------------
 
@@ -365,6 +396,8 @@ class Node:
             methods={
                 PeerMethod.PROPOSE: ProposeAnswers(driver, self._find_group).answer,
                 PeerMethod.STATUS: reports.answer,
+                PeerMethod.PUT_PIECES: self._put_pieces,
+                PeerMethod.GET_PIECE: self._get_piece,
                 **self.methods,
             },
             nodes_seen=self._reactions.nodes_seen,
@@ -384,9 +417,16 @@ class Node:
 
     async def _register_peer(self, request: JoinRequest) -> int:
         """Register a node that wants to join; returns its id."""
-        if self._starting:
-            raise Unavailable(f"node {self.node_id} is starting")
+        self._check_started()
         return await self.commands.register_node(request)
+
+    async def _put_pieces(self, caller: int, payload: bytes) -> bytes:
+        self._check_started()
+        return await self.staging.calls.put(caller, payload)
+
+    async def _get_piece(self, caller: int, payload: bytes) -> bytes:
+        self._check_started()
+        return await self.staging.calls.get(caller, payload)
 
     def _find_group(self, raft_group: int) -> RaftGroup | None:
         return None if self._starting else self.partitions.find_group(raft_group)
@@ -396,6 +436,7 @@ class Node:
             self.leaders.look(self.state_groups.metadata_replica.group, self.unreachable)
             self.peers.leave_gone()
             self._group_keeper.tick()
+            self.staging.look()
 
     def _heard_at(self) -> dict[int, float | None]:
         """Loop times at which the other nodes were last heard of."""

@@ -9,7 +9,7 @@ from typing import Any
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.metadata import Topic
 from pixy.cluster.proposals import NEVER, Repeated
-from pixy.cluster.publisher import Publisher
+from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.topic_commands import alter_command, create_command, delete_command
 from pixy.errors import FailedPrecondition, UnknownTopic
@@ -35,7 +35,7 @@ class NodeCommands:
     Args:
         proposals: proposes them.
         state_groups: the state machines that they change.
-        publisher: of staged writes, which a topic is not deleted under.
+        staging: staged writes, which a topic is not deleted under.
         is_reachable: true of a node that can be reached.
         random_bytes: source of ids.
     """
@@ -44,14 +44,14 @@ class NodeCommands:
         self,
         proposals: CommandProposals,
         state_groups: StateGroups,
-        publisher: Publisher,
+        staging: StagingRouter,
         is_reachable: Callable[[int], bool],
         random_bytes: Callable[[int], bytes],
     ) -> None:
         self._proposals = proposals
         self._state_groups = state_groups
         self._metadata = state_groups.metadata
-        self._publisher = publisher
+        self._staging = staging
         self._is_reachable = is_reachable
         self._random_bytes = random_bytes
 
@@ -87,7 +87,7 @@ class NodeCommands:
         if topic is None:
             await self._run(command, _COMMAND_S)
             return
-        with self._publisher.deleting(topic, force=force):
+        with self._staging.deleting(topic, force=force):
             await self._run(command, _COMMAND_S)
 
     async def _topic(self, name: str, command: MetadataCommand, topic_id: bytes) -> Topic:

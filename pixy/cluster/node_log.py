@@ -21,7 +21,14 @@ from pixy.clock import Clock
 from pixy.cluster.applied_positions import AppliedPositionWriter
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.driver import Driver
-from pixy.cluster.driver_options import CACHE_BYTES, COMMIT_DELAY_S, RAFT_CONFIG, DriverHooks, DriverOptions
+from pixy.cluster.driver_options import (
+    CACHE_BYTES,
+    COMMIT_DELAY_S,
+    RAFT_CONFIG,
+    DriverHooks,
+    DriverOptions,
+    Sideloads,
+)
 from pixy.cluster.entry_loading import EntryLoading
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.incarnation import Incarnation
@@ -63,7 +70,7 @@ class LogPeers:
     """The other nodes of a cluster.
 
     Attributes:
-        send, fetch, forward, leader_changed: see `DriverHooks`.
+        send, fetch, forward, leader_changed, sideloads: see `DriverHooks`.
         random: source of randomness for election timeouts.
         config: options of the Raft core.
         cache_bytes: limit of the applied entries in memory, for nodes that are close behind.
@@ -74,6 +81,7 @@ class LogPeers:
     fetch: Callable[[RaftGroup, Message], None] = _no_peer
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
+    sideloads: Sideloads | None = None
     random: RandomSource = field(default_factory=Random)
     config: RaftConfig = RAFT_CONFIG
     cache_bytes: int = CACHE_BYTES
@@ -180,6 +188,7 @@ class NodeLog:
                 restore=self._restore,
                 forward=peers.forward,
                 leader_changed=peers.leader_changed,
+                sideloads=peers.sideloads,
             ),
             DriverOptions(
                 node_id,

@@ -2,7 +2,7 @@
 
     log          journal, raft groups, the writer of segments
     partitions   partition logs
-    stages       stages of staged writes
+    stages       stages of staged writes, and pieces of those that have replicas
     reserve      space for the time when the disk is full
     cold reads   reads of segments that yield to the journal
     upkeep       removal of files, and indexes
@@ -18,15 +18,18 @@ from typing import TypeVar
 from pixy.clock import Clock
 from pixy.cluster.cold_reads import ColdReads
 from pixy.cluster.disk_reserve import Reserve
-from pixy.cluster.metadata import MetadataState
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeOptions
 from pixy.cluster.partitions import Partitions
+from pixy.cluster.piece_retention import PieceRetention
 from pixy.cluster.recovery import DataDirectory, RecoveredNode
 from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.sideloading import Sideloading
+from pixy.cluster.state_groups import StateGroups
 from pixy.errors import Unavailable
-from pixy.staging import Stages
-from pixy.storage import DamagedLog, Disk, Upkeep, Worker
+from pixy.proto.state_pb2 import PublishParts
+from pixy.staging import Pieces, Stages
+from pixy.storage import DamagedLog, Disk, StagedPart, Upkeep, Worker
 
 __all__ = ["NodeStorage", "StorageHooks"]
 
@@ -65,8 +68,11 @@ class NodeStorage:
         peers: see `LogPeers`.
 
     Attributes:
-        log, partitions, stages: its parts.
+        log, partitions, stages, pieces: its parts.
+        retention: of the pieces, from `restore_partitions` on.
     """
+
+    retention: PieceRetention
 
     def __init__(
         self,
@@ -95,12 +101,13 @@ class NodeStorage:
             options.storage.cold_read_bytes_per_second,
             lambda: self._loop.time() - self.log.journal.flushed_at < _WRITING_S,
         )
+        staging = options.worker("pixy-staging", background=True)
+        self._options = options
         self.stages = Stages(
-            disk,
-            options.directory / "staging",
-            options.worker("pixy-staging", background=True),
-            options.staging.max_bytes,
-            hooks.on_fault,
+            disk, options.directory / "staging", staging, options.staging.max_bytes, hooks.on_fault
+        )
+        self.pieces = Pieces(
+            disk, options.directory / "pieces", staging, options.staging.max_bytes, hooks.on_fault
         )
         self._upkeep = Upkeep(options.worker("pixy-upkeep", background=True), hooks.on_fault)
         self.partitions = Partitions(
@@ -109,7 +116,7 @@ class NodeStorage:
             self.log.driver,
             self.log.writer,
             self._upkeep,
-            find_part=self.stages.part,
+            find_parts=self._find_parts,
             on_readiness=hooks.on_readiness,
         )
         self._reserve = Reserve(
@@ -120,12 +127,25 @@ class NodeStorage:
             lambda: self.log.blocked is not None,
         )
 
-    async def restore_partitions(self, recovered: RecoveredNode, metadata: MetadataState) -> None:
-        """Recover stages, and partitions of the topics in metadata, which is restored."""
+    async def restore_partitions(
+        self, recovered: RecoveredNode, state_groups: StateGroups, sideloading: Sideloading | None
+    ) -> None:
+        """Recover stages, and partitions of the topics in metadata; state groups are restored."""
+        metadata, sinks = state_groups.metadata, state_groups.sinks
+        self.retention = PieceRetention(
+            self.stages,
+            self.pieces,
+            sinks,
+            self.partitions,
+            lambda: self._options.journal.retain_bytes if metadata.registered[1:] else 0,
+        )
+        if sideloading is not None:
+            sideloading.attach(self.pieces, sinks.is_gone, self.log.driver.step)
         topics = list(metadata.topics.values())
         for topic in topics:
             self.partitions.put_topic(topic)
         await self.stages.recover(recovered.identity.cluster_id)
+        await self.pieces.recover(recovered.identity.cluster_id)
         behind = await self.partitions.restore(recovered, topics, metadata.next_raft_group, self._files)
         await self.log.driver.reads.catch_up(group for group in behind if not group.has_peers)
 
@@ -160,6 +180,9 @@ class NodeStorage:
         self.log.abandon()
         self.stages.stop()
         self._upkeep.stop()
+
+    def _find_parts(self, replica: PartitionReplica, command: PublishParts) -> list[StagedPart | None]:
+        return self.retention.find_parts(replica, command)
 
     def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
         self.partitions.drop_segments(replica, log_begin_offset)

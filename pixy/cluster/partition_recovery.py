@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pixy.cluster.entry_offsets import misplaced_batch
+from pixy.cluster.entry_offsets import misplaced_batch, takes_publication
 from pixy.cluster.group_recovery import entry_of
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import PartitionReplica
 from pixy.errors import CorruptData
-from pixy.proto.state_pb2 import AppliedPosition, PartitionCommand
+from pixy.proto.state_pb2 import AppliedPosition, PartitionCommand, PublishParts
 from pixy.raft import Entry
 from pixy.records import offsets_of
 from pixy.storage import VERSION_WITH_OFFSETS, Disk, EntryType, JournalRecord, StagedPart, batches_of
@@ -43,16 +43,13 @@ class PartitionRecovery:
         self.tail = _stamped(replica, self.position, tail)
         self.damage: CorruptData | None = None
         publication = 0 if self.position is None else self.position.publication
-        commands = [
-            PartitionCommand.FromString(bytes(entry.data))
-            for entry in self.tail
-            if entry.kind == EntryType.COMMAND
-        ]
-        self.publications = [
-            command.publish_parts
-            for command in commands
-            if command.HasField("publish_parts") and command.publish_parts.publication > publication
-        ]
+        self.publications: list[PublishParts] = []
+        for entry in self.tail:
+            if entry.kind == EntryType.COMMAND:
+                command = PartitionCommand.FromString(bytes(entry.data)).publish_parts
+                if takes_publication(command, publication):
+                    self.publications.append(command)
+                    publication = command.publication
         self.parts: list[StagedPart | None] = []
 
     def open(self, found: dict[str, CorruptData | None], disk: Disk) -> list[Path]:

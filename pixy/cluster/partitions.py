@@ -27,6 +27,7 @@ import structlog
 
 from pixy.cluster.driver import Driver
 from pixy.cluster.dropped_topic import DroppedTopic, take_some
+from pixy.cluster.entry_offsets import takes_publication
 from pixy.cluster.group_names import GroupNames
 from pixy.cluster.group_recovery import recovered_group
 from pixy.cluster.metadata import Topic
@@ -40,12 +41,11 @@ from pixy.cluster.recovery import DataDirectory, RecoveredNode
 from pixy.cluster.replica import Mark, PartitionReplica
 from pixy.cluster.topic_config import log_options
 from pixy.config import StorageConfig
-from pixy.errors import CorruptData, DataDirectoryError, UnknownPartition
+from pixy.errors import CorruptData, DataDirectoryError, FailedPrecondition, PixyError, UnknownPartition
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import HardState, PartitionCommand, PartitionIdentity, PublishParts
 from pixy.raft import NONE, ConfState, Entry
 from pixy.records import TopicPartition, split_batches
-from pixy.staging import StageName
 from pixy.steps import run_in_steps
 from pixy.storage import (
     DamagedLog,
@@ -72,8 +72,10 @@ _UNWRITABLE = PartitionCondition.UNWRITABLE
 _RECORD_BATCH = EntryType.RECORD_BATCH
 _OPENED_PER_STEP = 50
 
-FindPart = Callable[[StageName, bytes, int], StagedPart | None]
-"""Finds a sealed stage's part by stage, topic id and partition; None if there is no such part."""
+FindParts = Callable[[PartitionReplica, PublishParts], list[StagedPart | None]]
+"""Finds the parts of stages that a publication makes part of a partition's log, in their order;
+None for each that is missing.
+"""
 
 
 class Partitions:
@@ -85,7 +87,7 @@ class Partitions:
         driver: of their raft groups.
         writer: moves applied batches to segments.
         upkeep: removes files and looks after indexes in the background.
-        find_part: see `FindPart`.
+        find_parts: see `FindParts`.
         on_readiness: called with the name of a topic when one of its partitions becomes unready.
 
     Attributes:
@@ -100,7 +102,7 @@ class Partitions:
         writer: LogWriter,
         upkeep: Upkeep,
         *,
-        find_part: FindPart,
+        find_parts: FindParts,
         on_readiness: Callable[[str], object],
     ) -> None:
         self._disk = directory.disk
@@ -112,7 +114,7 @@ class Partitions:
         self._writer = writer
         self._upkeep = upkeep
         self._removal = Removal(self._disk, self._topics, upkeep)
-        self._find_part = find_part
+        self._find_parts = find_parts
         self._on_readiness = on_readiness
         self._by_topic: dict[str, _TopicPartitions] = {}
         self._by_group = GroupNames()
@@ -283,9 +285,9 @@ class Partitions:
         """Remove the segments of a partition below the log begin of a durable applied position."""
         self._writer.run(partial(replica.log.drop_segments, log_begin_offset), self._removal.remove_files)
 
-    def apply(self, replica: PartitionReplica, entry: Entry) -> int | UnknownPartition | None:
+    def apply(self, replica: PartitionReplica, entry: Entry) -> int | PixyError | None:
         """Apply a committed entry; returns the base offset of a record batch, or the error of a
-        deleted topic.
+        deleted topic or of a publication that is out of order.
         """
         if replica.log.topic.deleted:
             return UnknownPartition(f"topic {replica.partition.topic} was deleted")
@@ -300,11 +302,12 @@ class Partitions:
             return base_offset
         if entry.kind == EntryType.RECORD_BATCHES:
             return self._append_all(replica, split_batches(memoryview(batch)))
+        refusal = None
         if entry.kind == EntryType.COMMAND:
-            self._run_command(replica, entry.term, PartitionCommand.FromString(bytes(batch)))
+            refusal = self._run_command(replica, entry.term, PartitionCommand.FromString(bytes(batch)))
         if replica.condition is not _UNWRITABLE:
             self._writer.mark_changed(replica.log, replica.mark)
-        return None
+        return refusal
 
     def _append_all(self, replica: PartitionReplica, batches: Sequence[memoryview]) -> int:
         """Append several batches; returns the base offset of the first one."""
@@ -346,33 +349,35 @@ class Partitions:
             replica.wake()
             self._on_readiness(topic)
 
-    def _run_command(self, replica: PartitionReplica, term: int, command: PartitionCommand) -> None:
+    def _run_command(
+        self, replica: PartitionReplica, term: int, command: PartitionCommand
+    ) -> FailedPrecondition | None:
         match command.WhichOneof("command"):
             case "set_log_begin_offset":
                 if replica.log.move_begin(command.set_log_begin_offset.offset):
                     replica.wake()
             case "publish_parts":
-                self._publish(replica, term, command.publish_parts)
+                return self._publish(replica, term, command.publish_parts)
             case _:
                 topic, partition = replica.partition
                 raise newer_command(f"partition {topic}-{partition}")
+        return None
 
-    def _publish(self, replica: PartitionReplica, term: int, command: PublishParts) -> None:
+    def _publish(
+        self, replica: PartitionReplica, term: int, command: PublishParts
+    ) -> FailedPrecondition | None:
         if command.publication <= replica.publication:
-            return  # proposed again by a start that did not find it applied
-        for part in self._published(replica, command):
-            assert part is not None
+            return None  # proposed again by somebody who did not know that it was applied
+        if not takes_publication(command, replica.publication):
+            return FailedPrecondition(
+                f"publication {command.publication} comes before its predecessor {command.predecessor}"
+            )
+        for part in self._find_parts(replica, command):
+            assert part is not None, f"{replica.partition} lacks a part of publication {command.publication}"
             replica.log.append_part(part, term)
         replica.publication = command.publication
         replica.wake()
-
-    def _published(self, replica: PartitionReplica, command: PublishParts) -> list[StagedPart | None]:
-        """Parts of a publication for a partition."""
-        identity = replica.log.identity
-        return [
-            self._find_part(StageName(command.sink_id, part.stage_id), identity.topic_id, identity.partition)
-            for part in command.parts
-        ]
+        return None
 
     def _identity(self, topic: Topic, number: int) -> PartitionIdentity:
         return PartitionIdentity(
@@ -407,7 +412,7 @@ class Partitions:
         restoring = [PartitionRecovery(replica, recovered) for replica in self._make_all()]
         for each in restoring:
             for command in each.publications:
-                each.parts += self._published(each.replica, command)
+                each.parts += self._find_parts(each.replica, command)
 
         def open_logs() -> tuple[list[Path], list[Path]]:
             try:

@@ -101,6 +101,8 @@ class PeerMethod(IntEnum):
     CONSUME = 8
     STAGED = 9
     RELAY = 10
+    PUT_PIECES = 11
+    GET_PIECE = 12
 
 
 class Beat(NamedTuple):

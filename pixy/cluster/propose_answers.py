@@ -7,6 +7,7 @@
     in the unapplied tail         the result once it is applied
     new                           appended as soon as there is room; the result once it is applied
     new, without the one before   `not_leader`, with this node as the leader: it comes again
+    new, of data that is not here the same; the data is being fetched
     outdated                      refused: nobody waits for it
 
 When this node stops leading in the meantime the answer is `not_leader`: the entry may yet come
@@ -28,7 +29,9 @@ from pixy.storage import EntryType
 
 __all__ = ["ProposeAnswers"]
 
-_KINDS = frozenset({EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES})
+_KINDS = frozenset(
+    {EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES, EntryType.STAGED_PIECE, EntryType.COMMAND}
+)
 
 
 class ProposeAnswers:
@@ -72,6 +75,8 @@ class ProposeAnswers:
         self, group: RaftGroup, request: ProposeRequest, proposal: ProposalId
     ) -> int | PixyError | LeadershipLost:
         if not group.leads:
+            # A group with this node alone has no leader before something is asked of it.
+            self._driver.seek_leader(group)
             return LeadershipLost()
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.OUTDATED:

@@ -1,5 +1,5 @@
-"""Publication of stages: one commit point in the state group `sinks`, then one entry in each
-partition.
+"""Stages that only this node has, and their publication: one commit point in the state group
+`sinks`, then one entry in each partition. Those of several nodes are with `replicated_staging`.
 
     PublishStages is applied         the publication gets a number and is committed
     PublishParts in each partition   its records are readable, the caller is answered
@@ -64,13 +64,13 @@ class SinksGroup(NamedTuple):
 
 
 class Publisher:
-    """Staged writes of one node.
+    """Staged writes of one node that has no others beside it.
 
     Args:
         sinks: the raft group `sinks`.
         stages: the stages.
         metadata: the topics.
-        partitions: their partitions.
+        partitions: their partitions; an attribute, too.
         config: retention of stages and sinks.
         now_ms: the node's time.
         propose: see `Propose`.
@@ -89,7 +89,7 @@ class Publisher:
         self._state, self._sinks = sinks
         self._stages = stages
         self._metadata = metadata
-        self._partitions = partitions
+        self.partitions = partitions
         self._config = config
         self._now_ms = now_ms
         self._propose = propose
@@ -105,7 +105,7 @@ class Publisher:
     def start(self) -> None:
         """Roll unfinished publications forward. The partitions and stages are recovered."""
         for publication in self._state.publications.values():
-            if self._is_elsewhere(publication):
+            if publication.stages or self._is_elsewhere(publication):
                 continue
             log.info("resuming a publication", sink=publication.sink_id, publication=publication.number)
             self._roll_forward.begin(publication, starting=True)
@@ -117,6 +117,10 @@ class Publisher:
         self._roll_forward.stop()
 
     # --- requests ---------------------------------------------------------------------------------
+
+    def has(self, name: StageName) -> bool:
+        """True if a stage is here."""
+        return self._stages.get(name) is not None
 
     async def stage(
         self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
@@ -213,6 +217,10 @@ class Publisher:
         finally:
             self._deleting.discard(topic.topic_id)
 
+    def is_deleting(self, topic_id: bytes) -> bool:
+        """True while a topic is being deleted."""
+        return topic_id in self._deleting
+
     def _may_go(self, stage: Stage) -> bool:
         """True if no publication uses the stage."""
         return not stage.holders and not self._state.is_published(stage.name)
@@ -229,7 +237,7 @@ class Publisher:
             topic = self._metadata.topics.get(part.topic)
             if topic is None or topic.topic_id != topic_id or topic_id in self._deleting:
                 raise FailedPrecondition(f"topic {part.topic} was deleted since records of it were staged")
-            replica = self._partitions.get(TopicPartition(part.topic, partition))
+            replica = self.partitions.get(TopicPartition(part.topic, partition))
             assert replica is not None
             if replica.fault is not None:
                 raise CorruptData(str(replica.fault))
@@ -276,7 +284,7 @@ class Publisher:
     def committed(self, publication: Publication) -> None:
         """A publication was applied to `sinks`: from here on it happens."""
         self._expiry.published(publication.sink_id)
-        if not self._is_elsewhere(publication):
+        if not publication.stages and not self._is_elsewhere(publication):
             self._roll_forward.begin(publication, starting=False)
 
     def _is_elsewhere(self, publication: Publication) -> bool:
@@ -286,7 +294,7 @@ class Publisher:
         for part in publication.parts:
             topic = self._metadata.topics.get(part.topic)
             known = topic is not None and topic.topic_id == part.topic_id
-            if topic is not None and known and not self._partitions.is_here(topic, part.partition):
+            if topic is not None and known and not self.partitions.is_here(topic, part.partition):
                 return True
         return False
 
@@ -305,8 +313,10 @@ class Publisher:
         self._expiry.touch(sink_id)
 
     def expire(self) -> None:
-        """Drop stages older than `staging.expiry`, and forget inactive sinks."""
+        """Drop stages older than `staging.expiry`; the leader of `sinks` forgets inactive ones."""
         self._expiry.expire()
+        if not self._sinks.group.decides:
+            return
         now_ms = self._now_ms()
         one_time_s = min(self._config.expiry, _ONE_TIME_SINK_S)
         run_in_steps(self._expire_sinks(now_ms - round(one_time_s * 1000), one_time=True))
@@ -328,8 +338,12 @@ class Publisher:
             ]
             if quiet:
                 command = SinksCommand(expire_sinks=ExpireSinks(sink_ids=quiet, before_ms=before_ms))
-                self._propose(self._sinks, command.SerializeToString(), lambda _: None)
+                self.propose_to_sinks(command)
             yield
+
+    def propose_to_sinks(self, command: SinksCommand) -> None:
+        """Propose a command whose result nobody waits for."""
+        self._propose(self._sinks, command.SerializeToString(), lambda _: None)
 
 
 def staged_error(topic: Topic, sinks: Sequence[str]) -> FailedPrecondition:

@@ -29,6 +29,10 @@ __all__ = [
 ]
 
 
+_BEHIND_THE_JOURNAL = ("topics", "state", "staging", "pieces")
+"""Directories of which the journal says what they mean."""
+
+
 class DataDirectory(NamedTuple):
     """A node's data directory, and the id of its cluster."""
 
@@ -167,9 +171,10 @@ def _sync_directories(disk: Disk, directory: Path) -> None:
     machine.
     """
     names = disk.names(directory)
-    for path in (directory, directory / "topics", directory / "state", directory / "staging"):
-        if path == directory or path.name in names:
-            disk.sync_directory(path)
+    disk.sync_directory(directory)
+    for name in _BEHIND_THE_JOURNAL:
+        if name in names:
+            disk.sync_directory(directory / name)
 
 
 def _check_not_lost(disk: Disk, directory: Path, journal: RecoveredJournal) -> None:
@@ -179,7 +184,7 @@ def _check_not_lost(disk: Disk, directory: Path, journal: RecoveredJournal) -> N
     """
     if journal.files:
         return
-    for name in ("topics", "state", "staging"):
+    for name in _BEHIND_THE_JOURNAL:
         if name in disk.names(directory):
             raise DataDirectoryError(
                 f"{directory / 'journal'} has no journal files, although {directory} has {name!r}"

@@ -8,9 +8,14 @@ raft groups, in the order of the numbers; when every partition has its part dura
 are removed, the publication is finished and forgotten. Until then it is the record that these
 stages were published.
 
-The proposer proves that the stages are sealed and complete, and that their topics exist: their
-files are not part of this state. Conditions that concurrent proposals could violate are decided
-here: the epoch, the sink's owner, and that no stage is published twice.
+The stages are those of `stage_table`, or directories of one node, whose partitions have no other
+replica. For the latter the proposer proves that they are sealed and complete; for all, that their
+topics exist. Conditions that concurrent proposals could violate are decided here: the epoch, the
+sink's owner, and that no stage is published twice.
+
+Each part of a publication names its predecessor: the newest unfinished publication with records for
+the same partition. Earlier ones are in the partition already. So a partition that takes none before
+its predecessor has all of them, in the order of the numbers, whoever proposes them.
 
 The road not taken: sinks in `groups-n`. A publication is one entry whichever its sink, and numbers
 must ascend over all sinks.
@@ -18,13 +23,17 @@ must ascend over all sinks.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from pixy.cluster.newer_command import newer_command
+from pixy.cluster.stage_table import GoneStages, StageTable, merged_parts
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted
 from pixy.proto.state_pb2 import (
+    PieceRecord,
     PublicationPart,
     PublicationRecord,
+    PublishedStage,
     PublishStages,
     SinkRecord,
     SinksCommand,
@@ -32,7 +41,7 @@ from pixy.proto.state_pb2 import (
 )
 from pixy.staging import NotNew, Sink, StageName, judge_epoch
 
-__all__ = ["SINKS_GROUP", "SINKS_MAX", "Publication", "SinksState"]
+__all__ = ["SINKS_GROUP", "SINKS_MAX", "Finished", "Publication", "SinksState", "StagePieces"]
 
 SINKS_GROUP = 900
 """The raft group of this state machine; those of `groups-n` are below."""
@@ -45,13 +54,35 @@ _SINK_KEY = b"sink\0"
 _PUBLICATION_KEY = b"publication\0"
 
 
+class StagePieces(NamedTuple):
+    """A replicated stage of a publication; `pieces` are encoded `PieceRecord`s, by number."""
+
+    number: int
+    stage_id: str
+    pieces: Sequence[bytes]
+
+
 class Publication(NamedTuple):
-    """An unfinished publication."""
+    """An unfinished publication.
+
+    `stages` are its stages if they are replicated, else empty.
+    """
 
     number: int
     sink_id: str
     stage_ids: Sequence[str]
     parts: Sequence[PublicationPart]
+    stages: Sequence[StagePieces] = ()
+
+
+class Finished(NamedTuple):
+    """Publications that are forgotten."""
+
+    publications: Sequence[Publication]
+
+
+SinksResult = Publication | Finished | GoneStages | NotNew | PixyError | int | None
+"""Result of a command; the number is that of a stage, or its size in bytes."""
 
 
 class SinksState:
@@ -61,42 +92,65 @@ class SinksState:
         sinks: by id.
         publications: the unfinished ones, by number, ascending.
         next_publication: number of the next one. Invariant: above every number ever assigned.
+        table: the replicated stages.
     """
 
     def __init__(self) -> None:
         self.sinks: dict[str, Sink] = {}
         self.publications: dict[int, Publication] = {}
         self.next_publication = 1
+        self.table = StageTable()
         # Stages of unfinished publications, and the number of these publications of each sink.
         self._published: set[StageName] = set()
+        self._published_numbers: set[int] = set()
         self._unfinished: Counter[str] = Counter()
+        # Numbers of the unfinished publications of each partition, ascending.
+        self._by_partition: dict[tuple[bytes, int], list[int]] = {}
 
-    def apply(self, payload: bytes, term: int = 0) -> Publication | NotNew | PixyError | None:
+    def apply(self, payload: bytes, term: int = 0) -> SinksResult:
         """Apply one command; returns its result for the proposer."""
         command = SinksCommand.FromString(payload)
+        result: SinksResult = None
         match command.WhichOneof("command"):
             case "publish_stages":
-                return self._publish(command.publish_stages)
+                result = self._publish(command.publish_stages)
             case "finish_publications":
-                for number in command.finish_publications.publications:
-                    finished = self.publications.pop(number, None)
-                    if finished is not None:
-                        self._published.difference_update(_stages(finished))
-                        self._unfinished[finished.sink_id] -= 1
-                        if not self._unfinished[finished.sink_id]:
-                            del self._unfinished[finished.sink_id]
+                result = self._finish(command.finish_publications.publications)
             case "expire_sinks":
                 expired = command.expire_sinks
                 for sink_id in expired.sink_ids:
                     if self.is_inactive_since(sink_id, expired.before_ms):
                         del self.sinks[sink_id]
+            case "open_stage":
+                opened = command.open_stage
+                name = StageName(opened.sink_id, opened.stage_id)
+                result = self._was_published(name) or self.table.open(opened)
+            case "add_piece":
+                result = self.table.add_piece(command.add_piece)
+            case "discard_stages":
+                result = self.table.discard(command.discard_stages)
+            case "expire_stages":
+                result = self.table.expire(command.expire_stages)
+            case "touch_sink":
+                self.table.touch(command.touch_sink)
             case _:
                 raise newer_command("state group sinks")
-        return None
+        return result
 
     def is_published(self, stage: StageName) -> bool:
         """True when a stage belongs to an unfinished publication."""
         return stage in self._published
+
+    def has_unfinished(self, sink_id: str) -> bool:
+        """True while a publication of a sink is unfinished."""
+        return sink_id in self._unfinished
+
+    def is_gone(self, stage: int) -> bool:
+        """True if a replicated stage, by its number, was discarded, has expired, or belongs to a
+        publication that is finished. False for one that is not known yet.
+        """
+        table = self.table
+        return stage < table.next_stage and stage not in table.stages and stage not in self._published_numbers
 
     def judge(self, asked: PublishStages) -> NotNew | PixyError | None:
         """Reason why a sink may not publish `asked`, None if it may; see `judge_epoch`."""
@@ -118,14 +172,25 @@ class SinksState:
         refusal = self.judge(command)
         if refusal is not None:
             return refusal
+        for stage_id in command.stage_ids:
+            published = self._was_published(StageName(command.sink_id, stage_id))
+            if published is not None:
+                return published
+        stages = self.table.sealed(command.sink_id, command.stage_ids if command.replicated else ())
+        if isinstance(stages, PixyError):
+            return stages
+        parts = merged_parts(stages) if command.replicated else command.parts
+        for part in parts:
+            unfinished = self._by_partition.get((part.topic_id, part.partition))
+            part.predecessor = unfinished[-1] if unfinished else 0
         publication = Publication(
-            self.next_publication, command.sink_id, tuple(command.stage_ids), tuple(command.parts)
+            self.next_publication,
+            command.sink_id,
+            tuple(command.stage_ids),
+            tuple(parts),
+            tuple(StagePieces(each.number, each.name.stage_id, each.encoded_pieces()) for each in stages),
         )
-        for stage in _stages(publication):
-            if stage in self._published:
-                return FailedPrecondition(
-                    f"stage {stage.stage_id} of sink {stage.sink_id} was published before"
-                )
+        self.table.take(stages, command.sink_id, command.timestamp_ms)
         before = self.sinks.get(command.sink_id)
         active_ms = command.timestamp_ms if before is None else max(before.active_ms, command.timestamp_ms)
         self.sinks[command.sink_id] = Sink(command.query_id, command.epoch, active_ms)
@@ -136,7 +201,34 @@ class SinksState:
 
     def _add_unfinished(self, publication: Publication) -> None:
         self._published.update(_stages(publication))
+        self._published_numbers.update(stage.number for stage in publication.stages)
         self._unfinished[publication.sink_id] += 1
+        for part in publication.parts:
+            self._by_partition.setdefault((part.topic_id, part.partition), []).append(publication.number)
+
+    def _finish(self, numbers: Iterable[int]) -> Finished:
+        finished = []
+        for number in numbers:
+            publication = self.publications.pop(number, None)
+            if publication is None:
+                continue
+            finished.append(publication)
+            self._published.difference_update(_stages(publication))
+            self._published_numbers.difference_update(stage.number for stage in publication.stages)
+            self._unfinished[publication.sink_id] -= 1
+            if not self._unfinished[publication.sink_id]:
+                del self._unfinished[publication.sink_id]
+            for part in publication.parts:
+                key = (part.topic_id, part.partition)
+                self._by_partition[key].remove(number)
+                if not self._by_partition[key]:
+                    del self._by_partition[key]
+        return Finished(finished)
+
+    def _was_published(self, stage: StageName) -> FailedPrecondition | None:
+        if stage not in self._published:
+            return None
+        return FailedPrecondition(f"stage {stage.stage_id} of sink {stage.sink_id} was published before")
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -145,13 +237,20 @@ class SinksState:
 
         May be consumed on another thread while commands are applied.
         """
-        return _records(self.next_publication, self.sinks.copy(), list(self.publications.values()))
+        next_stage = self.table.next_stage if self.table.next_stage > 1 else 0
+        record = SinksRecord(next_publication=self.next_publication, next_stage=next_stage)
+        return chain(
+            _records(record, self.sinks.copy(), list(self.publications.values())), self.table.snapshot()
+        )
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Replace the whole state by a checkpoint's records."""
         self.sinks, self.publications = {}, {}
         self._published.clear()
+        self._published_numbers.clear()
         self._unfinished.clear()
+        self._by_partition.clear()
+        self.table.clear()
         for key, value in records:
             if key.startswith(_SINK_KEY):
                 sink = SinkRecord.FromString(value)
@@ -159,12 +258,23 @@ class SinksState:
             elif key.startswith(_PUBLICATION_KEY):
                 record = PublicationRecord.FromString(value)
                 publication = Publication(
-                    record.publication, record.sink_id, tuple(record.stage_ids), tuple(record.parts)
+                    record.publication,
+                    record.sink_id,
+                    tuple(record.stage_ids),
+                    tuple(record.parts),
+                    tuple(
+                        StagePieces(
+                            each.number, each.stage_id, [piece.SerializeToString() for piece in each.pieces]
+                        )
+                        for each in record.stages
+                    ),
                 )
                 self.publications[publication.number] = publication
                 self._add_unfinished(publication)
-            else:
-                self.next_publication = SinksRecord.FromString(value).next_publication
+            elif not self.table.restore(key, value):
+                state = SinksRecord.FromString(value)
+                self.next_publication = state.next_publication
+                self.table.next_stage = max(1, state.next_stage)
 
 
 def _stages(publication: Publication) -> list[StageName]:
@@ -172,12 +282,25 @@ def _stages(publication: Publication) -> list[StageName]:
 
 
 def _records(
-    next_publication: int, sinks: Mapping[str, Sink], publications: Sequence[Publication]
+    state: SinksRecord, sinks: Mapping[str, Sink], publications: Sequence[Publication]
 ) -> Iterable[tuple[bytes, bytes]]:
-    yield _STATE_KEY, SinksRecord(next_publication=next_publication).SerializeToString()
+    yield _STATE_KEY, state.SerializeToString()
     for sink_id, (query_id, last_epoch, active_ms) in sinks.items():
         sink = SinkRecord(sink_id=sink_id, query_id=query_id, last_epoch=last_epoch, active_ms=active_ms)
         yield _SINK_KEY + sink_id.encode(), sink.SerializeToString()
-    for number, sink_id, stage_ids, parts in publications:
-        record = PublicationRecord(publication=number, sink_id=sink_id, stage_ids=stage_ids, parts=parts)
+    for number, sink_id, stage_ids, parts, stages in publications:
+        record = PublicationRecord(
+            publication=number,
+            sink_id=sink_id,
+            stage_ids=stage_ids,
+            parts=parts,
+            stages=[
+                PublishedStage(
+                    number=each.number,
+                    stage_id=each.stage_id,
+                    pieces=[PieceRecord.FromString(piece) for piece in each.pieces],
+                )
+                for each in stages
+            ],
+        )
         yield _PUBLICATION_KEY + b"%d" % number, record.SerializeToString()

@@ -8,6 +8,7 @@
     a node is new, has another address, or   connections are opened or closed
     has left
     a publication                            it is rolled forward
+    stages are published, or gone            their files may go
     offsets in deleted topics are forgotten  they are removed, some at a time
     consumer groups have changed             coordinator and observer are told, as of topics
     the checkpoint of a leader               the differences between metadata and what the
@@ -32,10 +33,9 @@ from pixy.cluster.node_log import NodeLog
 from pixy.cluster.node_options import NodeObserver
 from pixy.cluster.node_peers import NodePeers
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.publisher import Publisher
 from pixy.cluster.remote_proposals import RemoteProposals
 from pixy.cluster.replica import StateReplica
-from pixy.cluster.sinks import Publication
+from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
 from pixy.errors import UnknownPartition
 from pixy.raft import Entry
@@ -61,7 +61,7 @@ class StateReactions:
         peers, remote: the other nodes, and proposals to them; None without peers.
     """
 
-    _publisher: Publisher
+    _staging: StagingRouter
     _group_keeper: GroupKeeper
 
     def __init__(
@@ -89,9 +89,9 @@ class StateReactions:
         self._nodes_are_current = False
         self._begun = False
 
-    def begin(self, publisher: Publisher, group_keeper: GroupKeeper) -> None:
+    def begin(self, staging: StagingRouter, group_keeper: GroupKeeper) -> None:
         """React from here on, and to what the state groups have: they are restored."""
-        self._publisher, self._group_keeper = publisher, group_keeper
+        self._staging, self._group_keeper = staging, group_keeper
         self._begun = True
         self._look_at_topics()
 
@@ -111,8 +111,8 @@ class StateReactions:
         elif isinstance(result, LeftNode):
             for topic in result.topics:
                 self._topic_changed(topic)
-        elif isinstance(result, Publication):
-            self._publisher.committed(result)
+        elif replica.machine is self._state_groups.sinks:
+            self._staging.applied(result)
         elif isinstance(result, Forgotten):
             run_in_steps(result.state.sweep())
         elif isinstance(result, GroupsChanged):
@@ -130,6 +130,8 @@ class StateReactions:
             self._nodes_changed()
         elif isinstance(replica.machine, GroupsState):
             self._loop.call_soon(self._observer().groups_replaced)
+        elif replica is self._state_groups.sinks_replica:
+            self._staging.restored()
         self._state_groups.sweep()
 
     # --- nodes ------------------------------------------------------------------------------------
@@ -184,7 +186,7 @@ class StateReactions:
 
     def _topic_deleted(self, topic: Topic) -> None:
         self._partitions.drop_topic(topic, self._log.retention.maybe_remove)
-        self._publisher.topic_deleted(topic.topic_id)
+        self._staging.topic_deleted(topic.topic_id)
         if self._remote is not None:
             self._remote.removed(topic.raft_groups, UnknownPartition(f"topic {topic.name} was deleted"))
         self._group_keeper.topic_changed(topic.name)

@@ -4,6 +4,7 @@ from pixy.inspect.check_checkpoints import check_checkpoints
 from pixy.inspect.check_journal import CheckedEntry, CheckedGroup, CheckedJournal, check_journal
 from pixy.inspect.check_node import check_directory, check_node, node_directories
 from pixy.inspect.check_partition import check_partition
+from pixy.inspect.check_pieces import check_pieces
 from pixy.inspect.check_staging import check_staging
 from pixy.inspect.dump import DumpLine, dump
 from pixy.inspect.read_only_disk import ReadOnlyDisk
@@ -25,6 +26,7 @@ __all__ = [
     "check_journal",
     "check_node",
     "check_partition",
+    "check_pieces",
     "check_staging",
     "dump",
     "node_directories",

@@ -12,7 +12,7 @@ Nothing is judged that other damage makes doubtful: without a whole journal, the
 unknown.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,18 +31,22 @@ from pixy.cluster import (
     check_journal_reaches,
     check_reset,
     conf_state_of,
+    pieces_of,
     split_checkpoint,
+    takes_publication,
 )
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect.check_checkpoints import check_checkpoints
 from pixy.inspect.check_journal import CheckedEntry, CheckedJournal, check_journal
 from pixy.inspect.check_kafka_stages import check_kafka_stages, is_kafka_stages_directory
 from pixy.inspect.check_partition import check_partition
+from pixy.inspect.check_pieces import check_pieces
 from pixy.inspect.check_staging import check_staging
 from pixy.inspect.replayed_entries import ReplayedEntries, replay
 from pixy.inspect.report import Report
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import OffsetRecord, PartitionIdentity
+from pixy.proto.state_pb2 import OffsetRecord, PartitionCommand, PartitionIdentity
+from pixy.staging import PieceKey
 from pixy.storage import (
     DirectoryKind,
     Disk,
@@ -56,7 +60,7 @@ from pixy.storage import (
 __all__ = ["check_directory", "check_node", "node_directories"]
 
 _FILES = ("identity", "lock", "reserve")
-_DIRECTORIES = ("journal", "staging", "state", "topics")
+_DIRECTORIES = ("journal", "pieces", "staging", "state", "topics")
 _KAFKA = "kafka"
 _GROUP_KEY = b"group\0"
 
@@ -183,6 +187,8 @@ class _NodeCheck:
         # each, replayed records included.
         self._known: set[tuple[bytes, int]] = set()
         self._ends: dict[tuple[bytes, int], int] = {}
+        # Pieces of replicated stages that are whole.
+        self._pieces: set[PieceKey] = set()
         # The last durable publication of each partition; later ones need their stages.
         self._published: dict[tuple[bytes, int], int] = {}
 
@@ -202,6 +208,7 @@ class _NodeCheck:
         self._foreign_states({"metadata", "sinks", *(f"groups-{number}" for number in range(count))})
         if metadata.whole:
             self._raft_groups(metadata.machine)
+        self._pieces = check_pieces(self._disk, self._directory / "pieces", self._cluster_id, self.report)
         self._partitions(metadata)
         staged = check_staging(self._disk, self._directory / "staging", self._cluster_id, self.report)
         if sinks.whole and metadata.whole:
@@ -240,10 +247,10 @@ class _NodeCheck:
     def _not_lost(self, names: list[str]) -> None:
         """Report a lost journal.
 
-        A node writes it before topics, state and staging, and never removes its newest file.
+        A node writes it before all others, and never removes its newest file.
         """
         lost = self._journal.whole and not self._journal.files
-        if lost and any(name in names for name in ("topics", "state", "staging")):
+        if lost and any(name in names for name in ("topics", "state", "staging", "pieces")):
             self._journal.whole = False
             self.report.damaged(
                 "journal", self._directory / "journal", "no journal files: the next start is refused"
@@ -387,7 +394,26 @@ class _NodeCheck:
             replayed = replay(applied, entries)
             self.report.records += replayed.records
             self._ends[key] = (applied.end_offset if applied else 0) + replayed.records
+            self._check_pieces(directory.name, identity.raft_group, entries, self._published[key])
         check_partition(self._disk, directory, applied, replayed, self.report)
+
+    def _check_pieces(
+        self, name: str, raft_group: int, entries: Iterable[CheckedEntry], publication: int
+    ) -> None:
+        """Check that the pieces of publications that the next start applies again are there."""
+        for entry in entries:
+            if entry.entry_type is not EntryType.COMMAND:
+                continue
+            command = PartitionCommand.FromString(entry.command).publish_parts
+            if not takes_publication(command, publication):
+                continue
+            publication = command.publication
+            missing = sum(ref.key not in self._pieces for ref in pieces_of(command, raft_group))
+            if missing:
+                found = (
+                    f"publication {publication} needs {missing} pieces that are missing or damaged: not ready"
+                )
+                self.report.damaged("partition", name, found)
 
     def _publications(self, sinks: SinksState, staged: dict[tuple[str, str], bool]) -> None:
         """Check that unfinished publications still have their stages."""
@@ -400,7 +426,7 @@ class _NodeCheck:
             ]
             missing = [
                 stage_id
-                for stage_id in publication.stage_ids
+                for stage_id in (() if publication.stages else publication.stage_ids)
                 if not staged.get((publication.sink_id, stage_id))
             ]
             name = f"publication {publication.number} of sink {publication.sink_id}"

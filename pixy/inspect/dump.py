@@ -39,12 +39,13 @@ from pixy.proto.state_pb2 import (
     StagedPiece,
     TopicRecord,
 )
-from pixy.records import COMPRESSION, BatchHeader, check_batch, read_header, read_records
-from pixy.staging import STAGE_FILE
+from pixy.records import COMPRESSION, BatchHeader, batch_bytes, check_batch, read_header, read_records
+from pixy.staging import STAGE_FILE, FoundUnit, find_units, is_piece_file, read_piece_header, unit_damage
 from pixy.storage import (
     VERSION_WITH_OFFSETS,
     Disk,
     EntryType,
+    File,
     JournalRecord,
     RecordKind,
     batches_of,
@@ -63,7 +64,7 @@ from pixy.storage import (
 
 __all__ = ["DumpLine", "dump"]
 
-_SUFFIXES = (".journal", ".checkpoint", ".log", ".batches")
+_SUFFIXES = (".journal", ".checkpoint", ".log", ".batches", ".pieces")
 _IDENTITIES = ("identity", STAGE_FILE)
 _HEADER_BYTES = 64
 _GROUP_KEY = b"group\0"
@@ -134,6 +135,8 @@ def _dump_file(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
         yield from _dump_segment(disk, path, records)
     elif path.suffix == ".batches":
         yield from _dump_batches(disk, path, records)
+    elif path.suffix == ".pieces":
+        yield from _dump_pieces(disk, path, records)
     elif path.name == STAGE_FILE:
         yield DumpLine("stage", _plain(read_stage_record(disk, path)))
     else:
@@ -296,6 +299,50 @@ def _dump_batches(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
         yield DumpLine("batch", _batch(position, header))
         if records:
             yield from _dump_records(batch)
+
+
+def _dump_pieces(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
+    """A file with the pieces of a replicated stage."""
+    if not is_piece_file(path.name):
+        raise CorruptData("not the name of a file of pieces")
+    file = disk.open(path)
+    try:
+        cluster_id = read_piece_header(file, path)
+        if cluster_id is None:
+            raise CorruptData("no valid header")
+        yield DumpLine("pieces", {"stage": int(path.stem), "cluster": cluster_id.hex(), "bytes": file.size()})
+        end = None
+        for unit in find_units(file, path):
+            damage = unit_damage(file, unit)
+            if damage:
+                raise CorruptData(damage)
+            yield from _dump_unit(file, unit, records)
+            end = unit.end
+        if end is not None and file.size() > end:
+            raise CorruptData(f"no pieces from byte {end} on")
+    finally:
+        file.close()
+
+
+def _dump_unit(file: File, unit: FoundUnit, records: bool) -> Iterator[DumpLine]:
+    for key, place in unit.pieces.items():
+        fields = {
+            "number": key.number,
+            "raft_group": key.raft_group,
+            "byte": place.begin,
+            "bytes": place.size,
+            "records": place.records,
+            "crc": key.crc,
+        }
+        yield DumpLine("piece", fields)
+        batches, at = file.read_at(place.size, place.begin), 0
+        while at < len(batches):
+            size = batch_bytes(batches, at)
+            batch = batches[at : at + size]
+            yield DumpLine("batch", _batch(place.begin + at, read_header(batch)))
+            if records:
+                yield from _dump_records(batch)
+            at += size
 
 
 def _batch(position: int, header: BatchHeader) -> Mapping[str, Any]:

@@ -488,3 +488,120 @@ class Relayed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Relayed: _TypeAlias = Relayed  # noqa: Y015
+
+@_typing.final
+class PutPiecesRequest(_message.Message):
+    """Parts of a piece of a replicated stage, for the replicas of their partitions on a node. Answered
+    once they are durable there; the answer is empty.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
+    stage: _builtins.int
+    @_builtins.property
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___PieceBytes]: ...
+    def __init__(
+        self,
+        *,
+        stage: _builtins.int = ...,
+        pieces: _abc.Iterable[Global___PieceBytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pieces", b"pieces", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutPiecesRequest: _TypeAlias = PutPiecesRequest  # noqa: Y015
+
+@_typing.final
+class PieceBytes(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    number: _builtins.int
+    records: _builtins.int
+    crc: _builtins.int
+    batches: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        number: _builtins.int = ...,
+        records: _builtins.int = ...,
+        crc: _builtins.int = ...,
+        batches: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "crc", b"crc", "number", b"number", "raft_group", b"raft_group", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PieceBytes: _TypeAlias = PieceBytes  # noqa: Y015
+
+@_typing.final
+class GetPieceRequest(_message.Message):
+    """Bytes of a part of a piece, from a node that has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    stage: _builtins.int
+    raft_group: _builtins.int
+    number: _builtins.int
+    crc: _builtins.int
+    position: _builtins.int
+    max_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        stage: _builtins.int = ...,
+        raft_group: _builtins.int = ...,
+        number: _builtins.int = ...,
+        crc: _builtins.int = ...,
+        position: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "max_bytes", b"max_bytes", "number", b"number", "position", b"position", "raft_group", b"raft_group", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPieceRequest: _TypeAlias = GetPieceRequest  # noqa: Y015
+
+@_typing.final
+class GetPieceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOUND_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    found: _builtins.bool
+    """False: the node does not have it."""
+    batches: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        found: _builtins.bool = ...,
+        batches: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "found", b"found"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPieceResponse: _TypeAlias = GetPieceResponse  # noqa: Y015

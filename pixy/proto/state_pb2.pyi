@@ -903,7 +903,8 @@ Global___SetLogBeginOffset: _TypeAlias = SetLogBeginOffset  # noqa: Y015
 @_typing.final
 class PublishParts(_message.Message):
     """Appends the batches of stages for this partition to its log, stage by stage. Takes the offsets of
-    their records. No effect if the publication is not above the last one applied.
+    their records. No effect if the publication is not above the last one applied; refused if the last
+    one applied is below the predecessor.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -911,8 +912,11 @@ class PublishParts(_message.Message):
     PUBLICATION_FIELD_NUMBER: _builtins.int
     SINK_ID_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    PREDECESSOR_FIELD_NUMBER: _builtins.int
     publication: _builtins.int
     sink_id: _builtins.str
+    predecessor: _builtins.int
+    """Newest unfinished publication with records for this partition as of the commit point. 0: none."""
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedPart]: ...
     def __init__(
@@ -921,10 +925,11 @@ class PublishParts(_message.Message):
         publication: _builtins.int = ...,
         sink_id: _builtins.str = ...,
         parts: _abc.Iterable[Global___PublishedPart] | None = ...,
+        predecessor: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "publication", b"publication", "sink_id", b"sink_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "predecessor", b"predecessor", "publication", b"publication", "sink_id", b"sink_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -937,19 +942,41 @@ class PublishedPart(_message.Message):
     STAGE_ID_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    STAGE_NUMBER_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
+    PIECE_BYTES_FIELD_NUMBER: _builtins.int
+    PIECE_RECORDS_FIELD_NUMBER: _builtins.int
+    PIECE_CRCS_FIELD_NUMBER: _builtins.int
     stage_id: _builtins.str
     bytes: _builtins.int
     records: _builtins.int
+    stage_number: _builtins.int
+    """Number of a replicated stage, and its pieces for this partition, as parallel lists in the order
+    of their numbers. 0: the stage is a directory of `staging` on the node with the only replica.
+    """
+    @_builtins.property
+    def pieces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def piece_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def piece_records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def piece_crcs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         stage_id: _builtins.str = ...,
         bytes: _builtins.int = ...,
         records: _builtins.int = ...,
+        stage_number: _builtins.int = ...,
+        pieces: _abc.Iterable[_builtins.int] | None = ...,
+        piece_bytes: _abc.Iterable[_builtins.int] | None = ...,
+        piece_records: _abc.Iterable[_builtins.int] | None = ...,
+        piece_crcs: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "records", b"records", "stage_id", b"stage_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "piece_bytes", b"piece_bytes", "piece_crcs", b"piece_crcs", "piece_records", b"piece_records", "pieces", b"pieces", "records", b"records", "stage_id", b"stage_id", "stage_number", b"stage_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -964,24 +991,44 @@ class SinksCommand(_message.Message):
     PUBLISH_STAGES_FIELD_NUMBER: _builtins.int
     FINISH_PUBLICATIONS_FIELD_NUMBER: _builtins.int
     EXPIRE_SINKS_FIELD_NUMBER: _builtins.int
+    OPEN_STAGE_FIELD_NUMBER: _builtins.int
+    ADD_PIECE_FIELD_NUMBER: _builtins.int
+    DISCARD_STAGES_FIELD_NUMBER: _builtins.int
+    EXPIRE_STAGES_FIELD_NUMBER: _builtins.int
+    TOUCH_SINK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def publish_stages(self) -> Global___PublishStages: ...
     @_builtins.property
     def finish_publications(self) -> Global___FinishPublications: ...
     @_builtins.property
     def expire_sinks(self) -> Global___ExpireSinks: ...
+    @_builtins.property
+    def open_stage(self) -> Global___OpenStage: ...
+    @_builtins.property
+    def add_piece(self) -> Global___AddPiece: ...
+    @_builtins.property
+    def discard_stages(self) -> Global___DiscardStages: ...
+    @_builtins.property
+    def expire_stages(self) -> Global___ExpireStages: ...
+    @_builtins.property
+    def touch_sink(self) -> Global___TouchSink: ...
     def __init__(
         self,
         *,
         publish_stages: Global___PublishStages | None = ...,
         finish_publications: Global___FinishPublications | None = ...,
         expire_sinks: Global___ExpireSinks | None = ...,
+        open_stage: Global___OpenStage | None = ...,
+        add_piece: Global___AddPiece | None = ...,
+        discard_stages: Global___DiscardStages | None = ...,
+        expire_stages: Global___ExpireStages | None = ...,
+        touch_sink: Global___TouchSink | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "expire_sinks", b"expire_sinks", "finish_publications", b"finish_publications", "publish_stages", b"publish_stages"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add_piece", b"add_piece", "command", b"command", "discard_stages", b"discard_stages", "expire_sinks", b"expire_sinks", "expire_stages", b"expire_stages", "finish_publications", b"finish_publications", "open_stage", b"open_stage", "publish_stages", b"publish_stages", "touch_sink", b"touch_sink"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "expire_sinks", b"expire_sinks", "finish_publications", b"finish_publications", "publish_stages", b"publish_stages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_piece", b"add_piece", "command", b"command", "discard_stages", b"discard_stages", "expire_sinks", b"expire_sinks", "expire_stages", b"expire_stages", "finish_publications", b"finish_publications", "open_stage", b"open_stage", "publish_stages", b"publish_stages", "touch_sink", b"touch_sink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["publish_stages", "finish_publications", "expire_sinks"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["publish_stages", "finish_publications", "expire_sinks", "open_stage", "add_piece", "discard_stages", "expire_stages", "touch_sink"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -1003,6 +1050,7 @@ class PublishStages(_message.Message):
     PARTS_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     REPLACES_QUERY_ID_FIELD_NUMBER: _builtins.int
+    REPLICATED_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     epoch: _builtins.int
     query_id: _builtins.str
@@ -1013,6 +1061,10 @@ class PublishStages(_message.Message):
     """Wall clock of the proposer, milliseconds since the Unix epoch."""
     replaces_query_id: _builtins.str
     """A sink of this query passes to `query_id`, and its epochs restart. Empty: none."""
+    replicated: _builtins.bool
+    """The stages are those of the state group: refused unless all of them are there and sealed.
+    `parts` is empty then.
+    """
     @_builtins.property
     def stage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1028,10 +1080,11 @@ class PublishStages(_message.Message):
         parts: _abc.Iterable[Global___PublicationPart] | None = ...,
         timestamp_ms: _builtins.int = ...,
         replaces_query_id: _builtins.str = ...,
+        replicated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "parts", b"parts", "query_id", b"query_id", "replaces_query_id", b"replaces_query_id", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "parts", b"parts", "query_id", b"query_id", "replaces_query_id", b"replaces_query_id", "replicated", b"replicated", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1048,11 +1101,14 @@ class PublicationPart(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    PREDECESSOR_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     topic_id: _builtins.bytes
     partition: _builtins.int
     bytes: _builtins.int
     records: _builtins.int
+    predecessor: _builtins.int
+    """As in `PublishParts`; set when the command is applied."""
     def __init__(
         self,
         *,
@@ -1061,10 +1117,11 @@ class PublicationPart(_message.Message):
         partition: _builtins.int = ...,
         bytes: _builtins.int = ...,
         records: _builtins.int = ...,
+        predecessor: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "partition", b"partition", "records", b"records", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "partition", b"partition", "predecessor", b"predecessor", "records", b"records", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1072,7 +1129,9 @@ Global___PublicationPart: _TypeAlias = PublicationPart  # noqa: Y015
 
 @_typing.final
 class FinishPublications(_message.Message):
-    """Every partition has durably applied these publications, and their stages are removed."""
+    """Every partition has these publications: durably, with their stages removed, or, if the stages are
+    replicated, committed.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1118,26 +1177,320 @@ class ExpireSinks(_message.Message):
 Global___ExpireSinks: _TypeAlias = ExpireSinks  # noqa: Y015
 
 @_typing.final
+class OpenStage(_message.Message):
+    """A replicated stage begins. Its number is the result; the same stage again gets the same number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    STAGE_ID_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    stage_id: _builtins.str
+    timestamp_ms: _builtins.int
+    """Wall clock of the proposer, milliseconds since the Unix epoch."""
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        stage_id: _builtins.str = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sink_id", b"sink_id", "stage_id", b"stage_id", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenStage: _TypeAlias = OpenStage  # noqa: Y015
+
+@_typing.final
+class AddPiece(_message.Message):
+    """Adds a piece to a replicated stage, seals it, or both. The piece is on a majority of the replicas
+    of each of its partitions. The size of the stage in bytes is the result.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: _builtins.int
+    PIECE_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    stage: _builtins.int
+    timestamp_ms: _builtins.int
+    @_builtins.property
+    def piece(self) -> Global___PieceRecord:
+        """Absent: only `seal`."""
+
+    @_builtins.property
+    def seal(self) -> Global___SealRecord: ...
+    def __init__(
+        self,
+        *,
+        stage: _builtins.int = ...,
+        piece: Global___PieceRecord | None = ...,
+        seal: Global___SealRecord | None = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["piece", b"piece", "seal", b"seal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["piece", b"piece", "seal", b"seal", "stage", b"stage", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddPiece: _TypeAlias = AddPiece  # noqa: Y015
+
+@_typing.final
+class PieceRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    crc: _builtins.int
+    """CRC-32C of all of its batches, in the order of the parts."""
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PiecePart]: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        crc: _builtins.int = ...,
+        parts: _abc.Iterable[Global___PiecePart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "number", b"number", "parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PieceRecord: _TypeAlias = PieceRecord  # noqa: Y015
+
+@_typing.final
+class PiecePart(_message.Message):
+    """Batches of a piece for one partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    raft_group: _builtins.int
+    bytes: _builtins.int
+    records: _builtins.int
+    crc: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        raft_group: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        records: _builtins.int = ...,
+        crc: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "crc", b"crc", "partition", b"partition", "raft_group", b"raft_group", "records", b"records", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PiecePart: _TypeAlias = PiecePart  # noqa: Y015
+
+@_typing.final
+class SealRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIECES_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    pieces: _builtins.int
+    crc: _builtins.int
+    """CRC-32C over the checksums of the pieces, 4 bytes each, big-endian, by number."""
+    def __init__(
+        self,
+        *,
+        pieces: _builtins.int = ...,
+        crc: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "pieces", b"pieces"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SealRecord: _TypeAlias = SealRecord  # noqa: Y015
+
+@_typing.final
+class DiscardStages(_message.Message):
+    """Drops replicated stages; missing and published ones are passed over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    STAGE_IDS_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    @_builtins.property
+    def stage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        stage_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sink_id", b"sink_id", "stage_ids", b"stage_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiscardStages: _TypeAlias = DiscardStages  # noqa: Y015
+
+@_typing.final
+class ExpireStages(_message.Message):
+    """Drops those of these replicated stages whose sink has not been active since then, and those that
+    their sink has passed by before.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGES_FIELD_NUMBER: _builtins.int
+    BEFORE_MS_FIELD_NUMBER: _builtins.int
+    before_ms: _builtins.int
+    @_builtins.property
+    def stages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        stages: _abc.Iterable[_builtins.int] | None = ...,
+        before_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_ms", b"before_ms", "stages", b"stages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireStages: _TypeAlias = ExpireStages  # noqa: Y015
+
+@_typing.final
+class TouchSink(_message.Message):
+    """A sink with replicated stages is active."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    timestamp_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sink_id", b"sink_id", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TouchSink: _TypeAlias = TouchSink  # noqa: Y015
+
+@_typing.final
 class SinksRecord(_message.Message):
     """Checkpoint record of the whole state group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NEXT_PUBLICATION_FIELD_NUMBER: _builtins.int
+    NEXT_STAGE_FIELD_NUMBER: _builtins.int
     next_publication: _builtins.int
     """Number of the next publication; never reused."""
+    next_stage: _builtins.int
+    """Number of the next replicated stage; never reused. 0: there was none yet."""
     def __init__(
         self,
         *,
         next_publication: _builtins.int = ...,
+        next_stage: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_publication", b"next_publication"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_publication", b"next_publication", "next_stage", b"next_stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SinksRecord: _TypeAlias = SinksRecord  # noqa: Y015
+
+@_typing.final
+class ReplicatedStageRecord(_message.Message):
+    """Checkpoint record of one replicated stage; its pieces have records of their own (`PieceRecord`)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    STAGE_ID_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    PASSED_MS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    sink_id: _builtins.str
+    stage_id: _builtins.str
+    passed_ms: _builtins.int
+    """Time of the first publication of its sink without it, 0 for none."""
+    @_builtins.property
+    def seal(self) -> Global___SealRecord:
+        """Absent while it is open."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        sink_id: _builtins.str = ...,
+        stage_id: _builtins.str = ...,
+        seal: Global___SealRecord | None = ...,
+        passed_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["seal", b"seal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "passed_ms", b"passed_ms", "seal", b"seal", "sink_id", b"sink_id", "stage_id", b"stage_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicatedStageRecord: _TypeAlias = ReplicatedStageRecord  # noqa: Y015
+
+@_typing.final
+class SinkActivity(_message.Message):
+    """Checkpoint record of a sink with replicated stages: time of its last activity."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    ACTIVE_MS_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    active_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        active_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SinkActivity: _TypeAlias = SinkActivity  # noqa: Y015
 
 @_typing.final
 class SinkRecord(_message.Message):
@@ -1180,12 +1533,17 @@ class PublicationRecord(_message.Message):
     SINK_ID_FIELD_NUMBER: _builtins.int
     STAGE_IDS_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    STAGES_FIELD_NUMBER: _builtins.int
     publication: _builtins.int
     sink_id: _builtins.str
     @_builtins.property
     def stage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublicationPart]: ...
+    @_builtins.property
+    def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedStage]:
+        """The replicated stages, in the order of `stage_ids`; absent if they are not replicated."""
+
     def __init__(
         self,
         *,
@@ -1193,14 +1551,45 @@ class PublicationRecord(_message.Message):
         sink_id: _builtins.str = ...,
         stage_ids: _abc.Iterable[_builtins.str] | None = ...,
         parts: _abc.Iterable[Global___PublicationPart] | None = ...,
+        stages: _abc.Iterable[Global___PublishedStage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "publication", b"publication", "sink_id", b"sink_id", "stage_ids", b"stage_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "publication", b"publication", "sink_id", b"sink_id", "stage_ids", b"stage_ids", "stages", b"stages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PublicationRecord: _TypeAlias = PublicationRecord  # noqa: Y015
+
+@_typing.final
+class PublishedStage(_message.Message):
+    """A replicated stage of an unfinished publication."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STAGE_ID_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    stage_id: _builtins.str
+    @_builtins.property
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___PieceRecord]:
+        """By number."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        stage_id: _builtins.str = ...,
+        pieces: _abc.Iterable[Global___PieceRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "pieces", b"pieces", "stage_id", b"stage_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishedStage: _TypeAlias = PublishedStage  # noqa: Y015
 
 @_typing.final
 class StageRecord(_message.Message):
@@ -1277,8 +1666,8 @@ Global___StagePart: _TypeAlias = StagePart  # noqa: Y015
 
 @_typing.final
 class StagedPiece(_message.Message):
-    """Entry of a partition's raft group for a piece of a stage, whose bytes are in a file of `staging`
-    on each replica. Takes no offset.
+    """Entry of a partition's raft group for its part of a piece of a replicated stage, whose bytes are
+    in a file of `pieces` on each replica. Takes no offset.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1288,12 +1677,16 @@ class StagedPiece(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
     CRC_FIELD_NUMBER: _builtins.int
+    STAGE_NUMBER_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     stage_id: _builtins.str
     number: _builtins.int
     length: _builtins.int
     crc: _builtins.int
     """CRC-32C of the bytes."""
+    stage_number: _builtins.int
+    records: _builtins.int
     def __init__(
         self,
         *,
@@ -1302,14 +1695,69 @@ class StagedPiece(_message.Message):
         number: _builtins.int = ...,
         length: _builtins.int = ...,
         crc: _builtins.int = ...,
+        stage_number: _builtins.int = ...,
+        records: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "length", b"length", "number", b"number", "sink_id", b"sink_id", "stage_id", b"stage_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "length", b"length", "number", b"number", "records", b"records", "sink_id", b"sink_id", "stage_id", b"stage_id", "stage_number", b"stage_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StagedPiece: _TypeAlias = StagedPiece  # noqa: Y015
+
+@_typing.final
+class PieceIndex(_message.Message):
+    """Index of a unit of a file of `pieces`: the parts of pieces in it, in the order of their bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXTENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def extents(self) -> _containers.RepeatedCompositeFieldContainer[Global___PieceExtent]: ...
+    def __init__(
+        self,
+        *,
+        extents: _abc.Iterable[Global___PieceExtent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["extents", b"extents"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PieceIndex: _TypeAlias = PieceIndex  # noqa: Y015
+
+@_typing.final
+class PieceExtent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    number: _builtins.int
+    records: _builtins.int
+    bytes: _builtins.int
+    crc: _builtins.int
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        number: _builtins.int = ...,
+        records: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        crc: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "crc", b"crc", "number", b"number", "raft_group", b"raft_group", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PieceExtent: _TypeAlias = PieceExtent  # noqa: Y015
 
 @_typing.final
 class GroupsCommand(_message.Message):

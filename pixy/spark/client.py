@@ -2,14 +2,17 @@
 
 Channels belong to the process that opened them: they are kept by process id, never pickled, and
 shared by all tasks of a worker. A call without an answer, or without one in time, is retried until
-its deadline with growing pauses, at the next address if there are several; one that fails with
-RESOURCE_EXHAUSTED is retried at the same address. All calls are idempotent by design of the
-service. Any other failure goes to the caller as one error that names the address, the call and the
-cause.
+its deadline with growing pauses, at the next address if there are several; `addresses` chooses it.
+One that fails with RESOURCE_EXHAUSTED is retried at the same address. All calls are idempotent by
+design of the service. Any other failure goes to the caller as one error that names the address, the
+call and the cause.
+
+With several addresses an attempt has a third of the deadline, so that a server that accepts calls
+and answers none leaves time for the others.
 
 A publication may take much longer than any other call to a live daemon, and nobody retries it for
-the driver. So it has a deadline of its own, and each of its attempts has the deadline of other
-calls.
+the driver. So it has a deadline of its own, and each of its attempts has at most the deadline of
+other calls.
 
 A stream of batches has no deadline, because its reader may take as long as it likes. HTTP/2 PINGs
 detect a dead peer; after a break the stream resumes at its position. The daemon ends a stream that
@@ -33,6 +36,7 @@ from pixy.errors import (
 )
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
+from pixy.spark.addresses import answered, avoid, next_place
 from pixy.spark.connection import ConnectionOptions, Tls
 
 __all__ = ["FetchedRange", "LogClient"]
@@ -53,6 +57,8 @@ _OPTIONS: list[tuple[str, Any]] = [
 ]
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
+_ATTEMPTS = 3
+"""Attempts that time out within a deadline, with several addresses."""
 _FETCH_BYTES = 1 << 20
 _FETCH_WAIT_MS = 5000
 """A planned range exists. A new leader in Kafka that does not know it yet soon does."""
@@ -81,12 +87,16 @@ class FetchedRange(NamedTuple):
 
 
 class LogClient:
-    """The service at one or several addresses; cheap to create."""
+    """The service at one or several addresses; cheap to create.
 
-    def __init__(self, connection: ConnectionOptions) -> None:
+    Args:
+        first: place of the address to begin at, wrapped to their number.
+    """
+
+    def __init__(self, connection: ConnectionOptions, first: int = 0) -> None:
         self._connection = connection
         # Index of the address that answered last. Invariant: in range.
-        self._current = 0
+        self._current = first % len(connection.addresses)
 
     def describe(
         self, topics: Sequence[str] = (), *, create_missing: bool = False
@@ -146,6 +156,7 @@ class LogClient:
             done = 0
             try:
                 for response in call:
+                    answered(attempts.address)
                     number, position = left[response.range]
                     position.from_offset = response.next_offset
                     if response.state != pb.MORE:
@@ -173,6 +184,7 @@ class LogClient:
             except grpc.RpcError as error:
                 attempts.failed(error)
             else:
+                answered(attempts.address)
                 self._current = attempts.place
                 return result
 
@@ -187,7 +199,10 @@ class _Attempts:
         if name == "Publish":
             self._seconds, self._option = connection.publish_timeout_seconds, "pixy.publishTimeoutMs"
         # Index of the address to call. Invariant: in range.
-        self.place = place
+        self.place = next_place(connection.addresses, place)
+        self._attempt_seconds = connection.timeout_seconds
+        if len(connection.addresses) > 1:
+            self._attempt_seconds = min(self._attempt_seconds, self._seconds / _ATTEMPTS)
         self.restart_deadline()
 
     def restart_deadline(self) -> None:
@@ -203,7 +218,7 @@ class _Attempts:
 
     def seconds(self) -> float:
         """Timeout of this attempt."""
-        return max(min(self._seconds_left(), self._connection.timeout_seconds), 0.001)
+        return max(min(self._seconds_left(), self._attempt_seconds), 0.001)
 
     def failed(self, error: grpc.RpcError) -> None:
         """Wait until it is time for the next attempt.
@@ -226,8 +241,10 @@ class _Attempts:
         self._failures[self.address] = code, details
         if code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
             addresses = self._connection.addresses
-            self.place = (self.place + 1) % len(addresses)
-            if len(self._failures) < len(addresses):
+            if code is not grpc.StatusCode.CANCELLED:
+                avoid(self.address)
+            self.place = next_place(addresses, self.place + 1)
+            if addresses[self.place] not in self._failures:
                 return
         if self._seconds_left() <= self._pause:
             raise self._exhausted(code) from None
@@ -241,7 +258,11 @@ class _Attempts:
             if full
             else (Unavailable, "pixy did not answer")
         )
-        causes = "; ".join(f"{address}: {cause}" for address, (_, cause) in self._failures.items())
+        causes = "; ".join(
+            f"{address}: {self._failures[address][1]}"
+            for address in self._connection.addresses
+            if address in self._failures
+        )
         return kind(f"{self._name}: {what} within {self._seconds:g} s ({self._option}): {causes}")
 
     def _seconds_left(self) -> float:

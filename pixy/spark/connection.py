@@ -22,7 +22,7 @@ class ConnectionOptions:
     """Addresses, cluster and timeouts of a daemon.
 
     Args:
-        addresses: tried in turn; all serve the same clusters.
+        addresses: each serves the same clusters; see `addresses`. None is there twice.
         cluster: name of the cluster, empty for the default one.
         timeout_seconds: deadline of a call, retries included.
         publish_timeout_seconds: deadline of a publication, with attempts of up to `timeout_seconds`

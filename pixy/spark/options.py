@@ -305,19 +305,26 @@ def _connection(given: Options) -> ConnectionOptions:
             f"options pixy.address={own!r} and kafka.bootstrap.servers={kafka!r} are the same option: give one of them"
         )
     text = own if own is not None else kafka if kafka is not None else _ADDRESS_DEFAULT
-    addresses = tuple(part.strip() for part in text.split(","))
-    for address in addresses:
-        match = _ADDRESS.fullmatch(address)
-        if match is None or not 0 < int(match["port"] or 1) <= _PORT_MAX:
-            name = "pixy.address" if own is not None else "kafka.bootstrap.servers"
-            allowed = f"HOST:PORT with a port from 1 to {_PORT_MAX}, or unix:/PATH, or several of them, separated by commas"
-            raise _bad(name, text, allowed)
+    addresses = _addresses("pixy.address" if own is not None else "kafka.bootstrap.servers", text)
     timeout_ms = _count(given, "pixy.timeoutMs") or _TIMEOUT_MS_DEFAULT
     publish_timeout_ms = _count(given, "pixy.publishTimeoutMs") or max(
         _PUBLISH_TIMEOUT_MS_DEFAULT, timeout_ms
     )
     cluster = given.get("pixy.cluster", "")
     return ConnectionOptions(addresses, cluster, timeout_ms / 1000, publish_timeout_ms / 1000, _tls(given))
+
+
+def _addresses(name: str, text: str) -> tuple[str, ...]:
+    addresses = tuple(part.strip() for part in text.split(","))
+    for address in addresses:
+        match = _ADDRESS.fullmatch(address)
+        if match is None or not 0 < int(match["port"] or 1) <= _PORT_MAX:
+            which = "" if len(addresses) == 1 else f", and {address!r} is not" if address else ", none empty"
+            allowed = f"HOST:PORT with a port from 1 to {_PORT_MAX}, or unix:/PATH, or several of them, separated by commas"
+            raise _bad(name, text, allowed + which)
+        if addresses.count(address) > 1:
+            raise InvalidArgument(f"option {name} is {text!r}: {address} is there twice")
+    return addresses
 
 
 def _tls(given: Options) -> Tls | None:

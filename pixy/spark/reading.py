@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pixy.errors import OffsetOutOfRange
 from pixy.proto import pixy_log_pb2 as pb
+from pixy.spark.addresses import first_of_task
 from pixy.spark.client import LogClient
 from pixy.spark.connection import ConnectionOptions
 from pixy.spark.decode import Span, decode
@@ -40,7 +41,7 @@ def read_ranges(
         CorruptData: a response cannot be decoded.
         PixyError: the daemon rejected the call, or did not answer in time.
     """
-    client = LogClient(connection)
+    client = LogClient(connection, first_of_task())
     left = list(ranges)
     while left:
         after_gaps: list[PlannedRange] = []

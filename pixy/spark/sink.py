@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 
 from pixy.errors import InvalidArgument, PixyError
 from pixy.proto import pixy_log_pb2 as pb
+from pixy.spark.addresses import first_of_task
 from pixy.spark.client import LogClient
 from pixy.spark.options import WriteOptions
 from pixy.spark.python_worker import set_up_worker
@@ -156,7 +157,8 @@ def _stage(
 ) -> list[str]:
     if TaskContext.get() is not None:
         set_up_worker()
-    return StageWriter(LogClient(options.connection), sink_id, options, columns).write(batches)
+    client = LogClient(options.connection, first_of_task())
+    return StageWriter(client, sink_id, options, columns).write(batches)
 
 
 def _stage_ids(messages: Sequence[WriterCommitMessage | None]) -> list[str]:

@@ -3,6 +3,8 @@
     staged_writes       the interface of their users
     stage_files         the files of a stage on disk, and their recovery
     stage, stages       one stage, and all of a node: pieces, seals, limits, removal
+    piece_files, pieces the same for stages with replicas on several nodes, whose pieces are entries
+                        of Raft groups
     expiry              the end of stages that nobody publishes
     sinks               names of sinks and stages, and the decision on an epoch
     publication_marks   publications whose outcome another system has
@@ -13,6 +15,16 @@ in a transaction.
 """
 
 from pixy.staging.expiry import StageExpiry
+from pixy.staging.piece_files import (
+    FoundUnit,
+    NewPiece,
+    PieceKey,
+    find_units,
+    is_piece_file,
+    read_piece_header,
+    unit_damage,
+)
+from pixy.staging.pieces import Pieces
 from pixy.staging.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
 from pixy.staging.sinks import NotNew, Sink, StageName, judge_epoch
 from pixy.staging.stage import Stage, StageSeal, merged_parts
@@ -29,14 +41,30 @@ from pixy.staging.stage_files import (
     staged_part,
 )
 from pixy.staging.staged_writes import Published, StagedBatches, StagedWrites
-from pixy.staging.stages import KAFKA_CLUSTER_ID, Stages
+from pixy.staging.stages import (
+    EXTENTS_MAX,
+    KAFKA_CLUSTER_ID,
+    PIECES_MAX,
+    STAGE_BYTES_MAX,
+    STAGES_MAX,
+    Stages,
+    seal_crc,
+)
 
 __all__ = [
+    "EXTENTS_MAX",
     "KAFKA_CLUSTER_ID",
+    "PIECES_MAX",
+    "STAGES_MAX",
+    "STAGE_BYTES_MAX",
     "STAGE_FILE",
+    "FoundUnit",
     "MarkName",
+    "NewPiece",
     "NotNew",
     "PieceBatches",
+    "PieceKey",
+    "Pieces",
     "Published",
     "RecoveredStages",
     "SealedStage",
@@ -50,14 +78,19 @@ __all__ = [
     "StagedWrites",
     "Stages",
     "find_fault",
+    "find_units",
+    "is_piece_file",
     "judge_epoch",
     "mark_name",
     "merged_parts",
     "read_marks",
+    "read_piece_header",
     "recover_stages",
     "remove_mark",
     "remove_stages",
+    "seal_crc",
     "stage_directory",
     "staged_part",
+    "unit_damage",
     "write_mark",
 ]

@@ -45,6 +45,7 @@ __all__ = [
     "STAGES_MAX",
     "STAGE_BYTES_MAX",
     "Stages",
+    "seal_crc",
 ]
 
 log = structlog.get_logger(__name__)
@@ -132,7 +133,7 @@ class Stages:
             stage.pieces = {piece: Piece(crc, 0, None) for piece, crc in enumerate(record.pieces)}
             self._sealed(stage, record)
             stage.fault = fault
-            stage.seal = StageSeal(len(record.pieces), _seal_crc(record.pieces))
+            stage.seal = StageSeal(len(record.pieces), seal_crc(record.pieces))
             self._has_topics(stage, (part.topic_id for part in record.parts))
             self._count(stage, sum(part.bytes for part in record.parts), 0)
 
@@ -295,7 +296,7 @@ class Stages:
                 f"stage {stage.name.stage_id} must have {seal.pieces} pieces, but has piece {max(stage.pieces)}"
             )
         pieces = [stage.pieces[number].crc for number in range(seal.pieces)]
-        crc = _seal_crc(pieces)
+        crc = seal_crc(pieces)
         if crc != seal.crc:
             raise FailedPrecondition(
                 f"the pieces of stage {stage.name.stage_id} have CRC-32C {crc:#010x}, its seal says {seal.crc:#010x}"
@@ -402,7 +403,8 @@ def _extents(batches: Sequence[PieceBatches]) -> int:
     return 1 + len(batches)
 
 
-def _seal_crc(pieces: Sequence[int]) -> int:
+def seal_crc(pieces: Sequence[int]) -> int:
+    """Checksum of a seal: over the checksums of the pieces, by number."""
     crc: int = crc32c(b"".join(piece.to_bytes(4, "big") for piece in pieces))
     return crc
 

@@ -81,7 +81,7 @@ def load_identity(disk: Disk, directory: Path, new: NodeIdentity) -> NodeIdentit
     path = directory / "identity"
     if path.name in names:
         return read_identity(disk, path)
-    for other in ("journal", "topics", "state", "staging"):
+    for other in ("journal", "topics", "state", "staging", "pieces"):
         if other in names:
             raise DataDirectoryError(f"{path} is missing, although {directory} has {other!r}")
     _write(disk, path, _encode(_NODE, new.SerializeToString()))

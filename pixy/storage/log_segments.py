@@ -268,7 +268,8 @@ class LogSegments:
     def _write_part(self, part: StagedPart) -> None:
         if part.end_offset <= self.end_offset:
             return  # a call that failed later has written it
-        if part.size >= LINK_BYTES_MIN and part.base_offset == self.end_offset and self._link(part):
+        links = part.size >= LINK_BYTES_MIN and not part.begin and part.base_offset == self.end_offset
+        if links and self._link(part):
             return
         for batches in part.batches(self.disk):
             self._write_batches(batches)

@@ -41,7 +41,7 @@ from pixy.storage.disk import Disk
 from pixy.storage.log_segments import LogSegments, RebuiltIndexes, TopicLogs
 from pixy.storage.log_tail import Appended, LogTail, Unwritten
 from pixy.storage.retention import SegmentFacts, retained_from
-from pixy.storage.segment import Chunk
+from pixy.storage.segment import Chunk, Segment
 from pixy.storage.staged_part import StagedPart
 
 __all__ = ["PartitionLog", "SyncedPosition"]
@@ -269,12 +269,13 @@ class PartitionLog:
             StorageFault: the disk has failed.
         """
         # Parts before segments: a part that was removed from the list is in a segment by then.
-        for part in self._tail.parts:
-            if part.base_offset <= offset < part.end_offset:
-                with suppress(FileNotFoundError), self._faults(offset, may_go=True):
-                    return part.read(self._files.disk, offset, max_bytes)
+        parts = self._tail.parts
+        at = bisect_right(parts, offset, key=_base_offset) - 1
+        if at >= 0 and offset < parts[at].end_offset:
+            with suppress(FileNotFoundError), self._faults(offset, may_go=True):
+                return parts[at].read(self._files.disk, offset, max_bytes)
         segments = self._files.segments
-        first = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+        first = bisect_right(segments, offset, key=_base_offset) - 1
         with self._faults(offset):
             for segment in segments[first:] if first >= 0 else ():
                 size = segment.size
@@ -320,3 +321,7 @@ class PartitionLog:
                     self.end_offset,
                 ) from error
             raise StorageFault(f"{self._files.directory} cannot be read: {error}") from error
+
+
+def _base_offset(of: StagedPart | Segment) -> int:
+    return of.base_offset

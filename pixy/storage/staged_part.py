@@ -1,9 +1,11 @@
-"""The part of a stage for one partition: a file of plain record batches back to back.
+"""The part of a stage for one partition: plain record batches back to back, alone in a file or, as
+a piece of a replicated stage, among others.
 
 Until the stage is published, base offset and leader epoch of the batches are arbitrary. A published
 part has a position in the log, which determines the offset of each batch. Reads do not wait for the
 headers in the file: they patch each batch with its offset in memory. Later the log's writer either
-copies the batches of a small part, or patches the headers in the file and makes it a segment.
+copies the batches of a small part, or patches the headers in the file and makes it a segment. A
+piece among others is always copied.
 
 After a crash, the headers are patched again with the same bytes: the position of a part follows
 from the entries before it.
@@ -44,6 +46,7 @@ class StagedPart:
         size: number of the file's bytes that belong to it.
         records: number of offsets that it takes.
         base_offset, leader_epoch: its position in the log, once it has one.
+        begin: byte of the file where it begins.
     """
 
     path: Path
@@ -51,10 +54,16 @@ class StagedPart:
     records: int
     base_offset: int = 0
     leader_epoch: int = 0
+    begin: int = 0
 
     @property
     def end_offset(self) -> int:
         return self.base_offset + self.records
+
+    @property
+    def end(self) -> int:
+        """Byte of the file behind it."""
+        return self.begin + self.size
 
     def placed(self, base_offset: int, leader_epoch: int) -> "StagedPart":
         """The same part at a position in the log."""
@@ -81,8 +90,8 @@ class StagedPart:
         """
         file = disk.open(self.path)
         try:
-            position, offset = 0, self.base_offset
-            while position < self.size:
+            position, offset = self.begin, self.base_offset
+            while position < self.end:
                 _, header = next(self._headers(file, position, offset))
                 chunk = self._read(file, position, header, _COPY_BYTES)
                 yield [bytearray(batch) for batch in chunk.batches]
@@ -102,7 +111,7 @@ class StagedPart:
         """
         file = disk.open(self.path, background=True)
         try:
-            for position, header in self._headers(file, 0, self.base_offset):
+            for position, header in self._headers(file, self.begin, self.base_offset):
                 if header.next_offset > offset:
                     return self._read(file, position, header, max_bytes)
         finally:
@@ -118,9 +127,9 @@ class StagedPart:
             CorruptData: the file is short, or a header is damaged.
         """
         found = file.size()
-        if found < self.size:
-            raise CorruptData(f"{self.path} ends at byte {found}, {self.size} were expected")
-        for position, header in self._headers(file, 0, self.base_offset):
+        if found < self.end:
+            raise CorruptData(f"{self.path} ends at byte {found}, {self.end} were expected")
+        for position, header in self._headers(file, self.begin, self.base_offset):
             start = bytearray(file.read_at(HEADER_BYTES, position))
             patch_batch(start, header.base_offset, self.leader_epoch)
             file.write_at([start[:_PATCHED_BYTES]], position)
@@ -128,7 +137,7 @@ class StagedPart:
 
     def _headers(self, file: File, position: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch from the one at `position` on, which has `offset`."""
-        for at, found in scan_headers(file, self.path, position, self.size):
+        for at, found in scan_headers(file, self.path, position, self.end):
             header = found._replace(base_offset=offset, leader_epoch=self.leader_epoch)
             if not offset < header.next_offset <= self.end_offset:
                 raise CorruptData(
@@ -137,7 +146,7 @@ class StagedPart:
                 )
             yield at, header
             offset = header.next_offset
-        self._check_end(self.size, offset)
+        self._check_end(self.end, offset)
 
     def _check_end(self, position: int, offset: int) -> None:
         if offset != self.end_offset:
@@ -148,7 +157,7 @@ class StagedPart:
 
     def _read(self, file: File, position: int, header: BatchHeader, max_bytes: int) -> Chunk:
         first = LENGTH_PREFIX_BYTES + header.length
-        view = memoryview(bytearray(file.read_at(min(max(max_bytes, first), self.size - position), position)))
+        view = memoryview(bytearray(file.read_at(min(max(max_bytes, first), self.end - position), position)))
         batches: list[memoryview] = []
         at, offset = 0, header.base_offset
         while at + HEADER_BYTES <= len(view):
@@ -169,5 +178,5 @@ class StagedPart:
                     "were sealed"
                 )
         if not batches:
-            raise CorruptData(f"{self.path} ends at byte {position + len(view)}, {self.size} were expected")
+            raise CorruptData(f"{self.path} ends at byte {position + len(view)}, {self.end} were expected")
         return Chunk(batches, offset)

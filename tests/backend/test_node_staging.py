@@ -1,76 +1,358 @@
 """Staged writes in a cluster of several nodes."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pixy.backend import TopicPartition
-from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
-from tests.cluster.node_clusters import NodeCluster, run_cluster
-from tests.conformance.staged import piece_of, publish_values, stage_values
+from pixy.backend import Published, TopicPartition
+from pixy.config import JournalConfig
+from pixy.errors import FailedPrecondition, InvalidArgument, Unavailable, UnknownPartition
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.conformance.staged import piece_of, publish_values, seal_of, stage_values
 from tests.fakes.waiting import until
 
 TOPIC = TopicPartition("topic", 0)
+PIECES = [
+    {TopicPartition("topic", each): [b"%d%d" % (number, each)] for each in range(3)} for number in range(3)
+]
+"""Three pieces, each with a record for three partitions."""
 
 
-def test_staging_into_a_replicated_topic_is_refused_at_every_node(tmp_path: Path) -> None:
+def pieces_on(node: ClusterNode) -> list[str]:
+    """Names of the files with pieces of stages."""
+    directory = node.cluster.directory / str(node.number) / "pieces"
+    return sorted(path.stem.lstrip("0") for path in directory.iterdir()) if directory.exists() else []
+
+
+async def pass_hours(nodes: Sequence[ClusterNode], hours: int) -> None:
+    """Advance the time of nodes, until all of them know of it."""
+    for node in nodes:
+        node.clock.advance(hours * 3600)
+    await asyncio.sleep(1)
+
+
+async def all_values(cluster: NodeCluster, partitions: int = 3) -> list[list[bytes]]:
+    """The records of each partition, the same at every node."""
+    found = [
+        [await node.values(partition=number) for number in range(partitions)]
+        for node in cluster.nodes.values()
+    ]
+    assert all(each == found[0] for each in found)
+    return found[0]
+
+
+def test_each_request_may_go_to_another_node(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
-        await cluster[1].backend.create_topic("topic", 1)
-        for node in cluster.nodes.values():
-            with pytest.raises(
-                FailedPrecondition, match=r"its replicas are on nodes \d, \d, \d, and a stage"
-            ):
-                await node.backend.stage("sink", "stage", 0, piece_of({TOPIC: [b"a"]}))
-            with pytest.raises(UnknownPartition):
-                await node.backend.stage("sink", "stage", 0, piece_of({TopicPartition("other", 0): [b"a"]}))
+        one, two, three = (node.backend for node in cluster.nodes.values())
+        await one.create_topic("topic", 3)
+        pieces = [piece_of(each) for each in PIECES]
+        for backend, number in ((three, 2), (one, 0), (two, 1)):
+            await backend.stage("sink", "stage", number, pieces[number])
+        assert await all_values(cluster) == [[], [], []]
+        assert [pieces_on(node) for node in cluster.nodes.values()] == [["1"]] * 3
+        size = sum(len(each.batches) for piece in pieces for each in piece)
+        assert await two.stage("sink", "stage", 0, [], seal_of(*pieces)) == size
+        assert await three.publish("sink", 5, "query", ["stage"]) == Published(True, 5)
+        expected = [[b"%d%d" % (number, each) for number in range(3)] for each in range(3)]
+        assert await all_values(cluster) == expected
+        for backend in (one, two, three):
+            assert await backend.publish("sink", 5, "query", ["stage"]) == Published(False, 5)
+            with pytest.raises(FailedPrecondition, match="stage stage of sink sink does not exist"):
+                await backend.publish("sink", 6, "query", ["stage"])
+        assert await all_values(cluster) == expected
 
     run_cluster(scenario, tmp_path)
 
 
-def test_stages_go_to_the_node_with_the_only_replica_and_are_published_there(tmp_path: Path) -> None:
+def test_a_request_that_comes_again_elsewhere_changes_nothing(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        pieces = [piece_of({TOPIC: [b"a"]}), piece_of({TOPIC: [b"b"]})]
+        for node in cluster.nodes.values():
+            for number, piece in enumerate(pieces):
+                await asyncio.gather(*(node.backend.stage("sink", "stage", number, piece) for _ in range(2)))
+        for node in cluster.nodes.values():
+            with pytest.raises(InvalidArgument, match="piece 1 of stage stage has CRC-32C"):
+                await node.backend.stage("sink", "stage", 1, piece_of({TOPIC: [b"c"]}))
+            with pytest.raises(FailedPrecondition, match="must have 3 pieces, but piece 2 is missing"):
+                await node.backend.stage("sink", "stage", 0, [], seal_of(*pieces, piece_of({TOPIC: [b"c"]})))
+        for node in cluster.nodes.values():
+            await node.backend.stage("sink", "stage", 0, [], seal_of(*pieces))
+            await node.backend.stage("sink", "stage", 0, pieces[0])
+            with pytest.raises(FailedPrecondition, match="is sealed with 2 pieces, and 2 is not among them"):
+                await node.backend.stage("sink", "stage", 2, piece_of({TOPIC: [b"c"]}))
+        publish = [node.backend.publish("sink", 1, "query", ["stage"]) for node in cluster.nodes.values()]
+        answers = await asyncio.gather(*publish)
+        assert sorted(answers) == [Published(False, 1), Published(False, 1), Published(True, 1)]
+        assert await all_values(cluster, 1) == [[b"a", b"b"]]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_what_does_not_exist_is_refused_at_every_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].backend.stage("sink", "open", 0, piece_of({TOPIC: [b"a"]}))
+        for node in cluster.nodes.values():
+            with pytest.raises(UnknownPartition):
+                await node.backend.stage("sink", "stage", 0, piece_of({TopicPartition("other", 0): [b"a"]}))
+            with pytest.raises(FailedPrecondition, match="there is no stage stage of sink sink"):
+                await node.backend.stage("sink", "stage", 0, [], seal_of(piece_of({TOPIC: [b"a"]})))
+            with pytest.raises(FailedPrecondition, match="stage stage of sink sink does not exist"):
+                await node.backend.publish("sink", 1, "query", ["stage"])
+            with pytest.raises(FailedPrecondition, match="stage open of sink sink is not sealed"):
+                await node.backend.publish("sink", 1, "query", ["open"])
+        await cluster[3].backend.publish("sink", 0, "query", [])
+        for node in cluster.nodes.values():
+            with pytest.raises(FailedPrecondition, match="belongs to query 'query'"):
+                await node.backend.publish("sink", 1, "another", [])
+        assert await all_values(cluster, 1) == [[]]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_topics_with_any_number_of_replicas_take_stages_at_every_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3, {"replication": "1"})
+        await cluster[1].backend.create_topic("two", 3, {"replication": "2"})
+        for node in cluster.nodes.values():
+            values = {
+                TopicPartition(topic, each): [b"%d" % node.number]
+                for topic in ("topic", "two")
+                for each in range(3)
+            }
+            await publish_values(node.backend, 1, values, f"sink-{node.number}")
+        for node in cluster.nodes.values():
+            for topic in ("topic", "two"):
+                for number in range(3):
+                    assert await node.values(topic=topic, partition=number) == [b"1", b"2", b"3"]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_sealed_stages_outlive_every_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        await stage_values(cluster[1].backend, "sink", "stage", *PIECES)
+        await cluster[1].kill()
+        assert (await cluster[2].backend.publish("sink", 1, "query", ["stage"])).published
+        await stage_values(cluster[2].backend, "sink", "later", *PIECES)
+        await cluster.stop()
+        await cluster.start()
+        assert (await cluster[1].backend.publish("sink", 2, "query", ["later"])).published
+        assert await all_values(cluster) == [
+            [b"%d%d" % (number, each) for number in range(3)] * 2 for each in range(3)
+        ]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_that_was_away_fetches_the_pieces_that_it_lacks(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        await cluster[3].kill()
+        await publish_values(cluster[1].backend, 1, PIECES[0])
+        await stage_values(cluster[2].backend, "sink", "sealed", PIECES[1])
+        assert pieces_on(cluster[3]) == []
+        await cluster[3].start()
+        await until(lambda: pieces_on(cluster[3]) == ["1", "2"])
+        await cluster[1].kill()
+        assert (await cluster[3].backend.publish("sink", 2, "query", ["sealed"])).published
+        for number in range(3):
+            assert await cluster[3].values(partition=number) == [b"0%d" % number, b"1%d" % number]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_stages_are_discarded_at_any_node_and_their_files_go_everywhere(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3)
+        for stage in ("a", "b"):
+            await stage_values(cluster[1].backend, "sink", stage, PIECES[0])
+        await cluster[2].backend.discard("sink", ["a", "never"])
+        await until(lambda: all(pieces_on(node) == ["2"] for node in cluster.nodes.values()))
+        with pytest.raises(FailedPrecondition, match="does not exist"):
+            await cluster[3].backend.publish("sink", 1, "query", ["a", "b"])
+        assert (await cluster[3].backend.publish("sink", 1, "query", ["b"])).published
+        await cluster[1].backend.discard("sink", ["b"])
+        assert await all_values(cluster) == [[b"00"], [b"01"], [b"02"]]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_stages_of_idle_sinks_expire_once_whoever_leads(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        for sink in ("idle", "alive"):
+            await stage_values(cluster[1].backend, sink, "stage", {TOPIC: [b"a"]})
+        hour_ms = 3600 * 1000
+        for _ in range(5):
+            for node in cluster.nodes.values():
+                node.clock.advance(6 * hour_ms / 1000)
+            await asyncio.sleep(1)
+            await cluster[3].backend.discard("alive", [])
+            for node in cluster.nodes.values():
+                node.node.staging.expire()
+            await asyncio.sleep(1)
+        for node in cluster.nodes.values():
+            table = node.node.state_groups.sinks.table
+            assert [stage.name.sink_id for stage in table.stages.values()] == ["alive"]
+            assert pieces_on(node) == ["2"]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_stages_expire_by_the_decision_of_the_leader_alone(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes = list(cluster.nodes.values())
+        await nodes[0].backend.create_topic("topic", 1)
+        await stage_values(nodes[0].backend, "sink", "stage", {TOPIC: [b"a"]})
+        await pass_hours(nodes, 25)
+        leader = next(node for node in nodes if node.node.state_groups.sinks_replica.group.leads)
+        for node in nodes:
+            if node is not leader:
+                node.node.staging.expire()
+        await asyncio.sleep(1)
+        assert [pieces_on(node) for node in nodes] == [["1"]] * 3
+        leader.node.staging.expire()
+        await until(lambda: [pieces_on(node) for node in nodes] == [[]] * 3)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_the_next_leader_lets_stages_expire_and_a_node_that_was_away_removes_them(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes = list(cluster.nodes.values())
+        groups = {node: node.node.state_groups.sinks_replica.group for node in nodes}
+        await nodes[0].backend.create_topic("topic", 1)
+        for stage in ("old", "new"):
+            await stage_values(nodes[0].backend, stage, stage, {TOPIC: [b"a"]})
+        leader = next(node for node in nodes if groups[node].leads)
+        others = [node for node in nodes if node is not leader]
+        await leader.kill()
+        await until(lambda: any(groups[node].leads for node in others))
+        await pass_hours(others, 20)
+        await others[0].backend.discard("new", [])
+        await pass_hours(others, 5)
+        for node in others:
+            node.node.staging.expire()
+        await until(lambda: [pieces_on(node) for node in others] == [["2"]] * 2)
+        assert pieces_on(leader) == ["1", "2"]
+        await leader.start()
+        await until(lambda: pieces_on(leader) == ["2"])
+        for node in nodes:
+            with pytest.raises(FailedPrecondition, match="stage old of sink old does not exist"):
+                await node.backend.publish("old", 1, "query", ["old"])
+        assert (await leader.backend.publish("new", 1, "query", ["new"])).published
+        assert await all_values(cluster, 1) == [[b"a"]]
+
+    # Whatever has become of a stage that a start finds gone, its file may stay as a published one.
+    run_cluster(scenario, tmp_path, journal=JournalConfig(file_bytes=1 << 20, retain_bytes=0))
+
+
+def test_a_topic_with_staged_records_is_deleted_at_no_node_without_force(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].backend.create_topic("other", 1)
+        both = {TOPIC: [b"a"], TopicPartition("other", 0): [b"b"]}
+        await stage_values(cluster[1].backend, "sink", "stage", both)
+        for node in cluster.nodes.values():
+            with pytest.raises(
+                FailedPrecondition, match=r"records of topic topic are staged .* by 1 sinks: sink"
+            ):
+                await node.backend.delete_topic("topic")
+        await cluster[3].backend.delete_topic("topic", force=True)
+        for node in cluster.nodes.values():
+            with pytest.raises(
+                FailedPrecondition, match="topic topic was deleted since records of it were staged"
+            ):
+                await node.backend.publish("sink", 1, "query", ["stage"])
+        await cluster[2].backend.discard("sink", ["stage"])
+        for node in cluster.nodes.values():
+            assert await node.values(topic="other") == []
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_nothing_is_staged_without_a_majority(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        cluster.split(1)
+        await asyncio.sleep(3)
+        with pytest.raises(Unavailable):
+            async with asyncio.timeout(60):
+                await cluster[1].backend.stage("sink", "stage", 0, piece_of({TOPIC: [b"a"]}))
+        await stage_values(cluster[2].backend, "sink", "stage", {TOPIC: [b"b"]})
+        cluster.network.heal()
+        assert (await cluster[1].backend.publish("sink", 1, "query", ["stage"])).published
+        assert await all_values(cluster, 1) == [[b"b"]]
+
+    run_cluster(scenario, tmp_path)
+
+
+# --- clusters that grow ---------------------------------------------------------------------------
+
+
+def test_stages_from_the_time_alone_are_published_where_they_are(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         first = cluster[1]
         await first.backend.create_topic("topic", 1)
         await stage_values(first.backend, "sink", "early", {TOPIC: [b"early"]})
+        piece = piece_of({TOPIC: [b"open"]})
+        await first.backend.stage("sink", "open", 0, piece)
         second = await cluster.add()
-        assert (await first.backend.publish("sink", 1, "query", ["early"])).published
-        assert (await publish_values(first.backend, 2, {TOPIC: [b"late"]})).published
-        assert (await first.backend.publish("sink", 3, "query", [])).published
-        with pytest.raises(FailedPrecondition, match="its replicas are on node 1, and a stage"):
-            await second.backend.stage("sink", "stage", 0, piece_of({TOPIC: [b"a"]}))
+        await second.backend.create_topic("two", 1)
+        with pytest.raises(FailedPrecondition, match="stage open was begun while its node was alone"):
+            await first.backend.stage("sink", "open", 1, piece_of({TopicPartition("two", 0): [b"a"]}))
+        await first.backend.stage("sink", "open", 0, [], seal_of(piece))
+        assert pieces_on(first) == []
+        with pytest.raises(FailedPrecondition, match="stage early of sink sink does not exist"):
+            await second.backend.publish("sink", 1, "query", ["early"])
+        await stage_values(
+            second.backend, "sink", "late", {TOPIC: [b"late"], TopicPartition("two", 0): [b"two"]}
+        )
+        with pytest.raises(
+            FailedPrecondition, match="stage early of sink sink was begun while its node was alone"
+        ):
+            await first.backend.publish("sink", 1, "query", ["early", "late"])
+        assert (await first.backend.publish("sink", 1, "query", ["early", "open"])).published
+        assert (await first.backend.publish("sink", 2, "query", ["late"])).published
+        assert not (await second.backend.publish("sink", 2, "query", ["late"])).published
         for node in (first, second):
-            assert await node.values() == [b"early", b"late"]
+            assert await node.values() == [b"early", b"open", b"late"]
+            assert await node.values(topic="two") == [b"two"]
         assert len(second.node.publisher._roll_forward) == 0, "only the node with the stages"
         await second.stop()
         await second.start()
         await until(lambda: not second.node.state_groups.sinks.publications)
-        assert len(first.node.publisher._roll_forward) == 0
-        assert await second.values() == [b"early", b"late"]
+        assert await second.values() == [b"early", b"open", b"late"]
 
     run_cluster(scenario, tmp_path, 1)
 
 
-def test_a_topic_with_one_replica_takes_stages_where_that_is(tmp_path: Path) -> None:
+def test_a_node_that_joins_later_knows_of_all_stages(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
-        await cluster[1].backend.create_topic("topic", 3, {"replication": "1"})
+        await cluster[1].backend.create_topic("topic", 1)
+        await stage_values(cluster[1].backend, "sink", "stage", {TOPIC: [b"a"]})
+        fourth = await cluster.add()
+        assert (await fourth.backend.publish("sink", 1, "query", ["stage"])).published
+        await publish_values(fourth.backend, 2, {TOPIC: [b"b"]})
         for node in cluster.nodes.values():
-            description = await node.backend.describe_topic("topic")
-            here = [each.partition for each in description.partitions if each.replicas == (node.id,)]
-            await publish_values(
-                node.backend, 1, {TopicPartition("topic", each): [b"a"] for each in here}, f"sink-{node.id}"
-            )
-        for node in cluster.nodes.values():
-            assert [await node.values(partition=number) for number in range(3)] == [[b"a"]] * 3
+            assert await node.values() == [b"a", b"b"]
+        assert pieces_on(fourth) == [], "it has no replica"
 
     run_cluster(scenario, tmp_path)
 
 
-def test_the_deletion_of_a_topic_looks_for_stages_on_other_nodes(tmp_path: Path) -> None:
+def test_the_deletion_of_a_topic_looks_for_stages_that_one_node_has(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         first = cluster[1]
         await first.backend.create_topic("topic", 1)
-        second, _ = await cluster.add(), await cluster.add()
         await stage_values(first.backend, "sink", "stage", {TOPIC: [b"a"]})
+        second = await cluster.add()
+        await cluster.add()
         with pytest.raises(
             FailedPrecondition, match=r"records of topic topic are staged .* by 1 sinks: sink"
         ):

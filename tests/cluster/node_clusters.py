@@ -173,7 +173,7 @@ class NodeCluster:
 
     Attributes:
         network: between them.
-        journal, storage: options of the nodes.
+        journal, storage: options of a process that starts.
         nodes: by the number of their host, which need not be the id.
     """
 

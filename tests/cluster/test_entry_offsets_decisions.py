@@ -54,8 +54,10 @@ def several(index: int, *batches: bytes) -> bytes:
     return entry(index, b"".join(batches), entry_type=EntryType.RECORD_BATCHES)
 
 
-def published(index: int, publication: int, records: int) -> bytes:
-    parts = PublishParts(publication=publication, parts=[PublishedPart(records=records)])
+def published(index: int, publication: int, records: int, predecessor: int = 0) -> bytes:
+    parts = PublishParts(
+        publication=publication, parts=[PublishedPart(records=records)], predecessor=predecessor
+    )
     payload = PartitionCommand(publish_parts=parts).SerializeToString()
     return entry(index, payload, entry_type=EntryType.COMMAND)
 
@@ -133,6 +135,15 @@ def test_behind_a_publication(tmp_path: Path) -> None:
         [published(5, 1, 100), published(6, 2, 3), published(7, 2, 3), entry(8, batch(10))],
     ]
     assert offsets(tmp_path, journal_file(flushes)) == [(10, 1)]
+
+
+def test_behind_a_publication_out_of_order(tmp_path: Path) -> None:
+    flushes = [
+        [applied(4, 7)],
+        [published(5, 3, 100, predecessor=2), published(6, 2, 3, predecessor=1)],
+        [published(7, 3, 20, predecessor=2), entry(8, batch(30))],
+    ]
+    assert offsets(tmp_path, journal_file(flushes)) == [(30, 1)]
 
 
 def test_without_offset(tmp_path: Path) -> None:

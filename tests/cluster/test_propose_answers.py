@@ -1,6 +1,7 @@
 """Proposals of a node without a replica, at the nodes that have one."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,8 @@ from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
-from tests.cluster.drivers import BATCH, COMMAND, GROUP, DriverNetwork, DriverNode, batch_of
+from pixy.storage import EntryType
+from tests.cluster.drivers import BATCH, GROUP, DriverNetwork, DriverNode, batch_of
 
 STRANGER = 4
 
@@ -51,6 +53,16 @@ async def test_the_answer_comes_once_the_leader_has_applied_the_entry(network: D
     await network.run()
     assert [(await each).offset for each in (first, second)] == [0, 2]
     assert network[3].application.applied == [b"a", b"b", b"c"]
+
+
+async def test_a_node_with_the_only_vote_leads_when_it_is_asked(tmp_path: Path) -> None:
+    network = DriverNetwork(tmp_path, 1)
+    asked = Asked(network[1])
+    assert (await asked.propose(1, b"a")).not_leader
+    await network.run()
+    answer = asked.propose(1, b"a")
+    await network.run()
+    assert (await answer).offset == 0
 
 
 async def test_a_repetition_waits_for_its_original_and_gets_its_result(network: DriverNetwork) -> None:
@@ -130,8 +142,8 @@ async def test_what_cannot_be_proposed_is_refused(network: DriverNetwork) -> Non
     asked = Asked(await network.elect(1))
     with pytest.raises(Unavailable, match="node 1 has no replica of raft group 7"):
         await asked.propose(1, b"a", raft_group=7)
-    with pytest.raises(FailedPrecondition, match=f"kind {int(COMMAND)} is not proposed for other nodes"):
-        await asked.propose(1, b"a", kind=COMMAND)
+    with pytest.raises(FailedPrecondition, match="kind 0 is not proposed for other nodes"):
+        await asked.propose(1, b"a", kind=EntryType.EMPTY)
     accepted = asked.propose(1, b"a", incarnation=2)
     await network.run()
     await accepted

@@ -15,6 +15,7 @@ from pixy.cluster import roll_forward
 from pixy.cluster.replica import Replica
 from pixy.errors import CorruptData, FailedPrecondition
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
+from pixy.proto.state_pb2 import PartitionCommand
 from pixy.records import TopicPartition
 from pixy.staging import Published, StageName
 from pixy.storage import log_segments
@@ -504,6 +505,25 @@ async def test_a_dump_shows_stages_sinks_and_publications(
     assert parts["publication"] == 1
     values = [line.fields["value"] for line in lines if line.what == "record"]
     assert sorted(values) == [b"1", b"2", b"3", b"4"]
+
+
+async def test_a_publication_without_its_predecessor_is_refused(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        await stage(cluster, "a", piece_of(cluster, b"a"))
+        replica = cluster.node.partition(TopicPartition("topic", 0))
+        assert replica is not None
+        command = PartitionCommand()
+        published = command.publish_parts
+        published.publication, published.predecessor = 7, 5
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        cluster.node._proposals.propose_and_tell(replica, command.SerializeToString(), result.set_result)
+        refusal = await result
+        assert isinstance(refusal, FailedPrecondition)
+        assert str(refusal) == "publication 7 comes before its predecessor 5"
+        assert replica.publication == 0
+        assert (await publish(cluster, 1, "a")).published
+        assert cluster.values() == [b"a"]
 
 
 async def test_a_start_resumes_a_publication_that_reached_some_partitions(

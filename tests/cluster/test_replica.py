@@ -29,10 +29,10 @@ def new_batch(records: int = 1) -> bytearray:
     return bytearray(batch_of(*[b"value"] * records))
 
 
-def publish(publication: int, *records: int) -> bytes:
+def publish(publication: int, *records: int, predecessor: int = 0) -> bytes:
     """A command that publishes parts with so many records."""
     parts = [PublishedPart(records=count) for count in records]
-    published = PublishParts(publication=publication, parts=parts)
+    published = PublishParts(publication=publication, parts=parts, predecessor=predecessor)
     return PartitionCommand(publish_parts=published).SerializeToString()
 
 
@@ -81,6 +81,14 @@ def test_a_publication_that_is_proposed_again_takes_no_offsets(leading: Partitio
     for publication in (2, 3, 3):
         leading.stamp(COMMAND, publish(publication, 10), 7)
     assert (leading.proposed_end, leading.proposed_publication) == (15, 3)
+
+
+def test_a_publication_without_its_predecessor_takes_no_offsets(leading: PartitionReplica) -> None:
+    leading.stamp(COMMAND, publish(4, 10, predecessor=3), 7)
+    assert (leading.proposed_end, leading.proposed_publication) == (5, 2)
+    leading.stamp(COMMAND, publish(3, 10, predecessor=1), 7)
+    leading.stamp(COMMAND, publish(4, 10, predecessor=3), 7)
+    assert (leading.proposed_end, leading.proposed_publication) == (25, 4)
 
 
 def test_other_commands_and_empty_entries_take_no_offsets(leading: PartitionReplica) -> None:

@@ -115,7 +115,9 @@ def test_a_journal_shows_records_too(node: Path) -> None:
 
 
 def test_every_kind_of_record_of_a_journal_is_shown(tmp_path: Path) -> None:
-    piece = StagedPiece(sink_id="sink", stage_id="stage", number=2, length=9, crc=7).SerializeToString()
+    piece = StagedPiece(
+        sink_id="sink", stage_id="stage", number=2, length=9, crc=7, stage_number=3, records=4
+    ).SerializeToString()
     change = encode_conf_change(ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_NODE, 3),)))
     single = encode_conf_change(ConfChange(ConfChangeType.REMOVE_NODE, 2, change_id=4))
     write_files(
@@ -151,7 +153,15 @@ def test_every_kind_of_record_of_a_journal_is_shown(tmp_path: Path) -> None:
     assert (changed["type"], changed["commit"]) == ("conf_change_v2", 6)
     assert changed["proposal"] == {"node_id": 1, "incarnation": 3, "sequence": 9}
     assert changed["conf_change_v2"]["changes"] == [{"type": 0, "node_id": 3}]
-    fields = {"sink_id": "sink", "stage_id": "stage", "number": 2, "length": 9, "crc": 7}
+    fields = {
+        "sink_id": "sink",
+        "stage_id": "stage",
+        "number": 2,
+        "length": 9,
+        "crc": 7,
+        "stage_number": 3,
+        "records": 4,
+    }
     assert (staged["type"], staged["staged_piece"]) == ("staged_piece", fields)
     [copied] = of_kind(lines, "relocated_entry")
     assert (copied["raft_group"], copied["type"], copied["conf_change"]["node_id"]) == (

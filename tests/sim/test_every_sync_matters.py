@@ -147,6 +147,11 @@ moment.
 
 NOT_HERE = {
     "cluster/recovery.py:_candidate sync_directory": "tests/cluster/test_recovery",
+    "staging/piece_files.py:PieceFile._write sync": "tests/sim/test_piece_crashes",
+    "staging/piece_files.py:PieceFile._write sync_directory": "tests/sim/test_piece_crashes",
+    "staging/piece_files.py:PieceFile.write make_directory": "tests/sim/test_piece_crashes",
+    "staging/piece_files.py:_recover sync": "tests/sim/test_piece_crashes",
+    "staging/piece_files.py:recover_pieces sync_directory": "tests/sim/test_piece_crashes",
     "staging/publication_marks.py:write_mark make_directory": "tests/staging/test_publication_marks",
     "storage/checkpoint.py:CheckpointStore.adopt sync": "tests/sim/test_snapshot_download_crashes",
     "storage/checkpoint.py:CheckpointStore.make_durable sync_directory": "tests/sim/cluster/test_rules",

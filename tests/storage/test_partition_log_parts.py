@@ -205,6 +205,23 @@ def test_an_unreadable_part_is_a_fault_of_the_disk(tmp_path: Path, monkeypatch: 
         log.read(0, 100)
 
 
+def test_a_part_among_others_in_a_file_is_copied_and_the_file_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINK_BYTES_MIN", 0)
+    log = partition_log(RealDisk(), tmp_path / "log")
+    path = tmp_path / "some.pieces"
+    other = batches_of(b"of another partition")
+    path.write_bytes(content := other + batches_of(b"a", b"b", b"c") + other)
+    expected = fill(log, StagedPart(path, len(content) - 2 * len(other), 3, begin=len(other)))
+    assert read(log) == expected
+    write(log)
+    assert read(log) == expected
+    assert path.read_bytes() == content
+    assert len(list((tmp_path / "log").glob("*.log"))) == 1
+    log.close()
+
+
 def test_a_copy_instead_of_a_link_is_retried_after_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

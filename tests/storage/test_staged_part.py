@@ -16,12 +16,16 @@ DISK = RealDisk()
 VALUES = [b"%03d" % number * 300 for number in range(100)]
 
 
+def part_in(directory: Path, before: bytes = b"") -> StagedPart:
+    data = batches_of(*VALUES, records=2)
+    path = directory / "part.batches"
+    path.write_bytes(before + data + b"of a segment behind it")
+    return StagedPart(path, len(data), 200, begin=len(before)).placed(1000, 7)
+
+
 @pytest.fixture
 def part(tmp_path: Path) -> StagedPart:
-    data = batches_of(*VALUES, records=2)
-    path = tmp_path / "part.batches"
-    path.write_bytes(data + b"of a segment behind it")
-    return StagedPart(path, len(data), 200).placed(1000, 7)
+    return part_in(tmp_path)
 
 
 def read_all(part: StagedPart, from_offset: int, max_bytes: int) -> list[tuple[int, bytes | None]]:
@@ -48,6 +52,15 @@ def test_a_part_is_read_with_the_offsets_of_its_position(
 ) -> None:
     assert read_all(part, 1000 + first, max_bytes) == EXPECTED[first - first % 2 :]
     assert [each for batches in part.batches(DISK) for each in batches]
+
+
+@pytest.mark.parametrize("max_bytes", [0, 5000, 1 << 20])
+def test_a_part_among_others_in_a_file_is_read_like_one_alone(tmp_path: Path, max_bytes: int) -> None:
+    part = part_in(tmp_path, batches_of(b"of another piece"))
+    assert read_all(part, 1000, max_bytes) == EXPECTED
+    part.check(DISK)
+    copied = [batch for batches in part.batches(DISK) for batch in batches]
+    assert [read_header(batch).base_offset for batch in copied] == list(range(1000, 1200, 2))
 
 
 def test_a_patched_part_has_its_offsets_and_can_be_patched_and_read_again(part: StagedPart) -> None:

@@ -224,7 +224,7 @@ class LogMember:
             log.driver,
             log.writer,
             self._upkeep,
-            find_part=lambda *_: None,
+            find_parts=lambda *_: [],
             on_readiness=lambda _: None,
         )
         self._partitions.conf_state = self._layout.conf_state

@@ -14,7 +14,7 @@ from pixy.cluster.proposals import Proposals
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.snapshots import Snapshots
-from pixy.raft import NO_LIMIT, Entry, StateType
+from pixy.raft import NO_LIMIT, Entry, Message, StateType
 
 __all__ = ["Rare", "counting"]
 
@@ -48,7 +48,7 @@ def counting(counts: Counter[str]) -> Iterator[None]:
             (Driver, "propose_for", _propose_for),
             (Driver, "loaded", _loaded),
             (Driver, "_has_room", _has_room),
-            (Driver, "_takes_appends", _takes_appends),
+            (Driver, "_takes_append", _takes_append),
             (Driver, "_apply_conf_change", _apply_conf_change),
             (Proposals, "_retry", _retry),
             (Proposals, "_repeated", _repeated),
@@ -126,13 +126,13 @@ def _has_room(method: Method, counts: Counter[str]) -> Method:
     return has_room
 
 
-def _takes_appends(method: Method, counts: Counter[str]) -> Method:
-    def takes_appends(self: Driver, group: RaftGroup) -> Any:
-        takes = method(self, group)
+def _takes_append(method: Method, counts: Counter[str]) -> Method:
+    def takes_append(self: Driver, group: RaftGroup, message: Message) -> Any:
+        takes = method(self, group, message)
         counts[Rare.KEPT_BACK] += not takes
         return takes
 
-    return takes_appends
+    return takes_append
 
 
 def _apply_conf_change(method: Method, counts: Counter[str]) -> Method:

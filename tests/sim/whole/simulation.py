@@ -81,7 +81,7 @@ class Simulation:
             raise ClusterFailure(f"{type(error).__name__}: {error}") from error
         finally:
             with capture_logs():
-                _close(loop)
+                close_loop(loop)
         scene = cluster.scene
         told = Counter(f"log: {line['event']}" for line in logs)
         return Outcome(self.seed, scene.counts + told, scene.trace_hash)
@@ -200,7 +200,7 @@ class Simulation:
         return ""
 
 
-def _close(loop: LivesLoop) -> None:
+def close_loop(loop: LivesLoop) -> None:
     """Close a loop on which tasks have not ended, without running any of their clean-up."""
     loop.set_exception_handler(lambda *_: None)
     tasks: list[asyncio.Task[Any]] = [*asyncio.all_tasks(loop), *loop.dead_tasks]

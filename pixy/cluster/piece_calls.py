@@ -1,0 +1,153 @@
+"""Pieces of stages between nodes: brings them to all replicas of their partitions, and answers the
+calls of other nodes that bring or fetch some.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from pixy.cluster.peer_messages import PeerMethod
+from pixy.cluster.replica_calls import CallPeer
+from pixy.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PixyError,
+    ResourceExhausted,
+    Unavailable,
+)
+from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse, PieceBytes, PutPiecesRequest
+from pixy.records import crc32c
+from pixy.staging import NewPiece, PieceKey, Pieces
+
+__all__ = ["PIECE_BYTES_MAX", "PieceCalls"]
+
+PIECE_BYTES_MAX = 32 << 20
+"""Bytes of a piece for one partition; a call takes twice as many."""
+
+_CALL_BYTES = 16 << 20
+"""Bytes from which on a call takes no more pieces."""
+_TIMEOUT_S = 5.0
+_ANSWER_BYTES_MAX = 16 << 20
+
+
+class PieceCalls:
+    """Calls of one node, and its answers.
+
+    Args:
+        node_id: this node.
+        pieces: its pieces.
+        channel: to the other nodes; None without any.
+        is_gone: tells whether a stage, by its number, takes no more pieces.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        pieces: Pieces,
+        channel: CallPeer | None,
+        is_gone: Callable[[int], bool],
+    ) -> None:
+        self._node_id = node_id
+        self._pieces = pieces
+        self._channel = channel
+        self._is_gone = is_gone
+
+    async def bring(self, pieces: Sequence[tuple[NewPiece, Sequence[int]]]) -> None:
+        """Bring pieces of one stage to nodes; return when each piece is durable on a majority of
+        its nodes, and the others have answered or failed.
+
+        Args:
+            pieces: each with its nodes.
+
+        Raises:
+            ResourceExhausted: a node has no room for its pieces.
+            Unavailable: too few nodes have answered.
+        """
+        by_node: dict[int, list[NewPiece]] = {}
+        for piece, nodes in pieces:
+            for node_id in nodes:
+                by_node.setdefault(node_id, []).append(piece)
+        results = await asyncio.gather(*(self._bring_to(node, some) for node, some in by_node.items()))
+        failures = {node: error for node, error in zip(by_node, results, strict=True) if error is not None}
+        for error in failures.values():
+            if not isinstance(error, Unavailable):
+                raise error
+        if self._node_id in failures:
+            raise failures[self._node_id]
+        for piece, nodes in pieces:
+            failed = [node_id for node_id in nodes if node_id in failures]
+            if 2 * (len(nodes) - len(failed)) <= len(nodes):
+                raise Unavailable(
+                    f"piece {piece.key.number} is on {len(nodes) - len(failed)} of {len(nodes)} nodes, which is no majority: "
+                    f"{failures[failed[0]]}"
+                )
+
+    async def _bring_to(self, node_id: int, pieces: Sequence[NewPiece]) -> PixyError | None:
+        """Bring pieces to one node; returns the failure. Whatever is the node's own matter is
+        `Unavailable`.
+        """
+        try:
+            if node_id == self._node_id:
+                await self._pieces.put(pieces)
+                return None
+            if self._channel is None:
+                return Unavailable(f"node {node_id} cannot be reached")
+            for request in _requests(pieces):
+                await self._channel.call(
+                    node_id, PeerMethod.PUT_PIECES, request.SerializeToString(), _TIMEOUT_S, bulk=True
+                )
+        except (FailedPrecondition, InvalidArgument, ResourceExhausted) as refusal:
+            return refusal
+        except PixyError as error:
+            return Unavailable(f"node {node_id}: {error}")
+        return None
+
+    async def put(self, caller: int, payload: bytes) -> bytes:
+        """Take pieces that another node brings."""
+        request = PutPiecesRequest.FromString(payload)
+        if self._is_gone(request.stage):
+            raise FailedPrecondition("the stage was published or discarded, or has expired")
+        pieces = [
+            NewPiece(
+                PieceKey(request.stage, each.raft_group, each.number, each.crc), each.records, each.batches
+            )
+            for each in request.pieces
+        ]
+        for piece in pieces:
+            if crc32c(piece.batches) != piece.key.crc:
+                raise InvalidArgument(
+                    f"piece {piece.key.number} came from node {caller} with a wrong checksum"
+                )
+        await self._pieces.put(pieces)
+        return b""
+
+    async def get(self, caller: int, payload: bytes) -> bytes:
+        """Give a piece to a replica that lacks it."""
+        request = GetPieceRequest.FromString(payload)
+        key = PieceKey(request.stage, request.raft_group, request.number, request.crc)
+        try:
+            size = min(request.max_bytes, _ANSWER_BYTES_MAX)
+            batches = await self._pieces.read(key, request.position, size)
+        except NotFound:
+            return GetPieceResponse().SerializeToString()
+        return GetPieceResponse(found=True, batches=batches).SerializeToString()
+
+
+def _requests(pieces: Iterable[NewPiece]) -> list[PutPiecesRequest]:
+    requests: list[PutPiecesRequest] = []
+    size = 0
+    for key, records, batches in pieces:
+        if not requests or size + len(batches) > _CALL_BYTES:
+            requests.append(PutPiecesRequest(stage=key.stage))
+            size = 0
+        size += len(batches)
+        requests[-1].pieces.append(
+            PieceBytes(
+                raft_group=key.raft_group,
+                number=key.number,
+                records=records,
+                crc=key.crc,
+                batches=bytes(batches),
+            )
+        )
+    return requests

@@ -1,0 +1,260 @@
+"""The way of a publication of replicated stages from its commit to its end.
+
+Whoever leads `sinks` rolls all unfinished publications forward, from the start, as often as the
+leader changes:
+
+    for each of its partitions    PublishParts is proposed, until it is applied there
+    all partitions have it        FinishPublications is proposed: it is visible, and forgotten
+
+A partition gets its publications one after the other, in the order of their numbers. What two
+leaders propose is told apart by the partition: it takes each publication once, and none before its
+predecessor. The part of a deleted topic is dropped.
+
+A partition of which no majority is there holds up its publications, and no others.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from pixy.cluster.partition_proposals import PartitionProposals
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.sinks import Publication, SinksState
+from pixy.errors import PixyError, UnknownPartition
+from pixy.faults import OnFault
+from pixy.proto.state_pb2 import (
+    FinishPublications,
+    PartitionCommand,
+    PiecePart,
+    PieceRecord,
+    PublicationPart,
+    PublishedPart,
+    PublishParts,
+    SinksCommand,
+)
+from pixy.retries import Backoff
+from pixy.storage import EntryType
+from pixy.tasks import Tasks
+
+__all__ = ["ReplicatedRollForward", "RollForwardParts"]
+
+log = structlog.get_logger(__name__)
+
+_ENTRY_S = 10.0
+_PAUSE_S = 0.05
+_PAUSE_MAX_S = 2.0
+_PIECES_PER_ITERATION = 2000
+
+_Key = tuple[bytes, int]
+"""Topic id and number of a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollForwardParts:
+    """Parts of a node that the roll-forward uses.
+
+    Attributes:
+        group: the raft group `sinks`.
+        state: its state machine.
+        replica_of: the partition of a part, wherever its replicas are; None if its topic is not
+            known here.
+        confirm_metadata: returns once metadata has here what was committed before.
+        proposals: to partitions.
+        ensure: fetches the pieces that an entry of a group needs and this node lacks; raises
+            `Unavailable` if it cannot.
+        command: runs a command in `sinks`.
+    """
+
+    group: RaftGroup
+    state: SinksState
+    replica_of: Callable[[PublicationPart], PartitionReplica | None]
+    confirm_metadata: Callable[[], Awaitable[None]]
+    proposals: PartitionProposals
+    ensure: Callable[[PartitionReplica, bytes], Awaitable[None]]
+    command: Callable[[SinksCommand], Awaitable[object]]
+
+
+class ReplicatedRollForward:
+    """Rolls publications forward while this node leads `sinks`.
+
+    Args:
+        parts: see `RollForwardParts`.
+        on_fault: called with an exception that is a bug.
+    """
+
+    def __init__(self, parts: RollForwardParts, on_fault: OnFault) -> None:
+        self._parts = parts
+        self._tasks = Tasks(on_fault)
+        self._leadership: _Leadership | None = None
+        self._stopped = False
+
+    def __len__(self) -> int:
+        """Number of publications that this node rolls forward."""
+        return 0 if self._leadership is None else len(self._leadership.lacking)
+
+    async def stop(self) -> None:
+        """Finish nothing more; the next leader does."""
+        self._stopped = True
+        await self._tasks.cancel_all()
+
+    def look(self) -> None:
+        """There may be another leader, or a new publication."""
+        if self._stopped:
+            return
+        if not self._parts.group.decides:
+            # Another node leads, and begins anew.
+            self._tasks.cancel_nowait()
+            self._leadership = None
+        elif any(each.stages for each in self._parts.state.publications.values()):
+            if self._leadership is None:
+                self._leadership = _Leadership(self._parts, self._tasks)
+            self._leadership.begin()
+
+
+class _Leadership:
+    """The publications that this node rolls forward while it leads.
+
+    Attributes:
+        lacking: number of partitions that lack a publication, by its number.
+    """
+
+    def __init__(self, parts: RollForwardParts, tasks: Tasks) -> None:
+        self._parts = parts
+        self._tasks = tasks
+        self.lacking: dict[int, int] = {}
+        # Parts that wait for their turn in a partition; the first is under way.
+        self._queues: dict[_Key, deque[tuple[PublicationPart, PublishParts]]] = {}
+        # Publications that every partition has.
+        self._complete: list[int] = []
+        self._beginning = self._finishing = False
+
+    def begin(self) -> None:
+        """Begin the publications that were not begun."""
+        if not self._beginning and self._next() is not None:
+            self._beginning = True
+            self._tasks.spawn(self._begin(), "begin publications")
+
+    def _next(self) -> Publication | None:
+        publications = self._parts.state.publications.values()
+        return next((each for each in publications if each.stages and each.number not in self.lacking), None)
+
+    async def _begin(self) -> None:
+        while (publication := self._next()) is not None:
+            self.lacking[publication.number] = len(publication.parts)
+            commands = await _part_commands(publication)
+            for part in publication.parts:
+                key = (part.topic_id, part.partition)
+                queue = self._queues.setdefault(key, deque())
+                queue.append((part, commands[key]))
+                if len(queue) == 1:
+                    name = f"publications in {part.topic}-{part.partition}"
+                    self._tasks.spawn(self._roll(key, queue), name)
+            if not publication.parts:
+                self._finish(publication.number)
+        self._beginning = False
+
+    async def _roll(self, key: _Key, queue: deque[tuple[PublicationPart, PublishParts]]) -> None:
+        """Bring one partition all of its publications."""
+        while queue:
+            part, command = queue[0]
+            await self._bring(part, command)
+            queue.popleft()
+            number = command.publication
+            self.lacking[number] -= 1
+            if not self.lacking[number]:
+                self._finish(number)
+        del self._queues[key]
+
+    async def _bring(self, part: PublicationPart, command: PublishParts) -> None:
+        """Bring a partition a publication, however long it takes."""
+        payload = PartitionCommand(publish_parts=command).SerializeToString()
+        backoff = Backoff(_PAUSE_S, _PAUSE_MAX_S)
+        while True:
+            try:
+                await self._propose(part, payload)
+            except PixyError as error:
+                log.warning(
+                    "a publication waits for a partition",
+                    publication=command.publication,
+                    topic=part.topic,
+                    partition=part.partition,
+                    reason=str(error),
+                )
+            else:
+                return
+            await asyncio.sleep(backoff.grow())
+
+    async def _propose(self, part: PublicationPart, payload: bytes) -> None:
+        """Bring a partition a publication, unless its topic was deleted."""
+        replica = self._parts.replica_of(part)
+        if replica is None:
+            await self._parts.confirm_metadata()
+            replica = self._parts.replica_of(part)
+        if replica is not None:
+            with suppress(UnknownPartition):
+                await self._parts.ensure(replica, payload)
+                await self._parts.proposals.propose(replica, EntryType.COMMAND, payload, _ENTRY_S)
+
+    def _finish(self, number: int) -> None:
+        self._complete.append(number)
+        if not self._finishing:
+            self._finishing = True
+            self._tasks.spawn(self._forget(), "finish publications")
+
+    async def _forget(self) -> None:
+        """Finish what every partition has."""
+        backoff = Backoff(_PAUSE_S, _PAUSE_MAX_S)
+        while self._complete:
+            numbers = list(self._complete)
+            command = FinishPublications(publications=numbers)
+            try:
+                await self._parts.command(SinksCommand(finish_publications=command))
+            except PixyError as error:
+                log.warning("publications cannot be finished yet", publications=numbers, reason=str(error))
+                await asyncio.sleep(backoff.grow())
+                continue
+            for number in numbers:
+                self._complete.remove(number)
+                del self.lacking[number]
+        self._finishing = False
+
+
+async def _part_commands(publication: Publication) -> dict[_Key, PublishParts]:
+    """The command for each partition of a publication."""
+    commands = {
+        (part.topic_id, part.partition): PublishParts(
+            publication=publication.number, sink_id=publication.sink_id, predecessor=part.predecessor
+        )
+        for part in publication.parts
+    }
+    count = 0
+    for stage in publication.stages:
+        parts: dict[_Key, PublishedPart] = {}
+        for encoded in stage.pieces:
+            piece = PieceRecord.FromString(encoded)
+            for extent in piece.parts:
+                key = (extent.topic_id, extent.partition)
+                part = parts.get(key)
+                if part is None:
+                    part = parts[key] = commands[key].parts.add()
+                    part.stage_id, part.stage_number = stage.stage_id, stage.number
+                _add(part, piece.number, extent)
+            count += len(piece.parts)
+            if count >= _PIECES_PER_ITERATION:
+                count = 0
+                await asyncio.sleep(0)
+    return commands
+
+
+def _add(part: PublishedPart, number: int, extent: PiecePart) -> None:
+    part.bytes += extent.bytes
+    part.records += extent.records
+    part.pieces.append(number)
+    part.piece_bytes.append(extent.bytes)
+    part.piece_records.append(extent.records)
+    part.piece_crcs.append(extent.crc)

@@ -1,0 +1,163 @@
+"""Pieces of stages that a replica lacks when it gets an entry that needs them."""
+
+import asyncio
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+from pixy.backend import TopicPartition
+from pixy.cluster import PartitionReplica
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_cluster
+from tests.conformance.staged import publish_values, stage_values
+from tests.fakes.waiting import until
+
+TOPIC = TopicPartition("topic", 0)
+
+
+def replica_of(node: ClusterNode) -> PartitionReplica:
+    replica = node.node.partition(TOPIC)
+    assert replica is not None
+    return replica
+
+
+def files_of(node: ClusterNode) -> list[Path]:
+    """Files with pieces; a write that has failed leaves an empty one."""
+    directory = node.cluster.directory / str(node.number) / "pieces"
+    return sorted(path for path in directory.glob("*") if path.stat().st_size)
+
+
+async def leader_and_followers(cluster: NodeCluster) -> list[ClusterNode]:
+    """The leader of the partition and the others."""
+    await cluster[1].backend.create_topic("topic", 1)
+    await cluster[1].append(b"first")
+    await until(lambda: leaders([cluster[1]])[0] - {0})
+    (leader_id,) = leaders([cluster[1]])[0]
+    return sorted(cluster.nodes.values(), key=lambda node: node.id != leader_id)
+
+
+def is_applied(node: ClusterNode, like: ClusterNode) -> bool:
+    """True if a node has applied everything that another one has."""
+    return replica_of(node).log.end_offset == replica_of(like).log.end_offset
+
+
+def test_a_follower_confirms_an_entry_once_it_has_fetched_its_data(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, one, two = await leader_and_followers(cluster)
+        two.disk.fail("write", ".pieces", errno.ENOSPC)
+        await stage_values(one.backend, "sink", "stage", {TOPIC: [b"a"]})
+        await leader.append(b"behind")
+        assert (await one.backend.publish("sink", 1, "query", ["stage"])).published
+        await until(lambda: is_applied(one, leader))
+        await asyncio.sleep(3)
+        assert not is_applied(two, leader), "neither the entry, nor those behind it"
+        assert [len(files_of(node)) for node in (leader, one, two)] == [1, 1, 0]
+        two.disk.heal()
+        await until(lambda: is_applied(two, leader))
+        assert files_of(two)
+        for node in cluster.nodes.values():
+            assert await node.values() == [b"first", b"behind", b"a"]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_leader_fetches_the_data_of_an_entry_before_it_appends_it(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, one, _ = await leader_and_followers(cluster)
+        leader.disk.fail("write", ".pieces", errno.ENOSPC)
+        staging = asyncio.create_task(stage_values(one.backend, "sink", "stage", {TOPIC: [b"a"]}))
+        await asyncio.sleep(1.5)
+        assert not staging.done()
+        assert not files_of(leader)
+        leader.disk.heal()
+        await staging
+        assert files_of(leader)
+        assert (await leader.backend.publish("sink", 1, "query", ["stage"])).published
+        for node in cluster.nodes.values():
+            assert await node.values() == [b"first", b"a"]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_data_with_a_wrong_checksum_is_fetched_from_another_replica(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, one, two = await leader_and_followers(cluster)
+        await two.kill()
+        await stage_values(one.backend, "sink", "stage", {TOPIC: [b"a value to be damaged"]})
+        path = files_of(leader)[0]
+        path.write_bytes(path.read_bytes().replace(b"to be damaged", b"that is wrong"))
+        await two.start()
+        await until(lambda: files_of(two))
+        assert b"a value to be damaged" in files_of(two)[0].read_bytes()
+        # The leader has found its copy damaged as soon as it reads it: another one serves.
+        assert (await two.backend.publish("sink", 1, "query", ["stage"])).published
+        await until(lambda: replica_of(two).log.end_offset == 2)
+        assert await two.values() == [b"first", b"a value to be damaged"]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_large_data_is_fetched_in_slices(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, one, two = await leader_and_followers(cluster)
+        await two.kill()
+        large = bytes(range(256)) * (9 << 12)
+        await publish_values(one.backend, 1, {TOPIC: [large]})
+        await two.start()
+        await until(lambda: is_applied(two, leader))
+        assert (await two.values())[1] == large
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_what_nobody_has_any_more_is_not_served_and_the_follower_needs_a_copy(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        cluster.journal = replace(cluster.journal, retain_bytes=0)
+        await cluster.start()
+        leader, one, two = await leader_and_followers(cluster)
+        await two.kill()
+        await publish_values(one.backend, 1, {TOPIC: [b"a"]})
+        await until(lambda: not files_of(leader) and not files_of(one))
+        await two.start()
+        await until(lambda: replica_of(two).needs_copy)
+        for node in cluster.nodes.values():
+            assert await node.values() == [b"first", b"a"], "by another replica"
+        await stage_values(two.backend, "sink", "later", {TOPIC: [b"b"]})
+        assert (await two.backend.publish("sink", 2, "query", ["later"])).published
+        for node in cluster.nodes.values():
+            assert await node.values() == [b"first", b"a", b"b"]
+
+    run_cluster(scenario, tmp_path, starts=False)
+
+
+def test_a_leader_that_has_started_again_does_not_serve_what_is_gone(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        cluster.journal = replace(cluster.journal, retain_bytes=0)
+        await cluster.start()
+        leader, one, two = await leader_and_followers(cluster)
+        await two.kill()
+        await publish_values(one.backend, 1, {TOPIC: [b"a"]})
+        await until(lambda: not files_of(leader) and not files_of(one))
+        for node in (leader, one):
+            await node.stop()
+        await asyncio.gather(leader.start(), one.start())
+        await two.start()
+        await until(lambda: replica_of(two).needs_copy)
+        for node in cluster.nodes.values():
+            assert await node.values() == [b"first", b"a"]
+
+    run_cluster(scenario, tmp_path, starts=False)
+
+
+def test_entries_of_stages_that_are_gone_need_no_data(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, one, two = await leader_and_followers(cluster)
+        await two.kill()
+        await stage_values(one.backend, "sink", "stage", {TOPIC: [b"a"]})
+        await one.backend.discard("sink", ["stage"])
+        await until(lambda: not files_of(leader) and not files_of(one))
+        await one.append(b"second")
+        await two.start()
+        await until(lambda: is_applied(two, leader))
+        assert await two.values() == [b"first", b"second"]
+
+    run_cluster(scenario, tmp_path)

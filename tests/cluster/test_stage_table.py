@@ -1,0 +1,295 @@
+"""The table of replicated stages: pieces, seals, limits, expiry, and checkpoints."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from pixy.cluster import stage_table
+from pixy.cluster.sinks import Finished, Publication, SinksState
+from pixy.cluster.stage_table import GoneStages, ReplicatedStage
+from pixy.errors import FailedPrecondition, InvalidArgument, PixyError, ResourceExhausted
+from pixy.proto.state_pb2 import (
+    AddPiece,
+    DiscardStages,
+    ExpireStages,
+    FinishPublications,
+    OpenStage,
+    PiecePart,
+    PieceRecord,
+    PublishStages,
+    SealRecord,
+    SinksCommand,
+    SinksRecord,
+    TouchSink,
+)
+from pixy.staging import NotNew, StageName, seal_crc
+
+A, B = b"a" * 16, b"b" * 16
+
+
+def piece(number: int, *parts: tuple[bytes, int, int], crc: int = 0) -> PieceRecord:
+    """A piece with so many records of 10 bytes for each topic and partition."""
+    return PieceRecord(
+        number=number,
+        crc=crc or 100 + number,
+        parts=[
+            PiecePart(
+                topic=chr(topic_id[0]),
+                topic_id=topic_id,
+                partition=partition,
+                raft_group=1000 + partition,
+                bytes=10 * records,
+                records=records,
+                crc=7,
+            )
+            for topic_id, partition, records in parts
+        ],
+    )
+
+
+def seal(*crcs: int) -> SealRecord:
+    return SealRecord(pieces=len(crcs), crc=seal_crc(crcs))
+
+
+class Sinks:
+    """A state machine, and commands for it."""
+
+    def __init__(self) -> None:
+        self.state = SinksState()
+
+    def run(self, **command: object) -> object:
+        return self.state.apply(SinksCommand(**command).SerializeToString())  # type: ignore[arg-type]  # one of its fields
+
+    def open(self, stage: str = "stage", sink: str = "sink", at_ms: int = 1000) -> object:
+        return self.run(open_stage=OpenStage(sink_id=sink, stage_id=stage, timestamp_ms=at_ms))
+
+    def add(
+        self,
+        number: int,
+        record: PieceRecord | None = None,
+        sealed: SealRecord | None = None,
+        at_ms: int = 1000,
+    ) -> object:
+        command = AddPiece(stage=number, piece=record, seal=sealed, timestamp_ms=at_ms)
+        return self.run(add_piece=command)
+
+    def staged(self, stage: str = "stage", sink: str = "sink", at_ms: int = 1000) -> int:
+        """A sealed stage with one piece; returns its number."""
+        number = self.open(stage, sink, at_ms)
+        assert isinstance(number, int)
+        assert self.add(number, piece(0, (A, 0, 2)), seal(100), at_ms) == 20
+        return number
+
+    def publish(self, epoch: int, *stages: str, sink: str = "sink", at_ms: int = 1000) -> object:
+        return self.run(
+            publish_stages=PublishStages(
+                sink_id=sink,
+                epoch=epoch,
+                query_id="query",
+                stage_ids=stages,
+                replicated=True,
+                timestamp_ms=at_ms,
+            )
+        )
+
+    def finish(self, *numbers: int) -> object:
+        return self.run(finish_publications=FinishPublications(publications=numbers))
+
+    def restored(self) -> "Sinks":
+        other = Sinks()
+        other.state.restore(self.state.snapshot())
+        assert list(other.state.snapshot()) == list(self.state.snapshot())
+        return other
+
+    def stage(self, number: int) -> ReplicatedStage:
+        return self.state.table.stages[number]
+
+
+@pytest.fixture
+def sinks() -> Sinks:
+    return Sinks()
+
+
+def refusal(result: object, kind: type[PixyError]) -> str:
+    assert type(result) is kind, result
+    return str(result)
+
+
+def test_a_stage_has_one_number_and_no_other_stage_ever_gets_it(sinks: Sinks) -> None:
+    assert [sinks.open(), sinks.open("other"), sinks.open(), sinks.open(sink="other")] == [1, 2, 1, 3]
+    sinks.run(discard_stages=DiscardStages(sink_id="sink", stage_ids=["stage", "other"]))
+    assert sinks.restored().open() == sinks.open() == 4
+
+
+def test_pieces_come_in_any_order_and_again(sinks: Sinks) -> None:
+    sinks.open()
+    assert sinks.add(1, piece(1, (A, 0, 1), (A, 1, 2))) == 30
+    assert sinks.add(1, piece(0, (A, 0, 3), (B, 0, 1))) == 70
+    assert sinks.add(1, piece(1, (A, 0, 1), (A, 1, 2))) == 70
+    message = refusal(sinks.add(1, piece(1, (A, 0, 1), crc=9)), InvalidArgument)
+    assert "piece 1 of stage stage has CRC-32C 0x00000009, the same piece had 0x00000065" in message
+    stage = sinks.stage(1)
+    assert [PieceRecord.FromString(each).number for each in stage.encoded_pieces()] == [0, 1]
+    assert {key: tuple(total) for key, total in stage.parts.items()} == {
+        (A, 0): ("a", 40, 4),
+        (A, 1): ("a", 20, 2),
+        (B, 0): ("b", 10, 1),
+    }
+    assert (stage.size, stage.extents, sinks.state.table.extents) == (70, 6, 6)
+
+
+def test_a_seal_must_match_the_pieces(sinks: Sinks) -> None:
+    sinks.open()
+    sinks.add(1, piece(0, (A, 0, 1)))
+    sinks.add(1, piece(2, (A, 0, 1)))
+    assert "piece 1 is missing" in refusal(sinks.add(1, None, seal(100, 101, 102)), FailedPrecondition)
+    sinks.add(1, piece(1, (A, 0, 1)))
+    assert "has piece 2" in refusal(sinks.add(1, None, seal(100, 101)), FailedPrecondition)
+    assert "CRC-32C" in refusal(sinks.add(1, None, seal(100, 101, 9)), FailedPrecondition)
+    assert sinks.add(1, None, seal(100, 101, 102)) == 30
+    for each in (sinks, sinks.restored()):
+        assert each.add(1, None, seal(100, 101, 102)) == 30
+        assert each.add(1, piece(2, (A, 0, 1))) == 30
+        assert "is sealed with 3 pieces" in refusal(each.add(1, None, seal(100)), FailedPrecondition)
+        assert "3 is not among them" in refusal(each.add(1, piece(3, (A, 0, 1))), FailedPrecondition)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "pieces"),
+    [
+        ("PIECES_MAX", 2, [piece(0, (A, 0, 1)), piece(1, (A, 0, 1))]),
+        ("STAGE_BYTES_MAX", 25, [piece(0, (A, 0, 2))]),
+        ("EXTENTS_MAX", 4, [piece(0, (A, 0, 1)), piece(1, (A, 0, 1))]),
+    ],
+)
+def test_a_piece_beyond_a_limit_changes_nothing(
+    sinks: Sinks, monkeypatch: pytest.MonkeyPatch, name: str, value: int, pieces: Sequence[PieceRecord]
+) -> None:
+    monkeypatch.setattr(stage_table, name, value)
+    sinks.open()
+    for each in pieces:
+        assert isinstance(sinks.add(1, each), int)
+    before = list(sinks.state.snapshot())
+    refusal(sinks.add(1, piece(5, (A, 0, 1))), ResourceExhausted)
+    assert list(sinks.state.snapshot()) == before
+    assert sinks.add(1, None, seal(*(each.crc for each in pieces))) == sinks.stage(1).size
+
+
+def test_the_number_of_stages_is_limited(sinks: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_table, "STAGES_MAX", 2)
+    assert [sinks.open("a"), sinks.open("b"), sinks.open("a")] == [1, 2, 1]
+    refusal(sinks.open("c"), ResourceExhausted)
+    sinks.run(discard_stages=DiscardStages(sink_id="sink", stage_ids=["a"]))
+    assert sinks.open("c") == 3
+
+
+# --- publications ---------------------------------------------------------------------------------
+
+
+def test_a_publication_takes_its_stages_from_the_table(sinks: Sinks) -> None:
+    one, two = sinks.staged("one"), sinks.staged("two")
+    sinks.staged("three")
+    publication = sinks.publish(1, "two", "one")
+    assert isinstance(publication, Publication)
+    assert [(part.topic, part.bytes, part.records, part.predecessor) for part in publication.parts] == [
+        ("a", 40, 4, 0)
+    ]
+    assert [(stage.number, stage.stage_id) for stage in publication.stages] == [(two, "two"), (one, "one")]
+    for each in (sinks, sinks.restored()):
+        assert list(each.state.table.stages) == [3]
+        assert [each.state.is_gone(number) for number in (one, two, 3, 4)] == [False] * 4
+        assert "published before" in refusal(each.open("one"), FailedPrecondition)
+        assert "published before" in refusal(each.publish(2, "one"), FailedPrecondition)
+        assert each.publish(1, "three") == NotNew(1)
+        finished = each.finish(publication.number)
+        assert isinstance(finished, Finished)
+        assert [each.number for each in finished.publications] == [publication.number]
+        assert [each.state.is_gone(number) for number in (one, two, 3, 4)] == [True, True, False, False]
+        assert "does not exist" in refusal(each.publish(2, "one"), FailedPrecondition)
+
+
+def test_an_open_or_missing_stage_is_not_published(sinks: Sinks) -> None:
+    sinks.staged("sealed")
+    sinks.open("open")
+    before = list(sinks.state.snapshot())
+    assert "is not sealed" in refusal(sinks.publish(1, "sealed", "open"), FailedPrecondition)
+    assert "does not exist" in refusal(sinks.publish(1, "sealed", "never"), FailedPrecondition)
+    assert list(sinks.state.snapshot()) == before
+
+
+def test_each_part_names_the_newest_unfinished_publication_of_its_partition(sinks: Sinks) -> None:
+    def predecessors(result: object) -> list[int]:
+        assert isinstance(result, Publication)
+        return [part.predecessor for part in result.parts]
+
+    for number, stage in enumerate("abcdef", 1):
+        sinks.open(stage)
+        parts = [(A, 0, 1)] if stage != "b" else [(A, 1, 1)]
+        sinks.add(number, piece(0, *parts), seal(100))
+    assert predecessors(sinks.publish(1, "a")) == [0]
+    assert predecessors(sinks.publish(2, "b")) == [0], "another partition"
+    assert predecessors(sinks.publish(3, "c")) == [1]
+    sinks = sinks.restored()
+    assert predecessors(sinks.publish(4, "d")) == [3]
+    sinks.finish(4)
+    assert predecessors(sinks.publish(5, "e")) == [3]
+    sinks.finish(1, 3, 5)
+    assert predecessors(sinks.publish(6, "f")) == [0]
+
+
+# --- the end of stages ----------------------------------------------------------------------------
+
+
+def test_discarded_stages_are_gone_and_others_are_passed_over(sinks: Sinks) -> None:
+    sinks.staged("a"), sinks.staged("b"), sinks.staged("a", "other")
+    sinks.publish(1, "b")
+    command = DiscardStages(sink_id="sink", stage_ids=["a", "b", "never", "a"])
+    assert sinks.run(discard_stages=command) == GoneStages((1,))
+    assert [sinks.state.is_gone(number) for number in (1, 2, 3)] == [True, False, False]
+    assert sinks.state.table.find(StageName("other", "a")) is sinks.stage(3)
+    assert sinks.state.table.extents == 2
+    assert "discarded" in refusal(sinks.add(1, piece(1, (A, 0, 1))), FailedPrecondition)
+
+
+def test_stages_expire_when_their_sink_is_idle(sinks: Sinks) -> None:
+    sinks.staged("a", at_ms=1000)
+    sinks.staged("a", "other", at_ms=1000)
+    sinks.run(touch_sink=TouchSink(sink_id="other", timestamp_ms=5000))
+    sinks.run(touch_sink=TouchSink(sink_id="never", timestamp_ms=5000))
+    sinks.add(1, None, seal(100), at_ms=2000)
+    for each in (sinks, sinks.restored()):
+        assert each.state.table.activity == {"sink": 2000, "other": 5000}
+        assert each.run(expire_stages=ExpireStages(stages=[1, 2, 9], before_ms=2000)) == GoneStages(())
+        assert each.run(expire_stages=ExpireStages(stages=[1, 2, 9], before_ms=2001)) == GoneStages((1,))
+        assert each.state.table.activity == {"other": 5000}
+
+
+def test_stages_that_a_publication_has_passed_by_expire_unless_they_grow(sinks: Sinks) -> None:
+    sinks.staged("published")
+    sinks.open("left"), sinks.open("grows")
+    sinks.add(2, piece(0, (A, 0, 1))), sinks.add(3, piece(0, (A, 0, 1)))
+    sinks.publish(1, "published", at_ms=3000)
+    sinks.staged("later", at_ms=4000)
+    sinks.publish(2, "later", at_ms=5000)
+    sinks.add(3, piece(1, (A, 0, 1)), at_ms=6000)
+    for each in (sinks, sinks.restored()):
+        assert [each.stage(number).passed_ms for number in (2, 3)] == [3000, 0]
+        assert each.run(expire_stages=ExpireStages(stages=[2, 3], before_ms=3000)) == GoneStages(())
+        assert each.run(expire_stages=ExpireStages(stages=[2, 3], before_ms=3001)) == GoneStages((2,))
+
+
+def test_a_checkpoint_is_written_while_commands_are_applied(sinks: Sinks) -> None:
+    sinks.staged("a")
+    sinks.open("b")
+    sinks.add(2, piece(0, (A, 0, 1)))
+    expected = list(sinks.state.snapshot())
+    records = iter(sinks.state.snapshot())
+    taken = [next(records)]
+    sinks.add(2, piece(1, (A, 0, 1)))
+    sinks.run(discard_stages=DiscardStages(sink_id="sink", stage_ids=["a"]))
+    sinks.open("c")
+    assert [*taken, *records] == expected
+
+
+def test_a_state_without_stages_is_stored_as_by_releases_without_them(sinks: Sinks) -> None:
+    assert list(sinks.state.snapshot()) == [(b"sinks", SinksRecord(next_publication=1).SerializeToString())]
