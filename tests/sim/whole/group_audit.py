@@ -110,7 +110,8 @@ class GroupAudit:
     Args:
         scene: see `Scene`.
         names: of the groups.
-        lease_left: seconds for which a process may hand out records for a group; 0 if it has ended.
+        lease_left: seconds for which a process may hand out records for a group; 0 if it has ended,
+            or is about to end.
     """
 
     def __init__(
@@ -291,7 +292,7 @@ class GroupAudit:
     def _expelled(self, command: ExpelProcess, term: int) -> Process:
         """A process is put out of groups."""
         process = Process(command.node_id, command.incarnation)
-        if command.term == term:
+        if command.term in (0, term):
             for name in command.groups:
                 membership = self._memberships.get(name, NO_MEMBERS)
                 if any(member_id.process == process for member_id in membership.members):
@@ -299,7 +300,7 @@ class GroupAudit:
                     require(
                         left <= 0, f"{process} is put out of {name} under its lease of another {left:.2f} s"
                     )
-            self._scene.counts["members put out for their silence"] += 1
+            self._scene.counts["members put out for their silence"] += bool(command.term)
         return process
 
     def _owner(self, key: GroupPartition) -> MemberId | None:
