@@ -127,6 +127,27 @@ def test_a_partition_whose_replica_waits_for_a_copy_is_served_by_the_others(tmp_
     run_cluster(scenario, tmp_path)
 
 
+def test_a_fetch_that_waits_at_a_replica_goes_on_when_it_comes_to_need_a_copy(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        node = next(node for node in cluster.nodes.values() if node is not leader_of(cluster))
+        replica = node.node.partition(TOPIC)
+        assert replica is not None
+        assert replica.group is not None
+        fetch = asyncio.create_task(node.backend.fetch(TOPIC, 0, max_bytes=1000))
+        await asyncio.sleep(1)
+        told = Message(
+            MessageType.SNAP, replica.group.leader, node.node.node_id, 1, snapshot=Snapshot(9, 1, ConfState())
+        )
+        MissingCopies().add(replica, told)
+        assert not (await asyncio.wait_for(fetch, 1)).batches
+        await leader_of(cluster).append(b"value")
+        assert (await node.backend.fetch(TOPIC, 0, max_bytes=1000)).batches
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_offsets_are_read_at_a_node_that_does_not_know_of_the_topic_yet(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await asyncio.sleep(5)  # each state group has its preferred leader

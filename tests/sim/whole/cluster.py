@@ -102,7 +102,9 @@ class Cluster:
         return WholeProcess(self.scene, self.swarm, self.network, machine, life)
 
     def _lease_left(self, process: Process, group: str) -> float:
-        there = [each for each in self.machines.values() if each.node and each.node.node_id == process.node_id]
+        there = [
+            each for each in self.machines.values() if each.node and each.node.node_id == process.node_id
+        ]
         for machine in there:
             is_over = machine.stopping or len(there) > 1 or self._is_removed(process)
             if machine.identity_of_process == process and not is_over:

@@ -347,12 +347,14 @@ class GroupAudit:
             partition.committed_at.setdefault(offset, self._scene.now)
 
 
-
-
 def _brief(membership: Membership) -> str:
     members = ", ".join(f"{each.node_id}.{each.incarnation}.{each.number}" for each in membership.members)
     topics = [
-        (topic_id.hex()[:4], [each and each.node_id for each in of.owners], [each and each.node_id for each in of.targets])
+        (
+            topic_id.hex()[:4],
+            [each and each.node_id for each in of.owners],
+            [each and each.node_id for each in of.targets],
+        )
         for topic_id, of in membership.topics.items()
     ]
     return f"members {members}, owners and targets {topics}"

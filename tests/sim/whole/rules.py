@@ -52,7 +52,10 @@ _CONSUMERS: dict[str, Any] = {
     "forgets": 0.0,
     "sets": 0.0,
     "options": ConsumerConfig(
-        ack_timeout=1.0, long_polling_timeout=0.5, offsets_commit_interval=COMMIT_INTERVAL_S, initial_offset="oldest"
+        ack_timeout=1.0,
+        long_polling_timeout=0.5,
+        offsets_commit_interval=COMMIT_INTERVAL_S,
+        initial_offset="oldest",
     ),
 }
 _PRODUCERS = _BUSY | {"kinds": {"append": 50, "create": 5}, "stable_topics": ("a",), "passing_topics": ()}
