@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.cluster import PeerMethod, node_peers, problems, safe_to_stop
 from pixy.cluster.driver_options import RAFT_CONFIG
+from pixy.cluster.missing_copies import MissingCopies
 from pixy.cluster.node_log import LogPeers
 from pixy.cluster.relays import Relays
 from pixy.config import JournalConfig, StorageConfig
@@ -26,6 +27,7 @@ from pixy.errors import (
 )
 from pixy.peers import Hello
 from pixy.proto.pixy_cluster_pb2 import StatusResponse
+from pixy.raft import ConfState, Message, MessageType, Snapshot
 from pixy.raft.progress import ProgressState
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.disk import full
