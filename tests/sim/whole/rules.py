@@ -59,6 +59,7 @@ _CONSUMERS: dict[str, Any] = {
     ),
 }
 _PRODUCERS = _BUSY | {"kinds": {"append": 50, "create": 5}, "stable_topics": ("a",), "passing_topics": ()}
+_FEW: dict[str, Any] = {"faults_count": 3, "duration_s": 12.0}
 _CUTS = (FaultKind.ISOLATE_LEADER, FaultKind.SPLIT, FaultKind.PAUSE, FaultKind.ONE_WAY)
 
 
@@ -82,9 +83,8 @@ def aimed(
             sizes=sizes,
             habits=replace(swarm.habits, **(habits or {})),
             faults=dict.fromkeys(kinds, 1),
-            faults_count=9 if kinds else 0,
             consuming=replace(swarm.consuming, **({"clients": 0} | (consuming or {}))),
-            **({"faults_from_s": 1.0, "duration_s": 7.0} | choices),
+            **({"faults_count": 9 if kinds else 0, "faults_from_s": 1.0, "duration_s": 7.0} | choices),
         )
 
     return focus
@@ -159,7 +159,7 @@ RULES: dict[str, Rule] = {
     ),
     "a commit carries its member and epoch": Rule(
         [patch.object(groups, "_refusal", lambda *_: None)],
-        aimed(FaultKind.SPLIT, FaultKind.ISOLATE_LEADER, habits=_PRODUCERS, consuming=_CONSUMERS),
+        aimed(FaultKind.SPLIT, habits=_PRODUCERS, consuming=_CONSUMERS, **_FEW),
     ),
     "the owner of a partition answers its acks": Rule(
         [patch.object(WaitingAcks, "_settle", broken.answers_as_a_former_owner)],
@@ -180,6 +180,7 @@ RULES: dict[str, Rule] = {
             FaultKind.PAUSE,
             habits=_PRODUCERS,
             consuming=_CONSUMERS | {"auto_acks": 0.0, "forgets": 0.4},
+            **_FEW,
         ),
     ),
 }
