@@ -127,7 +127,8 @@ class Cluster:
         if process is not None:
             self.group_audit.paused(process, self.scene.now + duration_s)
 
-    def _ended(self, machine: Machine, life: Life, process: Process | None, power: bool) -> None:
+    def _ended(self, machine: Machine, life: Life, power: bool) -> None:
+        process = machine.identity_of_process
         if process is not None:
             self.group_audit.ended(process)
         self.network.ended(machine.host, life, power=power)

@@ -34,8 +34,8 @@ _COMMIT_S = 1.0
 _UNDER_WAY_S = 1.1
 """An offer that another node has lent is given back if it took longer."""
 _VOIDING_S = 5.0
-"""Records of the position before offsets were set are handed out for less than this: their owner has
-a lease, or hears of it.
+"""Records of the position before offsets were set are handed out for less than this: their owner
+has a lease, or hears of it.
 """
 
 
@@ -81,7 +81,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class _Partition:
-    """What happened to one partition.
+    """The history of one partition.
 
     Attributes:
         got: offsets that some client got.
@@ -249,7 +249,7 @@ class GroupAudit:
                 stack.enter_context(spy_on(name))
             yield
 
-    # --- what the nodes apply ---------------------------------------------------------------------
+    # --- entries that nodes apply ---------------------------------------------------------------------
 
     def applied(self, raft_group: int, state: GroupsState, entries: Sequence[Entry]) -> None:
         """A node has applied entries of a state group."""
@@ -279,7 +279,7 @@ class GroupAudit:
 
     def _names_of(self, command: GroupsCommand) -> Sequence[str]:
         """The audited groups that a command is about."""
-        kind = command.WhichOneof("command")
+        kind = str(command.WhichOneof("command"))
         message = getattr(command, kind)
         if kind == "set_targets":
             found = [target.group for target in message.targets]
