@@ -135,7 +135,7 @@ class WaitingAcks:
         # Of other nodes. They do not keep a subscription, which is for clients here.
         self._passed = 0
         # Set when partitions have come or gone.
-        self._watchers: set[asyncio.Event] = set()
+        self._watchers: dict[asyncio.Event, None] = {}
 
     def __len__(self) -> int:
         """Number of acks of clients here."""
@@ -333,11 +333,11 @@ class WaitingAcks:
     def _watching(self) -> Iterator[asyncio.Event]:
         """An event that is set when partitions come or go."""
         changed = asyncio.Event()
-        self._watchers.add(changed)
+        self._watchers[changed] = None
         try:
             yield changed
         finally:
-            self._watchers.discard(changed)
+            self._watchers.pop(changed, None)
 
     def _not_here(self, partition: int) -> Unavailable:
         topic, group = self._target.topic, self._target.group_name
