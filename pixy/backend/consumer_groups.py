@@ -10,7 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pixy.backend.local_members import LocalMembers
 from pixy.backend.partition_finder import CONFIRM_S
 from pixy.backend.protocol import OffsetCommit, Owner
-from pixy.cluster import GroupsChanged, GroupsState, MemberId, Membership, Node, TopicOwners, why_ended
+from pixy.cluster import (
+    GroupsChanged,
+    GroupsState,
+    MemberId,
+    Membership,
+    Node,
+    StateReplica,
+    TopicOwners,
+    why_ended,
+)
 from pixy.errors import OwnedElsewhere, OwnerUndecided
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.records import TopicPartition
@@ -114,20 +123,18 @@ class ConsumerGroups:
 
     async def committed(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         """As `Backend.committed_offsets`."""
-        await self._confirm(group)
+        # The topic may have been deleted at another node, and created again.
+        await self._confirm(self._node.state_groups.group_of(group), self._metadata)
         known = self._node.metadata.topics.get(topic)
-        if known is None and not self._node.is_alone:
-            await self._node.confirm_metadata(CONFIRM_S)
-            known = self._node.metadata.topics.get(topic)
         return {} if known is None else self._state(group).committed(group, known.topic_id)
 
-    async def _confirm(self, group: str) -> None:
+    async def _confirm(self, *replicas: StateReplica) -> None:
         if not self._node.is_alone:
-            await self._node.confirm([self._node.state_groups.group_of(group)], CONFIRM_S)
+            await self._node.confirm(replicas, CONFIRM_S)
 
-    async def _confirm_all(self) -> None:
-        if not self._node.is_alone:
-            await self._node.confirm(self._node.state_groups.groups, CONFIRM_S)
+    @property
+    def _metadata(self) -> StateReplica:
+        return self._node.state_groups.metadata_replica
 
     def _state(self, group: str) -> GroupsState:
         return self._node.state_groups.offsets_of(group)
@@ -140,7 +147,7 @@ class ConsumerGroups:
     async def list_groups(self) -> Collection[str]:
         """As `Backend.list_groups`."""
         names: set[str] = set()
-        await self._confirm_all()
+        await self._confirm(*self._node.state_groups.groups)
         for state in self._node.state_groups.groups_states():
             for some in state.scan(_GROUPS_PER_ITERATION):
                 names.update([name for name in some if state.has_offsets(name) or self._present(state, name)])
@@ -149,12 +156,12 @@ class ConsumerGroups:
 
     async def exists(self, group: str) -> bool:
         """As `Backend.consumer_group_exists`."""
-        await self._confirm(group)
+        await self._confirm(self._node.state_groups.group_of(group))
         return bool(self._present(self._state(group), group))
 
     async def consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """As `Backend.list_consumers`."""
-        await self._confirm_all()
+        await self._confirm(*self._node.state_groups.groups, self._metadata)
         known = self._node.metadata.topics.get(topic)
         topic_id = b"" if known is None else known.topic_id
         found: dict[str, dict[str, Sequence[int]]] = {}
@@ -191,7 +198,7 @@ class ConsumerGroups:
         """As `Backend.partition_owner`."""
         owner = self._owner(group, partition)
         if owner is None:
-            await self._confirm(group)
+            await self._confirm(self._node.state_groups.group_of(group))
             owner = self._owner(group, partition)
         if owner is None and not self._membership(group).settled:
             raise OwnerUndecided(f"the owners of {group} are being decided; try again")

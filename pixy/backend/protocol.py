@@ -305,7 +305,8 @@ class Backend(StagedWrites, Protocol):
             age_s: age of its oldest record, which counts towards the time limit of a write.
 
         Raises:
-            UnknownPartition: there is no such partition; `done` is not called then.
+            UnknownPartition: there is no such partition; `done` is not called then. One of several
+                nodes asks others first, and `done` is called with it.
         """
 
     async def fetch(

@@ -1,13 +1,33 @@
 """Runs every conformance test on every implementation with the capabilities that the test needs."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pixy.backend import Backend
+from pixy.clock import Clock, SystemClock
 from tests.conformance.implementations import IMPLEMENTATIONS, Controls, Implementation
+from tests.fakes.clock import FakeClock
+from tests.sim.loop import VirtualLoop
+
+
+class _Loops:
+    """Makes the event loop of each test.
+
+    Attributes:
+        virtual: the present test runs on one with virtual time.
+    """
+
+    virtual = False
+
+    def make(self) -> asyncio.AbstractEventLoop:
+        return VirtualLoop() if self.virtual else asyncio.new_event_loop()
+
+
+_loops = _Loops()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,6 +46,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("implementation", able)
 
 
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"loop": _loops.make}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: Any) -> None:
+    _loops.virtual = item.callspec.params["implementation"].virtual
+
+
 @pytest.fixture
 def cluster(implementation: Implementation, request: pytest.FixtureRequest) -> Any:
     """The cluster behind the implementation, started once per run."""
@@ -36,6 +65,16 @@ def cluster(implementation: Implementation, request: pytest.FixtureRequest) -> A
 async def backend(implementation: Implementation, cluster: Any, tmp_path: Path) -> AsyncIterator[Backend]:
     async with implementation.open(tmp_path, cluster) as opened:
         yield opened
+
+
+@pytest.fixture
+async def clock(implementation: Implementation) -> Clock:
+    """The clock of the event loop."""
+    if not implementation.virtual:
+        return SystemClock()
+    clock = FakeClock()
+    clock.follow(asyncio.get_running_loop())
+    return clock
 
 
 @pytest.fixture

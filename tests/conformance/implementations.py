@@ -3,6 +3,7 @@
 An entry of `IMPLEMENTATIONS` adds one: its constructor, and its capabilities beyond the protocol.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any, Protocol
 
 from pixy.backend import Backend, TopicPartition
 from pixy.errors import UnknownTopic
+from tests.cluster.any_node import AnyNode, moved_leaders
+from tests.cluster.node_clusters import NodeCluster
 from tests.fakes.backend import FakeBackend
 from tests.fakes.node import open_embedded
 from tests.kafka.backends import forget_sinks, open_kafka
@@ -36,8 +39,14 @@ class Capability(Enum):
     SECOND_MEMBER = auto()
     """A second call of `join_consumer_group` for the same group makes a second member."""
 
-    NODES = auto()
-    """Its nodes are pixy's own."""
+    ONE_PROCESS = auto()
+    """All calls go to one process: they take effect in their order, and its stop finishes them."""
+
+    STAGING = auto()
+    """Staged writes."""
+
+    LONE_NODE = auto()
+    """It has one node, which is pixy's own."""
 
 
 class Controls(Protocol):
@@ -68,12 +77,14 @@ class Implementation:
     Args:
         cluster: name of the fixture that starts the cluster behind the implementation; its value is
             passed to `open` and `controls`.
+        virtual: it runs on a `VirtualLoop`.
     """
 
     open: Callable[[Path, Any], AbstractAsyncContextManager[Backend]]
     capabilities: frozenset[Capability] = frozenset()
     controls: Callable[[Any], Controls] | None = None
     cluster: str = ""
+    virtual: bool = False
 
 
 class _FakeControls:
@@ -110,6 +121,24 @@ async def _open_embedded(directory: Path, _: None) -> AsyncIterator[Backend]:
 
 
 @asynccontextmanager
+async def _open_nodes(directory: Path, _: None) -> AsyncIterator[Backend]:
+    cluster = NodeCluster(directory, 3, seed=0)
+    try:
+        await cluster.start()
+        moving = moved_leaders(cluster)
+        backend: Any = AnyNode([node.backend for node in cluster.nodes.values()])
+        try:
+            yield backend
+        finally:
+            moving.cancel()
+            with suppress(asyncio.CancelledError):
+                await moving
+    finally:
+        await cluster.stop()
+    assert [fault for node in cluster.nodes.values() for fault in node.faults] == []
+
+
+@asynccontextmanager
 async def _open_kafka(directory: Path, cluster: KafkaCluster) -> AsyncIterator[Backend]:
     await forget_sinks(cluster)
     async with open_kafka(cluster, directory=directory / "kafka") as backend:
@@ -119,10 +148,15 @@ async def _open_kafka(directory: Path, cluster: KafkaCluster) -> AsyncIterator[B
         yield backend
 
 
+_ALONE = frozenset(
+    {Capability.SECOND_MEMBER, Capability.ONE_PROCESS, Capability.STAGING, Capability.LONE_NODE}
+)
+
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "fake": Implementation(_open_fake, frozenset(Capability), _FakeControls),
-    "embedded": Implementation(_open_embedded, frozenset({Capability.SECOND_MEMBER, Capability.NODES})),
+    "embedded": Implementation(_open_embedded, _ALONE),
+    "nodes": Implementation(_open_nodes, frozenset({Capability.SECOND_MEMBER}), virtual=True),
     "kafka": Implementation(
-        _open_kafka, frozenset(Capability) - {Capability.NODES}, KafkaControls, cluster="kafka"
+        _open_kafka, frozenset(Capability) - {Capability.LONE_NODE}, KafkaControls, cluster="kafka"
     ),
 }

@@ -7,6 +7,7 @@ import pytest
 from pixy.backend import Backend, Batch, TopicPartition
 from pixy.errors import UnknownPartition
 from pixy.records import check_batch, read_header
+from tests.conformance.implementations import Capability
 from tests.conformance.support import (
     PATIENCE,
     append,
@@ -89,9 +90,21 @@ async def test_the_bytes_of_a_batch_are_stored_as_they_are(backend: Backend) -> 
     assert body(stored) == before
 
 
-@pytest.mark.parametrize(
+UNKNOWN = pytest.mark.parametrize(
     "partition", [TopicPartition("orders", 2), TopicPartition("orders", -1), TopicPartition("other", 0)]
 )
+
+
+@UNKNOWN
+async def test_an_unknown_partition_is_rejected(backend: Backend, partition: TopicPartition) -> None:
+    """One of several nodes asks others first."""
+    with pytest.raises(UnknownPartition):
+        await append(backend, partition, b"v")
+    assert backend.topic("other") is None
+
+
+@UNKNOWN
+@pytest.mark.needs(Capability.ONE_PROCESS)
 async def test_an_unknown_partition_is_rejected_without_an_answer(
     backend: Backend, partition: TopicPartition
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from pixy.backend import Backend, OffsetCommit, TopicPartition
 from pixy.errors import PixyError, ShuttingDown
+from tests.conformance.implementations import Capability
 from tests.conformance.support import PATIENCE, Assignments, append_nowait, make_batch
 
 ORDERS = TopicPartition("orders", 0)
@@ -22,6 +23,7 @@ async def test_a_started_cluster_becomes_ready_and_has_no_fault(backend: Backend
     assert backend.fault == ""
 
 
+@pytest.mark.needs(Capability.ONE_PROCESS)
 async def test_stop_finishes_accepted_work(backend: Backend) -> None:
     appends = [append_nowait(backend, ORDERS, b"%d" % at) for at in range(20)]
     await backend.stop()

@@ -1,4 +1,4 @@
-"""The nodes of a cluster: its status, and nodes that leave."""
+"""A cluster of one node: its status, and nodes that leave."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from pixy.cluster import problems
 from pixy.errors import FailedPrecondition, NotFound, ShuttingDown
 from tests.conformance.implementations import Capability
 
-pytestmark = pytest.mark.needs(Capability.NODES)
+pytestmark = pytest.mark.needs(Capability.LONE_NODE)
 
 
 async def test_a_cluster_of_one_has_one_node_and_no_problems(backend: Backend) -> None:

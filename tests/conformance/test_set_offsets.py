@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pixy.backend import Backend, OffsetCommit, TopicPartition
-from pixy.clock import SystemClock
+from pixy.clock import Clock
 from pixy.config import ConsumerConfig
 from pixy.consume import Consumers, Offer, Timers
 from pixy.errors import PixyError
@@ -16,7 +16,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 @pytest.fixture
-async def consumers(backend: Backend) -> AsyncIterator[Consumers]:
+async def consumers(backend: Backend, clock: Clock) -> AsyncIterator[Consumers]:
     await backend.create_topic("orders", 1)
     await append(backend, ORDERS, b"0", b"1", b"2", b"3")
     faults: list[BaseException] = []
@@ -25,7 +25,7 @@ async def consumers(backend: Backend) -> AsyncIterator[Consumers]:
         backend,
         options,
         "me",
-        Timers(SystemClock()),
+        Timers(clock),
         on_missing=lambda topic, fail: None,
         on_fault=faults.append,
     )

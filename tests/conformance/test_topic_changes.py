@@ -348,6 +348,7 @@ async def test_a_recreated_topic_has_no_committed_offset_of_the_old_one(backend:
     assert await backend.committed_offsets("group", "orders") == {0: (0, "")}
 
 
+@pytest.mark.needs(Capability.ONE_PROCESS)
 async def test_a_commit_in_flight_does_not_leak_into_a_new_topic(backend: Backend) -> None:
     """None of the commits started before the old topic is deleted survives it."""
     async with asyncio.timeout(PATIENCE):

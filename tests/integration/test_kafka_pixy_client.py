@@ -1,17 +1,20 @@
-"""kafka-pixy's clients work unchanged on both kinds of cluster: stubs of the original interface, in
-a process without pixy.
+"""kafka-pixy's clients work unchanged on every kind of cluster: stubs of the original interface, in
+a process without pixy. With several nodes their connections go to one after the other.
 """
 
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration import kafka_pixy_client
+from tests.integration.balancer import Balancer
+from tests.integration.clusters import Cluster
 from tests.integration.daemon import Daemon
 from tests.kafka.cluster import KafkaCluster
 
@@ -19,7 +22,7 @@ pytestmark = pytest.mark.process
 
 ORIGINAL = Path(__file__).parents[1] / "proto" / "kafka_pixy.proto"
 SECONDS_MAX = 240.0
-KINDS = ("embedded", pytest.param("kafka", marks=pytest.mark.kafka))
+KINDS = ("embedded", "nodes", "fake", pytest.param("kafka", marks=pytest.mark.kafka))
 
 
 def config(cluster: dict[str, Any]) -> dict[str, Any]:
@@ -54,8 +57,24 @@ def results(
     outputs = [f"--python_out={stubs}", f"--grpc_python_out={stubs}"]
     protoc = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ORIGINAL.parent}", *outputs, ORIGINAL.name]
     subprocess.run(protoc, check=True, timeout=SECONDS_MAX, capture_output=True)
-    with Daemon(folder / "daemon", config(cluster)) as daemon:
-        yield {mode: run_client(daemon.address, stubs, mode, prefix) for mode in ("sync", "aio")}
+    with served(request.param, folder, config(cluster)) as address:
+        yield {mode: run_client(address, stubs, mode, prefix) for mode in ("sync", "aio")}
+
+
+@contextmanager
+def served(kind: str, folder: Path, options: dict[str, Any]) -> Iterator[str]:
+    """The address of a daemon, or of a load balancer in front of several."""
+    if kind == "nodes":
+        with Cluster(folder, config=options) as cluster:
+            cluster.start()
+            with Balancer([node.address for node in cluster.nodes]) as balancer:
+                yield balancer.address
+            for node in cluster.nodes:
+                node.stop()
+        return
+    program = ("-m", "tests.integration.fake_daemon") if kind == "fake" else ("-m", "pixy")
+    with Daemon(folder / "daemon", options, program) as daemon:
+        yield daemon.address
         daemon.stop()
 
 
