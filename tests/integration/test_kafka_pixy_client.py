@@ -16,6 +16,7 @@ from tests.integration import kafka_pixy_client
 from tests.integration.balancer import Balancer
 from tests.integration.clusters import Cluster
 from tests.integration.daemon import Daemon
+from tests.integration.fake_daemon import FAKE
 from tests.kafka.cluster import KafkaCluster
 
 pytestmark = pytest.mark.process
@@ -72,7 +73,7 @@ def served(kind: str, folder: Path, options: dict[str, Any]) -> Iterator[str]:
             for node in cluster.nodes:
                 node.stop()
         return
-    program = ("-m", "tests.integration.fake_daemon") if kind == "fake" else ("-m", "pixy")
+    program = FAKE if kind == "fake" else ("-m", "pixy")
     with Daemon(folder / "daemon", options, program) as daemon:
         yield daemon.address
         daemon.stop()
