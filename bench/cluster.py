@@ -1,7 +1,7 @@
 """`python -m bench.cluster`: three nodes beside three NATS servers with a stream of three replicas,
 in one run; the servers and the load share the cores of this machine.
 
---only NAME     one of produce, spread, keys, rest, gaps, leaders; repeatable
+--only NAME     one of produce, spread, keys, consume, acks, groups, rest, gaps, leaders; repeatable
 --times N       kills and stops for the gaps (default 5)
 --seconds S     duration of each load (default 2)
 --rounds N      loads of each kind, whose medians count (default 3)
@@ -9,6 +9,9 @@ in one run; the servers and the load share the cores of this machine.
     produce   Produce without keys at one node; NATS: at the server that leads the stream
     spread    the same at the three nodes at once; at 1 in flight, one after the other
     keys      Produce at one node with three keys, one for a partition of each node
+    consume   ConsumeNAck with auto-ack at three nodes at once, and at one, by a lone node's
+    acks      an ack at the owner of its partition, and at another node
+    groups    how long messages wait while a node joins a group and stops; 1000 groups at rest
     gaps      the longest time without an answer after the leader was killed or stopped; see
               `cluster_gaps`
     leaders   time until all of 1000 partitions have leaders after a node was killed
@@ -32,6 +35,7 @@ from pathlib import Path
 import grpc
 
 from bench.cluster_gaps import gap_figures, leaders_figure
+from bench.cluster_groups import ack_figures, consume_figures, pause_figures, rest_figure
 from bench.figures import Figure, as_markdown, as_table, machine
 from bench.load import LEVELS, Level, Load, at_once, client_name, put_load, write_body
 from bench.nats import find_nats
@@ -247,6 +251,24 @@ def _figures(name: str, level: Level, pixy: list[Load], nats: list[Load], wanted
     return figures
 
 
+# --- consumer groups ------------------------------------------------------------------------------
+
+
+def consume(sides: Sides, scale: Scale) -> list[Figure]:
+    """Consumers at all nodes and at one."""
+    return consume_figures(sides.cluster, sides.folder, scale.rounds, scale.seconds)
+
+
+def acks(sides: Sides, scale: Scale) -> list[Figure]:
+    """Acks at any node."""
+    return ack_figures(sides.cluster, scale.rounds)
+
+
+def groups(sides: Sides, scale: Scale) -> list[Figure]:
+    """Members that come and go, and groups at rest."""
+    return [*pause_figures(sides.cluster, scale.rounds), rest_figure()]
+
+
 # --- failures and rest ----------------------------------------------------------------------------
 
 
@@ -285,6 +307,9 @@ MEASURES = {
     "produce": produce,
     "spread": spread,
     "keys": keys,
+    "consume": consume,
+    "acks": acks,
+    "groups": groups,
     "rest": rest,
     "gaps": gaps,
     "leaders": leaders,
@@ -326,7 +351,7 @@ def main() -> int:
         f"\n{here['cores']} cores, Python {here['python']}, kernel {here['kernel']}; load by {client_name()}; "
         f"medians of {scale.rounds} rounds\n"
     )
-    print(as_table(figures, reference=""))
+    print(as_table(figures, reference="lone node"))
     if as_markdown(figures, reference=""):
         print(f"\n{as_markdown(figures, reference='')}")
     return 0
