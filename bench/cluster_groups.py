@@ -162,7 +162,8 @@ def _fill(address: str) -> None:
     with grpc.insecure_channel(address) as channel:
         request = topics_pb.CreateTopicRequest(topic=_TOPIC, partitions=_PARTITIONS)
         TopicsStub(channel).CreateTopic(request, timeout=_SECONDS_MAX)
-        batch = bytes(build_batch([NewRecord(None, bytes(100), (), 1) for _ in range(_RECORDS)]))
+        now_ms = int(1000 * time.time())  # retention goes by it
+        batch = bytes(build_batch([NewRecord(None, bytes(100), (), now_ms) for _ in range(_RECORDS)]))
         for _ in range(_FILLED // _RECORDS // _PARTITIONS):
             partitions = [
                 log_pb.PartitionBatches(topic=_TOPIC, partition=number, batches=batch)
