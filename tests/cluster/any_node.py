@@ -38,26 +38,52 @@ from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import PixyError
 from tests.cluster.node_clusters import NodeCluster
 
-__all__ = ["AnyNode", "moved_leaders"]
+__all__ = ["AnyNode", "LeaderMoves"]
 
 _MOVE_EVERY_S = 0.005
 
 
-def moved_leaders(cluster: NodeCluster) -> "asyncio.Task[None]":
-    """A task that hands over the leadership of one raft group after the other, at random."""
-    return asyncio.create_task(_move_leaders(cluster, Random(cluster.seed)))
+class LeaderMoves:
+    """Hands over the leadership of one raft group after the other, at random, until `stop`.
 
+    Args:
+        cluster: the cluster, which runs.
 
-async def _move_leaders(cluster: NodeCluster, random: Random) -> None:
-    while True:
-        await asyncio.sleep(_MOVE_EVERY_S)
-        node = random.choice([each.node for each in cluster.nodes.values()])
+    Attributes:
+        moved: number of these.
+        faults: exceptions, after which nothing moves.
+    """
+
+    def __init__(self, cluster: NodeCluster) -> None:
+        self._cluster = cluster
+        self._random = Random(cluster.seed)
+        self.moved = 0
+        self.faults: list[Exception] = []
+        self._wait()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_MOVE_EVERY_S, self._move)
+
+    def _move(self) -> None:
+        try:
+            self._move_one()
+        except Exception as fault:
+            self.faults.append(fault)
+        else:
+            self._wait()
+
+    def _move_one(self) -> None:
+        node = self._random.choice([each.node for each in self._cluster.nodes.values()])
         led = [group for group in _raft_groups(node) if group.leads]
         if led:
-            group = random.choice(led)
+            group = self._random.choice(led)
             others = [each for each in group.storage.conf_state.voters if each != node.node_id]
             if others:
-                node._log.driver.transfer(group, random.choice(others))
+                node._log.driver.transfer(group, self._random.choice(others))
+                self.moved += 1
 
 
 def _raft_groups(node: Node) -> list[RaftGroup]:

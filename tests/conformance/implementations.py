@@ -3,7 +3,6 @@
 An entry of `IMPLEMENTATIONS` adds one: its constructor, and its capabilities beyond the protocol.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 
 from pixy.backend import Backend, TopicPartition
 from pixy.errors import UnknownTopic
-from tests.cluster.any_node import AnyNode, moved_leaders
+from tests.cluster.any_node import AnyNode, LeaderMoves
 from tests.cluster.node_clusters import NodeCluster
 from tests.fakes.backend import FakeBackend
 from tests.fakes.node import open_embedded
@@ -41,9 +40,6 @@ class Capability(Enum):
 
     ONE_PROCESS = auto()
     """All calls go to one process: they take effect in their order, and its stop finishes them."""
-
-    STAGING = auto()
-    """Staged writes."""
 
     LONE_NODE = auto()
     """It has one node, which is pixy's own."""
@@ -125,14 +121,13 @@ async def _open_nodes(directory: Path, _: None) -> AsyncIterator[Backend]:
     cluster = NodeCluster(directory, 3, seed=0)
     try:
         await cluster.start()
-        moving = moved_leaders(cluster)
+        moves = LeaderMoves(cluster)
         backend: Any = AnyNode([node.backend for node in cluster.nodes.values()])
         try:
             yield backend
         finally:
-            moving.cancel()
-            with suppress(asyncio.CancelledError):
-                await moving
+            moves.stop()
+        assert moves.faults == []
     finally:
         await cluster.stop()
     assert [fault for node in cluster.nodes.values() for fault in node.faults] == []
@@ -148,9 +143,7 @@ async def _open_kafka(directory: Path, cluster: KafkaCluster) -> AsyncIterator[B
         yield backend
 
 
-_ALONE = frozenset(
-    {Capability.SECOND_MEMBER, Capability.ONE_PROCESS, Capability.STAGING, Capability.LONE_NODE}
-)
+_ALONE = frozenset({Capability.SECOND_MEMBER, Capability.ONE_PROCESS, Capability.LONE_NODE})
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "fake": Implementation(_open_fake, frozenset(Capability), _FakeControls),
