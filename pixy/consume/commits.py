@@ -3,8 +3,10 @@
 A partition whose tracker moved is dirty; the first dirty one sets a timer, and all are committed in
 one call. The position of a partition that is closed while dirty is left over, until it is
 committed, set by the client, or lost to another process. A failed commit leaves its partitions
-dirty. Commits are all or none: one that is refused for some of its partitions is made in parts. A
-live partition that is refused stays dirty: the backend is about to say that it is gone or reset.
+dirty. Commits are all or none: one that is refused for some of its partitions is made in parts,
+without the positions that are void by then: each part counts as based on what the backend has said
+last. A live partition that is refused stays dirty: the backend is about to say that it is gone or
+reset.
 
 `lock` covers every commit and the reads that it depends on, so that neither a delayed periodic
 commit nor the first commit of a new group overwrites offsets set by the client.
@@ -56,6 +58,8 @@ class GroupCommits:
         self._dirty: dict[LivePartition, None] = {}
         # Positions of partitions that are closed.
         self._leftover: dict[TopicPartition, _Commit] = {}
+        # Partitions whose position has become void since the present commit began.
+        self._void: set[TopicPartition] = set()
         self._alarm = Alarm(environment.timers, self._due)
         self._failing = False
 
@@ -85,18 +89,21 @@ class GroupCommits:
             True if acks are lost by that.
         """
         live.lost = True
+        self._void.add(live.key)
         self._dirty.pop(live, None)
         return live.dirty and self._environment.is_there(live.topic, live.topic_id)
 
     def lose_leftover(self, is_elsewhere: Callable[[str, int], bool]) -> list[TopicPartition]:
         """Give up the positions of closed partitions that other processes have now."""
         lost = [key for key in self._leftover if is_elsewhere(*key)]
+        self._void.update(lost)
         for key in lost:
             del self._leftover[key]
         return lost
 
     def supersede(self, key: TopicPartition, live: LivePartition | None) -> None:
         """Forget the position of a partition: the client has set another one."""
+        self._void.add(key)
         self._leftover.pop(key, None)
         if live is not None:
             self._dirty.pop(live, None)
@@ -108,6 +115,7 @@ class GroupCommits:
         async with self.lock:
             partitions = list(self._dirty)
             self._dirty.clear()
+            self._void.clear()
             leftover = dict(self._leftover)
             due = leftover | {live.key: _Commit(live.topic_id, live.commit()) for live in partitions}
             for live in partitions:
@@ -184,7 +192,11 @@ class GroupCommits:
 
     def _existing(self, due: Mapping[TopicPartition, _Commit]) -> dict[TopicPartition, OffsetCommit]:
         is_there = self._environment.is_there
-        return {key: commit.offset for key, commit in due.items() if is_there(key.topic, commit.topic_id)}
+        return {
+            key: commit.offset
+            for key, commit in due.items()
+            if key not in self._void and is_there(key.topic, commit.topic_id)
+        }
 
     def _restore(self, partitions: list[LivePartition]) -> None:
         """Commits of partitions failed: mark them dirty again."""

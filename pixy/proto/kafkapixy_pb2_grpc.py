@@ -113,6 +113,9 @@ class KafkaPixyServicer(object):
         that is not acknowledged within `consumer.ack_timeout` is handed out again, perhaps to another
         client.
 
+        With several nodes any of them takes the request, and an acknowledgement of what another one
+        has handed out. In front of Kafka acknowledge where the message was handed out.
+
         The fields of the request choose the message that it acknowledges:
         no_ack    none; for the first request of a client;
         auto_ack  the message in the answer, as soon as the answer is on its way: at most once;
@@ -127,12 +130,11 @@ class KafkaPixyServicer(object):
         RESOURCE_EXHAUSTED (8)  more requests of the group and topic wait than
         `consumer.channel_buffer_size`, or more groups or topics are consumed
         than `consumer.max_groups` and `consumer.max_subscriptions` allow;
-        INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; the
-        ack is for a partition of another member, which is named; or a fault
-        of the daemon, described in its log;
+        INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; or a
+        fault of the daemon, described in its log;
         UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
-        cannot be committed, no broker or leader can be reached, or another
-        node serves the group, and is named.
+        cannot be committed, or no broker, leader or owner of a partition can
+        be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,15 +146,17 @@ class KafkaPixyServicer(object):
 
         Status codes:
         INVALID_ARGUMENT (3)    no such partition, or nothing was written at that offset yet;
+        DEADLINE_EXCEEDED (4)   with several nodes: the owner of the partition has not answered
+        within `consumer.long_polling_timeout`; the message may be
+        acknowledged;
         NOT_FOUND (5)           no such topic;
-        RESOURCE_EXHAUSTED (8)  in front of Kafka: more acks wait for the owner of their partition
-        than `consumer.channel_buffer_size`;
-        INTERNAL (13)           another member of the consumer group owns the partition, and is
-        named: acknowledge there; or a fault of the daemon, described in its
-        log;
-        UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, the
-        cluster cannot be reached, or another node serves the group, and is
-        named.
+        RESOURCE_EXHAUSTED (8)  more acks wait for the owner of their partition than
+        `consumer.channel_buffer_size`;
+        INTERNAL (13)           in front of Kafka: another member of the consumer group owns the
+        partition, and is named: acknowledge there; or a fault of the daemon,
+        described in its log;
+        UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, or
+        the cluster or the owner of the partition cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,9 +188,8 @@ class KafkaPixyServicer(object):
         NOT_FOUND (5)           no such topic;
         RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
         INTERNAL (13)           a fault of the daemon, described in its log;
-        UNAVAILABLE (14)        another member of the consumer group owns a partition, or another
-        node serves the group, and is named: set its offsets there; or the
-        cluster cannot be reached.
+        UNAVAILABLE (14)        in front of Kafka: another member of the consumer group owns a
+        partition: set its offsets there; or the cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

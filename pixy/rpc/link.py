@@ -427,9 +427,10 @@ class Link(asyncio.BufferedProtocol):
         try:
             output = self.core.take_output()
             self._unflushed_bytes = 0
+            delivers = tell_receipts and self._receipts.in_output and self.transport.has_client()
             if output:
                 self.transport.write(output)
-            if tell_receipts and self._receipts.in_output and self.transport.took_writes():
+            if delivers and self.transport.took_writes():
                 self._receipts.handed_over()
             if not self.transport.writable:
                 self.core.set_unwritten(self.transport.buffered_bytes)

@@ -76,13 +76,19 @@ class Transport:
         self._transport.write(output)
 
     def took_writes(self) -> bool:
-        """True when the transport has taken what was just written, and the client has not closed.
+        """True when the transport has taken what was just written; one that closes discards it."""
+        return not self.eof and not self._transport.is_closing()
 
-        A transport that is closing discards it. One that has not read the client's end yet, or has
-        paused reading, does not know of it, nor does one of TLS whose client has closed without a
-        word of TLS: so the socket is asked. HTTP/2 has no use for a client that only reads.
+    def has_client(self) -> bool:
+        """True before a write unless the client has closed.
+
+        To be asked before: a client may read its answer and close before this process goes on.
+
+        A transport that has not read the client's end yet, or has paused reading, does not know of
+        it, nor does one of TLS whose client has closed without a word of TLS: so the socket is
+        asked. HTTP/2 has no use for a client that only reads.
         """
-        if self.eof or self._transport.is_closing():
+        if not self.took_writes():
             return False
         if self._socket is None or sys.platform != "linux":
             return True

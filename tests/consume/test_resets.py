@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import NEWEST, OLDEST
 from pixy.consume.resets import Resets
+from pixy.errors import OwnedElsewhere
 from pixy.proto.consumer_calls_pb2 import ConsumerCall
 from tests.consume.conftest import MakeNodes, MakeWorld
 from tests.consume.fakes import Nodes
@@ -111,6 +112,49 @@ async def test_acks_before_the_reset_are_not_committed_over_it(make_nodes: MakeN
         await nodes.pass_time(2)
     assert nodes[2].committed(1) == OffsetCommit(0)
     assert logs == []
+
+
+async def test_a_commit_that_the_reset_refuses_is_made_for_the_others_alone(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 2)
+    await nodes.join(1)
+    for partition in (0, 1):
+        nodes.log(partition).append(*[b"x"] * 3)
+    await nodes[1].consume(6)
+    for partition in (0, 1):
+        assert await nodes[1].ack(partition, 0) == [None]
+    gate = nodes[1].backend.gates["commit"] = asyncio.Event()
+    await nodes.pass_time(0.5)  # a commit of both is on its way
+    change = setting(nodes, 2, p0=0)
+    await settle()
+    gate.set()
+    await asyncio.wait_for(change, 5)
+    await nodes.pass_time(2)
+    assert nodes[1].committed(0) == OffsetCommit(0)
+    assert nodes[1].committed(1) == OffsetCommit(1)
+
+
+async def test_a_partition_that_came_back_is_not_committed_as_it_was_before(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 2)
+    await nodes.join(1)
+    for partition in (0, 1):
+        nodes.log(partition).append(*[b"x"] * 3)
+    await nodes[1].consume(6)
+    for partition in (0, 1):
+        assert await nodes[1].ack(partition, 0) == [None]
+    commits = nodes[1].backend.groups.commits["g"]
+    gate = nodes[1].backend.gates["commit"] = asyncio.Event()
+    await nodes.pass_time(0.5)  # a commit of both is on its way
+    group = nodes[1].consumers._groups["g"]
+    group._assigned({"t": [1]})
+    commits[T0] = OffsetCommit(3)  # by another owner, who has left
+    group._assigned({"t": [0, 1]})
+    nodes[1].backend.failures["commit"] = OwnedElsewhere("t/0 of g was owned by node 2")
+    gate.set()
+    await settle()
+    nodes[1].backend.failures.clear()
+    await nodes.pass_time(2)
+    assert nodes[1].committed(0) == OffsetCommit(3)
+    assert nodes[1].committed(1) == OffsetCommit(1)
 
 
 async def test_an_ack_during_the_reset_waits_for_it(make_nodes: MakeNodes) -> None:

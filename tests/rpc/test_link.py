@@ -326,6 +326,27 @@ async def test_answers_of_one_iteration_are_accepted_while_the_transport_takes_m
         connection.link.connection_lost(None)
 
 
+@pytest.mark.parametrize("closes", ["before the write", "with the answer"])
+async def test_a_client_that_closes_has_got_what_was_written_before(closes: str) -> None:
+    """A client on another core may read its answer and close before the write returns."""
+    server, client = socket.socketpair()
+    async with open_echo(ServerOptions(), clock=FakeClock()) as echo:
+        connection, transport = connected(echo)
+        connection.link.transport._socket = server
+        (call,) = held_calls(echo, connection, 1)
+        if closes == "before the write":
+            client.close()
+        else:
+            transport.full = client.close
+        receipt = NotedReceipt()
+        call.answer(big(1), receipt)
+        connection.flush()
+        connection.link.connection_lost(None)
+        await until(lambda: receipt.said)
+        assert receipt.said == ["undelivered" if closes == "before the write" else "delivered"]
+    server.close()
+
+
 async def test_answers_that_wait_for_the_clients_windows_are_refused_beyond_the_limit() -> None:
     options = ServerOptions(http2=Options(output_bytes=1_000_000))
     async with open_echo(options) as echo, open_client(echo.address) as client:

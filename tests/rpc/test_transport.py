@@ -46,36 +46,36 @@ def _made(below: socket.socket) -> Transport:
     return transport
 
 
-def test_writes_are_taken_until_the_client_closes(pair: Pair) -> None:
+def test_a_client_is_there_until_it_closes(pair: Pair) -> None:
     server, client = pair
     transport = _made(server)
-    assert transport.took_writes()
+    assert transport.has_client()
     client.send(b"unread")
-    assert transport.took_writes()
+    assert transport.has_client()
     client.close()
-    assert not transport.took_writes()
-    assert not transport.took_writes()
+    assert not transport.has_client()
+    assert not transport.has_client()
 
 
-def test_writes_are_not_taken_once_the_client_has_ended_its_output(
+def test_a_client_is_gone_once_it_has_ended_its_output(
     pair: Pair,
 ) -> None:
     server, client = pair
     transport = _made(server)
     client.shutdown(socket.SHUT_WR)
-    assert not transport.took_writes()
+    assert not transport.has_client()
 
 
-def test_a_closed_socket_takes_no_writes_even_if_another_one_has_its_descriptor(
+def test_a_closed_socket_has_no_client_even_if_another_one_has_its_descriptor(
     pair: Pair,
 ) -> None:
     server, client = pair
     transport = _made(server)
-    assert transport.took_writes()
+    assert transport.has_client()
     descriptor = server.fileno()
     server.close()
     os.dup2(client.fileno(), descriptor)
     try:
-        assert not transport.took_writes()
+        assert not transport.has_client()
     finally:
         os.close(descriptor)

@@ -332,7 +332,7 @@ class Life:
         elif choice < 570:
             workload.begin(workload.read_slowly(partition))
         elif choice < 580:
-            await workload.join()
+            workload.join()
         elif choice < 590:
             await self._fill_disk()
         elif choice < 850 and self._stages:

@@ -94,10 +94,15 @@ class OffsetsModel:
             del self._commits[key]
 
     def set_members(self, group: str, has_members: bool) -> None:
+        self.touch(group).has_members = has_members
+
+    def touch(self, group: str) -> _Group:
+        """A group may have become active."""
         self.pass_time()
         now_ms = self._clock.true_ms()
         of = self._groups.setdefault(group, _Group(active_ms=now_ms))
-        of.has_members, of.perhaps_ms = has_members, now_ms
+        of.perhaps_ms = now_ms
+        return of
 
     def pass_time(self) -> None:
         """Advance to the current time: offsets that may have expired by now may be gone, whatever

@@ -202,11 +202,19 @@ class Workload:
         self._counts["commits"] += 1
         return True
 
-    async def join(self) -> None:
+    def join(self) -> None:
         """Join a consumer group until the end of this life."""
-        group = self._rng.choice(GROUPS)
-        await self._backend.join_consumer_group(group, "client", list(_NAMES), lambda _: None)
-        self._model.offsets.set_members(group, True)
+        self.begin(self._join(self._rng.choice(GROUPS)))
+
+    async def _join(self, group: str) -> None:
+        offsets = self._model.offsets
+        offsets.touch(group)
+        try:
+            await self._backend.join_consumer_group(group, "client", list(_NAMES), lambda _: None)
+        except PixyError:
+            offsets.touch(group)
+        else:
+            offsets.set_members(group, True)
 
     # --- topics -----------------------------------------------------------------------------------
 

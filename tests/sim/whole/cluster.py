@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pixy.cluster import Process
 from pixy.cluster.metadata import METADATA_GROUP
 from pixy.raft import StateType
 from pixy.records import TopicPartition
@@ -11,6 +12,8 @@ from tests.sim.cluster.scene import Scene
 from tests.sim.whole.audits import Audits
 from tests.sim.whole.calls import Calls
 from tests.sim.whole.clients import Clients
+from tests.sim.whole.group_audit import GroupAudit
+from tests.sim.whole.group_clients import GroupClients
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.network import SimulatedNetwork
 from tests.sim.whole.process import WholeProcess
@@ -46,10 +49,15 @@ class Cluster:
         self._rng = self.scene.random("cluster")
         self.machines: dict[int, Machine] = {}
         self.network = SimulatedNetwork(self.scene, self.swarm.weather)
-        self.watches = Watches(self.scene, self.machines)
+        consuming = self.swarm.consuming
+        self.group_audit = GroupAudit(self.scene, consuming.groups, self._lease_left)
+        self.watches = Watches(self.scene, self.machines, self.group_audit)
         self.audits = Audits(self.scene, self.swarm.habits.passing_topics)
         self.calls = Calls(self.scene)
         self.clients = Clients(self.scene, self.calls, self.audits, self.swarm.habits, self.serving)
+        self.group_clients = GroupClients(
+            self.scene, self.calls, self.audits, self.group_audit, consuming, self.serving
+        )
         loop.before_turns(self.watches.turn)
 
     # --- machines ---------------------------------------------------------------------------------
@@ -79,6 +87,7 @@ class Cluster:
         machine = self.machines[number] = Machine(
             number, self.scene, self._make, self._ended, interleaves=self.swarm.sizes.interleaves
         )
+        machine.on_pause = self._paused
         error_ms = self._rng.choice((-1, 0, 1)) * self.swarm.clocks_apart_ms
         machine.clock.set_wall(round(error_ms * self._rng.random()))
         return machine
@@ -92,7 +101,22 @@ class Cluster:
     def _make(self, machine: Machine, life: Life) -> WholeProcess:
         return WholeProcess(self.scene, self.swarm, self.network, machine, life)
 
-    def _ended(self, machine: Machine, life: Life, power: bool) -> None:
+    def _lease_left(self, process: Process, group: str) -> float:
+        for machine in self.machines.values():
+            if machine.identity_of_process == process:
+                assert machine.process is not None
+                lease = machine.process.backend._members._leases.of(group)
+                return lease.until - machine.clock.monotonic()
+        return 0.0
+
+    def _paused(self, machine: Machine, duration_s: float) -> None:
+        process = machine.identity_of_process
+        if process is not None:
+            self.group_audit.paused(process, self.scene.now + duration_s)
+
+    def _ended(self, machine: Machine, life: Life, process: Process | None, power: bool) -> None:
+        if process is not None:
+            self.group_audit.ended(process)
         self.network.ended(machine.host, life, power=power)
         self.watches.ended(machine)
         self.calls.ended(life)

@@ -120,6 +120,10 @@ class LogAudit:
         at = self._offsets.setdefault(value, offset)
         require(at == offset, f"{self}: duplicate: {value!r} at {at} and {offset} ({where})")
 
+    def handed_out(self, offset: int, value: bytes) -> None:
+        """A client of a consumer group got a record."""
+        self._put(offset, value, "consumed")
+
     # --- producers --------------------------------------------------------------------------------
 
     def failed(self, send: Send) -> None:

@@ -6,8 +6,9 @@ from random import Random
 from typing import Any, Protocol
 
 from pixy.backend import EmbeddedBackend
-from pixy.cluster import Node
+from pixy.cluster import Node, Process
 from pixy.cluster.recovery import RecoveredNode
+from pixy.consume import Consumers
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, StorageFault
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage.identity import read_identity
@@ -19,21 +20,22 @@ from tests.sim.disk import Operation, SimulatedDisk
 from tests.sim.worker import SimulatedWorker
 from tests.sim.world import DIRECTORY
 
-__all__ = ["Machine", "Process"]
+__all__ = ["DaemonProcess", "Machine"]
 
 _DELAYS_S = (0.0, 0.0002, 0.001, 0.001, 0.005)
 
 
-class Process(Protocol):
+class DaemonProcess(Protocol):
     """A process of the daemon, as far as the simulation has one.
 
     Attributes:
         node: its node.
-        backend: takes the requests of clients.
+        backend, consumers: take the requests of clients.
     """
 
     node: Node
     backend: EmbeddedBackend
+    consumers: Consumers
 
     async def start(self) -> None:
         """Recover everything from the disk, and find the others."""
@@ -49,7 +51,8 @@ class Machine:
         number: its number, and that of its host.
         scene: see `Scene`.
         make: makes a process.
-        on_end: called with each process that has ended, and whether the machine lost its power.
+        on_end: called with each process that has ended, its identity, and whether the machine lost
+            its power.
 
     Attributes:
         host: name of its host.
@@ -69,14 +72,15 @@ class Machine:
         suspect: its disk was replaced or damaged: it may refuse to start.
         fails_reads: reads of its disk may have failed.
         refusal: error of the last start that was refused.
+        on_pause: called when a process is paused, with the seconds.
     """
 
     def __init__(
         self,
         number: int,
         scene: Scene,
-        make: Callable[["Machine", Life], Process],
-        on_end: Callable[["Machine", Life, bool], None],
+        make: Callable[["Machine", Life], DaemonProcess],
+        on_end: Callable[["Machine", Life, Process | None, bool], None],
         *,
         interleaves: bool,
     ) -> None:
@@ -93,7 +97,7 @@ class Machine:
         self.durable: DurableJournal | None = None
         self.journals: list[tuple[int, DurableJournal]] = []
         self.life: Life | None = None
-        self.process: Process | None = None
+        self.process: DaemonProcess | None = None
         self.serving = False
         self.stopping = False
         self.lives = 0
@@ -102,6 +106,7 @@ class Machine:
         self.suspect = False
         self.fails_reads = False
         self.refusal: BaseException | None = None
+        self.on_pause: Callable[[Machine, float], None] = lambda *_: None
         self._loses_power = False
         # The disk was full at some time in this process.
         self._was_full = False
@@ -156,6 +161,14 @@ class Machine:
     def node(self) -> Node | None:
         """The node of the process that runs."""
         return None if self.process is None else self.process.node
+
+    @property
+    def identity_of_process(self) -> Process | None:
+        """The process that runs as other nodes know it, None before it has an incarnation."""
+        node = self.node
+        if node is None or not node.node_id or getattr(node, "_log", None) is None:
+            return None
+        return Process(node.node_id, node.incarnation)
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -242,12 +255,13 @@ class Machine:
     def _release(self, *, power: bool) -> None:
         life = self.life
         assert life is not None
+        process = self.identity_of_process
         life.end()
         self._loses_power = power
         self.life = self.process = self._task = None
         self.serving = False
         self.disk.on_ended = lambda: None
-        self._on_end(self, life, power)
+        self._on_end(self, life, process, power)
 
     # --- pauses -----------------------------------------------------------------------------------
 
@@ -257,6 +271,7 @@ class Machine:
         if life is not None and not life.paused:
             self._scene.note(f"{self.number} is paused for {duration_s:.2f} s")
             life.pause()
+            self.on_pause(self, duration_s)
             self._scene.loop.outside(duration_s, self._resume, life)
 
     def _resume(self, life: Life) -> None:

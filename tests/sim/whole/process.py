@@ -1,5 +1,5 @@
-"""A process of the daemon in the simulation: a node with its backend and peers, and nothing above
-these.
+"""A process of the daemon in the simulation: a node with its backend and peers, and its consumer
+groups above these.
 """
 
 from random import Random
@@ -7,6 +7,8 @@ from random import Random
 from pixy.backend import EmbeddedBackend
 from pixy.cluster import Node, NodeOptions
 from pixy.cluster.cluster_options import ClusterOptions
+from pixy.consume import Consumers, Timers
+from pixy.errors import UnknownTopic
 from pixy.peers import Address, PeerOptions, Peers
 from tests.sim.cluster.lives import Life
 from tests.sim.cluster.scene import Scene
@@ -22,7 +24,7 @@ _CLUSTER = "default"
 
 
 class WholeProcess:
-    """A process; see `Process`.
+    """A process; see `DaemonProcess`.
 
     Args:
         scene, swarm, network: see there.
@@ -51,12 +53,22 @@ class WholeProcess:
         peer_options = PeerOptions(address, secret=swarm.secret, queue_bytes=sizes.queue_bytes)
         self._peers = Peers(network.of(machine.host, life), peer_options, rng, scene.fail)
         self.node = Node(machine.disk, machine.clock, options, machine.fault, self._peers.channel)
-        self.backend = EmbeddedBackend(self.node)
+        self._drain_s = swarm.consuming.drain_s
+        self.backend = EmbeddedBackend(self.node, drain_s=self._drain_s)
+        self.consumers = Consumers(
+            self.backend,
+            swarm.consuming.options,
+            f"{machine.host}, process {life.number}",
+            Timers(machine.clock),
+            on_missing=lambda topic, fail: fail(UnknownTopic(f"unknown topic {topic}")),
+            on_fault=scene.fail,
+        )
 
     async def start(self) -> None:
         await self._peers.start()
         await self.backend.start()
 
     async def stop(self) -> None:
+        await self.consumers.drain(self._drain_s)
         await self.backend.stop()
         await self._peers.stop()

@@ -45,6 +45,7 @@ def aimed(
     journal: dict[str, Any] | None = None,
     queue_bytes: int = 20_000,
     habits: dict[str, Any] | None = None,
+    consuming: dict[str, Any] | None = None,
     **choices: Any,
 ) -> Focus:
     """A focus on some kinds of faults, equally often, with these choices."""
@@ -59,6 +60,7 @@ def aimed(
             habits=replace(swarm.habits, **(habits or {})),
             faults=dict.fromkeys(kinds, 1),
             faults_count=9 if kinds else 0,
+            consuming=replace(swarm.consuming, **({"clients": 0} | (consuming or {}))),
             **({"faults_from_s": 1.0, "duration_s": 7.0} | choices),
         )
 

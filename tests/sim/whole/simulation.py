@@ -30,6 +30,8 @@ __all__ = ["PATIENCE_S", "Simulation"]
 PATIENCE_S = 60.0
 """Virtual time within which a healed cluster answers everything and all nodes are equal."""
 _STEP_S = 0.2
+_COMMITTED_S = 2.0
+"""By then everything acked is committed."""
 _STEPS_OF_A_NUDGE = 25
 
 
@@ -103,6 +105,7 @@ class Simulation:
         for number in range(swarm.formation.joins):
             scene.loop.outside(rng.uniform(0.0, 1.0 + 2.0 * number), self._operator.add)
         cluster.clients.start()
+        cluster.group_clients.start()
         self._keeper()
         if swarm.faults_from_s:
             await self._ready()
@@ -115,6 +118,8 @@ class Simulation:
         await asyncio.sleep(swarm.duration_s)
         self._heal()
         await self._settle("after healing")
+        if rng.random() < 0.5:
+            await asyncio.sleep(_COMMITTED_S)
         for machine in cluster.ordinary():
             if not machine.broken:
                 machine.end(power=True)
@@ -167,6 +172,8 @@ class Simulation:
         cluster.network.heal([each.host for each in healthy])
         for machine in healthy:
             machine.heal()
+        if cluster.swarm.consuming.clients:
+            cluster.group_clients.drain(self._verdict.misses_records, self._verdict.ready)
 
     async def _settle(self, when: str) -> None:
         """Wait until everything is answered, and all nodes are equal; then have all nodes asked for

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from pixy.config import JournalConfig, StorageConfig
+from pixy.config import ConsumerConfig, JournalConfig, StorageConfig
 from pixy.storage import WriterPace
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.network import Weather
 
-__all__ = ["Focus", "Formation", "Habits", "Sizes", "Swarm", "draw_swarm"]
+__all__ = ["COMMIT_INTERVAL_S", "Consuming", "Focus", "Formation", "Habits", "Sizes", "Swarm", "draw_swarm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,39 @@ class Habits:
 
 
 @dataclass(frozen=True, slots=True)
+class Consuming:
+    """Actions of clients of consumer groups.
+
+    Attributes:
+        clients: number of clients.
+        groups: consumer groups, of which only these clients set offsets.
+        topics: what they consume.
+        think_s: mean time between two calls of a client.
+        moves: probability that a client changes its node before a call.
+        acks: probability that a client that has records acks one.
+        riding: probability that a consume request has an ack.
+        auto_acks: share of the consume requests with auto ack.
+        forgets: share of the records that nobody acks.
+        sets: share of the calls that set offsets.
+        drain_s: time for acks at an orderly stop, and of partitions that go.
+        options: of every node.
+    """
+
+    clients: int
+    groups: Sequence[str]
+    topics: Sequence[str]
+    think_s: float
+    moves: float
+    acks: float
+    riding: float
+    auto_acks: float
+    forgets: float
+    sets: float
+    drain_s: float
+    options: ConsumerConfig
+
+
+@dataclass(frozen=True, slots=True)
 class Swarm:
     """Choices of one seed.
 
@@ -94,6 +127,7 @@ class Swarm:
         faults_from_s: time of the first one once the cluster is formed, 0 for faults before that.
         duration_s: virtual time from there on before everything is healed.
         heals_all: everything is healed; else a minority stays as it is, for good.
+        consuming: of consumer groups.
     """
 
     formation: Formation
@@ -107,7 +141,10 @@ class Swarm:
     faults_from_s: float
     duration_s: float
     heals_all: bool
+    consuming: Consuming
 
+
+COMMIT_INTERVAL_S = 0.5
 
 Focus = Callable[[Swarm], Swarm]
 """Changes what a seed has chosen."""
@@ -131,10 +168,11 @@ _KINDS = {
 def draw_swarm(rng: Random) -> Swarm:
     """Choose everything."""
     kinds = {kind: kind.weight for kind in FaultKind if rng.random() < 0.5}
+    formation, sizes, habits = _draw_formation(rng), _draw_sizes(rng), _draw_habits(rng)
     return Swarm(
-        _draw_formation(rng),
-        _draw_sizes(rng),
-        _draw_habits(rng),
+        formation,
+        sizes,
+        habits,
         _draw_weather(rng),
         rng.choice((b"", b"a secret of enough bytes")),
         rng.choice((0, 0, 500, 30_000, 3_600_000)),
@@ -143,6 +181,7 @@ def draw_swarm(rng: Random) -> Swarm:
         rng.choice((0.0, 0.0, 2.0, 4.0)),
         rng.choice((8.0, 8.0, 12.0)),
         rng.random() < 0.8,
+        _draw_consuming(rng, habits.stable_topics),
     )
 
 
@@ -191,4 +230,30 @@ def _draw_weather(rng: Random) -> Weather:
         rng.choice(((0.0001, 0.001), (0.0005, 0.01), (0.001, 0.05))),
         lost=rng.choice((0.0, 0.0, 0.01, 0.05)),
         window_bytes=rng.choice((4000, 1 << 16, 1 << 18)),
+    )
+
+
+def _draw_consuming(rng: Random, topics: Sequence[str]) -> Consuming:
+    options = ConsumerConfig(
+        ack_timeout=rng.choice((1.0, 3.0)),
+        fetch_max_bytes=rng.choice((2000, 1 << 20)),
+        long_polling_timeout=rng.choice((0.5, 3.0)),
+        max_pending_messages=rng.choice((5, 300)),
+        offsets_commit_interval=COMMIT_INTERVAL_S,
+        subscription_timeout=rng.choice((1.0, 3.0, 15.0)),
+        initial_offset="oldest",
+    )
+    return Consuming(
+        clients=rng.choice((0, 1, 2, 4)),
+        groups=("x", "y")[: rng.choice((1, 1, 2))],
+        topics=topics,
+        think_s=rng.choice((0.03, 0.1)),
+        moves=rng.choice((0.0, 0.05, 0.5)),
+        acks=rng.choice((0.3, 0.5, 0.8)),
+        riding=rng.choice((0.0, 0.5)),
+        auto_acks=rng.choice((0.0, 0.3, 1.0)),
+        forgets=rng.choice((0.0, 0.1)),
+        sets=rng.choice((0.0, 0.0, 0.02)),
+        drain_s=rng.choice((0.5, 3.0)),
+        options=options,
     )

@@ -8,10 +8,11 @@ from zlib import crc32
 from pixy.cluster import PartitionReplica
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.replica import StateReplica
-from pixy.records import read_records, split_batches
+from pixy.records import TopicPartition, read_records, split_batches
 from tests.sim.cluster.history import message_id, require
 from tests.sim.whole.calls import Call, Outcome
 from tests.sim.whole.cluster import Cluster
+from tests.sim.whole.group_audit import GroupPartition
 from tests.sim.whole.log_audit import Record
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.watches import content_of, groups_of
@@ -50,12 +51,44 @@ class Verdict:
             yield from self._unsettled_group(raft_group)
         for call in cluster.calls.open:
             yield f"no answer to {call}"
+        if cluster.swarm.consuming.clients:
+            for group in cluster.swarm.consuming.groups:
+                for topic in cluster.swarm.consuming.topics:
+                    yield from self._undelivered(group, topic)
 
     def healthy(self) -> list[Machine]:
         """Machines that must serve."""
         return [
             each for each in self._cluster.ordinary() if each.lives and not each.retired and not each.broken
         ]
+
+    def ready(self) -> list[Machine]:
+        """Machines that take calls."""
+        return [each for each in self.healthy() if each.ready]
+
+    def misses_records(self, group: str, topic: str) -> bool:
+        """True if there are records of a topic that no client of a consumer group got."""
+        return any(self._undelivered(group, topic))
+
+    def _undelivered(self, group: str, topic: str) -> Iterator[str]:
+        leader = self._cluster.leader()
+        known = None if leader is None or leader.node is None else leader.node.metadata.topics.get(topic)
+        if known is None:
+            return
+        for number, raft_group in enumerate(known.raft_groups):
+            if self.is_stuck(raft_group):
+                continue
+            ends = [
+                replica.log.end_offset
+                for each in self.healthy()
+                if (found := groups_of(each).get(raft_group)) is not None
+                and isinstance(replica := found.application, PartitionReplica)
+            ]
+            key = GroupPartition(group, known.topic_id, number)
+            missing = self._cluster.group_audit.first_missing(key, max(ends, default=0))
+            if missing is not None:
+                where = TopicPartition(topic, number)
+                yield f"no client of {group} got {missing} of {where}, {self._cluster.group_audit.describe(key)}"
 
     def _unsettled_group(self, raft_group: int) -> Iterator[str]:
         cluster = self._cluster

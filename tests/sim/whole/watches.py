@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 from zlib import crc32
 
+from pixy.cluster import GroupsState
 from pixy.cluster.driver import Driver
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.node_log import NodeLog
@@ -36,6 +37,7 @@ from pixy.raft.wire import decode_conf_change
 from tests.sim.cluster.failure import ClusterFailure
 from tests.sim.cluster.history import require
 from tests.sim.cluster.scene import Scene
+from tests.sim.whole.group_audit import GroupAudit
 from tests.sim.whole.machine import Machine
 
 __all__ = ["Watches", "content_of", "groups_of"]
@@ -100,10 +102,12 @@ class Watches:
     Args:
         scene: see `Scene`.
         machines: all machines, by number.
+        group_audit: hears what state groups apply.
     """
 
-    def __init__(self, scene: Scene, machines: Mapping[int, Machine]) -> None:
+    def __init__(self, scene: Scene, machines: Mapping[int, Machine], group_audit: GroupAudit) -> None:
         self._scene = scene
+        self._group_audit = group_audit
         self._machines = machines
         self._histories: dict[int, _History] = {}
         self._watches: dict[RaftGroup, _Watch] = {}
@@ -125,6 +129,7 @@ class Watches:
             changed[group] = None
             watches._applying(group, entries)
             apply(self, group, entries)
+            watches._applied(group, entries)
 
         def spy_on_start(
             self: NodeLog, disk: Any, clock: Any, options: Any, recovered: RecoveredNode, *more: Any
@@ -141,6 +146,7 @@ class Watches:
             accepted(self, link, peer)
 
         with ExitStack() as stack:
+            stack.enter_context(self._group_audit.spying())
             stack.enter_context(patch.object(PeerChannel, "accepted", spy_on_accepted))
             stack.enter_context(patch.object(NodeLog, "__init__", spy_on_start))
             stack.enter_context(patch.object(Driver, "drive", spy_on_drive))
@@ -156,6 +162,7 @@ class Watches:
         """Forget everything: what the machines were is gone."""
         self._histories, self._watches = {}, {}
         self._secrets, self._cluster_ids = {}, {}
+        self._group_audit.start_over()
 
     def _started(self, machine: Machine, recovered: RecoveredNode) -> None:
         """A start has read the disk, and knows whose it is."""
@@ -236,6 +243,18 @@ class Watches:
             return
         try:
             self._committed(watch, entries)
+        except ClusterFailure as failure:
+            self._scene.fail(failure)
+
+    def _applied(self, group: RaftGroup, entries: list[Entry]) -> None:
+        """Entries have been applied, unless they are held."""
+        replica = group.application
+        if not isinstance(replica, StateReplica) or not isinstance(replica.machine, GroupsState):
+            return
+        if group not in self._watches and self._watch(group) is None:
+            return
+        try:
+            self._group_audit.applied(group.raft_group, replica.machine, entries)
         except ClusterFailure as failure:
             self._scene.fail(failure)
 
