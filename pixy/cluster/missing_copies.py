@@ -38,6 +38,7 @@ class MissingCopies:
         self._begins[replica] = message.snapshot.index
         if not replica.needs_copy:
             replica.needs_copy = True
+            replica.wake()  # whoever waits for its records finds them elsewhere
             topic, partition = replica.partition
             log.warning(
                 "a replica waits for a copy: keep the other replicas, they have its records; a larger "

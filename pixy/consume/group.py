@@ -40,7 +40,7 @@ from pixy.consume.resets import Resets
 from pixy.consume.resumption import Remark, resume
 from pixy.consume.revocations import Revocations
 from pixy.consume.subscription import Subscription
-from pixy.errors import OffsetsSet, OwnedElsewhere, PixyError, Unavailable
+from pixy.errors import OffsetsSet, OwnedElsewhere, OwnerUndecided, PixyError, Unavailable
 from pixy.futures import reject, resolve
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, SetOffsets
 from pixy.retries import Backoff
@@ -494,9 +494,9 @@ class ConsumerGroup:
                     await self._set_here(offsets, ranges)
                 except OwnedElsewhere:
                     await self._set_by_owners(offsets, ranges)
-            except Unavailable as error:
+            except OwnerUndecided:
                 pause_s = backoff.grow()
-                if isinstance(error, OwnedElsewhere) or timers.monotonic() + pause_s > deadline:
+                if timers.monotonic() + pause_s > deadline:
                     raise
                 await timers.sleep(pause_s)
             else:

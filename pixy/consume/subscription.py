@@ -174,7 +174,7 @@ class Subscription:
         if self.watching:
             self._resume(now)
         if ack is not None:
-            live = self._open.get(ack[0])
+            live = self._open.get(ack[0]) if now < self.dispatcher.lease.until else None
             if live is None:
                 self._check_partition(ack)
                 if not ack_if_offered or self._may_be_offered(ack[0]):
@@ -249,7 +249,7 @@ class Subscription:
         """See `Consumers.ack`."""
         error: PixyError | None = None
         try:
-            live = self._open.get(partition)
+            live = self.open_partition(partition)
             if live is not None:
                 live.ack(offset, only_if_offered)
             else:
@@ -274,8 +274,15 @@ class Subscription:
     # --- waiting acks -----------------------------------------------------------------------------
 
     def open_partition(self, partition: int) -> LivePartition | None:
-        """The partition, if it is live and accepts acks."""
-        return self._open.get(partition)
+        """The partition, if it is live and accepts acks. Without a lease it accepts none: it may be
+        another node's already, which would not hear of them.
+        """
+        return self._open.get(partition) if self.has_lease else None
+
+    @property
+    def has_lease(self) -> bool:
+        """True while no other node can have the partitions that are assigned here."""
+        return self._monotonic() < self.dispatcher.lease.until
 
     def awaits(self, partition: int) -> bool:
         """True if a partition is or may be assigned here, and is not open at this moment."""

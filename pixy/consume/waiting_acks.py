@@ -2,6 +2,7 @@
 
     partition of the ack                     the ack
     assigned here, starting or sealed        waits until the partition is live here or elsewhere
+    live here, without a lease               waits for the lease, or until it is elsewhere
     live here, offset beyond the known end   asks the cluster for the end
     at another process that can be asked     is passed to it (`passed_acks`)
     at another process                       is refused, or given up if a consume request brought it
@@ -46,6 +47,9 @@ AckDone = Callable[[PixyError | None], None]
 _PAUSE_MIN_S = 0.02
 _PAUSE_MAX_S = 0.25
 """Pauses between attempts to reach the owner of a partition."""
+_LEASE_LOOK_S = 0.1
+_LONG_S = 1.0
+"""Pauses between two looks, without a lease and with one, which may end meanwhile."""
 
 _log = structlog.get_logger()
 
@@ -70,6 +74,10 @@ class AckTarget(Protocol):
 
     def is_elsewhere(self, partition: int) -> bool:
         """True if a partition is known not to be assigned here."""
+
+    @property
+    def has_lease(self) -> bool:
+        """True while no other node can have the partitions that are assigned here."""
 
     @property
     def has_other_owners(self) -> bool:
@@ -127,7 +135,7 @@ class WaitingAcks:
         # Of other nodes. They do not keep a subscription, which is for clients here.
         self._passed = 0
         # Set when partitions have come or gone.
-        self._watchers: set[asyncio.Event] = set()
+        self._watchers: dict[asyncio.Event, None] = {}
 
     def __len__(self) -> int:
         """Number of acks of clients here."""
@@ -243,7 +251,7 @@ class WaitingAcks:
             self._passed += 1
             try:
                 with self._watching() as changed:
-                    await changed.wait()
+                    await self._environment.timers.wait(changed, self._longest_pause())
             finally:
                 self._passed -= 1
 
@@ -258,7 +266,7 @@ class WaitingAcks:
         while not await self._apply(partition, offset, only_if_offered):
             self._check(partition, deadline, refusal)
             with self._watching() as changed:
-                pause = deadline - self._monotonic()
+                pause = min(deadline - self._monotonic(), self._longest_pause())
                 if self._is_for_others(partition, only_if_offered):
                     has_others = self._target.has_other_owners
                     if with_request and not has_others:
@@ -278,9 +286,13 @@ class WaitingAcks:
                             raise
                     if has_others:
                         pause = min(pause, backoff.grow())
-                elif only_if_offered and not self._target.holds(partition):
+                elif only_if_offered and not self._target.holds(partition) and self._target.has_lease:
                     return  # it starts: nothing is outstanding
                 await self._environment.timers.wait(changed, pause)
+
+    def _longest_pause(self) -> float:
+        """Longest pause before the next look: nobody tells of leases."""
+        return _LONG_S if self._target.has_lease else _LEASE_LOOK_S
 
     def _is_for_others(self, partition: int, only_if_offered: bool) -> bool:
         """True if the owner of a partition is to be asked, who may be unknown yet."""
@@ -321,11 +333,11 @@ class WaitingAcks:
     def _watching(self) -> Iterator[asyncio.Event]:
         """An event that is set when partitions come or go."""
         changed = asyncio.Event()
-        self._watchers.add(changed)
+        self._watchers[changed] = None
         try:
             yield changed
         finally:
-            self._watchers.discard(changed)
+            self._watchers.pop(changed, None)
 
     def _not_here(self, partition: int) -> Unavailable:
         topic, group = self._target.topic, self._target.group_name

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.cluster import PeerMethod, node_peers, problems, safe_to_stop
 from pixy.cluster.driver_options import RAFT_CONFIG
+from pixy.cluster.missing_copies import MissingCopies
 from pixy.cluster.node_log import LogPeers
 from pixy.cluster.relays import Relays
 from pixy.config import JournalConfig, StorageConfig
@@ -26,6 +27,7 @@ from pixy.errors import (
 )
 from pixy.peers import Hello
 from pixy.proto.pixy_cluster_pb2 import StatusResponse
+from pixy.raft import ConfState, Message, MessageType, Snapshot
 from pixy.raft.progress import ProgressState
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.disk import full
@@ -123,6 +125,27 @@ def test_a_partition_whose_replica_waits_for_a_copy_is_served_by_the_others(tmp_
                 written.append(b"%d" % len(written))
                 assert await node.append(written[-1]) == len(written) - 1
             assert await node.values() == written
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_fetch_that_waits_at_a_replica_goes_on_when_it_comes_to_need_a_copy(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        node = next(node for node in cluster.nodes.values() if node is not leader_of(cluster))
+        replica = node.node.partition(TOPIC)
+        assert replica is not None
+        assert replica.group is not None
+        fetch = asyncio.create_task(node.backend.fetch(TOPIC, 0, max_bytes=1000))
+        await asyncio.sleep(1)
+        told = Message(
+            MessageType.SNAP, replica.group.leader, node.node.node_id, 1, snapshot=Snapshot(9, 1, ConfState())
+        )
+        MissingCopies().add(replica, told)
+        assert not (await asyncio.wait_for(fetch, 1)).batches
+        await leader_of(cluster).append(b"value")
+        assert (await node.backend.fetch(TOPIC, 0, max_bytes=1000)).batches
 
     run_cluster(scenario, tmp_path)
 

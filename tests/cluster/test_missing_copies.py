@@ -120,6 +120,15 @@ async def test_a_replica_behind_the_journal_is_marked_and_told_once(
         assert operand in output
 
 
+async def test_whoever_waits_for_its_records_is_woken(three: Partitioned) -> None:
+    replica = three.replicas[3]
+    waiter = asyncio.get_running_loop().create_future()
+    replica.waiters = {waiter: None}
+    await three.tick(20)
+    assert replica.needs_copy
+    assert waiter.done()
+
+
 async def test_its_leader_knows_and_sends_one_message(three: Partitioned) -> None:
     await three.tick(50)
     assert three.state() is ProgressState.SNAPSHOT

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from pixy.backend import Lease
-from pixy.errors import LongPollTimeout
+from pixy.backend import Lease, OffsetCommit
+from pixy.errors import LongPollTimeout, Unavailable
 from tests.consume.conftest import MakeNodes, MakeWorld
 from tests.consume.fakes import World
 from tests.fakes.waiting import settle
@@ -55,11 +55,9 @@ async def test_records_that_come_back_without_a_lease_wait_for_it(make_world: Ma
     again = await world.consume()
     await world.pass_time(1)
     assert again.values == []
-    assert await world.ack(0, 0) == [None]
-    assert again.values == []
     lease_of(world).until = world.clock.monotonic() + 0.5
     await world.pass_time(0.1)
-    assert again.values == [b"b"]
+    assert again.values == [b"a"]
 
 
 async def test_requests_time_out_without_a_lease(make_world: MakeWorld) -> None:
@@ -72,12 +70,62 @@ async def test_requests_time_out_without_a_lease(make_world: MakeWorld) -> None:
     assert [type(error) for error in answers.errors] == [LongPollTimeout]
 
 
-async def test_acks_are_accepted_without_a_lease(make_world: MakeWorld) -> None:
+async def test_acks_wait_for_a_lease(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b", b"c")
+    await world.consume(2)
+    lease_of(world).until = world.clock.monotonic()
+    acked = await world.ack(0, 0)
+    answers = await world.consume(ack=(0, 1))
+    await world.pass_time(1)
+    assert (acked, answers.values) == ([], [])
+    lease_of(world).until = world.clock.monotonic() + 9
+    await world.pass_time(0.2)
+    assert (acked, answers.values) == ([None], [b"c"])
+    await world.pass_time(0.5)
+    assert world.committed() == OffsetCommit(2)
+
+
+async def test_an_ack_that_gets_no_lease_is_refused(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a")
     await world.consume()
     lease_of(world).until = world.clock.monotonic()
-    assert await world.ack(0, 0) == [None]
+    acked = await world.ack(0, 0)
+    await world.pass_time(3.1)
+    assert [type(error) for error in acked] == [Unavailable]
+
+
+async def test_an_ack_of_what_may_be_offered_waits_for_a_lease(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    await world.consume()
+    lease_of(world).until = world.clock.monotonic()
+    answers = await world.consume(ack=(0, 0), ack_if_offered=True)
+    await world.pass_time(1)
+    lease_of(world).until = world.clock.monotonic() + 9
+    await world.pass_time(0.2)
+    assert answers.values == [b"b"]
+    await world.pass_time(0.5)
+    assert world.committed() == OffsetCommit(1)
+
+
+async def test_an_ack_at_a_member_that_was_put_out_goes_to_the_owner(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 2)
+    await nodes.join(1, 2)
+    assert nodes.owned(2) == [1]
+    nodes.log(1).append(b"a", b"b")
+    assert (await nodes[2].consume()).values == [b"a"]
+    member = nodes.groups.member("g", 2)
+    assert member is not None
+    member.lease.until = nodes.clock.monotonic()
+    for number in (1, 2):
+        acked = await nodes[number].ack(1, 0)
+        assert acked == []
+    nodes.groups.expel(2)
+    await nodes.pass_time(1)
+    assert acked == [None]
+    assert (await nodes[1].consume(auto_ack=True)).offsets == [1]
 
 
 async def test_the_lease_is_that_of_the_present_membership(make_world: MakeWorld) -> None:

@@ -74,7 +74,8 @@ class OffsetsModel:
 
     def take_back(self, group: str, partition: PartitionId, commit: OffsetCommit) -> None:
         self._unanswered.remove(commit)
-        self._commits[group, partition].remove(commit)
+        if (group, partition) in self._commits:  # else the topic is deleted
+            self._commits[group, partition].remove(commit)
 
     def acknowledge(self, group: str, partition: PartitionId, commit: OffsetCommit, sent_ms: int) -> None:
         self._unanswered.remove(commit)

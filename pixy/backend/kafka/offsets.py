@@ -161,14 +161,14 @@ class GroupOffsets:
 
         Raises:
             OwnedElsewhere: another process owns a partition.
-            Unavailable: this process is joining the group.
+            OwnerUndecided: this process is joining the group.
         """
         member = self._groups.member(group, next(iter(partitions)))
         if member is None:
             return _NO_MEMBER
         generation = member.generation
         if generation is None:
-            raise Unavailable(f"the consumer group {group} is being joined; try again")
+            raise OwnerUndecided(f"the consumer group {group} is being joined; try again")
         for partition in [each for each in partitions if not member.owns(each)]:
             with suppress(OwnerUndecided):  # before a rebalance any member may commit the partitions it had
                 owner = await self._group_list.owner(group, partition)
@@ -196,7 +196,7 @@ class GroupOffsets:
     ) -> PixyError:
         what = f"commit {partition.topic}/{partition.partition} of {group}"
         if code == _REBALANCE_IN_PROGRESS:
-            return Unavailable(f"{what}: the consumer group is being rebalanced; try again")
+            return OwnerUndecided(f"{what}: the consumer group is being rebalanced; try again")
         if code not in _NOT_OURS:
             return error_for_code(code, what)
         again = Unavailable(f"{what}: the consumer group has changed; try again")

@@ -127,6 +127,7 @@ def test_a_pixy_that_starts_again_owns_only_what_it_says() -> None:
         again.neighbours.assigned("second", {"topic": [0]})
         await again.start()
         await until(lambda: two.owners() == [] and two.owners("second") == [1])
+        await one.stop()
 
     run(scenario)
 

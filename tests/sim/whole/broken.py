@@ -5,6 +5,8 @@ from typing import Any
 
 from pixy.cluster import formation
 from pixy.cluster.formation import Found, Join, Wait
+from pixy.cluster.group_keeper import GroupKeeper
+from pixy.cluster.groups import GroupsState
 from pixy.cluster.members import Members
 from pixy.cluster.nodes import NodeTable
 from pixy.cluster.peer_starts import PeerStart
@@ -12,6 +14,8 @@ from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.watched_proposals import LeadershipLost
+from pixy.consume.group import ConsumerGroup
+from pixy.consume.waiting_acks import WaitingAcks
 from pixy.errors import PixyError
 from pixy.peers import Address, Hello
 from pixy.peers.handshake import NotYet
@@ -27,7 +31,10 @@ __all__ = [
     "admits_any_secret",
     "adopt_without_sync",
     "answer_of_a_lost_term",
+    "answers_as_a_former_owner",
+    "coordinates_everywhere",
     "found_without_answers",
+    "gives_on_at_once",
     "not_confirmed",
     "same_id_again",
     "serve_unconfirmed",
@@ -37,6 +44,7 @@ __all__ = [
 _decide = formation.decide
 _register = NodeTable.register
 _propose = ProposeAnswers._propose
+_settle = WaitingAcks._settle
 
 
 def adopt_without_sync(self: CheckpointStore, id: CheckpointId) -> list[CheckpointId]:
@@ -93,3 +101,28 @@ async def answer_of_a_lost_term(
 
 async def not_confirmed(*_: Any) -> None:
     """Nobody is asked whether this node is behind."""
+
+
+async def answers_as_a_former_owner(
+    self: WaitingAcks, ack: tuple[int, int], only_if_offered: bool, deadline: float, **options: bool
+) -> None:
+    """A node that does not own the partition of an ack answers it."""
+    if not self._target.is_elsewhere(ack[0]):
+        await _settle(self, ack, only_if_offered, deadline, **options)
+
+
+async def gives_on_at_once(self: ConsumerGroup, *_: Any) -> None:
+    """A partition goes while its records are with clients."""
+    del self
+
+
+def coordinates_everywhere(self: GroupKeeper) -> None:
+    """Every node puts out of consumer groups whom it does not hear."""
+    now = self._loop.time()
+    self._sessions.tick(now - self._ticked_at, self._heard_at())
+    self._ticked_at = now
+    for replica in self._groups.groups:
+        self._sessions.lead(replica.group.raft_group, 0)
+        if not self._stopped:
+            assert isinstance(replica.machine, GroupsState)
+            self._expel_ended(replica, replica.machine)

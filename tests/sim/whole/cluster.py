@@ -102,19 +102,33 @@ class Cluster:
         return WholeProcess(self.scene, self.swarm, self.network, machine, life)
 
     def _lease_left(self, process: Process, group: str) -> float:
-        for machine in self.machines.values():
-            if machine.identity_of_process == process:
+        there = [
+            each for each in self.machines.values() if each.node and each.node.node_id == process.node_id
+        ]
+        for machine in there:
+            is_over = machine.stopping or len(there) > 1 or self._is_removed(process)
+            if machine.identity_of_process == process and not is_over:
                 assert machine.process is not None
                 lease = machine.process.backend._members._leases.of(group)
                 return lease.until - machine.clock.monotonic()
         return 0.0
+
+    def _is_removed(self, process: Process) -> bool:
+        """True if some node knows that the node of a process was removed."""
+        infos = [
+            each.node.metadata.nodes.get(process.node_id)
+            for each in self.machines.values()
+            if each.node is not None
+        ]
+        return any(info is not None and info.removed for info in infos)
 
     def _paused(self, machine: Machine, duration_s: float) -> None:
         process = machine.identity_of_process
         if process is not None:
             self.group_audit.paused(process, self.scene.now + duration_s)
 
-    def _ended(self, machine: Machine, life: Life, process: Process | None, power: bool) -> None:
+    def _ended(self, machine: Machine, life: Life, power: bool) -> None:
+        process = machine.identity_of_process
         if process is not None:
             self.group_audit.ended(process)
         self.network.ended(machine.host, life, power=power)

@@ -34,8 +34,8 @@ _COMMIT_S = 1.0
 _UNDER_WAY_S = 1.1
 """An offer that another node has lent is given back if it took longer."""
 _VOIDING_S = 5.0
-"""Records of the position before offsets were set are handed out for less than this: their owner has
-a lease, or hears of it.
+"""Records of the position before offsets were set are handed out for less than this: their owner
+has a lease, or hears of it.
 """
 
 
@@ -81,7 +81,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class _Partition:
-    """What happened to one partition.
+    """The history of one partition.
 
     Attributes:
         got: offsets that some client got.
@@ -110,7 +110,8 @@ class GroupAudit:
     Args:
         scene: see `Scene`.
         names: of the groups.
-        lease_left: seconds for which a process may hand out records for a group; 0 if it has ended.
+        lease_left: seconds for which a process may hand out records for a group; 0 if it has ended,
+            or is about to end.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ class GroupAudit:
                 stack.enter_context(spy_on(name))
             yield
 
-    # --- what the nodes apply ---------------------------------------------------------------------
+    # --- entries that nodes apply ---------------------------------------------------------------------
 
     def applied(self, raft_group: int, state: GroupsState, entries: Sequence[Entry]) -> None:
         """A node has applied entries of a state group."""
@@ -278,7 +279,7 @@ class GroupAudit:
 
     def _names_of(self, command: GroupsCommand) -> Sequence[str]:
         """The audited groups that a command is about."""
-        kind = command.WhichOneof("command")
+        kind = str(command.WhichOneof("command"))
         message = getattr(command, kind)
         if kind == "set_targets":
             found = [target.group for target in message.targets]
@@ -291,7 +292,7 @@ class GroupAudit:
     def _expelled(self, command: ExpelProcess, term: int) -> Process:
         """A process is put out of groups."""
         process = Process(command.node_id, command.incarnation)
-        if command.term == term:
+        if command.term in (0, term):
             for name in command.groups:
                 membership = self._memberships.get(name, NO_MEMBERS)
                 if any(member_id.process == process for member_id in membership.members):
@@ -299,7 +300,7 @@ class GroupAudit:
                     require(
                         left <= 0, f"{process} is put out of {name} under its lease of another {left:.2f} s"
                     )
-            self._scene.counts["members put out for their silence"] += 1
+            self._scene.counts["members put out for their silence"] += bool(command.term)
         return process
 
     def _owner(self, key: GroupPartition) -> MemberId | None:
@@ -346,12 +347,14 @@ class GroupAudit:
             partition.committed_at.setdefault(offset, self._scene.now)
 
 
-
-
 def _brief(membership: Membership) -> str:
     members = ", ".join(f"{each.node_id}.{each.incarnation}.{each.number}" for each in membership.members)
     topics = [
-        (topic_id.hex()[:4], [each and each.node_id for each in of.owners], [each and each.node_id for each in of.targets])
+        (
+            topic_id.hex()[:4],
+            [each and each.node_id for each in of.owners],
+            [each and each.node_id for each in of.targets],
+        )
         for topic_id, of in membership.topics.items()
     ]
     return f"members {members}, owners and targets {topics}"

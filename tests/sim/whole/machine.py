@@ -51,8 +51,7 @@ class Machine:
         number: its number, and that of its host.
         scene: see `Scene`.
         make: makes a process.
-        on_end: called with each process that has ended, its identity, and whether the machine lost
-            its power.
+        on_end: called with each process that has ended, and whether the machine lost its power.
 
     Attributes:
         host: name of its host.
@@ -80,7 +79,7 @@ class Machine:
         number: int,
         scene: Scene,
         make: Callable[["Machine", Life], DaemonProcess],
-        on_end: Callable[["Machine", Life, Process | None, bool], None],
+        on_end: Callable[["Machine", Life, bool], None],
         *,
         interleaves: bool,
     ) -> None:
@@ -255,13 +254,12 @@ class Machine:
     def _release(self, *, power: bool) -> None:
         life = self.life
         assert life is not None
-        process = self.identity_of_process
         life.end()
         self._loses_power = power
+        self.disk.on_ended = lambda: None
+        self._on_end(self, life, power)
         self.life = self.process = self._task = None
         self.serving = False
-        self.disk.on_ended = lambda: None
-        self._on_end(self, life, process, power)
 
     # --- pauses -----------------------------------------------------------------------------------
 

@@ -8,12 +8,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from pixy.backend.group_membership import GroupMembership
 from pixy.backend.local_partitions import LocalPartitions
-from pixy.cluster import Node, formation
+from pixy.backend.protocol import Lease
+from pixy.cluster import Node, formation, groups
 from pixy.cluster.group_clock import GroupClock
+from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.members import Members
 from pixy.cluster.nodes import NodeTable
 from pixy.cluster.propose_answers import ProposeAnswers
+from pixy.config import ConsumerConfig
+from pixy.consume.group import ConsumerGroup
+from pixy.consume.waiting_acks import WaitingAcks
 from pixy.peers import handshake
 from pixy.peers.link import PeerLink
 from pixy.raft import reads
@@ -22,7 +28,7 @@ from tests.sim.raft.rules import changed
 from tests.sim.whole import broken
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.network import Weather
-from tests.sim.whole.swarm import Focus, Formation, Swarm
+from tests.sim.whole.swarm import COMMIT_INTERVAL_S, Focus, Formation, Swarm
 
 __all__ = ["RULES", "Rule", "switched_off"]
 
@@ -36,6 +42,24 @@ _MAKERS = _BUSY | {
     "kinds": {"create": 15, "delete": 10, "describe": 30, "append": 20, "list": 3},
     "passing_topics": ("c", "d"),
 }
+_CONSUMERS: dict[str, Any] = {
+    "clients": 4,
+    "groups": ("x",),
+    "topics": ("a",),
+    "think_s": 0.03,
+    "moves": 0.2,
+    "auto_acks": 0.3,
+    "forgets": 0.0,
+    "sets": 0.0,
+    "options": ConsumerConfig(
+        ack_timeout=1.0,
+        long_polling_timeout=0.5,
+        offsets_commit_interval=COMMIT_INTERVAL_S,
+        initial_offset="oldest",
+    ),
+}
+_PRODUCERS = _BUSY | {"kinds": {"append": 50, "create": 5}, "stable_topics": ("a",), "passing_topics": ()}
+_FEW: dict[str, Any] = {"faults_count": 3, "duration_s": 12.0}
 _CUTS = (FaultKind.ISOLATE_LEADER, FaultKind.SPLIT, FaultKind.PAUSE, FaultKind.ONE_WAY)
 
 
@@ -59,9 +83,8 @@ def aimed(
             sizes=sizes,
             habits=replace(swarm.habits, **(habits or {})),
             faults=dict.fromkeys(kinds, 1),
-            faults_count=9 if kinds else 0,
             consuming=replace(swarm.consuming, **({"clients": 0} | (consuming or {}))),
-            **({"faults_from_s": 1.0, "duration_s": 7.0} | choices),
+            **({"faults_count": 9 if kinds else 0, "faults_from_s": 1.0, "duration_s": 7.0} | choices),
         )
 
     return focus
@@ -133,6 +156,32 @@ RULES: dict[str, Rule] = {
     ),
     "a node with a dead disk does not lead": Rule(
         [patch.object(GroupClock, "_disk_is_slow", lambda *_: False)], aimed(heals_all=False), seed=11
+    ),
+    "a commit carries its member and epoch": Rule(
+        [patch.object(groups, "_refusal", lambda *_: None)],
+        aimed(FaultKind.SPLIT, habits=_PRODUCERS, consuming=_CONSUMERS, **_FEW),
+    ),
+    "the owner of a partition answers its acks": Rule(
+        [patch.object(WaitingAcks, "_settle", broken.answers_as_a_former_owner)],
+        aimed(FaultKind.CRASH, FaultKind.STOP, consuming=_CONSUMERS),
+    ),
+    "nothing of a partition is with clients when it goes": Rule(
+        [patch.object(ConsumerGroup, "_revoke", broken.gives_on_at_once)],
+        aimed(FaultKind.CRASH, FaultKind.STOP, consuming=_CONSUMERS),
+    ),
+    "who leads a state group is its coordinator": Rule(
+        [patch.object(GroupKeeper, "tick", broken.coordinates_everywhere)],
+        aimed(FaultKind.ONE_LINK, habits=_PRODUCERS, consuming=_CONSUMERS),
+    ),
+    "records are handed out under a lease": Rule(
+        [patch.object(GroupMembership, "lease", property(lambda _: Lease(), lambda *_: None), create=True)],
+        aimed(
+            FaultKind.SPLIT,
+            FaultKind.PAUSE,
+            habits=_PRODUCERS,
+            consuming=_CONSUMERS | {"auto_acks": 0.0, "forgets": 0.4},
+            **_FEW,
+        ),
     ),
 }
 

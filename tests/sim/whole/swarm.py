@@ -100,18 +100,18 @@ class Consuming:
         options: of every node.
     """
 
-    clients: int
-    groups: Sequence[str]
-    topics: Sequence[str]
-    think_s: float
-    moves: float
-    acks: float
-    riding: float
-    auto_acks: float
-    forgets: float
-    sets: float
-    drain_s: float
-    options: ConsumerConfig
+    clients: int = 0
+    groups: Sequence[str] = ()
+    topics: Sequence[str] = ()
+    think_s: float = 0.1
+    moves: float = 0.0
+    acks: float = 0.5
+    riding: float = 0.0
+    auto_acks: float = 0.5
+    forgets: float = 0.0
+    sets: float = 0.0
+    drain_s: float = 1.0
+    options: ConsumerConfig = ConsumerConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Swarm:
     faults_from_s: float
     duration_s: float
     heals_all: bool
-    consuming: Consuming
+    consuming: Consuming = Consuming()
 
 
 COMMIT_INTERVAL_S = 0.5

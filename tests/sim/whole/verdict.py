@@ -49,12 +49,12 @@ class Verdict:
                 yield f"the disk of {machine} was slow"
         for raft_group in cluster.raft_groups():
             yield from self._unsettled_group(raft_group)
-        for call in cluster.calls.open:
-            yield f"no answer to {call}"
         if cluster.swarm.consuming.clients:
             for group in cluster.swarm.consuming.groups:
                 for topic in cluster.swarm.consuming.topics:
                     yield from self._undelivered(group, topic)
+        for call in cluster.calls.open:
+            yield f"no answer to {call}"
 
     def healthy(self) -> list[Machine]:
         """Machines that must serve."""
