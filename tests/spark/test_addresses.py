@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from itertools import count
 from types import SimpleNamespace
 
 import grpc
@@ -16,28 +17,28 @@ from pixy.spark import addresses
 from pixy.spark.addresses import AVOIDED_SECONDS, answered, avoid, first_of_task, next_place
 from pixy.spark.client import LogClient
 from pixy.spark.connection import ConnectionOptions
+from tests.fakes.clock import FakeClock
 from tests.spark.service import FakeService, serving
 from tests.spark.test_attempts import failing
 
 THREE = ("a:1", "b:1", "c:1")
 
-
-class Clock:
-    """Time that tests advance."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def monotonic(self) -> float:
-        return self.seconds
+_processes = count(-1, -1)
+"""Process ids that no process has."""
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """Time of a process that avoids nothing yet."""
+    clock = FakeClock()
+    become_another_process(monkeypatch)
     monkeypatch.setattr(addresses, "time", clock)
-    monkeypatch.setattr(addresses, "_until", {})
     return clock
+
+
+def become_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = next(_processes)
+    monkeypatch.setattr(addresses, "os", SimpleNamespace(getpid=lambda: process))
 
 
 @pytest.fixture
@@ -51,12 +52,12 @@ def test_places_are_taken_in_turn() -> None:
     assert [next_place(THREE, place) for place in range(5)] == [0, 1, 2, 0, 1]
 
 
-def test_an_address_that_did_not_answer_is_avoided_for_a_while(clock: Clock) -> None:
+def test_an_address_that_did_not_answer_is_avoided_for_a_while(clock: FakeClock) -> None:
     avoid("b:1")
     assert [next_place(THREE, place) for place in range(4)] == [0, 2, 2, 0]
-    clock.seconds += AVOIDED_SECONDS - 1
+    clock.advance(AVOIDED_SECONDS - 1)
     assert next_place(THREE, 1) == 2
-    clock.seconds += 1
+    clock.advance(1)
     assert next_place(THREE, 1) == 1
 
 
@@ -76,7 +77,7 @@ def test_if_all_are_avoided_none_is() -> None:
 
 def test_a_forked_process_tries_every_address_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     avoid("b:1")
-    monkeypatch.setattr(addresses, "os", SimpleNamespace(getpid=lambda: 7))
+    become_another_process(monkeypatch)
     assert next_place(THREE, 1) == 1
 
 
@@ -85,7 +86,7 @@ def test_the_driver_begins_at_the_first_address() -> None:
     assert first_of_task() == 0
 
 
-def test_all_clients_of_a_process_avoid_a_dead_address(clock: Clock) -> None:
+def test_all_clients_of_a_process_avoid_a_dead_address(clock: FakeClock) -> None:
     dead, alive = FakeService(), FakeService()
     with serving(dead) as first, serving(alive) as second:
         connection = ConnectionOptions((first, second), timeout_seconds=60)
@@ -95,7 +96,7 @@ def test_all_clients_of_a_process_avoid_a_dead_address(clock: Clock) -> None:
         for _ in range(3):
             LogClient(connection).keep_alive("s")
         assert [len(each.requests["Discard"]) for each in (dead, alive)] == [2, 3]
-        clock.seconds += AVOIDED_SECONDS
+        clock.advance(AVOIDED_SECONDS)
         LogClient(connection).keep_alive("s")
         assert [len(each.requests["Discard"]) for each in (dead, alive)] == [3, 4]
 

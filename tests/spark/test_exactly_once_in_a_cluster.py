@@ -43,7 +43,7 @@ def kill_and_start(cluster: Cluster, nodes: list[ClusterNode]) -> None:
 
 
 def planned_kills(cluster: Cluster, checkpoint: Path) -> deque[Kill]:
-    """Nine kills, each in another batch. Batches go on meanwhile, of which there are twice as many."""
+    """Nine kills, each in another batch. There are twice as many batches, which go on meanwhile."""
 
     def leader() -> None:
         kill_and_start(cluster, [cluster.leader("sinks")])
@@ -62,7 +62,9 @@ def planned_kills(cluster: Cluster, checkpoint: Path) -> deque[Kill]:
         time.sleep(seconds)
         kill()
 
-    kills = [partial(kill_after, after, kill) for after in MOMENTS_S for kill in (leader, follower, everybody)]
+    kills = [
+        partial(kill_after, after, kill) for after in MOMENTS_S for kill in (leader, follower, everybody)
+    ]
     return deque(Kill(partial(has_begun, batch), kill) for batch, kill in enumerate(kills))
 
 
@@ -87,5 +89,7 @@ def test_every_row_arrives_exactly_once_whichever_nodes_die(
     assert not kills, f"{len(kills)} deaths were not due"
     for node in cluster.nodes:
         found = Counter(Log(node).values(target))
-        assert sum(found.values()) == ROWS, f"{sum(found.values())} rows, {len(found)} distinct, at {node.number}"
+        assert sum(found.values()) == ROWS, (
+            f"{sum(found.values())} rows, {len(found)} distinct, at {node.number}"
+        )
         assert set(found) == {b"%d" % number for number in range(ROWS)}

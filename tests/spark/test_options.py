@@ -119,7 +119,10 @@ REFUSED_READS = [
         "option topic='b' is not allowed in .* only in a batch write and a stream write",
     ),
     ({"subscribe": "a", "pixy.address": "nowhere"}, "option pixy.address is 'nowhere': allowed is HOST:PORT"),
-    ({"subscribe": "a", "pixy.address": "a:1,,b:2"}, "option pixy.address is 'a:1,,b:2': .* by commas, none empty"),
+    (
+        {"subscribe": "a", "pixy.address": "a:1,,b:2"},
+        "option pixy.address is 'a:1,,b:2': .* by commas, none empty",
+    ),
     ({"subscribe": "a", "pixy.address": "a:1,b,c:2"}, "is 'a:1,b,c:2': .* by commas, and 'b' is not"),
     ({"subscribe": "a", "pixy.address": "a:1;b:2"}, "option pixy.address is 'a:1;b:2': allowed is HOST:PORT"),
     ({"subscribe": "a", "pixy.address": "a:1, b:2,a:1"}, "is 'a:1, b:2,a:1': a:1 is there twice"),
