@@ -203,8 +203,11 @@ class GroupAudit:
         return partition.low if partition.low < end else None
 
     def start_over(self) -> None:
-        """Forget what was applied: the nodes are others."""
+        """Forget everything of processes: the nodes are others."""
         self._applied.clear()
+        self._ended.clear()
+        self._pauses.clear()
+        self._attempts.clear()
 
     def describe(self, key: GroupPartition) -> str:
         """A partition, for a reader."""
