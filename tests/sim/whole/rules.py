@@ -160,14 +160,17 @@ RULES: dict[str, Rule] = {
     "a commit carries its member and epoch": Rule(
         [patch.object(groups, "_refusal", lambda *_: None)],
         aimed(FaultKind.SPLIT, habits=_PRODUCERS, consuming=_CONSUMERS, **_FEW),
+        seed=22,
     ),
     "the owner of a partition answers its acks": Rule(
         [patch.object(WaitingAcks, "_settle", broken.answers_as_a_former_owner)],
         aimed(FaultKind.CRASH, FaultKind.STOP, consuming=_CONSUMERS),
+        seed=2,
     ),
     "nothing of a partition is with clients when it goes": Rule(
         [patch.object(ConsumerGroup, "_revoke", broken.gives_on_at_once)],
         aimed(FaultKind.CRASH, FaultKind.STOP, consuming=_CONSUMERS),
+        seed=7,
     ),
     "who leads a state group is its coordinator": Rule(
         [patch.object(GroupKeeper, "tick", broken.coordinates_everywhere)],
@@ -182,6 +185,7 @@ RULES: dict[str, Rule] = {
             consuming=_CONSUMERS | {"auto_acks": 0.0, "forgets": 0.4},
             **_FEW,
         ),
+        seed=2,
     ),
 }
 
