@@ -252,7 +252,7 @@ class GroupAudit:
                 stack.enter_context(spy_on(name))
             yield
 
-    # --- entries that nodes apply -------------------------------------------------------------------
+    # --- entries that nodes apply -----------------------------------------------------------------
 
     def applied(self, raft_group: int, state: GroupsState, entries: Sequence[Entry]) -> None:
         """A node has applied entries of a state group."""
