@@ -11,7 +11,7 @@ from unittest.mock import patch
 from pixy.backend.group_membership import GroupMembership
 from pixy.backend.local_partitions import LocalPartitions
 from pixy.backend.protocol import Lease
-from pixy.cluster import Node, formation, groups
+from pixy.cluster import Node, formation
 from pixy.cluster.group_clock import GroupClock
 from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.members import Members
@@ -156,11 +156,6 @@ RULES: dict[str, Rule] = {
     ),
     "a node with a dead disk does not lead": Rule(
         [patch.object(GroupClock, "_disk_is_slow", lambda *_: False)], aimed(heals_all=False), seed=11
-    ),
-    "a commit carries its member and epoch": Rule(
-        [patch.object(groups, "_refusal", lambda *_: None)],
-        aimed(FaultKind.SPLIT, habits=_PRODUCERS, consuming=_CONSUMERS, **_FEW),
-        seed=22,
     ),
     "the owner of a partition answers its acks": Rule(
         [patch.object(WaitingAcks, "_settle", broken.answers_as_a_former_owner)],
