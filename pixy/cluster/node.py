@@ -439,8 +439,14 @@ class Node:
             self.staging.look()
 
     def _heard_at(self) -> dict[int, float | None]:
-        """Loop times at which the other nodes were last heard of."""
-        return {} if self.peers is None else {each.node_id: each.heard_at for each in self.peers.members}
+        """Loop times at which the other nodes were last heard of, by whatever way."""
+        if self.peers is None:
+            return {}
+        relayed = self.peers.relays.heard_at
+        return {
+            each.node_id: max(each.heard_at or 0.0, relayed.get(each.node_id, 0.0)) or None
+            for each in self.peers.members
+        }
 
     def unreachable(self) -> list[int]:
         """Ids of the nodes that cannot be reached."""

@@ -420,6 +420,7 @@ class NodePeers:
             return
         sender = Hello.from_message(relayed.sender)
         if self.members.admit(sender) is None:
+            self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
             self._on_message(sender.node_id, relayed.kind, relayed.payload)
 
     def _on_raft(self, node_id: int, payload: bytes | memoryview) -> None:
@@ -458,6 +459,7 @@ class NodePeers:
         reason = self.members.admit(sender)
         if reason is not None:
             raise Unavailable(reason)
+        self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
         return await self._on_call(sender, relayed.kind, relayed.payload)
 
     async def _register(self, request: JoinRequest) -> bytes:

@@ -25,11 +25,15 @@ class Relays:
     Args:
         channel: to the other nodes.
         hello: this node's description of itself.
+
+    Attributes:
+        heard_at: loop times at which nodes were last heard of by way of another one.
     """
 
     def __init__(self, channel: PeerChannel, hello: Callable[[], Hello]) -> None:
         self._channel = channel
         self._hello = hello
+        self.heard_at: dict[int, float] = {}
         # The nodes that each other node reaches, as of its last beat.
         self._reached: dict[int, tuple[int, ...]] = {}
 

@@ -1,6 +1,7 @@
 """Several nodes: any of them takes any request."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -458,6 +459,22 @@ def test_two_nodes_whose_link_is_cut_serve_everything(tmp_path: Path) -> None:
         await asyncio.sleep(30)
         groups = (await near.backend.cluster_status()).groups
         assert [each.term for each in groups][: len(terms)] == terms, "no leader has changed"
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_that_is_heard_by_way_of_another_stays_in_its_consumer_groups(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, far, _ = await without_a_link(cluster)
+        told: list[Mapping[str, Sequence[int]]] = []
+        for number in range(8):
+            await far.backend.join_consumer_group(f"g{number}", "far", ["topic"], told.append)
+        await asyncio.sleep(8)
+        assert told
+        assert {} not in told
+        assert leader.node.peers is not None
+        heard_at = leader.node.peers.relays.heard_at[far.id]
+        assert asyncio.get_running_loop().time() - heard_at < 1
 
     run_cluster(scenario, tmp_path)
 

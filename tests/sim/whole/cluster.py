@@ -103,7 +103,7 @@ class Cluster:
 
     def _lease_left(self, process: Process, group: str) -> float:
         there = [
-            each for each in self.machines.values() if each.node and each.node.node_id == process.node_id
+            each for each in self.ordinary() if each.node is not None and each.node.node_id == process.node_id
         ]
         for machine in there:
             is_over = machine.stopping or len(there) > 1 or self._is_removed(process)
@@ -123,12 +123,12 @@ class Cluster:
         return any(info is not None and info.removed for info in infos)
 
     def _paused(self, machine: Machine, duration_s: float) -> None:
-        process = machine.identity_of_process
+        process = None if machine.stranger else machine.identity_of_process
         if process is not None:
             self.group_audit.paused(process, self.scene.now + duration_s)
 
     def _ended(self, machine: Machine, life: Life, power: bool) -> None:
-        process = machine.identity_of_process
+        process = None if machine.stranger else machine.identity_of_process
         if process is not None:
             self.group_audit.ended(process)
         self.network.ended(machine.host, life, power=power)

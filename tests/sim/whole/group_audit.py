@@ -203,8 +203,11 @@ class GroupAudit:
         return partition.low if partition.low < end else None
 
     def start_over(self) -> None:
-        """Forget what was applied: the nodes are others."""
+        """Forget everything of processes: the nodes are others."""
         self._applied.clear()
+        self._ended.clear()
+        self._pauses.clear()
+        self._attempts.clear()
 
     def describe(self, key: GroupPartition) -> str:
         """A partition, for a reader."""
@@ -249,7 +252,7 @@ class GroupAudit:
                 stack.enter_context(spy_on(name))
             yield
 
-    # --- entries that nodes apply ---------------------------------------------------------------------
+    # --- entries that nodes apply -----------------------------------------------------------------
 
     def applied(self, raft_group: int, state: GroupsState, entries: Sequence[Entry]) -> None:
         """A node has applied entries of a state group."""

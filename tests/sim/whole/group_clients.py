@@ -26,7 +26,7 @@ __all__ = ["GroupClients"]
 _PATIENCE_S = (0.2, 2.0, 5.0, 5.0)
 _POLL_S = 0.5
 """Time that a consume request waits once everything is repaired."""
-_DRAINERS = 2
+_DRAINERS = 5
 _DRAIN_PAUSE_S = 0.2
 
 

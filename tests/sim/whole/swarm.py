@@ -3,7 +3,7 @@ each run leaves out some of what others have.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from pixy.config import ConsumerConfig, JournalConfig, StorageConfig
@@ -111,7 +111,7 @@ class Consuming:
     forgets: float = 0.0
     sets: float = 0.0
     drain_s: float = 1.0
-    options: ConsumerConfig = ConsumerConfig()
+    options: ConsumerConfig = field(default_factory=ConsumerConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Swarm:
     faults_from_s: float
     duration_s: float
     heals_all: bool
-    consuming: Consuming = Consuming()
+    consuming: Consuming = field(default_factory=Consuming)
 
 
 COMMIT_INTERVAL_S = 0.5
