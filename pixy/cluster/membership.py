@@ -54,9 +54,9 @@ from pixy.raft.progress import ProgressState
 from pixy.raft.raft import Raft
 
 __all__ = [
-    "GroupMembership",
     "HandOver",
     "LeaderView",
+    "MemberChanges",
     "MemberView",
     "WantedMembers",
     "leader_view",
@@ -162,7 +162,7 @@ class HandOver(NamedTuple):
     node_id: int
 
 
-class GroupMembership:
+class MemberChanges:
     """Decides for one raft group, on the node that leads it.
 
     Args:

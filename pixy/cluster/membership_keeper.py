@@ -11,8 +11,8 @@ import structlog
 from pixy.cluster.driver import Driver
 from pixy.cluster.group_names import group_name
 from pixy.cluster.membership import (
-    GroupMembership,
     HandOver,
+    MemberChanges,
     WantedMembers,
     leader_view,
     partition_members,
@@ -46,7 +46,7 @@ class MembershipKeeper:
         self._loop = asyncio.get_running_loop()
         self._next_look = 0.0
         # Of the groups whose members are not yet those that they should be.
-        self._changing: dict[RaftGroup, GroupMembership] = {}
+        self._changing: dict[RaftGroup, MemberChanges] = {}
         # Configurations that were logged, or that this node has found as a leader.
         self._told: dict[int, ConfState] = {}
 
@@ -88,7 +88,7 @@ class MembershipKeeper:
 
     def _step(self, group: RaftGroup, wanted: WantedMembers, now: float) -> None:
         assert group.node is not None
-        membership = self._changing.setdefault(group, GroupMembership(_PATIENCE_S))
+        membership = self._changing.setdefault(group, MemberChanges(_PATIENCE_S))
         view = leader_view(group.node.raft)
         step = None if view is None else membership.next_change(wanted, view, now)
         if isinstance(step, HandOver):

@@ -39,7 +39,7 @@ class RecordPosition(NamedTuple):
     offset: int
 
 
-class _Request:
+class _OpenRequest:
     """A request of the other node in the queue of the dispatcher."""
 
     __slots__ = ("_lending", "waiter")
@@ -65,7 +65,7 @@ class Lending:
         self._dispatcher = dispatcher
         self._on_granted = on_granted
         # Oldest first.
-        self._queue: dict[_Request, None] = {}
+        self._queue: dict[_OpenRequest, None] = {}
         # Invariant: no position is in both.
         self._granted: dict[RecordPosition, Offer] = {}
         self._sent: dict[RecordPosition, Offer] = {}
@@ -98,13 +98,13 @@ class Lending:
         for _ in range(min(wanted, _QUEUED_MAX) - len(self._queue) - len(self._granted)):
             if self._granted_bytes >= _GRANTED_BYTES_MAX:
                 break
-            request = _Request(self)
+            request = _OpenRequest(self)
             self._queue[request] = None
             request.waiter = self._dispatcher.consume_elsewhere(request.done, now)
             if request not in self._queue:
                 request.waiter.cancel()
 
-    def answered(self, request: _Request, offer: Offer | None) -> None:
+    def answered(self, request: _OpenRequest, offer: Offer | None) -> None:
         """The dispatcher has answered a request; an error only ends it."""
         self._queue.pop(request, None)
         if offer is None:
@@ -175,7 +175,7 @@ class Lending:
         assert not self._granted.keys() & self._sent.keys()
         assert self._granted_bytes == sum(offer.size for offer in self._granted.values())
 
-    def _withdraw(self, request: _Request) -> None:
+    def _withdraw(self, request: _OpenRequest) -> None:
         if request.waiter is not None:
             request.waiter.cancel()
 

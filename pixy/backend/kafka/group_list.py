@@ -20,7 +20,7 @@ from pixy.kafka_protocol.consumer import decode_assignment, decode_subscription
 from pixy.kafka_protocol.group_messages import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS, LIST_GROUPS
 from pixy.records import TopicPartition
 
-__all__ = ["GroupList", "GroupMember"]
+__all__ = ["DescribedMember", "GroupList"]
 
 _GROUP_ID_NOT_FOUND = 69
 _UNSUPPORTED_VERSION = 35
@@ -34,7 +34,7 @@ _OWNER_PATIENCE_S = 2.0
 """Time limit of the coordinator's lookup for an ack, whose client waits."""
 
 
-class GroupMember(NamedTuple):
+class DescribedMember(NamedTuple):
     """One member of a group: its client id, subscribed topics and assigned partitions."""
 
     client_id: str
@@ -45,7 +45,7 @@ class GroupMember(NamedTuple):
 class _DescribedGroup(NamedTuple):
     """The members of a group, and True if a rebalance is in progress."""
 
-    members: Sequence[GroupMember] = ()
+    members: Sequence[DescribedMember] = ()
     undecided: bool = False
 
 
@@ -61,7 +61,7 @@ class GroupList:
         self._client = client
         self._coordinators = coordinators
 
-    async def members(self, group: str, patience_s: float = PATIENCE_S) -> Sequence[GroupMember]:
+    async def members(self, group: str, patience_s: float = PATIENCE_S) -> Sequence[DescribedMember]:
         """The members of one group; none if there is no such group.
 
         Raises:
@@ -133,10 +133,10 @@ class GroupList:
                     found[group] = clients
         return found
 
-    async def _groups_at(self, node_id: int) -> Mapping[str, Sequence[GroupMember]]:
+    async def _groups_at(self, node_id: int) -> Mapping[str, Sequence[DescribedMember]]:
         """The consumer groups coordinated by a broker, with their members."""
         names = [name for name, kind in await self._names_at(node_id) if kind == PROTOCOL_TYPE]
-        found: dict[str, Sequence[GroupMember]] = {}
+        found: dict[str, Sequence[DescribedMember]] = {}
         for at in range(0, len(names), _GROUPS_PER_REQUEST):
             some = names[at : at + _GROUPS_PER_REQUEST]
             described = await self._client.send(node_id, DESCRIBE_GROUPS(some, False, {}))
@@ -167,7 +167,7 @@ class GroupList:
 
 
 def _clients(
-    members: Iterable[GroupMember], topic: str, description: TopicDescription | None
+    members: Iterable[DescribedMember], topic: str, description: TopicDescription | None
 ) -> dict[str, list[int]]:
     """Client id -> partitions of a topic, ascending, of all members with that client id; none of a
     deleted topic.
@@ -181,15 +181,15 @@ def _clients(
     return {client_id: sorted(partitions) for client_id, partitions in found.items()}
 
 
-def _classic_member(described: Any) -> GroupMember:
+def _classic_member(described: Any) -> DescribedMember:
     _, _, client_id, _, metadata, assignment, *_ = described
-    return GroupMember(client_id, decode_subscription(metadata), decode_assignment(assignment))
+    return DescribedMember(client_id, decode_subscription(metadata), decode_assignment(assignment))
 
 
-def _newer_member(described: Any) -> GroupMember:
+def _newer_member(described: Any) -> DescribedMember:
     _, _, _, _, client_id, _, topics, _, assignment, *_ = described
     assigned = {topic: tuple(sorted(numbers)) for _, topic, numbers, _ in assignment[0]}
-    return GroupMember(client_id, frozenset(topics or ()), assigned)
+    return DescribedMember(client_id, frozenset(topics or ()), assigned)
 
 
 def _first_code(answer: Any) -> int:

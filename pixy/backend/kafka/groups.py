@@ -1,4 +1,4 @@
-"""Membership in consumer groups, by Kafka's classic group protocol (JoinGroup, SyncGroup,
+"""KafkaMembership in consumer groups, by Kafka's classic group protocol (JoinGroup, SyncGroup,
 Heartbeat, LeaveGroup).
 
 Owns one member for each consumer group that this process consumes in: its id and generation, its
@@ -55,7 +55,7 @@ from pixy.records import TopicPartition
 from pixy.retries import Attempts, Backoff
 from pixy.tasks import Tasks
 
-__all__ = ["GroupEnvironment", "Groups", "Membership"]
+__all__ = ["GroupEnvironment", "Groups", "KafkaMembership"]
 
 _log = structlog.get_logger(__name__)
 
@@ -98,7 +98,7 @@ class Generation(NamedTuple):
     member_id: str
 
 
-class Membership:
+class KafkaMembership:
     """One member of one consumer group.
 
     Args:
@@ -115,7 +115,7 @@ class Membership:
         client_id: str,
         topics: Sequence[str],
         callbacks: tuple[Assignment, Revocation | None],
-        on_left: Callable[["Membership"], None],
+        on_left: Callable[["KafkaMembership"], None],
     ) -> None:
         self.group = group
         self.client_id = client_id
@@ -473,7 +473,7 @@ class Groups:
     def __init__(self, environment: GroupEnvironment, on_owned: OnOwned) -> None:
         self._environment = environment
         self._on_owned = on_owned
-        self._members: dict[str, list[Membership]] = {}
+        self._members: dict[str, list[KafkaMembership]] = {}
         environment.client.listeners.append(self._topics_changed)
         self._stopped = False
 
@@ -484,7 +484,7 @@ class Groups:
         topics: Sequence[str],
         on_assignment: Assignment,
         on_revocation: Revocation | None,
-    ) -> "Membership":
+    ) -> "KafkaMembership":
         """See `Backend.join_consumer_group`."""
         if self._stopped:
             raise ShuttingDown
@@ -494,7 +494,7 @@ class Groups:
             self._tell(group)
 
         callbacks = (assigned, on_revocation)
-        member = Membership(self._environment, group, client_id, topics, callbacks, self._forget)
+        member = KafkaMembership(self._environment, group, client_id, topics, callbacks, self._forget)
         self._members.setdefault(group, []).append(member)
         try:
             await member.start()
@@ -502,7 +502,7 @@ class Groups:
             raise Unavailable(str(error)) from None
         return member
 
-    def member(self, group: str, partition: TopicPartition) -> Membership | None:
+    def member(self, group: str, partition: TopicPartition) -> KafkaMembership | None:
         """This process's member of a group that owns a partition, else any; None without one."""
         found = self._members.get(group, [])
         return next((each for each in found if each.owns(partition)), found[0] if found else None)
@@ -512,7 +512,7 @@ class Groups:
             for member in list(found):
                 member.topics_changed(names)
 
-    def _forget(self, member: Membership) -> None:
+    def _forget(self, member: KafkaMembership) -> None:
         found = self._members[member.group]
         found.remove(member)
         if not found:

@@ -10,7 +10,7 @@ from typing import Any
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
 from pixy.backend.kafka.group_list import GroupList
-from pixy.backend.kafka.groups import GroupEnvironment, Groups, Membership
+from pixy.backend.kafka.groups import GroupEnvironment, Groups, KafkaMembership
 from pixy.backend.kafka.offsets import GroupOffsets
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.kafka_protocol.messages import CREATE_TOPICS
@@ -37,7 +37,7 @@ class Process:
 
     async def join(
         self, group: str, topics: Sequence[str], client_id: str = "me", on_revocation: Any = None
-    ) -> tuple[Membership, Assignments]:
+    ) -> tuple[KafkaMembership, Assignments]:
         assignments = Assignments()
         async with asyncio.timeout(PATIENCE):
             member = await self.groups.join(group, client_id, topics, assignments, on_revocation)
