@@ -127,7 +127,7 @@ async def test_offers_are_settled_before_another_member_owns_the_partition(
     acked = asyncio.Event()
     asked: list[float] = []
 
-    async def settle(seconds: float) -> None:
+    async def settle(seconds: float, _: object) -> None:
         asked.append(seconds)
         await acked.wait()
         commits = {TopicPartition(topic, number): OffsetCommit(7 + number, "BB") for number in range(2)}
@@ -177,7 +177,7 @@ async def test_the_only_member_does_not_wait_for_acks_to_get_another_topic(
     await create_topic(process, two, 1)
     asked: list[float] = []
 
-    async def settle(seconds: float) -> None:
+    async def settle(seconds: float, _: object) -> None:
         asked.append(seconds)
 
     member, assignments = await process.join(group, [one], "me", settle)
