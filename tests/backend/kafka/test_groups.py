@@ -154,7 +154,7 @@ async def test_a_rebalance_waits_no_longer_than_its_timeout(
     await create_topic(process, topic, 2)
     cancelled = asyncio.Event()
 
-    async def never(seconds: float) -> None:
+    async def never(seconds: float, _: object) -> None:
         try:
             await asyncio.Event().wait()
         finally:
