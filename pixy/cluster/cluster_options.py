@@ -1,9 +1,8 @@
 """A node's place among others: what the configuration says of its cluster."""
 
 from dataclasses import dataclass
-from hashlib import sha256
 
-from pixy.peers import Address
+from pixy.peers import Address, join_hash
 
 __all__ = ["ClusterOptions"]
 
@@ -36,4 +35,4 @@ class ClusterOptions:
     @property
     def join_hash(self) -> bytes:
         """Hash of the join list, empty without one."""
-        return sha256(" ".join(map(str, self.join)).encode()).digest()[:16] if self.join else b""
+        return join_hash(self.join)

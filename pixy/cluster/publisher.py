@@ -140,31 +140,15 @@ class Publisher:
         finally:
             self._expiry.staged(name)
 
-    async def publish(
-        self,
-        sink_id: str,
-        epoch: int,
-        query_id: str,
-        stage_ids: Sequence[str],
-        *,
-        reset: bool = False,
-        replaces: str = "",
-    ) -> Published:
+    async def publish(self, command: PublishStages) -> Published:
         """Make stages visible, all or none, and return once they are.
 
-        As `StagedWrites.publish`.
+        As `StagedWrites.publish`; the time and what is staged are added to the command.
         """
+        sink_id = command.sink_id
         self.touch(sink_id)
         while (committing := self._committing.get(sink_id)) is not None:
             await asyncio.shield(committing)
-        command = PublishStages(
-            sink_id=sink_id,
-            epoch=epoch,
-            query_id=query_id,
-            reset_sink=reset,
-            replaces_query_id=replaces,
-            stage_ids=stage_ids,
-        )
         refusal = self._state.judge(command)
         if isinstance(refusal, NotNew):
             return await self._answer_again(sink_id, refusal)
@@ -172,7 +156,7 @@ class Publisher:
             raise refusal
         if len(self._roll_forward) >= PUBLICATIONS_MAX:
             raise Unavailable(f"{PUBLICATIONS_MAX} publications are not finished yet; try again")
-        stages = [self._publishable(StageName(sink_id, stage_id)) for stage_id in stage_ids]
+        stages = [self._publishable(StageName(sink_id, stage_id)) for stage_id in command.stage_ids]
         command.parts.extend(self._parts(stages))
         command.timestamp_ms = self._now_ms()
         result = await self._commit(command, stages)
@@ -181,10 +165,10 @@ class Publisher:
         if isinstance(result, PixyError):
             raise result
         if isinstance(result, Repeated):
-            return await self._answer_again(sink_id, NotNew(epoch))
+            return await self._answer_again(sink_id, NotNew(command.epoch))
         assert isinstance(result, Publication)
         await self._roll_forward.wait_visible(result.number)
-        return Published(True, epoch)
+        return Published(True, command.epoch)
 
     async def discard(self, sink_id: str, stage_ids: Iterable[str]) -> None:
         """Drop stages that were not published. As `StagedWrites.discard`."""

@@ -203,29 +203,13 @@ class ReplicatedStaging:
 
     # --- publications -----------------------------------------------------------------------------
 
-    async def publish(
-        self,
-        sink_id: str,
-        epoch: int,
-        query_id: str,
-        stage_ids: Sequence[str],
-        *,
-        reset: bool = False,
-        replaces: str = "",
-    ) -> Published:
+    async def publish(self, command: PublishStages) -> Published:
         """Make stages visible, all or none, and return once they are.
 
-        As `StagedWrites.publish`.
+        As `StagedWrites.publish`; the time and what is staged are added to the command.
         """
-        command = PublishStages(
-            sink_id=sink_id,
-            epoch=epoch,
-            query_id=query_id,
-            reset_sink=reset,
-            replaces_query_id=replaces,
-            stage_ids=stage_ids,
-            replicated=True,
-        )
+        sink_id = command.sink_id
+        command.replicated = True
         await self._parts.confirm()
         refusal = self._state.judge(command)
         if isinstance(refusal, NotNew):
@@ -234,7 +218,7 @@ class ReplicatedStaging:
             raise refusal
         if len(self._state.publications) >= PUBLICATIONS_MAX:
             raise Unavailable(f"{PUBLICATIONS_MAX} publications are not finished yet; try again")
-        stages = self._sealed(sink_id, stage_ids)
+        stages = self._sealed(sink_id, command.stage_ids)
         self._check_topics(stages)
         command.timestamp_ms = self._parts.now_ms()
         result = await self._parts.command(SinksCommand(publish_stages=command))
@@ -245,7 +229,7 @@ class ReplicatedStaging:
         else:
             assert isinstance(result, Publication)
             await self._wait_finished(result.number)
-        return Published(True, epoch)
+        return Published(True, command.epoch)
 
     def _sealed(self, sink_id: str, stage_ids: Sequence[str]) -> Sequence[ReplicatedStage]:
         for stage_id in stage_ids:

@@ -141,10 +141,6 @@ class SinksState:
         """True when a stage belongs to an unfinished publication."""
         return stage in self._published
 
-    def has_unfinished(self, sink_id: str) -> bool:
-        """True while a publication of a sink is unfinished."""
-        return sink_id in self._unfinished
-
     def is_gone(self, stage: int) -> bool:
         """True if a replicated stage, by its number, was discarded, has expired, or belongs to a
         publication that is finished. False for one that is not known yet.

@@ -36,7 +36,7 @@ from pixy.cluster.stage_table import GoneStages
 from pixy.cluster.state_groups import StateGroups
 from pixy.errors import FailedPrecondition, Unavailable
 from pixy.faults import report_to_loop
-from pixy.proto.state_pb2 import ExpireStages, SinksCommand
+from pixy.proto.state_pb2 import ExpireStages, PublishStages, SinksCommand
 from pixy.records import TopicPartition
 from pixy.staging import PieceBatches, Published, StageName, StageSeal
 from pixy.storage import EntryType
@@ -189,7 +189,15 @@ class StagingRouter:
                 f"stage {here[0].stage_id} of sink {sink_id} was begun while its node was alone, and others were not: "
                 "publish them one after the other, or stage them anew"
             )
-        published = await publish(sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces)
+        command = PublishStages(
+            sink_id=sink_id,
+            epoch=epoch,
+            query_id=query_id,
+            reset_sink=reset,
+            replaces_query_id=replaces,
+            stage_ids=stage_ids,
+        )
+        published = await publish(command)
         if not published.published:
             await self._replicated.wait_sink(sink_id)
         return published

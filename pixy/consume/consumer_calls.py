@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.subscription import Subscription
-from pixy.errors import FailedPrecondition, OwnedElsewhere, UnknownPartition
+from pixy.errors import FailedPrecondition, OwnedElsewhere
 from pixy.proto.consumer_calls_pb2 import (
     ConsumerCall,
     OffersRequest,
@@ -16,7 +16,7 @@ from pixy.proto.consumer_calls_pb2 import (
     SetOffsets,
     Settled,
 )
-from pixy.records import OffsetCommit, OffsetRange, TopicPartition
+from pixy.records import OffsetCommit
 
 __all__ = ["ConsumerCalls"]
 
@@ -28,7 +28,7 @@ class ConsumerCalls:
         check_serving: raises `ShuttingDown` or `ServiceDisabled`.
         group: finds a consumer group that this process takes part in.
         subscription: finds a subscription by group and topic.
-        offset_ranges: see `Backend`.
+        set_passed: sets offsets here, by group, topic and partition, for another process.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class ConsumerCalls:
         check_serving: Callable[[], None],
         group: Callable[[str], ConsumerGroup | None],
         subscription: Callable[[str, str], Subscription | None],
-        offset_ranges: Callable[[str], Awaitable[Mapping[int, OffsetRange]]],
+        set_passed: Callable[[str, str, Mapping[int, OffsetCommit]], Awaitable[None]],
     ) -> None:
         self._check_serving = check_serving
         self._group = group
         self._subscription = subscription
-        self._offset_ranges = offset_ranges
+        self._set_passed = set_passed
 
     async def answer(self, node_id: int, request: bytes) -> bytes:
         """Answer a call of a node: a serialized `ConsumerCall`."""
@@ -67,18 +67,10 @@ class ConsumerCalls:
         await self._found(ack).acks.ack_passed(ack.partition, ack.offset, ack.only_if_offered)
 
     async def _set_offsets(self, call: SetOffsets) -> None:
-        group = self._group(call.group)
-        if group is None:
+        if self._group(call.group) is None:
             raise OwnedElsewhere(f"{call.group} is not consumed by this node")
-        offsets = {
-            TopicPartition(call.topic, each.partition): OffsetCommit(each.offset, each.metadata)
-            for each in call.partitions
-        }
-        ranges = await self._offset_ranges(call.topic)
-        gone = [partition for _, partition in offsets if partition not in ranges]
-        if gone:
-            raise UnknownPartition(f"unknown partition {gone[0]} of topic {call.topic}")
-        await group.set_offsets(offsets, ranges, passed=True)
+        offsets = {each.partition: OffsetCommit(each.offset, each.metadata) for each in call.partitions}
+        await self._set_passed(call.group, call.topic, offsets)
 
     async def _reset(self, reset: Reset) -> None:
         group = self._group(reset.group)

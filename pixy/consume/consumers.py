@@ -13,6 +13,7 @@ creates it.
 import asyncio
 from collections.abc import Mapping
 from enum import Enum
+from functools import partial
 
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.config import ConsumerConfig
@@ -111,7 +112,7 @@ class Consumers:
             self._check_serving_nodes,
             self._groups.get,
             lambda group, topic: self._subscriptions.get((group, topic)),
-            backend.offset_ranges,
+            partial(self.set_offsets, passed=True),
         )
         backend.serve_nodes(calls.answer)
 
@@ -288,7 +289,9 @@ class Consumers:
             await timers.sleep(pause)
         return False
 
-    async def set_offsets(self, group: str, topic: str, offsets: Mapping[int, OffsetCommit]) -> None:
+    async def set_offsets(
+        self, group: str, topic: str, offsets: Mapping[int, OffsetCommit], *, passed: bool = False
+    ) -> None:
         """Set the offsets of a consumer group, for all partitions or none.
 
         The outstanding offers of these partitions become void: an ack for one counts only once its
@@ -300,6 +303,7 @@ class Consumers:
             offsets: by partition; `OLDEST` and `NEWEST` are allowed. An offset beyond the end is
                 committed as it is, and the group continues at the end until the log gets there.
                 Metadata other than sparse acks is committed and acks nothing.
+            passed: see `ConsumerGroup.set_offsets`.
 
         Raises:
             UnknownPartition: the topic has no such partition.
@@ -318,7 +322,7 @@ class Consumers:
         if not commits:
             return
         self._check_not_stopped()
-        await self._group(group).set_offsets(commits, ranges)
+        await self._group(group).set_offsets(commits, ranges, passed=passed)
 
     def stop_offering(self) -> None:
         """Begin to drain: offer nothing more, and answer waiting requests at once."""

@@ -8,7 +8,7 @@ accept each other.
 from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
-from pixy.peers.hello import Hello
+from pixy.peers.hello import Hello, join_hash
 from pixy.peers.network import Listening, Network
 from pixy.peers.options import PeerHooks, PeerOptions
 from pixy.peers.peers import Peers
@@ -28,5 +28,6 @@ __all__ = [
     "PeerOptions",
     "Peers",
     "TcpNetwork",
+    "join_hash",
     "why_unprotected",
 ]

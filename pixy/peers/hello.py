@@ -1,14 +1,17 @@
 """The greeting of a node, as both sides of a connection send it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from hashlib import sha256
 
 from google.protobuf.message import DecodeError
 
+from pixy.peers.address import Address
 from pixy.peers.frames import FrameDamage, Payload
 from pixy.proto import peers_pb2 as pb
 
-__all__ = ["PROTOCOL_MAX", "PROTOCOL_MIN", "Greeting", "Hello", "LinkPurpose"]
+__all__ = ["PROTOCOL_MAX", "PROTOCOL_MIN", "Greeting", "Hello", "LinkPurpose", "join_hash"]
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
@@ -36,6 +39,12 @@ class LinkPurpose(IntEnum):
 _PURPOSES = frozenset(map(int, LinkPurpose))
 
 
+def join_hash(nodes: Iterable[Address]) -> bytes:
+    """Hash of a list of nodes, whatever its order; empty for an empty list."""
+    text = " ".join(map(str, sorted(nodes)))
+    return sha256(text.encode()).digest()[:_ID_BYTES] if text else b""
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """A node as it describes itself in a handshake.
@@ -49,7 +58,7 @@ class Hello:
         flush_number: newest durable flush of its journal.
         found_flush_number: newest flush that its start has found there.
         process: 8 random bytes of this process.
-        join_hash: hash of the sorted join list; empty: none.
+        join_hash: see `join_hash`.
         address: advertised peer address.
         version: release of pixy.
     """

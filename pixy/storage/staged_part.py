@@ -33,8 +33,6 @@ __all__ = ["StagedPart"]
 _COPY_BYTES = 1 << 20
 _PATCHED_BYTES = 16
 """Base offset, length and leader epoch."""
-_PATCH_READS_BYTES = 27
-"""Bytes read to patch these: up to the last offset delta."""
 
 
 @dataclass(frozen=True, slots=True)

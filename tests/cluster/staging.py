@@ -1,5 +1,6 @@
 """Stages on a test's node, and the outcome of publications."""
 
+from pixy.proto.state_pb2 import PublishStages
 from pixy.records import NewRecord, build_batch, crc32c
 from pixy.staging import PieceBatches, Published, StageName, StageSeal
 from tests.cluster.nodes import Cluster, copy_of
@@ -30,7 +31,8 @@ async def stage(cluster: Cluster, stage_id: str, *pieces: list[PieceBatches], si
 async def publish(
     cluster: Cluster, epoch: int, *stage_ids: str, sink: str = "sink", query: str = "query"
 ) -> Published:
-    return await cluster.node.publisher.publish(sink, epoch, query, stage_ids, reset=False)
+    command = PublishStages(sink_id=sink, epoch=epoch, query_id=query, stage_ids=stage_ids)
+    return await cluster.node.publisher.publish(command)
 
 
 def staged(cluster: Cluster) -> list[str]:

@@ -23,7 +23,6 @@ from pixy.records import TopicPartition
 __all__ = ["DescribedMember", "GroupList"]
 
 _GROUP_ID_NOT_FOUND = 69
-_UNSUPPORTED_VERSION = 35
 _GROUPS_PER_REQUEST = 100
 _NO_MEMBERS_YET = ""
 """The protocol type of a group that has committed offsets and never had a member."""

@@ -16,7 +16,7 @@ from hashlib import sha256
 
 from pixy.backend.protocol import Owner
 from pixy.errors import FailedPrecondition, Unavailable
-from pixy.peers import Address, Hello, PeerChannel, PeerHooks
+from pixy.peers import Address, Hello, PeerChannel, PeerHooks, join_hash
 from pixy.proto.consumer_calls_pb2 import OwnedPartitions
 from pixy.records import TopicPartition
 
@@ -80,7 +80,7 @@ class Neighbours:
             incarnation=options.started_ms,
             flush_number=0,
             process=options.process,
-            join_hash=sha256(" ".join(map(str, peers)).encode()).digest()[:16],
+            join_hash=join_hash(peers),
             address=str(options.address),
             version=options.version,
         )
