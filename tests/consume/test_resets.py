@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import NEWEST, OLDEST
 from pixy.consume.resets import Resets
-from pixy.errors import OwnedElsewhere
+from pixy.errors import OwnedElsewhere, OwnerUndecided
 from pixy.proto.consumer_calls_pb2 import ConsumerCall
 from tests.consume.conftest import MakeNodes, MakeWorld
 from tests.consume.fakes import Nodes
@@ -327,3 +327,58 @@ async def test_two_nodes_that_set_offsets_at_a_time_agree(make_nodes: MakeNodes)
     assert final is not None
     for number in (1, 2):
         assert (await nodes[number].consume()).offsets == [final.offset]
+
+
+# --- where only members of a group may commit -----------------------------------------------------
+
+
+def setters(nodes: Nodes) -> list[tuple[int, int]]:
+    """Pairs of the node that has asked and the one that was asked to set offsets."""
+    return [
+        (asker, node_id)
+        for asker, node_id, request in nodes.links.calls
+        if ConsumerCall.FromString(request).WhichOneof("call") == "set_offsets"
+    ]
+
+
+async def test_an_owner_sets_its_own_offsets_where_others_may_not(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    assert (await nodes[2].consume(3)).offsets == [0, 1, 2]
+    nodes[1].backend.failures["commit"] = OwnedElsewhere("consumed by node-2")
+    await asyncio.wait_for(setting(nodes, 1, p1=7), 5)
+    assert setters(nodes) == [(1, 2)]
+    assert nodes[2].committed(1) == OffsetCommit(7)
+    assert nodes[2].consumers.outstanding == 0
+    assert (await nodes[2].consume()).offsets == [7]
+
+
+async def test_offsets_that_an_owner_is_asked_to_set_are_not_passed_on(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    for number in (1, 2):
+        nodes[number].backend.failures["commit"] = OwnedElsewhere("consumed elsewhere")
+    with pytest.raises(OwnedElsewhere):
+        await asyncio.wait_for(setting(nodes, 1, p1=7), 5)
+    assert setters(nodes) == [(1, 2)]
+
+
+async def test_setting_offsets_waits_while_it_is_undecided_who_owns_the_partition(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = await two(make_nodes)
+    nodes[1].backend.failures["commit"] = OwnerUndecided("the group is being rebalanced")
+    change = setting(nodes, 1, p0=7)
+    await nodes.pass_time(1.0)
+    assert not change.done()
+    nodes[1].backend.failures.clear()
+    await nodes.pass_time(1.0)
+    await asyncio.wait_for(change, 5)
+    assert nodes[1].committed(0) == OffsetCommit(7)
+
+
+async def test_setting_offsets_does_not_wait_for_an_owner_without_end(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    nodes[1].backend.failures["commit"] = OwnerUndecided("the group is being rebalanced")
+    change = setting(nodes, 1, p0=7)
+    await nodes.pass_time(4.0)
+    with pytest.raises(OwnerUndecided):
+        await asyncio.wait_for(change, 5)

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from pixy.peers import Address, join_hash
 from pixy.peers.frames import FrameDamage
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.proto import peers_pb2 as pb
@@ -80,3 +81,9 @@ def test_bytes_that_are_no_greeting_are_refused() -> None:
 
 def test_a_node_without_an_id_has_a_name_for_logs() -> None:
     assert str(hello_of(0)) == "the node without an id at node0:1"
+
+
+def test_the_hash_of_a_list_of_nodes_does_not_depend_on_its_order() -> None:
+    one, two = Address("10.0.0.1", 19094), Address("10.0.0.2", 19094)
+    assert join_hash([one, two]) == join_hash([two, one]) != join_hash([one])
+    assert join_hash([]) == b""
