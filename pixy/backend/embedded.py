@@ -254,12 +254,15 @@ class EmbeddedBackend:
             return await self._local.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
         return await self._remote.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
 
-    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+    async def offset_ranges(
+        self, topic: str, partitions: Collection[int] | None = None
+    ) -> Mapping[int, OffsetRange]:
         self._check_served()
         count = len((await self._finder.topic(topic)).raft_groups)
         here: list[PartitionReplica] = []
         elsewhere: list[RemotePartition] = []
-        for number in range(count):
+        wanted = range(count) if partitions is None else sorted({*range(count)} & {*partitions})
+        for number in wanted:
             partition = TopicPartition(topic, number)
             place = self._finder.find_nowait(partition)
             if place is None:

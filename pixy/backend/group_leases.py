@@ -5,10 +5,14 @@ been put out before, this node knows by then. One read is enough for all members
 lease counts from the moment at which the read begins; it ends before the coordinator gives the
 partitions of a silent node to others (`cluster/group_sessions`).
 
+A node that is heard, but does not apply entries, because its disk is slow or full, would keep its
+partitions without a lease. So its members leave, and join again once a read succeeds.
+
 A node that never has peers needs none: nobody else can own a partition.
 """
 
 import asyncio
+from collections.abc import Callable
 from math import inf
 
 from pixy.backend.protocol import Lease
@@ -20,6 +24,8 @@ __all__ = ["GroupLeases"]
 
 _RENEW_S = 0.8
 """Interval of confirmations."""
+_BEHIND_S = 3.0
+"""Members leave after that much time without a lease in which this node was behind."""
 
 
 class GroupLeases:
@@ -28,11 +34,15 @@ class GroupLeases:
     Args:
         node: this node.
         tasks: runs the confirmations.
+        on_behind: called when the members of a state group have to leave.
     """
 
-    def __init__(self, node: Node, tasks: Tasks) -> None:
+    def __init__(self, node: Node, tasks: Tasks, on_behind: Callable[[StateReplica], None]) -> None:
         self._node = node
         self._tasks = tasks
+        self._on_behind = on_behind
+        # Times of the first failed confirmations because this node was behind.
+        self._behind_since: dict[StateReplica, float] = {}
         # By state group, with the number of its members here.
         self._leases: dict[StateReplica, Lease] = {}
         self._members: dict[StateReplica, int] = {}
@@ -58,6 +68,7 @@ class GroupLeases:
         self._members[replica] -= 1
         if not self._members[replica]:
             del self._members[replica]
+            self._behind_since.pop(replica, None)
 
     def confirmed(self, group: str, began: float) -> None:
         """A member is known to be one, by a question to its state group that began then."""
@@ -82,9 +93,22 @@ class GroupLeases:
         began = self._node.monotonic()
         try:
             await self._node.confirm([replica], LEASE_S)
+            confirmed = True
         except PixyError:
-            return
+            confirmed = False
         finally:
             self._renewing.discard(replica)
-        lease = self._leases[replica]
-        lease.until = max(lease.until, began + LEASE_S)
+        if self._node.disk_stalls or (not confirmed and self._node.is_behind(replica)):
+            self._fall_behind(replica)
+            return
+        self._behind_since.pop(replica, None)
+        if confirmed:
+            lease = self._leases[replica]
+            lease.until = max(lease.until, began + LEASE_S)
+
+    def _fall_behind(self, replica: StateReplica) -> None:
+        """Have the members of a state group leave if this lasts too long."""
+        now = self._node.monotonic()
+        if replica in self._members and now - self._behind_since.setdefault(replica, now) >= _BEHIND_S:
+            del self._behind_since[replica]
+            self._on_behind(replica)

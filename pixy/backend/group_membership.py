@@ -12,6 +12,8 @@ The node applies every change of the group, and the member looks at what has bec
     it is not a member any more, or its node    it owns nothing, and joins anew
     was removed from the cluster
 
+A member whose node does not apply entries leaves by itself, and joins anew when its node does.
+
 The epochs that it was told are what its commits are based on: a commit that begins before the
 member hears of offsets set elsewhere is refused.
 """
@@ -25,7 +27,15 @@ import structlog
 
 from pixy.backend.group_leases import GroupLeases
 from pixy.backend.protocol import Assignment, OffsetsChanged, Revocation
-from pixy.cluster import GroupMember, GroupsState, MemberId, Membership, Node, member_message
+from pixy.cluster import (
+    LEASE_S,
+    GroupMember,
+    GroupsState,
+    MemberId,
+    Membership,
+    Node,
+    member_message,
+)
 from pixy.errors import PixyError, Unavailable
 from pixy.proto import state_pb2 as pb
 from pixy.retries import Backoff
@@ -179,6 +189,11 @@ class GroupMembership:
         environment, node = self._environment, self._environment.node
         if node.has_left:
             raise Unavailable("this node was removed from the cluster: consume at another one")
+        replica = node.state_groups.group_of(self.group)
+        await node.confirm([replica], LEASE_S)
+        if node.disk_stalls:
+            # It would not learn of its partitions.
+            raise Unavailable("the disk of this node stalls: consume at another one")
         member_id = self.member_id or environment.new_id()
         began = node.monotonic()
         command = pb.JoinGroup(
@@ -202,8 +217,18 @@ class GroupMembership:
             self._joined = True
             self.look()
 
+    def give_up(self) -> None:
+        """Leave, because this node is behind, and join anew once it is not."""
+        if self._joined and not self._left and self.member_id is not None:
+            log.warning("behind the group, leaving it for now", group=self.group, client=self.client_id)
+            self._environment.depart(self.group, self.member_id)
+            self._start_over()
+
     def _put_out(self) -> None:
         log.warning("put out of a consumer group, joining anew", group=self.group, client=self.client_id)
+        self._start_over()
+
+    def _start_over(self) -> None:
         self.member_id, self._joined = None, False
         self._stop_work()
         self._told, self._assignment, self._must_tell = {}, None, False

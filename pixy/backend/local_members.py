@@ -15,7 +15,7 @@ import structlog
 
 from pixy.backend.group_leases import GroupLeases
 from pixy.backend.group_membership import GroupMembership, MemberCallbacks, MemberEnvironment
-from pixy.cluster import MemberId, Node, Process
+from pixy.cluster import MemberId, Node, Process, StateReplica
 from pixy.errors import PixyError
 from pixy.proto import state_pb2 as pb
 from pixy.retries import Backoff
@@ -46,7 +46,7 @@ class LocalMembers:
         self._node = node
         self._tasks = tasks
         self._numbers = count(1)
-        self._leases = GroupLeases(node, tasks)
+        self._leases = GroupLeases(node, tasks, self._fell_behind)
         self._environment = MemberEnvironment(
             node, tasks, self._leases, drain_s, self._new_id, self._depart, self._left
         )
@@ -120,6 +120,13 @@ class LocalMembers:
         """A topic is new, has other partitions, or was deleted."""
         for state in self._node.state_groups.groups_states():
             self._look_at(name for name in state.subscribers(topic) if name in self._members)
+
+    def _fell_behind(self, replica: StateReplica) -> None:
+        """This node does not apply the entries of a state group."""
+        for name, members in list(self._members.items()):
+            if self._node.state_groups.group_of(name) is replica:
+                for member in list(members):
+                    member.give_up()
 
     def _is_concerned(self, name: str) -> bool:
         state = self._node.state_groups.offsets_of(name)

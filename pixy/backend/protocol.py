@@ -330,11 +330,16 @@ class Backend(StagedWrites, Protocol):
             Unavailable: the partition has had no leader for some seconds, regardless of `max_wait`.
         """
 
-    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
-        """Begin and end of the log of each partition of a topic.
+    async def offset_ranges(
+        self, topic: str, partitions: Collection[int] | None = None
+    ) -> Mapping[int, OffsetRange]:
+        """Begin and end of the logs of a topic's partitions: of all, or of some.
+
+        Partitions that the topic does not have are left out.
 
         Raises:
             UnknownTopic: there is none.
+            Unavailable: one of them does not answer in time.
         """
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:

@@ -37,7 +37,7 @@ _TLS_SIGNS = {
     "wrong_version_number": "{address} does not use TLS: leave --tls-ca-path out",
 }
 """Texts in place of gRPC's, by what these have in them."""
-_CLOSED = "socket closed"
+_CLOSED = ("socket closed", "connection reset by peer")
 _NOT_REACHED = (
     "failed to connect",
     "connection refused",
@@ -121,7 +121,7 @@ class DaemonConnection:
             return tls.format(address=self.address)
         if not any(sign in details for sign in _NOT_REACHED):
             return ""
-        if _CLOSED in details and self.certificate_path is None:
+        if any(sign in details for sign in _CLOSED) and self.certificate_path is None:
             wanted = (
                 "TLS (--tls-ca-path)" if self.ca_path is None else "a certificate (--tls-certificate-path)"
             )

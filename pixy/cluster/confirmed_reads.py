@@ -55,7 +55,7 @@ class ConfirmedReads:
         or they are removed.
 
         Raises:
-            Unavailable: no leader has confirmed it within `timeout` seconds.
+            Unavailable: no leader has confirmed it within `timeout` s, or this node is behind.
             ShuttingDown: this node stops.
         """
         waits = {self._read(group): group for group in groups if not self.is_alone(group)}
@@ -67,10 +67,19 @@ class ConfirmedReads:
         if self._stopped:
             raise ShuttingDown
         if late:
-            names = sorted(self._name_of(waits[each]) for each in late)
-            count = len(names) - 1
-            more = f" and {count} other{'s' * (count > 1)}" if count else ""
-            raise Unavailable(f"no leader of {names[0]}{more} has answered within {timeout:g} s")
+            raise Unavailable(self._why_late([waits[each] for each in late], timeout))
+
+    def is_behind(self, group: RaftGroup) -> bool:
+        """True if this node has not applied what a leader has confirmed for a read."""
+        return any(read.index for read in group.reads or ())
+
+    def _why_late(self, groups: Collection[RaftGroup], timeout: float) -> str:
+        names = sorted(map(self._name_of, groups))
+        count = len(names) - 1
+        what = names[0] + (f" and {count} other{'s' * (count > 1)}" if count else "")
+        if all(map(self.is_behind, groups)):
+            return f"this node is behind the leader of {what}: its disk is slow, or it catches up"
+        return f"no leader of {what} has answered within {timeout:g} s"
 
     def is_alone(self, group: RaftGroup) -> bool:
         """True if this node is the only member of a group."""

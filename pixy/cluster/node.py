@@ -61,6 +61,9 @@ from pixy.storage import Disk, EntryType, Worker
 
 __all__ = ["Node"]
 
+_STALL_S = 2.0
+"""Longest write of a disk that does not stall; leaders give up their leadership before that."""
+
 T = TypeVar("T")
 
 
@@ -516,6 +519,16 @@ class Node:
             for replica in replicas
         ]
         await self.reads.wait(groups, timeout)
+
+    def is_behind(self, replica: StateReplica) -> bool:
+        """True if `confirm` waits for entries of a state group that this node does not apply."""
+        return self.reads.is_behind(replica.group)
+
+    @property
+    def disk_stalls(self) -> bool:
+        """True if a write takes so long that other nodes go on without this one."""
+        since = self._log.journal.oldest_unsynced_at
+        return not self.is_alone and since is not None and self._loop.time() - since > _STALL_S
 
     def monotonic(self) -> float:
         """Seconds of the monotonic clock."""

@@ -314,7 +314,7 @@ class Consumers:
             ShuttingDown: the drain is over.
         """
         self._check_not_stopped()
-        ranges = await self._environment.backend.offset_ranges(topic)
+        ranges = await self._environment.backend.offset_ranges(topic, offsets.keys())
         commits: dict[TopicPartition, OffsetCommit] = {}
         for partition, commit in offsets.items():
             key = TopicPartition(topic, partition)

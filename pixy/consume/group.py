@@ -324,7 +324,7 @@ class ConsumerGroup:
         backend, topic = self._environment.backend, subscription.topic
         begun = self._changes
         # Before the lock: this may take until a partition has a leader, and commits go on.
-        ranges = await backend.offset_ranges(topic)
+        ranges, fault = await self._ranges(topic, partitions)
         if self._changes != begun:
             return
         async with self._commits.lock:
@@ -342,7 +342,29 @@ class ConsumerGroup:
         subscription.notify()
         absent = sorted(set(partitions) - set(ranges))
         if absent:
-            raise Unavailable(f"{topic}/{absent[0]} is assigned but not there yet")
+            raise fault or Unavailable(f"{topic}/{absent[0]} is assigned but not there yet")
+
+    async def _ranges(
+        self, topic: str, partitions: Collection[int]
+    ) -> tuple[Mapping[int, OffsetRange], PixyError | None]:
+        """Offsets of the partitions that answer, and the error of one that does not."""
+        ask = self._environment.backend.offset_ranges
+        try:
+            return await ask(topic, partitions), None
+        except Unavailable as error:
+            fault = error
+        if len(partitions) == 1:
+            raise fault
+        found: dict[int, OffsetRange] = {}
+        for answer in await asyncio.gather(
+            *(ask(topic, [partition]) for partition in partitions), return_exceptions=True
+        ):
+            if isinstance(answer, BaseException):
+                if not isinstance(answer, Unavailable):
+                    raise answer
+            else:
+                found |= answer
+        return found, fault
 
     async def _start_part(
         self,

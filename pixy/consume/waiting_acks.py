@@ -310,7 +310,7 @@ class WaitingAcks:
         try:
             live.ack(offset, only_if_offered)
         except AckBeyondEnd:
-            ranges = await self._environment.backend.offset_ranges(self._target.topic)
+            ranges = await self._environment.backend.offset_ranges(self._target.topic, [partition])
             live = self._target.open_partition(partition)
             if live is None:
                 return False

@@ -197,9 +197,8 @@ class RangeReader:
         """The result for an empty range."""
         topic, number = self._partition
         try:
-            served = (
-                (await self._backend.offset_ranges(topic)).get(number) if await self._is_known() else None
-            )
+            known = await self._is_known()
+            served = (await self._backend.offset_ranges(topic, [number])).get(number) if known else None
         except UnknownTopic:
             served = None
         if served is None:

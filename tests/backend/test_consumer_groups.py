@@ -459,8 +459,9 @@ def test_a_join_without_an_answer_leaves_no_member(tmp_path: Path) -> None:
         await with_topic(cluster)
         (one,) = await joined(cluster, 1)
         before = membership_at(cluster[1]).generation
+        group = cluster[2].node.state_groups.group_of(GROUP).group
         joining = asyncio.create_task(GroupNode(cluster[2]).join())
-        await asyncio.sleep(0.0001)
+        await until(lambda: group.proposals is not None and len(group.proposals))
         joining.cancel()
         await until(lambda: membership_at(cluster[1]).generation > before)
         await until(lambda: len(membership_at(cluster[1]).members) == 1)

@@ -7,19 +7,25 @@ from pathlib import Path
 import pytest
 
 from pixy.backend.group_leases import GroupLeases
+from pixy.cluster import MemberId
 from pixy.cluster.replica import Replica
 from pixy.errors import Unavailable
 from pixy.tasks import Tasks
-from tests.backend.group_members import GROUP, GroupNode
-from tests.cluster.node_clusters import NodeCluster, run_cluster
+from tests.backend.group_members import GROUP, GroupNode, membership_at
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster
-from tests.fakes.waiting import settle
+from tests.fakes.waiting import settle, until
+
+
+def members_of(node: ClusterNode) -> set[MemberId]:
+    """The members of a node, as it has applied them."""
+    return {each for each in membership_at(node).members if each.node_id == node.id}
 
 
 async def test_a_node_without_peers_has_leases_without_end(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         faults: list[BaseException] = []
-        leases = GroupLeases(cluster.node, Tasks(faults.append))
+        leases = GroupLeases(cluster.node, Tasks(faults.append), lambda _: None)
         lease = leases.of("group")
         leases.hold("group")
         leases.confirmed("group", 0.0)
@@ -52,7 +58,7 @@ def test_a_lease_counts_from_the_beginning_of_its_confirmation(
     async def scenario(cluster: NodeCluster) -> None:
         one = await GroupNode(cluster[1]).join()
         node = cluster[1].node
-        leases = GroupLeases(node, Tasks(cluster[1].faults.append))
+        leases = GroupLeases(node, Tasks(cluster[1].faults.append), lambda _: None)
         lease = leases.of(GROUP)
         assert lease.until < node.monotonic()
         confirm = node.confirm
@@ -68,6 +74,40 @@ def test_a_lease_counts_from_the_beginning_of_its_confirmation(
         assert began + 2.5 <= lease.until <= began + 2.6
         assert one.may_consume()
         leases.stop()
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_members_of_a_node_that_is_behind_leave_and_join_anew(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 2)
+        one, two = await GroupNode(cluster[1]).join(), await GroupNode(cluster[2]).join()
+        await until(lambda: one.owned and two.owned)
+        first = members_of(cluster[1])
+        cluster[1].stalling.stall()
+        await until(lambda: two.owned == [0, 1])
+        assert not one.may_consume()
+        assert one.owned == []
+        await asyncio.sleep(60)
+        assert two.owned == [0, 1], "it comes back when it follows again"
+        cluster[1].stalling.resume()
+        await until(lambda: one.owned and two.owned)
+        assert members_of(cluster[1]).isdisjoint(first)
+        assert one.may_consume()
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_members_stay_while_no_leader_confirms_them(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        one = await GroupNode(cluster[1]).join()
+        first = members_of(cluster[1])
+        for number in (1, 2, 3):
+            cluster.split(number)
+        await asyncio.sleep(30)
+        cluster.network.heal()
+        await until(one.may_consume)
+        assert members_of(cluster[1]) == first
 
     run_cluster(scenario, tmp_path)
 

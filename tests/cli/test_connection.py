@@ -121,6 +121,29 @@ def test_what_is_wrong_with_tls_is_said(pixy: FakePixy, run: Run, certificates: 
     assert refusal(pixy.address, "server") == "HERE does not use TLS: leave --tls-ca-path out"
 
 
+@pytest.mark.parametrize("reads", [True, False], ids=["closed", "reset"])
+def test_a_server_that_closes_the_connection_may_want_tls(run: Run, *, reads: bool) -> None:
+    """A server that has not read everything resets the connection by closing it."""
+
+    def serve(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        if reads:
+            connection.recv(4096)
+        else:
+            connection.recv(1)
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
+        served = threads.submit(serve, listening)
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        result = run("topics", "list", "--address", address)
+        served.result()
+    assert result.stderr == (
+        f"pixy: UNAVAILABLE: {address} closes the connection: perhaps it wants TLS (--tls-ca-path), or is the "
+        "address for other nodes\n"
+    )
+
+
 def test_files_that_are_no_certificates_are_named(run: Run, certificates: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
     text, ca = str(tmp_path / "text"), str(certificates / "server.pem")

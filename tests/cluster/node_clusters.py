@@ -18,7 +18,7 @@ from pixy.storage import MakeWorker
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.network import SimulatedNetwork, SimulatedProcess
-from tests.fakes.worker import InlineWorker
+from tests.fakes.worker import StallingDisk
 from tests.sim.loop import VirtualLoop
 
 __all__ = ["ClusterNode", "NodeCluster", "host_of", "leaders", "run_cluster"]
@@ -48,6 +48,7 @@ class ClusterNode:
 
     Attributes:
         disk, clock: of its machine.
+        stalling: stalls its disk.
         host: of the machine; another one from the next start on.
         faults: errors that would end the process.
         node, backend: of the present process.
@@ -58,6 +59,7 @@ class ClusterNode:
         self.number = number
         self.host = host_of(number)
         self.disk = RecordingDisk()
+        self.stalling = StallingDisk()
         self.clock = FakeClock()
         self.clock.follow(asyncio.get_running_loop())
         self.faults: list[BaseException] = []
@@ -88,7 +90,7 @@ class ClusterNode:
         self.node = Node(
             self.disk,
             self.clock,
-            self._node_options(Random(f"ids {seed}").randbytes, InlineWorker),
+            self._node_options(Random(f"ids {seed}").randbytes, self.stalling.worker),
             self.faults.append,
             self._peers.channel if has_peers else None,
         )

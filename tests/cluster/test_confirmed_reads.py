@@ -85,6 +85,25 @@ async def test_without_a_leader_the_time_runs_out(network: DriverNetwork) -> Non
     await waiting
 
 
+async def test_a_node_that_has_not_applied_what_the_leader_confirmed_is_behind(
+    network: DriverNetwork,
+) -> None:
+    leader, follower = await network.elect(1), network[2]
+    reads = reads_of(follower)
+    assert not reads.is_behind(follower.group)
+    network.lost = lambda message: message.to == 2 and message.type is not MessageType.READ_INDEX_RESP
+    leader.propose(b"command")
+    await network.run()
+    waiting = wait(follower, reads, 0.01)
+    await network.run()
+    assert reads.is_behind(follower.group)
+    with pytest.raises(Unavailable, match="this node is behind the leader of group 1000: its disk is slow"):
+        await waiting
+    network.lost = lambda _: False
+    await network.tick(20)
+    assert not reads.is_behind(follower.group)
+
+
 async def test_the_removal_of_a_group_ends_its_reads(network: DriverNetwork) -> None:
     follower = network[2]
     waiting = wait(follower, reads_of(follower))

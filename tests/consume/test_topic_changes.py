@@ -296,6 +296,24 @@ async def test_a_missing_partition_does_not_block_the_others(make_world: MakeWor
     assert waiting.values == [b"b"]
 
 
+async def test_a_partition_without_a_leader_does_not_block_the_others(make_world: MakeWorld) -> None:
+    world = make_world(3)
+    world.backend.silent.add(TopicPartition("t", 1))
+    world.log(0).append(b"a")
+    world.log(1).append(b"b")
+    world.log(2).append(b"c")
+    got = [value for _ in range(2) for value in (await world.consume()).values]
+    assert set(got) == {b"a", b"c"}
+    waiting = await world.consume()
+    await world.pass_time(3)
+    assert [str(error) for error in waiting.errors] == ["partition 1 of topic t has no leader"]
+    world.backend.silent.clear()
+    waiting = await world.consume()
+    for _ in range(10):
+        await world.pass_time(0.2)
+    assert waiting.values == [b"b"]
+
+
 async def test_a_topic_that_cannot_start_does_not_affect_the_others(make_world: MakeWorld) -> None:
     world = make_world()
     world.backend.create("u", 1)

@@ -12,7 +12,7 @@ clusters do at bad moments:
 - `set_leader`: partitions with or without a leader;
 - `groups`: partitions that are assigned, revoked, or owned elsewhere;
 - `failures`, `gates`: failing or blocking calls, by name; `unready`: partitions that are assigned
-  before they exist.
+  before they exist; `silent`: those whose offsets nobody tells.
 
 It is strict where a mistake would be a bug of the layer above: a batch passed to `append` is whole,
 its record count is correct, and it is not modified afterwards; returned batches are read-only.
@@ -55,6 +55,7 @@ from pixy.errors import (
     ShuttingDown,
     StartError,
     TopicExists,
+    Unavailable,
     UnknownPartition,
     UnknownTopic,
 )
@@ -130,6 +131,8 @@ class FakeBackend:
         self.commit_calls: list[dict[TopicPartition, OffsetCommit]] = []
         # Partitions that are assigned but otherwise unknown.
         self.unready: set[TopicPartition] = set()
+        # Partitions whose offsets nobody tells.
+        self.silent: set[TopicPartition] = set()
         for name, partitions in (topics or {}).items():
             self.create(name, partitions)
         # Status of its nodes, and those that were removed or forgotten.
@@ -321,11 +324,17 @@ class FakeBackend:
                     log.check(offset)
         return log.read(offset, max_bytes)
 
-    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+    async def offset_ranges(
+        self, topic: str, partitions: Collection[int] | None = None
+    ) -> Mapping[int, OffsetRange]:
         self._check_running()
         await self.step("offset_ranges")
-        partitions = self._known(topic).partitions
-        logs = [self._logs[TopicPartition(topic, each.partition)] for each in partitions]
+        known = self._known(topic).partitions
+        asked = [each for each in known if partitions is None or each.partition in partitions]
+        for each in asked:
+            if TopicPartition(topic, each.partition) in self.silent:
+                raise Unavailable(f"partition {each.partition} of topic {topic} has no leader")
+        logs = [self._logs[TopicPartition(topic, each.partition)] for each in asked]
         return {
             log.partition.partition: OffsetRange(log.begin, log.end)
             for log in logs

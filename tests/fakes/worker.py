@@ -1,13 +1,16 @@
-"""Workers without threads: one runs its work inline, the other on the test's command."""
+"""Workers without threads: one runs its work inline, one on the test's command, and one when its
+disk is not stalled.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pixy.storage.worker import Done
 
-__all__ = ["InlineWorker", "StepWorker"]
+__all__ = ["InlineWorker", "StallingDisk", "StallingWorker", "StepWorker"]
 
 Work = Callable[[], Any]
 
@@ -27,6 +30,45 @@ class InlineWorker:
 
     def stop(self) -> None:
         self.stopped = True
+
+
+class StallingDisk:
+    """Makes workers whose work waits while the disk is stalled."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] | None = None
+
+    def worker(self, name: str = "worker", *, background: bool = False) -> "StallingWorker":
+        """A worker of this disk."""
+        return StallingWorker(self, name, background=background)
+
+    def stall(self) -> None:
+        """Have work wait from now on."""
+        self._waiting = []
+
+    def resume(self) -> None:
+        """Do what waits, in order."""
+        waiting, self._waiting = self._waiting, None
+        for work in waiting or ():
+            work()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Work once the disk is not stalled."""
+        if self._waiting is None:
+            work()
+        else:
+            self._waiting.append(work)
+
+
+class StallingWorker(InlineWorker):
+    """An `InlineWorker` of a `StallingDisk`."""
+
+    def __init__(self, disk: StallingDisk, name: str, *, background: bool) -> None:
+        super().__init__(name, background=background)
+        self._disk = disk
+
+    def submit(self, work: Work, done: Done) -> None:
+        self._disk.do(partial(super().submit, work, done))
 
 
 class StepWorker:

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 
 SECONDS = 60.0
+TRIES = 20
 PARTITIONS = 4
 EMPTY, A, BAR, FOO = 3, 0, 2, 1  # kafka-pixy's partitions of these keys, of 4
 
@@ -375,8 +376,11 @@ async def topics_are_described(client: Client) -> None:
     await client.produce(client.name, b"m")
     for with_partitions in (False, True):
         request = pb.GetTopicMetadataRq(topic=client.name, with_partitions=with_partitions)
-        one = await client.call("GetTopicMetadata", request)
-        listed = await client.call("ListTopics", pb.ListTopicRq(with_partitions=with_partitions))
+        for _ in range(TRIES):
+            one = await client.call("GetTopicMetadata", request)
+            listed = await client.call("ListTopics", pb.ListTopicRq(with_partitions=with_partitions))
+            if listed.topics[client.name] == one:
+                break  # else a leader has moved in between
         assert listed.topics[client.name] == one
         expected = list(range(PARTITIONS)) if with_partitions else []
         assert one.version == 1

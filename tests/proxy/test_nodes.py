@@ -21,6 +21,8 @@ from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 PARTITIONS = 6
 ACK_TIMEOUT_S = 300.0
 """The default: no test takes as long, so a record that waits for it is missed."""
+STALLED_S = 8.0
+"""Longest time until the partitions of a node with a stalled disk are consumed elsewhere."""
 
 
 class Client:
@@ -302,6 +304,28 @@ def test_a_node_that_was_cut_off_hands_out_nothing_and_commits_nothing(tmp_path:
         assert all(after[number] >= before[number] for number in before)
         await clients[1].produce(*messages(20))
         assert len(await consume_all([clients[3]], 20)) == 20
+
+    run(scenario, tmp_path)
+
+
+def test_messages_of_a_node_with_a_stalled_disk_are_consumed_elsewhere(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(60))
+        assert await clients[3].owned()
+        cluster[3].stalling.stall()
+        began = asyncio.get_running_loop().time()
+        await clients[1].produce(*messages(120)[60:])
+        assert await consume_all([clients[1], clients[2]], 120) == Counter(messages(120))
+        assert asyncio.get_running_loop().time() - began < STALLED_S
+        before = await clients[1].offsets()
+        cluster[3].stalling.resume()
+        await asyncio.sleep(5)
+        after = await clients[1].offsets()
+        assert all(after[number] >= before[number] for number in before)
+        await clients[1].produce(*messages(20))
+        assert len(await consume_all([clients[3]], 20)) == 20
+        assert await clients[3].owned()
 
     run(scenario, tmp_path)
 

@@ -210,11 +210,13 @@ class KafkaBackend:
             served.end,
         )
 
-    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+    async def offset_ranges(
+        self, topic: str, partitions: Collection[int] | None = None
+    ) -> Mapping[int, OffsetRange]:
         self._check_running()
         if self.topic(topic) is None:
             await self._client.refresh([topic])
-        return await list_ranges(self._client, topic)
+        return await list_ranges(self._client, topic, partitions)
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         self._check_running()

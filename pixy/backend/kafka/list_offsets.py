@@ -1,6 +1,6 @@
 """Offsets of partitions by position and by timestamp (ListOffsets), read committed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pixy.backend.kafka.client import KafkaClient, short_attempts
@@ -17,8 +17,10 @@ _BEGIN = -2
 _END = -1
 
 
-async def list_ranges(client: KafkaClient, topic: str) -> dict[int, OffsetRange]:
-    """Begin and end of the log of each partition of a topic.
+async def list_ranges(
+    client: KafkaClient, topic: str, numbers: Collection[int] | None = None
+) -> dict[int, OffsetRange]:
+    """Begin and end of the logs of a topic's partitions: of all, or of some.
 
     Raises:
         UnknownTopic: there is none.
@@ -27,7 +29,11 @@ async def list_ranges(client: KafkaClient, topic: str) -> dict[int, OffsetRange]
     known = client.metadata.topics.get(topic)
     if known is None:
         raise UnknownTopic(f"unknown topic {topic}")
-    partitions = [TopicPartition(topic, each.partition) for each in known.partitions]
+    partitions = [
+        TopicPartition(topic, each.partition)
+        for each in known.partitions
+        if numbers is None or each.partition in numbers
+    ]
     try:
         begins = await _list(client, partitions, _BEGIN)
         ends = await _list(client, partitions, _END)

@@ -4,7 +4,7 @@ every error has its status.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -217,7 +217,9 @@ async def test_groups_are_listed_also_those_that_only_committed(
 class _Odd(FakeBackend):
     """A cluster with a bug, whose topics change while they are described."""
 
-    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+    async def offset_ranges(
+        self, topic: str, partitions: Collection[int] | None = None
+    ) -> Mapping[int, OffsetRange]:
         return {0: OffsetRange(5, 7), 9: OffsetRange(0, 0)}
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:

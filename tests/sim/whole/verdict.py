@@ -67,19 +67,17 @@ class Verdict:
         return [each for each in self.healthy() if each.ready]
 
     def misses_records(self, group: str, topic: str) -> bool:
-        """True if there are records of a topic that no client of a consumer group got.
-
-        None of a topic with a partition that is stuck: no other one of it begins to be consumed
-        either.
-        """
+        """True if there are records of a topic that no client of a consumer group got."""
         return any(self._undelivered(group, topic))
 
     def _undelivered(self, group: str, topic: str) -> Iterator[str]:
         leader = self._cluster.leader()
         known = None if leader is None or leader.node is None else leader.node.metadata.topics.get(topic)
-        if known is None or any(map(self.is_stuck, known.raft_groups)):
+        if known is None:
             return
         for number, raft_group in enumerate(known.raft_groups):
+            if self.is_stuck(raft_group):
+                continue
             ends = [
                 replica.log.end_offset
                 for each in self.healthy()
