@@ -541,6 +541,7 @@ class ConsumerGroup:
 
         Raises:
             OwnedElsewhere: an owner cannot be asked; nothing is set.
+            OwnerUndecided: one that was asked has just lost a partition; others may have set theirs.
         """
         backend = self._environment.backend
         here: dict[TopicPartition, OffsetCommit] = {}
@@ -557,7 +558,11 @@ class ConsumerGroup:
         if here:
             await self._set_here(here, ranges)
         for (node_id, _), request in others.items():
-            await backend.ask_node(node_id, ConsumerCall(set_offsets=request).SerializeToString(), _SET_S)
+            call = ConsumerCall(set_offsets=request).SerializeToString()
+            try:
+                await backend.ask_node(node_id, call, _SET_S)
+            except OwnedElsewhere as error:
+                raise OwnerUndecided(str(error)) from error
 
     def _reset(self, key: TopicPartition, commit: OffsetCommit, served: OffsetRange) -> None:
         subscription = self._subscriptions.get(key.topic)

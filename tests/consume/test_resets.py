@@ -356,9 +356,24 @@ async def test_offsets_that_an_owner_is_asked_to_set_are_not_passed_on(make_node
     nodes = await two(make_nodes)
     for number in (1, 2):
         nodes[number].backend.failures["commit"] = OwnedElsewhere("consumed elsewhere")
-    with pytest.raises(OwnedElsewhere):
-        await asyncio.wait_for(setting(nodes, 1, p1=7), 5)
-    assert setters(nodes) == [(1, 2)]
+    change = setting(nodes, 1, p1=7)
+    await nodes.pass_time(4.0)
+    with pytest.raises(OwnerUndecided, match="consumed elsewhere"):
+        await asyncio.wait_for(change, 5)
+    assert set(setters(nodes)) == {(1, 2)}
+
+
+async def test_an_owner_that_has_just_lost_a_partition_is_asked_again(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    for number in (1, 2):
+        nodes[number].backend.failures["commit"] = OwnedElsewhere("consumed elsewhere")
+    change = setting(nodes, 1, p1=7)
+    await nodes.pass_time(0.5)
+    assert not change.done()
+    nodes[2].backend.failures.clear()
+    await nodes.pass_time(2.0)
+    await asyncio.wait_for(change, 5)
+    assert nodes[2].committed(1) == OffsetCommit(7)
 
 
 async def test_setting_offsets_waits_while_it_is_undecided_who_owns_the_partition(

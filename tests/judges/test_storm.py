@@ -2,8 +2,8 @@
 and has leaked nothing.
 
 The daemon counts its own objects (SIGUSR1). The first, short storm warms up everything that is
-created once, such as connections to brokers and files. The second storm must leave behind what the
-first one did.
+created once, such as connections to brokers and files. A further storm must leave behind what it
+found.
 """
 
 import json
@@ -28,6 +28,8 @@ pytestmark = pytest.mark.process
 
 REPOSITORY = Path(__file__).parents[2]
 GROWN_BYTES_MAX = 48 * 1024 * 1024
+STORMS_MAX = 3
+"""A higher peak of memory may stay resident. A leak grows in each storm."""
 SECONDS = 20.0
 PYTHONS_WARNINGS = re.compile(r"\w*Warning: |never awaited|was destroyed|never retrieved")
 
@@ -104,13 +106,15 @@ def withstands(daemon: Daemon, seconds: float) -> None:
     check_serves(daemon)
     storm(daemon, seconds / 4, seed=1)
     tasks = wait_settled(daemon)
-    rss_bytes = daemon.rss_bytes()
-    report = storm(daemon, seconds, seed=2)
-    assert report["calls"].keys() == {method.name for method in METHODS.values()}
-    assert report["ends"].keys() >= {"OK", "DEADLINE_EXCEEDED", "CANCELLED"}, report["ends"]
-    wait_settled(daemon, tasks)
-    grown = daemon.rss_bytes() - rss_bytes
-    assert grown <= GROWN_BYTES_MAX, f"{grown >> 20} MiB more resident than before"
+    grown: list[int] = []
+    while not grown or grown[-1] > GROWN_BYTES_MAX:
+        assert len(grown) < STORMS_MAX, f"each storm leaves more resident than before, in bytes: {grown}"
+        rss_bytes = daemon.rss_bytes()
+        report = storm(daemon, seconds, seed=2 + len(grown))
+        assert report["calls"].keys() == {method.name for method in METHODS.values()}
+        assert report["ends"].keys() >= {"OK", "DEADLINE_EXCEEDED", "CANCELLED"}, report["ends"]
+        wait_settled(daemon, tasks)
+        grown.append(daemon.rss_bytes() - rss_bytes)
     check_serves(daemon)
     check_log(daemon)
     warning = PYTHONS_WARNINGS.search(daemon.log())
