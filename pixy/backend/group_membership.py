@@ -157,9 +157,10 @@ class GroupMembership:
 
     def end(self) -> MemberId | None:
         """Tell the member nothing more; returns its id, if it has to leave."""
-        self._left = True
-        self._stop_work()
-        self._environment.left(self)
+        if not self._left:
+            self._left = True
+            self._stop_work()
+            self._environment.left(self)
         return self.member_id
 
     def epoch_of(self, topic_id: bytes, partition: int) -> int | None:

@@ -541,7 +541,7 @@ class ConsumerGroup:
 
         Raises:
             OwnedElsewhere: an owner cannot be asked; nothing is set.
-            OwnerUndecided: one that was asked has just lost a partition; others may have set theirs.
+            OwnerUndecided: an owner has just lost a partition; others may have set theirs.
         """
         backend = self._environment.backend
         here: dict[TopicPartition, OffsetCommit] = {}

@@ -129,6 +129,19 @@ def test_a_join_that_fails_is_an_error_and_leaves_no_member(
     run_cluster(scenario, tmp_path, 1)
 
 
+def test_a_join_that_is_under_way_at_the_stop_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        gate = Gate(monkeypatch, cluster[1], "join_group")
+        joining = asyncio.create_task(GroupNode(cluster[1]).join())
+        await until(lambda: gate.calls)
+        await cluster[1].backend.stop()
+        joining.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await joining
+
+    run_cluster(scenario, tmp_path, 1)
+
+
 def test_topics_that_change_while_the_member_joins_anew_are_those_that_it_gets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
