@@ -53,7 +53,7 @@ from pixy.raft.storage import Storage
 from pixy.raft.trace import NULL_TRACE, Trace
 from pixy.raft.wire import encode_conf_change
 
-__all__ = ["RaftNode", "is_local_message", "is_response_message"]
+__all__ = ["RaftNode", "is_local_message"]
 
 _LOCAL = (
     MessageType.HUP,
@@ -84,11 +84,6 @@ _IS_RESPONSE = tuple([kind in _RESPONSES for kind in MessageType])
 def is_local_message(kind: MessageType) -> bool:
     """True for messages that only the node itself or its storage threads may send."""
     return _IS_LOCAL[kind]
-
-
-def is_response_message(kind: MessageType) -> bool:
-    """True for responses, which are expected from members only."""
-    return _IS_RESPONSE[kind]
 
 
 class RaftNode:

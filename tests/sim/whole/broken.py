@@ -1,5 +1,6 @@
 """Functions of the product with one rule left out; `rules` says which."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from pixy.cluster.peer_starts import PeerStart
 from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.replicated_staging import ReplicatedStaging
 from pixy.cluster.watched_proposals import LeadershipLost
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.waiting_acks import WaitingAcks
@@ -22,9 +24,10 @@ from pixy.peers.handshake import NotYet
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import ProposeRequest
-from pixy.proto.state_pb2 import RegisterNode
+from pixy.proto.state_pb2 import PublishStages, RegisterNode
 from pixy.raft import Message, reads
 from pixy.raft.raft import Raft
+from pixy.staging import Published
 from pixy.storage import CheckpointId, CheckpointStore
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "adopt_without_sync",
     "answer_of_a_lost_term",
     "answers_as_a_former_owner",
+    "answers_before_the_commit_point",
     "coordinates_everywhere",
     "found_without_answers",
     "gives_on_at_once",
@@ -45,6 +49,7 @@ _decide = formation.decide
 _register = NodeTable.register
 _propose = ProposeAnswers._propose
 _settle = WaitingAcks._settle
+_publish = ReplicatedStaging.publish
 
 
 def adopt_without_sync(self: CheckpointStore, id: CheckpointId) -> list[CheckpointId]:
@@ -126,3 +131,12 @@ def coordinates_everywhere(self: GroupKeeper) -> None:
         if not self._stopped:
             assert isinstance(replica.machine, GroupsState)
             self._expel_ended(replica, replica.machine)
+
+
+async def answers_before_the_commit_point(self: ReplicatedStaging, command: PublishStages) -> Published:
+    """A publication is answered as soon as it is proposed."""
+    epoch = command.epoch
+    publishing = asyncio.ensure_future(_publish(self, command))
+    publishing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    await asyncio.sleep(0)
+    return publishing.result() if publishing.done() else Published(True, epoch)

@@ -62,10 +62,12 @@ class _Loss(NamedTuple):
     """A process does not own a partition any more.
 
     Attributes:
+        at, known_at: when it has ended, and when the nodes know.
         expected: it has given it up itself.
     """
 
     at: float
+    known_at: float
     process: Process
     expected: bool
 
@@ -164,7 +166,7 @@ class GroupAudit:
         """Check that an ack that was answered may be lost."""
         if any(at >= ack.got_at - _VOIDING_S for at in partition.sets):
             return
-        losses = [loss for loss in partition.losses if loss.at >= ack.begun_at]
+        losses = [loss for loss in partition.losses if loss.known_at >= ack.begun_at]
         last = ack.answered_at + COMMIT_INTERVAL_S + _COMMIT_S
         if not any(
             (not loss.expected and loss.at <= last) or self._could_not_commit(key.group, loss.process, ack)
@@ -322,7 +324,7 @@ class GroupAudit:
                     expected = process not in expelled and process not in self._ended
                     at = min(now, self._ended.get(process, now))
                     self._of(GroupPartition(name, topic_id, number)).losses.append(
-                        _Loss(at, process, expected)
+                        _Loss(at, now, process, expected)
                     )
                     self._scene.counts["partitions that moved"] += 1
         self._scene.note(f"{name}: {_brief(membership)}")

@@ -78,6 +78,8 @@ class LogAudit:
         self._values: dict[int, bytes] = {}
         self._offsets: dict[bytes, int] = {}
         self._acknowledged: dict[bytes, int] = {}
+        # Values whose offsets were not answered.
+        self._published: set[bytes] = set()
         # Ends that were known from a position in the history on, both ascending.
         self._known_at: list[int] = []
         self._known: list[int] = []
@@ -153,6 +155,10 @@ class LogAudit:
             self._put(at, value, "answered")
             self._acknowledged[value] = at
         self._know(position, offset + len(send.values))
+
+    def published(self, values: Sequence[bytes]) -> None:
+        """Records were published."""
+        self._published.update(values)
 
     # --- consumers --------------------------------------------------------------------------------
 
@@ -234,6 +240,11 @@ class LogAudit:
         )
         there = {record.value for record in records}
         lost = [value for value, at in self._acknowledged.items() if at >= begin and value not in there]
+        lost += [
+            value
+            for value in sorted(self._published - there)
+            if value not in self._offsets or self._offsets[value] >= begin
+        ]
         require(not lost, f"{self}: lost write: {where} lacks {lost[:5]}")
         for value in there:
             send = self.sent.by_value[value]

@@ -11,12 +11,13 @@ from unittest.mock import patch
 from pixy.backend.group_membership import GroupMembership
 from pixy.backend.local_partitions import LocalPartitions
 from pixy.backend.protocol import Lease
-from pixy.cluster import Node, formation
+from pixy.cluster import Node, formation, groups
 from pixy.cluster.group_clock import GroupClock
 from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.members import Members
 from pixy.cluster.nodes import NodeTable
 from pixy.cluster.propose_answers import ProposeAnswers
+from pixy.cluster.replicated_staging import ReplicatedStaging
 from pixy.config import ConsumerConfig
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.waiting_acks import WaitingAcks
@@ -28,7 +29,7 @@ from tests.sim.raft.rules import changed
 from tests.sim.whole import broken
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.network import Weather
-from tests.sim.whole.swarm import COMMIT_INTERVAL_S, Focus, Formation, Swarm
+from tests.sim.whole.swarm import COMMIT_INTERVAL_S, Focus, Formation, Swarm, Writing
 
 __all__ = ["RULES", "Rule", "switched_off"]
 
@@ -84,7 +85,15 @@ def aimed(
             habits=replace(swarm.habits, **(habits or {})),
             faults=dict.fromkeys(kinds, 1),
             consuming=replace(swarm.consuming, **({"clients": 0} | (consuming or {}))),
-            **({"faults_count": 9 if kinds else 0, "faults_from_s": 1.0, "duration_s": 7.0} | choices),
+            **(
+                {
+                    "faults_count": 9 if kinds else 0,
+                    "faults_from_s": 1.0,
+                    "duration_s": 7.0,
+                    "writing": Writing(),
+                }
+                | choices
+            ),
         )
 
     return focus
@@ -170,6 +179,21 @@ RULES: dict[str, Rule] = {
     "who leads a state group is its coordinator": Rule(
         [patch.object(GroupKeeper, "tick", broken.coordinates_everywhere)],
         aimed(FaultKind.ONE_LINK, habits=_PRODUCERS, consuming=_CONSUMERS),
+    ),
+    "a publication is answered behind its commit point": Rule(
+        [patch.object(ReplicatedStaging, "publish", broken.answers_before_the_commit_point)],
+        aimed(FaultKind.CRASH, FaultKind.CRASH_ALL, FaultKind.ISOLATE_LEADER, writing=Writing(2, 0.03)),
+        seed=8,
+    ),
+    "a commit is based on the present owner": Rule(
+        [patch.object(groups, "_refusal", lambda *_: None)],
+        aimed(
+            FaultKind.SPLIT,
+            FaultKind.ISOLATE_LEADER,
+            consuming=_CONSUMERS | {"auto_acks": 0.5},
+            **_FEW,
+        ),
+        seed=4,
     ),
     "records are handed out under a lease": Rule(
         [patch.object(GroupMembership, "lease", property(lambda _: Lease(), lambda *_: None), create=True)],

@@ -106,6 +106,7 @@ class Simulation:
             scene.loop.outside(rng.uniform(0.0, 1.0 + 2.0 * number), self._operator.add)
         cluster.clients.start()
         cluster.group_clients.start()
+        cluster.sinks.start()
         self._keeper()
         if swarm.faults_from_s:
             await self._ready()
@@ -172,6 +173,7 @@ class Simulation:
         cluster.network.heal([each.host for each in healthy])
         for machine in healthy:
             machine.heal()
+        cluster.sinks.drain(self._verdict.ready, self._verdict.has_stuck_partitions)
         if cluster.swarm.consuming.clients:
             cluster.group_clients.drain(self._verdict.misses_records, self._verdict.ready)
 

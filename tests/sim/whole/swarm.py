@@ -11,7 +11,17 @@ from pixy.storage import WriterPace
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.network import Weather
 
-__all__ = ["COMMIT_INTERVAL_S", "Consuming", "Focus", "Formation", "Habits", "Sizes", "Swarm", "draw_swarm"]
+__all__ = [
+    "COMMIT_INTERVAL_S",
+    "Consuming",
+    "Focus",
+    "Formation",
+    "Habits",
+    "Sizes",
+    "Swarm",
+    "Writing",
+    "draw_swarm",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,23 @@ class Consuming:
 
 
 @dataclass(frozen=True, slots=True)
+class Writing:
+    """Actions of sinks.
+
+    Attributes:
+        sinks: number of sinks.
+        think_s: mean time between two calls of a sink.
+        moves: probability that a sink changes its node before a call.
+        patience_s: times after which a call is repeated.
+    """
+
+    sinks: int = 0
+    think_s: float = 0.1
+    moves: float = 0.5
+    patience_s: Sequence[float] = (0.5, 3.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Swarm:
     """Choices of one seed.
 
@@ -128,6 +155,7 @@ class Swarm:
         duration_s: virtual time from there on before everything is healed.
         heals_all: everything is healed; else a minority stays as it is, for good.
         consuming: of consumer groups.
+        writing: of sinks.
     """
 
     formation: Formation
@@ -142,6 +170,7 @@ class Swarm:
     duration_s: float
     heals_all: bool
     consuming: Consuming = field(default_factory=Consuming)
+    writing: Writing = field(default_factory=Writing)
 
 
 COMMIT_INTERVAL_S = 0.5
@@ -182,6 +211,7 @@ def draw_swarm(rng: Random) -> Swarm:
         rng.choice((8.0, 8.0, 12.0)),
         rng.random() < 0.8,
         _draw_consuming(rng, habits.stable_topics),
+        _draw_writing(rng, formation),
     )
 
 
@@ -257,3 +287,9 @@ def _draw_consuming(rng: Random, topics: Sequence[str]) -> Consuming:
         drain_s=rng.choice((0.5, 3.0)),
         options=options,
     )
+
+
+def _draw_writing(rng: Random, formation: Formation) -> Writing:
+    sinks, think_s, moves = rng.choice((0, 0, 1, 2)), rng.choice((0.03, 0.2)), rng.choice((0.05, 0.5))
+    # Stages that a lone node has begun stay there.
+    return Writing(sinks if formation.listed > 1 else 0, think_s, moves)

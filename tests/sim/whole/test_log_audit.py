@@ -138,6 +138,12 @@ def next_offset(audit: LogAudit) -> None:
     audit.fetched(0, records(b"a"), result(2), 41)
 
 
+def published_and_lost(audit: LogAudit) -> None:
+    send(audit, b"x", b"y", begin=20)
+    audit.published((b"x", b"y"))
+    audit.replica("node 1", 0, records(b"a", b"b"))
+
+
 ANOMALIES: dict[Callable[[LogAudit], None], str] = {
     inconsistent: "inconsistent offset 1: b'x' (fetched from 1), and b'b' elsewhere",
     reused: "inconsistent offset 1: b'x' (answered), and b'b' elsewhere",
@@ -153,6 +159,7 @@ ANOMALIES: dict[Callable[[LogAudit], None], str] = {
     torn_batch: "node 1 has b'x', and not all of (b'x', b'y')",
     stale: "stale: the end is said to be 1, and was 2 before the call began",
     beyond_the_end: "beyond the end: 2 is refused",
+    published_and_lost: "lost write: node 1 lacks [b'x', b'y']",
     next_offset: "a fetch of 0 to 1 goes on at 2",
 }
 
@@ -161,6 +168,14 @@ ANOMALIES: dict[Callable[[LogAudit], None], str] = {
 def test_an_anomaly_is_found(anomaly: Callable[[LogAudit], None]) -> None:
     with pytest.raises(ClusterFailure, match=re.escape(ANOMALIES[anomaly])):
         anomaly(written(b"a", b"b"))
+
+
+def test_published_records_are_where_they_were_put_until_retention_takes_them() -> None:
+    audit = written(b"a")
+    send(audit, b"x", begin=20)
+    audit.published((b"x",))
+    audit.replica("node 1", 0, records(b"a", b"x"))
+    audit.replica("node 2", 2, records(begin=2))
 
 
 def test_an_offset_beyond_what_anybody_knew_may_be_refused() -> None:

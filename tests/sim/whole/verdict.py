@@ -53,6 +53,9 @@ class Verdict:
             for group in cluster.swarm.consuming.groups:
                 for topic in cluster.swarm.consuming.topics:
                     yield from self._undelivered(group, topic)
+        if not self.has_stuck_partitions():
+            for sink in cluster.sinks.unfinished():
+                yield f"{sink} has not published its epoch"
         for call in cluster.calls.open:
             yield f"no answer to {call}"
 
@@ -65,6 +68,10 @@ class Verdict:
     def ready(self) -> list[Machine]:
         """Machines that take calls."""
         return [each for each in self.healthy() if each.ready]
+
+    def has_stuck_partitions(self) -> bool:
+        """True if some partition is stuck."""
+        return any(map(self.is_stuck, self._cluster.raft_groups()))
 
     def misses_records(self, group: str, topic: str) -> bool:
         """True if there are records of a topic that no client of a consumer group got."""
