@@ -72,16 +72,15 @@ class TcpNetwork:
             self._certificates.maybe_reload()
             context = self._certificates.client()
         connected = await _connected(address)
-        return await _opened(
-            asyncio.get_running_loop().create_connection(
-                factory,
-                sock=connected,
-                ssl=context,
-                server_hostname="" if context else None,
-                ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
-                ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
-            )
+        opening = asyncio.get_running_loop().create_connection(
+            factory,
+            sock=connected,
+            ssl=context,
+            server_hostname="" if context else None,
+            ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
+            ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
         )
+        return await _opened(opening, connected)
 
 
 class _TcpListening:
@@ -127,15 +126,14 @@ class _TcpListening:
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await _opened(
-                asyncio.get_running_loop().connect_accepted_socket(
-                    self._factory,
-                    accepted,
-                    ssl=context,
-                    ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
-                    ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
-                )
+            opening = asyncio.get_running_loop().connect_accepted_socket(
+                self._factory,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
+                ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
             )
+            await _opened(opening, accepted)
         except OSError as error:
             accepted.close()
             log.warning(
@@ -167,18 +165,33 @@ async def _connected(address: Address) -> socket.socket:
     raise failure
 
 
-async def _opened(opening: Opening) -> asyncio.Transport:
-    """The transport of a connected socket.
+async def _opened(opening: Opening, sock: socket.socket) -> asyncio.Transport:
+    """The transport of a connected socket, which belongs to the transport from here on.
 
     Opening is not cancelled with the caller, but its transport is aborted. uvloop would close the
     transport without telling its protocol, which has got it already.
     """
-    task = asyncio.ensure_future(opening)
+    task = asyncio.ensure_future(_given_away(opening, sock))
     try:
         return (await asyncio.shield(task))[0]
     except asyncio.CancelledError:
         task.add_done_callback(_abort)
         raise
+
+
+async def _given_away(
+    opening: Opening, sock: socket.socket
+) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+    """The result of `opening`, with a socket object that does not close the descriptor.
+
+    uvloop closes the descriptor by itself, and may have done so before it takes the object. That
+    would later close the same number once more: by then that of any file or connection.
+    """
+    try:
+        return await opening
+    finally:
+        if not isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+            sock.detach()
 
 
 def _abort(task: "asyncio.Future[tuple[asyncio.Transport, asyncio.BaseProtocol]]") -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import uvloop
 from pixy.errors import StartError
 from pixy.peers import Address, TcpNetwork
 from tests.fakes.waiting import until
+from tests.peers.descriptors import Descriptors
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -98,6 +100,27 @@ def test_a_protocol_that_has_a_transport_hears_of_its_end(new_loop: Any, side: s
         assert notes[side].made.done()
         await asyncio.gather(*closing)
         await listening.close()
+
+    run(new_loop, scenario)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_the_descriptor_of_a_connection_is_closed_once(new_loop: Any, tmp_path: Path) -> None:
+    """It may be that of a file by then. A connection that is reset ends before it is made."""
+
+    class Aborting(Notes):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            transport.abort()  # type: ignore[attr-defined]  # uvloop's are of a type of their own
+            super().connection_made(transport)
+
+    async def scenario() -> None:
+        network, descriptors = TcpNetwork(), Descriptors(tmp_path)
+        listening = await network.listen(Aborting, Address("127.0.0.1", 0))
+        for _ in range(3):
+            await network.connect(Aborting, listening.address)
+            await descriptors.take()
+        await listening.close()
+        descriptors.check()
 
     run(new_loop, scenario)
 

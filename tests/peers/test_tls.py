@@ -15,6 +15,7 @@ from pixy.errors import StartError, Unavailable
 from pixy.peers import PeerCertificates, PeerOptions, TcpNetwork
 from tests.fakes.waiting import until
 from tests.peers.certificates import make_authority, make_node_certificate
+from tests.peers.descriptors import Descriptors
 from tests.peers.support import LOOPBACK, PeerNode, peer_nodes
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -80,6 +81,28 @@ def test_a_peer_without_a_certificate_of_the_authority_is_refused(
                 await one.channel.ask(two.address, 10.0)
 
     run(new_loop, scenario)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_the_descriptor_of_a_failed_handshake_is_closed_once(
+    new_loop: Any, folder: Path, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        network, descriptors = network_of(folder, "one"), Descriptors(tmp_path)
+        listening = await network.listen(asyncio.Protocol, LOOPBACK)
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", listening.address.port)
+            writer.write(b"no TLS at all")
+            await asyncio.wait({asyncio.ensure_future(descriptors.take())})
+            await reader.read()
+            writer.close()
+            await descriptors.take()
+        await listening.close()
+        descriptors.check()
+
+    with capture_logs() as logs:
+        run(new_loop, scenario)
+    assert len([each for each in logs if "has failed in its TLS handshake" in each["event"]]) == 3
 
 
 def test_a_peer_that_trusts_another_authority_refuses(folder: Path) -> None:
