@@ -84,7 +84,8 @@ class LocalMembers:
             for state in self._node.state_groups.groups_states()
             for some in _pieces(list(state.groups_of(self.process)), _GROUPS_PER_COMMAND)
         ]
-        if going:
+        # Members that are leaving yet have waited for a leader in vain.
+        if going and not self._departing:
             await asyncio.wait(going, timeout=_STOP_S)
 
     async def _leave_all(self, groups: Sequence[str]) -> None:

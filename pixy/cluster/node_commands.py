@@ -12,7 +12,7 @@ from pixy.cluster.proposals import NEVER, Repeated
 from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.topic_commands import alter_command, create_command, delete_command
-from pixy.errors import FailedPrecondition, UnknownTopic
+from pixy.errors import FailedPrecondition, Unavailable, UnknownTopic
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.proto.state_pb2 import (
     ForgetNode,
@@ -165,5 +165,17 @@ class NodeCommands:
     # --- consumer groups --------------------------------------------------------------------------
 
     async def change_group(self, consumer_group: str, payload: bytes) -> Any:
-        """Run a `GroupsCommand` in the state group of a consumer group; returns its result."""
+        """Run a `GroupsCommand` in the state group of a consumer group; returns its result.
+
+        Raises:
+            Unavailable: no other node can be reached, or no leader answers in time.
+            DeadlineExceeded: it may be carried out.
+        """
+        if self._is_cut_off():
+            raise Unavailable("no other node can be reached")
         return await self._proposals.run(self._state_groups.group_of(consumer_group), payload, _COMMAND_S)
+
+    def _is_cut_off(self) -> bool:
+        """True if this node is none alone, and reaches no other one."""
+        nodes = self._metadata.registered
+        return len(nodes) > 1 and sum(map(self._is_reachable, nodes)) <= 1

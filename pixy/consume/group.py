@@ -49,6 +49,8 @@ __all__ = ["ConsumerGroup"]
 
 _SET_S = 10.0
 """Patience with owners that set offsets."""
+_LAST_COMMIT_S = 3.0
+"""Longest wait for the commit at the stop: a change of leaders takes two."""
 _MOVING_S = 3.0
 """Longest wait for ownership that moves, before offsets are set."""
 _BACKOFF_MIN = 0.1
@@ -586,7 +588,10 @@ class ConsumerGroup:
             self._on_over(subscription)
         self._subscriptions.clear()
         self._commits.cancel()
-        await self._commits.commit_quietly()
+        committing = self._environment.tasks.spawn(self._commits.commit_quietly(), f"commit {self.name}")
+        _, late = await asyncio.wait([committing], timeout=_LAST_COMMIT_S)
+        if late:
+            _log.warning("acks could not be committed before the stop", group=self.name)
         if self._membership is not None:
             try:
                 await self._membership.leave()

@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import json
 import sys
+import time
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import grpc
 
 SECONDS = 60.0
-TRIES = 20
 PARTITIONS = 4
 EMPTY, A, BAR, FOO = 3, 0, 2, 1  # kafka-pixy's partitions of these keys, of 4
 
@@ -376,12 +376,15 @@ async def topics_are_described(client: Client) -> None:
     await client.produce(client.name, b"m")
     for with_partitions in (False, True):
         request = pb.GetTopicMetadataRq(topic=client.name, with_partitions=with_partitions)
-        for _ in range(TRIES):
+        give_up_at = time.monotonic() + SECONDS
+        while True:
             one = await client.call("GetTopicMetadata", request)
             listed = await client.call("ListTopics", pb.ListTopicRq(with_partitions=with_partitions))
-            if listed.topics[client.name] == one:
-                break  # else a leader has moved in between
-        assert listed.topics[client.name] == one
+            leaders_are_there = all(partition.leader > 0 for partition in one.partitions)
+            if listed.topics[client.name] == one and leaders_are_there:
+                break  # else partitions are getting other leaders
+            assert time.monotonic() < give_up_at, (one, listed.topics[client.name])
+            await asyncio.sleep(0.05)
         expected = list(range(PARTITIONS)) if with_partitions else []
         assert one.version == 1
         assert [partition.partition for partition in one.partitions] == expected
