@@ -34,6 +34,7 @@ _CHANNEL_OPTIONS = [
 _TLS_SIGNS = {
     "certificate_verify_failed": "the certificate of {address} is not signed by that of --tls-ca-path",
     "hostname verification": "the certificate of {address} is not for this name or address",
+    "is not in peer certificate": "the certificate of {address} is not for this name or address",
     "wrong_version_number": "{address} does not use TLS: leave --tls-ca-path out",
 }
 """Texts in place of gRPC's, by what these have in them."""

@@ -380,7 +380,7 @@ async def topics_are_described(client: Client) -> None:
         while True:
             one = await client.call("GetTopicMetadata", request)
             listed = await client.call("ListTopics", pb.ListTopicRq(with_partitions=with_partitions))
-            leaders_are_there = all(partition.leader > 0 for partition in one.partitions)
+            leaders_are_there = all(partition.leader in partition.isr for partition in one.partitions)
             if listed.topics[client.name] == one and leaders_are_there:
                 break  # else partitions are getting other leaders
             assert time.monotonic() < give_up_at, (one, listed.topics[client.name])
