@@ -18,6 +18,8 @@ from tests.sim.outcome import run_twice
 
 FEW_SEEDS = [range(begin, begin + 8) for begin in range(1, 41, 8)]
 SEEDS = range(41, 741)
+LONG_S = 3000.0
+"""More than the seeds take on a busy machine."""
 
 
 @pytest.mark.slow
@@ -44,6 +46,7 @@ def test_a_failure_names_its_seed_its_faults_and_the_last_events() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(LONG_S)
 def test_nothing_is_lost_repeated_or_changed_and_every_rare_state_occurs() -> None:
     counts: Counter[str] = Counter()
     for seed in SEEDS:
