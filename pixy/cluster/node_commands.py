@@ -168,14 +168,11 @@ class NodeCommands:
         """Run a `GroupsCommand` in the state group of a consumer group; returns its result.
 
         Raises:
-            Unavailable: no other node can be reached, or no leader answers in time.
+            Unavailable: no majority can be reached, or no leader answers in time.
             DeadlineExceeded: it may be carried out.
         """
-        if self._is_cut_off():
-            raise Unavailable("no other node can be reached")
-        return await self._proposals.run(self._state_groups.group_of(consumer_group), payload, _COMMAND_S)
-
-    def _is_cut_off(self) -> bool:
-        """True if this node is none alone, and reaches no other one."""
-        nodes = self._metadata.registered
-        return len(nodes) > 1 and sum(map(self._is_reachable, nodes)) <= 1
+        replica = self._state_groups.group_of(consumer_group)
+        voters = replica.group.storage.conf_state.voters
+        if voters and 2 * sum(map(self._is_reachable, voters)) <= len(voters):
+            raise Unavailable(f"no majority of the nodes of {replica.name} can be reached")
+        return await self._proposals.run(replica, payload, _COMMAND_S)

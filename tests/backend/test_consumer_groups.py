@@ -470,6 +470,25 @@ def test_a_join_without_an_answer_leaves_no_member(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path)
 
 
+def test_a_node_without_a_majority_refuses_commits_at_once(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await with_topic(cluster)
+        await commit(cluster[3], 5)
+        cluster.split(3)
+        await asyncio.sleep(5)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Unavailable, match=r"no majority of the nodes of groups-\d can be reached"):
+            await commit(cluster[3], 6)
+        assert asyncio.get_running_loop().time() - began < 0.1
+        await commit(cluster[1], 7)
+        cluster.network.heal()
+        await asyncio.sleep(5)
+        await commit(cluster[3], 8)
+        assert await committed(cluster[1]) == 8
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_leave_that_fails_is_repeated(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await with_topic(cluster)

@@ -21,6 +21,8 @@ from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 PARTITIONS = 6
 ACK_TIMEOUT_S = 300.0
 """The default: no test takes as long, so a record that waits for it is missed."""
+LAST_STOP_S = 8.0
+"""Longest stop of a node that reaches no other one, as the last one of a cluster that stops."""
 STALLED_S = 8.0
 """Longest time until the partitions of a node with a stalled disk are consumed elsewhere."""
 
@@ -343,6 +345,27 @@ def test_a_node_that_stops_hands_its_partitions_on_at_once(tmp_path: Path) -> No
         rest = await consume_all([clients[1], clients[2]], 59)
         assert asyncio.get_running_loop().time() - began < 1.0
         assert rest == Counter({*messages(60)} - {held.record.value or b""})
+
+    run(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 1.0, 5.0])
+def test_a_node_that_reaches_no_other_one_stops_soon(tmp_path: Path, pause_s: float) -> None:
+    """Its commit may be under way when it loses them."""
+
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await join(*clients.values())
+        await clients[1].produce(*messages(60))
+        own = await clients[3].owned()
+        offers = [await clients[3].consume() for _ in range(20)]
+        cluster.split(3)
+        for offer in [offer for offer in offers if offer.partition in own]:
+            await clients[3].ack(offer)
+        await asyncio.sleep(pause_s)
+        began = asyncio.get_running_loop().time()
+        await clients.pop(3).proxy.drain(1.0)
+        await cluster[3].stop()
+        assert asyncio.get_running_loop().time() - began < LAST_STOP_S
 
     run(scenario, tmp_path)
 
