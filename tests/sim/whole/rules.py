@@ -157,7 +157,7 @@ RULES: dict[str, Rule] = {
     "a follower does not know where the end is": Rule(
         [patch.object(LocalPartitions, "_confirm", broken.not_confirmed)],
         aimed(*_CUTS, habits=_READERS, weather=_SLOW),
-        seed=2,
+        seed=32,
     ),
     "a topic is unknown only if the leader says so": Rule(
         [patch.object(Node, "confirm_metadata", broken.not_confirmed)],

@@ -25,7 +25,7 @@ LONG_S = 3000.0
 def test_a_seed_loses_repeats_and_changes_nothing() -> None:
     counts = run_seed(ONE_SEED).counts
     for what in ("calls ok", "entries committed", "leaders", "marks", "records appended"):
-        assert counts[what] >= 20, what
+        assert counts[what] >= 10, what
 
 
 @pytest.mark.slow
