@@ -200,15 +200,20 @@ class ConsumerGroups:
         if owner is None:
             await self._confirm(self._node.state_groups.group_of(group))
             owner = self._owner(group, partition)
-        if owner is None and not self._membership(group).settled:
-            raise OwnerUndecided(f"the owners of {group} are being decided; try again")
-        return owner
-
-    def _owner(self, group: str, partition: TopicPartition) -> Owner | None:
-        topic = self._node.metadata.topics.get(partition.topic)
         membership = self._membership(group)
-        owner = None if topic is None else membership.owner(topic.topic_id, partition.partition)
-        return None if owner is None else Owner(membership.members[owner].client_id, owner.node_id)
+        if owner is None:
+            if not membership.settled:
+                raise OwnerUndecided(f"the owners of {group} are being decided; try again")
+            return None
+        if owner.process == self._members.process and all(
+            member.member_id != owner for member in self._members.of(group)
+        ):
+            raise OwnerUndecided(f"this node has left {group}, and does not know the owner; try another node")
+        return Owner(membership.members[owner].client_id, owner.node_id)
+
+    def _owner(self, group: str, partition: TopicPartition) -> MemberId | None:
+        topic = self._node.metadata.topics.get(partition.topic)
+        return None if topic is None else self._membership(group).owner(topic.topic_id, partition.partition)
 
     def other_owners(self, group: str, topic: str) -> Sequence[int]:
         """As `Backend.other_owners`."""

@@ -261,8 +261,8 @@ class EmbeddedBackend:
         count = len((await self._finder.topic(topic)).raft_groups)
         here: list[PartitionReplica] = []
         elsewhere: list[RemotePartition] = []
-        wanted = range(count) if partitions is None else sorted({*range(count)} & {*partitions})
-        for number in wanted:
+        wanted = range(count) if partitions is None else sorted({*partitions})
+        for at, number in enumerate(each for each in wanted if 0 <= each < count):
             partition = TopicPartition(topic, number)
             place = self._finder.find_nowait(partition)
             if place is None:
@@ -271,7 +271,7 @@ class EmbeddedBackend:
                 here.append(place)
             else:
                 elsewhere.append(place)
-            if not (number + 1) % _PARTITIONS_PER_ITERATION:
+            if not (at + 1) % _PARTITIONS_PER_ITERATION:
                 await asyncio.sleep(0)
         if not elsewhere:
             return await self._local.offset_ranges(here)

@@ -6,7 +6,7 @@ lease counts from the moment at which the read begins; it ends before the coordi
 partitions of a silent node to others (`cluster/group_sessions`).
 
 A node that is heard, but does not apply entries, because its disk is slow or full, would keep its
-partitions without a lease. So its members leave, and join again once a read succeeds.
+partitions without a lease. So its members give them up, and join again once a read succeeds.
 
 A node that never has peers needs none: nobody else can own a partition.
 """
@@ -25,7 +25,7 @@ __all__ = ["GroupLeases"]
 _RENEW_S = 0.8
 """Interval of confirmations."""
 _BEHIND_S = 3.0
-"""Members leave after that much time without a lease in which this node was behind."""
+"""Members give up after that much time with failing confirmations because this node is behind."""
 
 
 class GroupLeases:
@@ -34,14 +34,15 @@ class GroupLeases:
     Args:
         node: this node.
         tasks: runs the confirmations.
-        on_behind: called when the members of a state group have to leave.
+        on_behind: called when the members of a state group have to give up, and again while this
+            node is behind.
     """
 
     def __init__(self, node: Node, tasks: Tasks, on_behind: Callable[[StateReplica], None]) -> None:
         self._node = node
         self._tasks = tasks
         self._on_behind = on_behind
-        # Times of the first failed confirmations because this node was behind.
+        # State groups that this node is behind of, with the first failed confirmation of each.
         self._behind_since: dict[StateReplica, float] = {}
         # By state group, with the number of its members here.
         self._leases: dict[StateReplica, Lease] = {}
@@ -107,7 +108,7 @@ class GroupLeases:
             lease.until = max(lease.until, began + LEASE_S)
 
     def _fall_behind(self, replica: StateReplica) -> None:
-        """Have the members of a state group leave if this lasts too long."""
+        """Have the members of a state group give up if this lasts too long."""
         now = self._node.monotonic()
         if replica in self._members and now - self._behind_since.setdefault(replica, now) >= _BEHIND_S:
             del self._behind_since[replica]

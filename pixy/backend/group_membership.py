@@ -219,10 +219,9 @@ class GroupMembership:
             self.look()
 
     def give_up(self) -> None:
-        """Leave, because this node is behind, and join anew once it is not."""
-        if self._joined and not self._left and self.member_id is not None:
+        """Own nothing more, because this node is behind, and join anew once it is not."""
+        if self._joined and not self._left:
             log.warning("behind the group, leaving it for now", group=self.group, client=self.client_id)
-            self._environment.depart(self.group, self.member_id)
             self._start_over()
 
     def _put_out(self) -> None:

@@ -9,7 +9,7 @@ leaves as soon as this node sees it.
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
-from itertools import count, islice
+from itertools import islice
 
 import structlog
 
@@ -45,7 +45,8 @@ class LocalMembers:
     def __init__(self, node: Node, tasks: Tasks, drain_s: float) -> None:
         self._node = node
         self._tasks = tasks
-        self._numbers = count(1)
+        # Number of the newest member.
+        self._newest = 0
         self._leases = GroupLeases(node, tasks, self._fell_behind)
         self._environment = MemberEnvironment(
             node, tasks, self._leases, drain_s, self._new_id, self._depart, self._left
@@ -84,8 +85,7 @@ class LocalMembers:
             for state in self._node.state_groups.groups_states()
             for some in _pieces(list(state.groups_of(self.process)), _GROUPS_PER_COMMAND)
         ]
-        # Members that are leaving yet have waited for a leader in vain.
-        if going and not self._departing:
+        if going:
             await asyncio.wait(going, timeout=_STOP_S)
 
     async def _leave_all(self, groups: Sequence[str]) -> None:
@@ -123,11 +123,18 @@ class LocalMembers:
             self._look_at(name for name in state.subscribers(topic) if name in self._members)
 
     def _fell_behind(self, replica: StateReplica) -> None:
-        """This node does not apply the entries of a state group."""
+        """This node does not apply the entries of a state group; called again while it does not."""
         for name, members in list(self._members.items()):
             if self._node.state_groups.group_of(name) is replica:
                 for member in list(members):
                     member.give_up()
+        self._tasks.spawn(self._give_up(replica, self._newest), f"give up members of {replica.name}")
+
+    async def _give_up(self, replica: StateReplica, newest: int) -> None:
+        try:
+            await self._node.give_up_members(replica, newest)
+        except PixyError as error:
+            log.warning("cannot give up members yet", group=replica.name, reason=str(error))
 
     def _is_concerned(self, name: str) -> bool:
         state = self._node.state_groups.offsets_of(name)
@@ -157,7 +164,8 @@ class LocalMembers:
         return Process(self._node.node_id, self._node.incarnation)
 
     def _new_id(self) -> MemberId:
-        return MemberId(*self.process, next(self._numbers))
+        self._newest += 1
+        return MemberId(*self.process, self._newest)
 
     def _left(self, member: GroupMembership) -> None:
         found = self._members[member.group]

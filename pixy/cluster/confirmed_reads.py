@@ -78,7 +78,9 @@ class ConfirmedReads:
         count = len(names) - 1
         what = names[0] + (f" and {count} other{'s' * (count > 1)}" if count else "")
         if all(map(self.is_behind, groups)):
-            return f"this node is behind the leader of {what}: its disk is slow, or it catches up"
+            return (
+                f"this node has not applied yet what {what} has: its disk is slow or full, or it catches up"
+            )
         return f"no leader of {what} has answered within {timeout:g} s"
 
     def is_alone(self, group: RaftGroup) -> bool:

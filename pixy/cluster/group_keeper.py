@@ -122,6 +122,23 @@ class GroupKeeper:
                 names = list(islice(machine.groups_of(process), _EXPELLED_PER_COMMAND))
                 self._expel(replica, process, names, term, reason)
 
+    def given_up(self, raft_group: int, process: Process, newest_member: int) -> None:
+        """A process has given up its members in a state group, up to a number; it asks again until
+        it knows that they are put out.
+        """
+        for replica in self._groups.groups:
+            if replica.group.raft_group == raft_group and replica.group.decides:
+                names = list(_machine(replica).groups_of(process))
+                for at in range(0, len(names), _EXPELLED_PER_COMMAND):
+                    command = ExpelProcess(
+                        node_id=process.node_id,
+                        incarnation=process.incarnation,
+                        groups=names[at : at + _EXPELLED_PER_COMMAND],
+                        newest_member=newest_member,
+                    )
+                    payload = GroupsCommand(expel_process=command).SerializeToString()
+                    self._propose(replica, payload, lambda _: None)
+
     def _is_silent(self, raft_group: int, process: Process) -> bool:
         other = process.node_id != self._own.node_id
         return other and self._sessions.has_expired(raft_group, process.node_id)

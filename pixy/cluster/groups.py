@@ -23,6 +23,7 @@ another replica could observe.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from math import inf
 from typing import NamedTuple
 
 from pixy.cluster.group_members import (
@@ -331,7 +332,11 @@ class GroupsState:
             )
         for name in command.groups:
             membership = self.membership(name)
-            gone = [member_id for member_id in membership.members if member_id.process == process]
+            gone = [
+                member_id
+                for member_id in membership.members
+                if member_id.process == process and member_id.number <= (command.newest_member or inf)
+            ]
             self._change(name, membership.without(gone))
         return GroupsChanged(list(command.groups))
 

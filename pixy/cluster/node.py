@@ -54,8 +54,9 @@ from pixy.cluster.status import ClusterStatus
 from pixy.errors import DataDirectoryError, PixyError, Unavailable
 from pixy.faults import report_to_loop
 from pixy.futures import reject, resolve
-from pixy.proto.node_calls_pb2 import JoinRequest
+from pixy.proto.node_calls_pb2 import GiveUpRequest, JoinRequest
 from pixy.proto.state_pb2 import InitCluster, MetadataCommand, NodeIdentity
+from pixy.raft import NONE
 from pixy.records import TopicPartition
 from pixy.storage import Disk, EntryType, Worker
 
@@ -63,6 +64,8 @@ __all__ = ["Node"]
 
 _STALL_S = 2.0
 """Longest write of a disk that does not stall; leaders give up their leadership before that."""
+
+_GIVE_UP_S = 2.0
 
 T = TypeVar("T")
 
@@ -401,6 +404,7 @@ class Node:
                 PeerMethod.STATUS: reports.answer,
                 PeerMethod.PUT_PIECES: self._put_pieces,
                 PeerMethod.GET_PIECE: self._get_piece,
+                PeerMethod.GIVE_UP: self._given_up,
                 **self.methods,
             },
             nodes_seen=self._reactions.nodes_seen,
@@ -430,6 +434,13 @@ class Node:
     async def _get_piece(self, caller: int, payload: bytes) -> bytes:
         self._check_started()
         return await self.staging.calls.get(caller, payload)
+
+    async def _given_up(self, caller: int, payload: bytes) -> bytes:
+        self._check_started()
+        request = GiveUpRequest.FromString(payload)
+        process = Process(caller, request.incarnation)
+        self._group_keeper.given_up(request.raft_group, process, request.newest_member)
+        return b""
 
     def _find_group(self, raft_group: int) -> RaftGroup | None:
         return None if self._starting else self.partitions.find_group(raft_group)
@@ -502,7 +513,7 @@ class Node:
         """Wait until metadata has everything here that was committed before.
 
         Raises:
-            Unavailable: it has no leader that answers in time.
+            Unavailable: it has no leader that answers in time, or this node is behind.
         """
         await self.reads.wait([self.state_groups.metadata_replica.group], timeout)
 
@@ -510,7 +521,7 @@ class Node:
         """Wait until partitions or state groups have everything here that was committed before.
 
         Raises:
-            Unavailable: one has no leader that answers in time.
+            Unavailable: one has no leader that answers in time, or this node is behind.
         """
         groups = [
             replica.group or self.partitions.group_of(replica)
@@ -523,6 +534,22 @@ class Node:
     def is_behind(self, replica: StateReplica) -> bool:
         """True if `confirm` waits for entries of a state group that this node does not apply."""
         return self.reads.is_behind(replica.group)
+
+    async def give_up_members(self, replica: StateReplica, newest_member: int) -> None:
+        """Have the leader of a state group put out the members of this process, up to a number.
+
+        A proposal would wait for those before it, whose results this node does not learn.
+
+        Raises:
+            PixyError: the leader does not answer, or there is none.
+        """
+        leader = replica.group.leader
+        if self.calls is None or leader in (NONE, self.node_id):
+            raise Unavailable(f"{replica.name} has no leader elsewhere")
+        request = GiveUpRequest(
+            raft_group=replica.group.raft_group, incarnation=self.incarnation, newest_member=newest_member
+        )
+        await self.calls.ask(leader, PeerMethod.GIVE_UP, request.SerializeToString(), _GIVE_UP_S)
 
     @property
     def disk_stalls(self) -> bool:

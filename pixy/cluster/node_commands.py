@@ -173,6 +173,9 @@ class NodeCommands:
         """
         replica = self._state_groups.group_of(consumer_group)
         voters = replica.group.storage.conf_state.voters
-        if voters and 2 * sum(map(self._is_reachable, voters)) <= len(voters):
-            raise Unavailable(f"no majority of the nodes of {replica.name} can be reached")
+        reached = sum(map(self._is_reachable, voters))
+        if voters and 2 * reached <= len(voters):
+            raise Unavailable(
+                f"this node reaches {reached} of the {len(voters)} nodes of {replica.name} only"
+            )
         return await self._proposals.run(replica, payload, _COMMAND_S)

@@ -103,6 +103,7 @@ class PeerMethod(IntEnum):
     RELAY = 10
     PUT_PIECES = 11
     GET_PIECE = 12
+    GIVE_UP = 13
 
 
 class Beat(NamedTuple):

@@ -314,11 +314,14 @@ class Consumers:
             ShuttingDown: the drain is over.
         """
         self._check_not_stopped()
-        ranges = await self._environment.backend.offset_ranges(topic, offsets.keys())
+        backend = self._environment.backend
+        ranges = await backend.offset_ranges(topic, [number for number in offsets if number >= 0])
+        known = backend.topic(topic)
+        count = len(ranges) if known is None else len(known.partitions)
         commits: dict[TopicPartition, OffsetCommit] = {}
         for partition, commit in offsets.items():
             key = TopicPartition(topic, partition)
-            commits[key] = _resolve(key, commit, ranges)
+            commits[key] = _resolve(key, commit, ranges, count)
         if not commits:
             return
         self._check_not_stopped()
@@ -410,11 +413,13 @@ def _too_many(option: str, what: str) -> TooManyRequests:
     return TooManyRequests(f"Too many requests. Consider increasing `consumer.{option}`: {what} already")
 
 
-def _resolve(key: TopicPartition, commit: OffsetCommit, ranges: Mapping[int, OffsetRange]) -> OffsetCommit:
+def _resolve(
+    key: TopicPartition, commit: OffsetCommit, ranges: Mapping[int, OffsetRange], count: int
+) -> OffsetCommit:
     """The commit of a partition, with special offsets resolved; raises if it is invalid."""
     served = ranges.get(key.partition)
     if served is None:
-        raise UnknownPartition(f"{key.topic} has no partition {key.partition}, only 0 to {len(ranges) - 1}")
+        raise UnknownPartition(f"{key.topic} has no partition {key.partition}, only 0 to {count - 1}")
     offset = {OLDEST: served.begin, NEWEST: served.end}.get(commit.offset, commit.offset)
     if offset < 0:
         raise InvalidOffset(

@@ -40,7 +40,7 @@ from pixy.consume.resets import Resets
 from pixy.consume.resumption import Remark, resume
 from pixy.consume.revocations import Revocations
 from pixy.consume.subscription import Subscription
-from pixy.errors import OffsetsSet, OwnedElsewhere, OwnerUndecided, PixyError, Unavailable
+from pixy.errors import CorruptData, OffsetsSet, OwnedElsewhere, OwnerUndecided, PixyError, Unavailable
 from pixy.futures import reject, resolve
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, SetOffsets
 from pixy.retries import Backoff
@@ -55,6 +55,8 @@ _MOVING_S = 3.0
 """Longest wait for ownership that moves, before offsets are set."""
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
+_PIECES = 16
+"""Parts of a topic that are asked on their own when the whole does not answer."""
 _STARTED_PER_ITERATION = 100
 """Partitions made live in one iteration of the event loop: a topic may have 10 000."""
 
@@ -327,6 +329,8 @@ class ConsumerGroup:
         begun = self._changes
         # Before the lock: this may take until a partition has a leader, and commits go on.
         ranges, fault = await self._ranges(topic, partitions)
+        if fault is not None and not ranges:
+            raise fault
         if self._changes != begun:
             return
         async with self._commits.lock:
@@ -347,25 +351,19 @@ class ConsumerGroup:
             raise fault or Unavailable(f"{topic}/{absent[0]} is assigned but not there yet")
 
     async def _ranges(
-        self, topic: str, partitions: Collection[int]
+        self, topic: str, partitions: Sequence[int]
     ) -> tuple[Mapping[int, OffsetRange], PixyError | None]:
         """Offsets of the partitions that answer, and the error of one that does not."""
-        ask = self._environment.backend.offset_ranges
         try:
-            return await ask(topic, partitions), None
-        except Unavailable as error:
+            return await self._environment.backend.offset_ranges(topic, partitions), None
+        except (Unavailable, CorruptData) as error:
             fault = error
-        if len(partitions) == 1:
-            raise fault
         found: dict[int, OffsetRange] = {}
-        for answer in await asyncio.gather(
-            *(ask(topic, [partition]) for partition in partitions), return_exceptions=True
-        ):
-            if isinstance(answer, BaseException):
-                if not isinstance(answer, Unavailable):
-                    raise answer
-            else:
-                found |= answer
+        if len(partitions) > 1:
+            size = -(-len(partitions) // _PIECES)
+            pieces = [partitions[at : at + size] for at in range(0, len(partitions), size)]
+            for some, _ in await asyncio.gather(*(self._ranges(topic, piece) for piece in pieces)):
+                found.update(some)
         return found, fault
 
     async def _start_part(
@@ -542,7 +540,7 @@ class ConsumerGroup:
         """Only members may commit: each owner sets what is its own.
 
         Raises:
-            OwnedElsewhere: an owner cannot be asked; nothing is set.
+            OwnedElsewhere: an owner cannot be asked; nothing is set by this call.
             OwnerUndecided: an owner has just lost a partition; others may have set theirs.
         """
         backend = self._environment.backend
@@ -588,10 +586,7 @@ class ConsumerGroup:
             self._on_over(subscription)
         self._subscriptions.clear()
         self._commits.cancel()
-        committing = self._environment.tasks.spawn(self._commits.commit_quietly(), f"commit {self.name}")
-        _, late = await asyncio.wait([committing], timeout=_LAST_COMMIT_S)
-        if late:
-            _log.warning("acks could not be committed before the stop", group=self.name)
+        await self._commit_last()
         if self._membership is not None:
             try:
                 await self._membership.leave()
@@ -599,3 +594,13 @@ class ConsumerGroup:
                 _log.warning("cannot leave the consumer group", group=self.name, error=str(error))
             self._membership = None
         self._on_empty(self)
+
+    async def _commit_last(self) -> None:
+        """Commit everything, within a bound: there may be no leader any more."""
+        try:
+            async with asyncio.timeout(_LAST_COMMIT_S):
+                await self._commits.commit()
+        except (PixyError, TimeoutError) as error:
+            _log.warning(
+                "acks could not be committed before the stop", group=self.name, reason=str(error) or "late"
+            )

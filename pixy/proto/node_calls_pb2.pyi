@@ -605,3 +605,33 @@ class GetPieceResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetPieceResponse: _TypeAlias = GetPieceResponse  # noqa: Y015
+
+@_typing.final
+class GiveUpRequest(_message.Message):
+    """The caller does not apply the entries of a state group, and has given up its members there. For the
+    leader, which puts them out; the answer is empty.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    NEWEST_MEMBER_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    incarnation: _builtins.int
+    newest_member: _builtins.int
+    """Number of the newest member that was given up."""
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        newest_member: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "newest_member", b"newest_member", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GiveUpRequest: _TypeAlias = GiveUpRequest  # noqa: Y015

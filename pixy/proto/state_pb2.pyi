@@ -1982,12 +1982,15 @@ class ExpelProcess(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
+    NEWEST_MEMBER_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     incarnation: _builtins.int
     term: _builtins.int
     """Refused in another term: the process is silent, and the next leader may hear of it. 0: it has
     ended, or does not count any more, for whoever leads.
     """
+    newest_member: _builtins.int
+    """Only the members with numbers up to this one: the process has given them up. 0: all."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -1997,10 +2000,11 @@ class ExpelProcess(_message.Message):
         incarnation: _builtins.int = ...,
         groups: _abc.Iterable[_builtins.str] | None = ...,
         term: _builtins.int = ...,
+        newest_member: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "incarnation", b"incarnation", "node_id", b"node_id", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "incarnation", b"incarnation", "newest_member", b"newest_member", "node_id", b"node_id", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

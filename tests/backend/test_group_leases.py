@@ -16,6 +16,9 @@ from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster
 from tests.fakes.waiting import settle, until
 
+STALLED_S = 8.0
+"""Time until the members of a node with a stalled disk are put out."""
+
 
 def members_of(node: ClusterNode) -> set[MemberId]:
     """The members of a node, as it has applied them."""
@@ -94,6 +97,41 @@ def test_members_of_a_node_that_is_behind_leave_and_join_anew(tmp_path: Path) ->
         await until(lambda: one.owned and two.owned)
         assert members_of(cluster[1]).isdisjoint(first)
         assert one.may_consume()
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_members_of_many_groups_are_given_up_together(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        state_group = cluster[1].node.state_groups.group_of(GROUP)
+        names = [f"group-{number}" for number in range(300)]
+        same = [name for name in names if cluster[1].node.state_groups.group_of(name) is state_group]
+        assert len(same) > 20
+        for name in same:
+            await GroupNode(cluster[1], group=name).join()
+        cluster[1].stalling.stall()
+        await asyncio.sleep(STALLED_S)
+        assert not any(membership_at(cluster[2], name).members for name in same)
+        cluster[1].stalling.resume()
+        await until(lambda: all(membership_at(cluster[2], name).members for name in same))
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_member_that_joins_as_the_disk_stalls_is_given_up_too(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 2)
+        two = await GroupNode(cluster[2]).join()
+        await until(lambda: two.owned == [0, 1])
+        cluster[1].stalling.stall()
+        joining = asyncio.create_task(GroupNode(cluster[1]).join())
+        await until(lambda: len(membership_at(cluster[2]).members) == 2)
+        await asyncio.sleep(2 * STALLED_S)
+        assert len(membership_at(cluster[2]).members) == 1
+        assert two.owned == [0, 1]
+        cluster[1].stalling.resume()
+        await asyncio.gather(joining, return_exceptions=True)
 
     run_cluster(scenario, tmp_path)
 

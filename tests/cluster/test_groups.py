@@ -283,8 +283,8 @@ def leave(member_id: MemberId, group: str = "g") -> bytes:
     return GroupsCommand(leave_group=command).SerializeToString()
 
 
-def expel(process: Process, *groups: str, term: int = 0) -> bytes:
-    command = ExpelProcess(**process._asdict(), groups=groups or ("g",), term=term)
+def expel(process: Process, *groups: str, term: int = 0, newest: int = 0) -> bytes:
+    command = ExpelProcess(**process._asdict(), groups=groups or ("g",), term=term, newest_member=newest)
     return GroupsCommand(expel_process=command).SerializeToString()
 
 
@@ -392,6 +392,17 @@ def test_all_members_of_a_process_are_expelled_and_no_others() -> None:
     state.apply(expel(Process(1, 5), "g", "x"))
     assert list(state.membership("g").members) == [TWO, MemberId(1, 6, 1)]
     assert list(state.groups_of(Process(1, 5))) == ["h"]
+
+
+def test_only_the_members_that_a_process_has_given_up_are_expelled() -> None:
+    state = GroupsState()
+    old, new = MemberId(1, 5, 3), MemberId(1, 5, 4)
+    state.apply(join(old))
+    state.apply(join(new))
+    state.apply(expel(old.process, newest=3))
+    assert list(state.membership("g").members) == [new]
+    state.apply(expel(old.process, newest=4))
+    assert not state.membership("g").members
 
 
 def test_an_expulsion_of_an_earlier_term_is_refused() -> None:

@@ -297,7 +297,7 @@ class GroupAudit:
     def _expelled(self, command: ExpelProcess, term: int) -> Process:
         """A process is put out of groups."""
         process = Process(command.node_id, command.incarnation)
-        if command.term in (0, term):
+        if command.term in (0, term) and not command.newest_member:
             for name in command.groups:
                 membership = self._memberships.get(name, NO_MEMBERS)
                 if any(member_id.process == process for member_id in membership.members):
