@@ -59,6 +59,15 @@ _CONSUMERS: dict[str, Any] = {
         initial_offset="oldest",
     ),
 }
+_PASSERS_BY = _CONSUMERS | {
+    "clients": 6,
+    "moves": 0.3,
+    "auto_acks": 0.0,
+    "options": replace(
+        _CONSUMERS["options"], ack_timeout=3.0, long_polling_timeout=0.3, subscription_timeout=0.5
+    ),
+}
+"""Nodes join and leave consumer groups all the time."""
 _PRODUCERS = _BUSY | {"kinds": {"append": 50, "create": 5}, "stable_topics": ("a",), "passing_topics": ()}
 _FEW: dict[str, Any] = {"faults_count": 3, "duration_s": 12.0}
 _CUTS = (FaultKind.ISOLATE_LEADER, FaultKind.SPLIT, FaultKind.PAUSE, FaultKind.ONE_WAY)
@@ -173,8 +182,8 @@ RULES: dict[str, Rule] = {
     ),
     "nothing of a partition is with clients when it goes": Rule(
         [patch.object(ConsumerGroup, "_revoke", broken.gives_on_at_once)],
-        aimed(FaultKind.CRASH, FaultKind.STOP, consuming=_CONSUMERS),
-        seed=18,
+        aimed(FaultKind.STOP, consuming=_PASSERS_BY),
+        seed=9,
     ),
     "who leads a state group is its coordinator": Rule(
         [patch.object(GroupKeeper, "tick", broken.coordinates_everywhere)],
