@@ -64,7 +64,7 @@ _KIND_AT = 8
 
 ALONE = {
     "cluster/recovery.py:_sync_ancestors sync_directory": 2,
-    "cluster/recovery.py:read_directory make_directory": 6,
+    "cluster/recovery.py:read_directory make_directory": 25,
     "storage/checkpoint.py:CheckpointStore._write_part sync": 1,
     "storage/checkpoint.py:CheckpointStore.write make_directory": 10,
     "storage/identity.py:_write sync": 3,

@@ -157,6 +157,7 @@ RULES: dict[str, Rule] = {
     "a snapshot is durable before it is acknowledged": Rule(
         [patch.object(CheckpointStore, "adopt", broken.adopt_without_sync)],
         aimed(FaultKind.LAGGARD, FaultKind.CRASH_ALL, journal={"retain_bytes": 0, "file_bytes": 3000}),
+        seed=18,
     ),
     "a leader that has lost its term answers no batch": Rule(
         [patch.object(ProposeAnswers, "_propose", broken.answer_of_a_lost_term)],
