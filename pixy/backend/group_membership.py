@@ -12,7 +12,7 @@ The node applies every change of the group, and the member looks at what has bec
     it is not a member any more, or its node    it owns nothing, and joins anew
     was removed from the cluster
 
-A member whose node does not apply entries leaves by itself, and joins anew when its node does.
+A member whose node does not apply entries is given up, and joins anew when its node does.
 
 The epochs that it was told are what its commits are based on: a commit that begins before the
 member hears of offsets set elsewhere is refused.

@@ -315,7 +315,7 @@ class Consumers:
         """
         self._check_not_stopped()
         backend = self._environment.backend
-        ranges = await backend.offset_ranges(topic, [number for number in offsets if number >= 0])
+        ranges = await backend.offset_ranges(topic, offsets.keys())
         known = backend.topic(topic)
         count = len(ranges) if known is None else len(known.partitions)
         commits: dict[TopicPartition, OffsetCommit] = {}
