@@ -94,15 +94,16 @@ async def test_a_node_that_has_not_applied_what_the_leader_confirmed_is_behind(
     network.lost = lambda message: message.to == 2 and message.type is not MessageType.READ_INDEX_RESP
     leader.propose(b"command")
     await network.run()
-    waiting = wait(follower, reads, 0.01)
+    waiting = wait(follower, reads)
     await network.run()
     assert reads.is_behind(follower.group)
     with pytest.raises(
         Unavailable, match="this node has not applied yet what group 1000 has: its disk is slow"
     ):
-        await waiting
+        await wait(follower, reads, 0.01)
     network.lost = lambda _: False
     await network.tick(20)
+    await waiting
     assert not reads.is_behind(follower.group)
 
 
