@@ -48,7 +48,7 @@ OPERATIONS = 100
 """More operations than a node has from the first piece to what follows the publication."""
 MOST_OPERATIONS = 60
 """Operations that every node has in every run."""
-STRIDE = 6
+STRIDE = 11
 
 SWARM = Swarm(
     Formation(3, 0.0, 0, anew=False),
