@@ -14,6 +14,7 @@ from pixy.tasks import Tasks
 from tests.backend.group_members import GROUP, GroupNode, membership_at
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster
+from tests.fakes.disk import full
 from tests.fakes.waiting import settle, until
 
 STALLED_S = 8.0
@@ -96,6 +97,24 @@ def test_members_of_a_node_that_is_behind_leave_and_join_anew(tmp_path: Path) ->
         cluster[1].stalling.resume()
         await until(lambda: one.owned and two.owned)
         assert members_of(cluster[1]).isdisjoint(first)
+        assert one.may_consume()
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_members_of_a_node_with_a_full_disk_leave_and_join_anew(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[2].backend.create_topic("topic", 2)
+        one, two = await GroupNode(cluster[1]).join(), await GroupNode(cluster[2]).join()
+        await until(lambda: one.owned and two.owned)
+        full(cluster[1].disk, "allocate", ".journal")
+        while cluster[1].node.blocked is None:
+            await cluster[2].append(bytes(200_000))
+        await until(lambda: two.owned == [0, 1])
+        assert one.owned == []
+        await cluster[2].append(b"the others go on")
+        cluster[1].disk.heal()
+        await until(lambda: one.owned and two.owned)
         assert one.may_consume()
 
     run_cluster(scenario, tmp_path)
