@@ -35,10 +35,17 @@ SUITES = {"test": "not long", "rest": "long", "all": ""}
 SHARED = ("--numprocesses", "auto", "--dist", "worksteal")
 """Tests that start no processes share the cores."""
 
+WITH_PROCESSES = ("backend", "cli", "conformance", "integration", "judges", "kafka", "records")
+"""Directories with tests that start processes, beside that of Spark: a collection of all tests
+takes ten seconds of a core.
+"""
+
+_PROCESSES = [f"tests/{each}" for each in WITH_PROCESSES]
+
 LANES: dict[str, tuple[str, Sequence[str]]] = {
-    "kafka": ("process and kafka", ()),
-    "spark": ("process and spark", ()),
-    "daemons": ("process and not kafka and not spark", ()),
+    "kafka": ("process and kafka", _PROCESSES),
+    "spark": ("process and spark", ["tests/spark"]),
+    "daemons": ("process and not kafka and not spark", _PROCESSES),
     "units": ("not process", SHARED),
 }
 """Lanes by name: marks of their tests, further arguments."""

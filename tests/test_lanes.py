@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.waiting import PATIENCE_S, until_blocking
-from tests.lanes import LANES, ROOT, SUITES, Lane, closing_line, lanes_of, run_beside
+from tests.lanes import LANES, ROOT, SUITES, WITH_PROCESSES, Lane, closing_line, lanes_of, run_beside
 
 MARKS = ("process", "kafka", "spark", "long")
 
@@ -31,6 +31,15 @@ def test_every_test_is_in_one_lane_and_in_one_of_the_two_suites() -> None:
         assert len(lanes) == 1, (marks, lanes)
         assert [chooses(SUITES[suite], marks) for suite in ("test", "rest")].count(True) == 1
         assert chooses(SUITES["all"], marks)
+
+
+def test_lanes_of_processes_have_the_directories_of_their_tests() -> None:
+    marked = {
+        path.relative_to(ROOT / "tests").parts[0]
+        for path in (ROOT / "tests").rglob("*.py")
+        if "mark.process" in path.read_text() and path.name != Path(__file__).name
+    }
+    assert marked == {*WITH_PROCESSES, "spark"}
 
 
 def test_the_checks_are_one_lane_and_run_once() -> None:
