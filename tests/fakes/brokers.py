@@ -19,9 +19,18 @@ from aiokafka.errors import KafkaConnectionError
 
 from pixy.backend.kafka import KafkaOptions
 
-__all__ = ["DESCRIBE_GROUPS", "FETCH", "INIT_PRODUCER_ID", "METADATA", "OFFSET_FETCH", "PRODUCE", "Brokers"]
+__all__ = [
+    "DESCRIBE_GROUPS",
+    "FETCH",
+    "INIT_PRODUCER_ID",
+    "LIST_OFFSETS",
+    "METADATA",
+    "OFFSET_FETCH",
+    "PRODUCE",
+    "Brokers",
+]
 
-PRODUCE, FETCH, METADATA = 0, 1, 3
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, INIT_PRODUCER_ID = 9, 10, 15, 22
 
 Handler = Callable[[Any], Any]

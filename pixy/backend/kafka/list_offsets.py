@@ -1,4 +1,10 @@
-"""Offsets of partitions by position and by timestamp (ListOffsets), read committed."""
+"""Offsets of partitions by position and by timestamp (ListOffsets), read committed.
+
+A leader that has just been elected may not know yet how far the log is committed. It then refuses
+to tell the end (KIP-207), but reads it before it looks whether it has to refuse. If it learns the
+truth between the two, it answers with what it had read, perhaps the beginning of the log; a
+consumer that believed this would get everything again. So the end is asked for twice.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -37,11 +43,12 @@ async def list_ranges(
     try:
         begins = await _list(client, partitions, _BEGIN)
         ends = await _list(client, partitions, _END)
+        latest = await _list(client, partitions, _END)
     except UnknownPartition:
         raise UnknownTopic(f"topic {topic} was deleted") from None
     return {
-        partition.partition: OffsetRange(begins[partition], max(begins[partition], ends[partition]))
-        for partition in partitions
+        each.partition: OffsetRange(begins[each], max(begins[each], ends[each], latest[each]))
+        for each in partitions
     }
 
 
