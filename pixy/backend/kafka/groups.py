@@ -1,4 +1,4 @@
-"""KafkaMembership in consumer groups, by Kafka's classic group protocol (JoinGroup, SyncGroup,
+"""Membership in consumer groups, by Kafka's classic group protocol (JoinGroup, SyncGroup,
 Heartbeat, LeaveGroup).
 
 Owns one member for each consumer group that this process consumes in: its id and generation, its
