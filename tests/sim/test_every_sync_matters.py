@@ -49,12 +49,11 @@ SEEDS_MAX = 1200
 AIMED_SEEDS_MAX = 400
 """A site whose absence none of so many aimed seeds reveals is dead or masked."""
 AIMED_LIVES = 10
-HARMLESS_LIVES = 4
-"""Aimed lives that have to lose nothing."""
+HARMLESS_LIVES = (pytest.param(AIMED_LIVES, marks=pytest.mark.long), 4)
+"""Numbers of aimed lives that have to lose nothing."""
 
 VARIED_SEEDS = (8, 4, 10)
 """Seeds that reach every site. Only a hint, as in `ALONE`."""
-ORDERED_SEEDS = 5
 SPLIT_SEED = 26
 """A flush over two files is lost in part. Only a hint, too."""
 NAMELESS_SEED = 17
@@ -252,9 +251,10 @@ def test_without_a_site_data_is_lost(site: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lives", HARMLESS_LIVES)
 @pytest.mark.parametrize("site", [*ALONE, *MASKED])
-def test_with_every_site_lives_that_end_near_one_lose_nothing(site: str) -> None:
-    assert not fails_without(site, 1, [], HARMLESS_LIVES)
+def test_with_every_site_lives_that_end_near_one_lose_nothing(site: str, lives: int) -> None:
+    assert not fails_without(site, 1, [], lives)
 
 
 @pytest.mark.slow
@@ -271,9 +271,11 @@ def test_without_a_site_and_its_mask_data_is_lost(site: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize(
+    ("ordered", "seeds"), [pytest.param(True, 60, marks=pytest.mark.long), (True, 5), (False, SEEDS_MAX)]
+)
 def test_a_journal_file_is_synced_before_its_successor_is_created(
-    monkeypatch: pytest.MonkeyPatch, ordered: bool
+    monkeypatch: pytest.MonkeyPatch, ordered: bool, seeds: int
 ) -> None:
     """Every large flush is split over one file and a new one, and answered when both are synced.
 
@@ -303,8 +305,7 @@ def test_a_journal_file_is_synced_before_its_successor_is_created(
         return written
 
     monkeypatch.setattr(Journal, "_write", write_over_two_files)
-    seeds = (SPLIT_SEED, *range(1, ORDERED_SEEDS if ordered else SEEDS_MAX))
-    assert any(map(fails, seeds)) is not ordered
+    assert any(map(fails, (SPLIT_SEED, *range(1, seeds)))) is not ordered
 
 
 def _halves(gathered: GatheredUnits) -> tuple[GatheredUnits, GatheredUnits]:

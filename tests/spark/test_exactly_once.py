@@ -112,24 +112,34 @@ def run_until_it_dies(arguments: list[str], folder: Path, point: str, kills: deq
             job.wait()
 
 
-def test_every_row_arrives_exactly_once(
-    spark: SparkSession, daemon: Daemon, log: Log, cluster: KafkaCluster | None, tmp_path: Path
-) -> None:
-    source, target = log.create(PARTITIONS), log.create(PARTITIONS, config={"retention_ms": "-1"})
-    for first in range(0, ROWS, 2500):
+def append_rows(log: Log, topic: str, numbers: range) -> None:
+    """Append rows with these numbers, the first a multiple of 2500, in batches of as many."""
+    for first in numbers[::2500]:
         rows = [Written(b"%d" % number, b"%d" % (number % 1000)) for number in range(first, first + 2500)]
-        log.append(source, first // 2500 % PARTITIONS, rows)
-    kills = planned_kills(daemon, cluster, tmp_path / "checkpoint")
-    started = time.monotonic()
-    arguments = [log.options["pixy.address"], source, target, str(tmp_path)]
-    for point in JVM_DIES:
-        run_until_it_dies(arguments, tmp_path, point, kills)
+        log.append(topic, first // 2500 % PARTITIONS, rows)
+
+
+def copy_to_the_end(spark: SparkSession, arguments: list[str], kills: deque[Kill]) -> None:
+    """Copy up to the end of the topic, and carry out the kills that become due."""
     query = start_copy(spark, *arguments)
     try:
         kill_until(lambda: not query.isActive, kills)
     finally:
         query.stop()
     assert query.exception() is None, query.exception()
+
+
+def test_every_row_arrives_exactly_once(
+    spark: SparkSession, daemon: Daemon, log: Log, cluster: KafkaCluster | None, tmp_path: Path
+) -> None:
+    source, target = log.create(PARTITIONS), log.create(PARTITIONS, config={"retention_ms": "-1"})
+    append_rows(log, source, range(ROWS))
+    kills = planned_kills(daemon, cluster, tmp_path / "checkpoint")
+    started = time.monotonic()
+    arguments = [log.options["pixy.address"], source, target, str(tmp_path)]
+    for point in JVM_DIES:
+        run_until_it_dies(arguments, tmp_path, point, kills)
+    copy_to_the_end(spark, arguments, kills)
     assert not kills, f"{len(kills)} deaths were not due"
     log.reconnect()
     values = log.values(target) if cluster is None else asyncio.run(consumed(cluster, target, PARTITIONS))

@@ -16,14 +16,19 @@ from pyspark.sql import SparkSession
 
 from tests.integration.clusters import Cluster, ClusterNode
 from tests.integration.daemon import proxy_config
-from tests.spark.copy_job import start_copy
-from tests.spark.log import Log, Written
-from tests.spark.test_exactly_once import JVM_DIES, Kill, kill_until, run_until_it_dies
+from tests.spark.log import Log
+from tests.spark.test_exactly_once import (
+    JVM_DIES,
+    PARTITIONS,
+    Kill,
+    append_rows,
+    copy_to_the_end,
+    run_until_it_dies,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 
 ROWS, MORE_ROWS, ROWS_MAX = 200_000, 50_000, 500_000
-PARTITIONS = 4
 MOMENTS_S = (0.0, 0.2, 0.5)
 """Seconds from the begin of a batch to a kill: reading, staging, publishing."""
 STORAGE = {"retention": "0s", "reserve_bytes": 0, "checkpoint_entries": 100}
@@ -73,18 +78,18 @@ def test_every_row_arrives_exactly_once_whichever_nodes_die(
 ) -> None:
     log = Log(cluster[1])
     source, target = log.create(PARTITIONS), log.create(PARTITIONS)
-    append(log, source, 0, ROWS)
+    append_rows(log, source, range(ROWS))
     written = ROWS
     kills = planned_kills(cluster, tmp_path / "checkpoint")
     arguments = [",".join(node.address for node in cluster.nodes), source, target, str(tmp_path)]
     for point in JVM_DIES:
         run_until_it_dies(arguments, tmp_path, point, kills)
-    copy(spark, arguments, kills)
+    copy_to_the_end(spark, arguments, kills)
     while kills and written < ROWS_MAX:  # nodes start slowly on a busy machine, and batches go on
         log.reconnect()
-        append(log, source, written, written + MORE_ROWS)
+        append_rows(log, source, range(written, written + MORE_ROWS))
         written += MORE_ROWS
-        copy(spark, arguments, kills)
+        copy_to_the_end(spark, arguments, kills)
     assert not kills, f"{len(kills)} deaths were not due"
     for node in cluster.nodes:
         found = Counter(Log(node).values(target))
@@ -92,20 +97,3 @@ def test_every_row_arrives_exactly_once_whichever_nodes_die(
             f"{sum(found.values())} rows, {len(found)} distinct, at {node.number}"
         )
         assert set(found) == {b"%d" % number for number in range(written)}
-
-
-def append(log: Log, topic: str, begin: int, end: int) -> None:
-    """Append rows with these numbers."""
-    for first in range(begin, end, 2500):
-        rows = [Written(b"%d" % number, b"%d" % (number % 1000)) for number in range(first, first + 2500)]
-        log.append(topic, first // 2500 % PARTITIONS, rows)
-
-
-def copy(spark: SparkSession, arguments: list[str], kills: deque[Kill]) -> None:
-    """Copy up to the end of the topic, and carry out the kills that become due."""
-    query = start_copy(spark, *arguments)
-    try:
-        kill_until(lambda: not query.isActive, kills)
-    finally:
-        query.stop()
-    assert query.exception() is None, query.exception()
