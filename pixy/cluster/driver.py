@@ -20,6 +20,7 @@ answers may then differ.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pixy.cluster.commit_messages import CommitMessages
@@ -94,6 +95,8 @@ class Driver:
         self.node_id = options.node_id
         self._incarnation = options.incarnation
         self._config = options.config
+        # Whoever has read a state group knows of an expulsion under way: see `group_sessions`.
+        self._state_config = replace(options.config, reads_cover_log=True)
         self._random = options.random
         self.sequences: dict[int, Sequences] = {}
         self._proposer = Proposer(
@@ -170,8 +173,9 @@ class Driver:
         """The Raft core of a group."""
         node = group.node
         if node is None:
+            config = self._state_config if group.raft_group < FIRST_PARTITION_GROUP else self._config
             node = group.node = RaftNode(
-                self.node_id, group.storage, self._config, self._random, applied=group.applied_index
+                self.node_id, group.storage, config, self._random, applied=group.applied_index
             )
         return node
 

@@ -9,9 +9,11 @@ confirmed by the leader before.
     SESSION_S    a process that was silent for so long is put out of its consumer groups
     LEASE_S      a member hands out records for so long after it was last confirmed (`group_leases`)
 
-A lease counts from the moment at which its confirmation begins, and a node says `BEAT_S` later at
-the latest that it is there. So members have stopped by themselves when their partitions go to
-others: LEASE_S + BEAT_S <= SESSION_S.
+A lease counts from the moment at which its confirmation begins. The coordinator hears of the node
+by the question itself, so its session is longer than the lease by what ticks may count too much and
+a beat of the node, for good measure: LEASE_S + BEAT_S <= SESSION_S. If the coordinator has already
+decided to put the node out, the answer waits for that (`reads_cover_log`). So members have stopped
+by themselves when their partitions go to others.
 """
 
 from collections.abc import Mapping

@@ -84,10 +84,11 @@ class LinearizableReads:
             read.done()
 
     def request_again(self, group: RaftGroup) -> None:
-        """Ask again for every read without an index."""
+        """Ask again for every read: an answer may be lost, or be about entries that a former leader
+        had appended and no other node has got.
+        """
         for read in group.reads or ():
-            if not read.index:
-                self._request(group, read)
+            self._request(group, read)
 
     def _request(self, group: RaftGroup, read: GroupRead) -> None:
         if group.node is not None and group.node.raft.lead != NONE:

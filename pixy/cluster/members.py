@@ -47,7 +47,7 @@ class PeerNode:
         node_id: its id.
         address: at which it is reached.
         up: True while a connection to it stands.
-        heard_at: loop time of its last beat or handshake, None before.
+        heard_at: loop time of its last message or handshake, None before.
         clock_offset_ms: its clock minus this node's, as of the last beat.
         incarnation: as of its last handshake, 0 for none.
         version: of its release.
@@ -255,6 +255,7 @@ class Members:
         """A node has synced this flush, on which its messages rest."""
         member = self._members.get(node_id)
         if member is not None and member.incarnation:
+            member.heard_at = self._loop.time()
             self._starts.flushed(node_id, member.incarnation, flush_number)
 
     def heard(self, node_id: int, beat: Beat) -> None:

@@ -52,6 +52,8 @@ class RaftConfig:
         check_quorum: a leader without contact to a quorum steps down, and nodes in contact with a
             leader refuse votes (thesis §6.2, §4.2.3).
         read_only: method that makes reads linearizable.
+        reads_cover_log: a read waits for everything that the leader had appended, not only for what
+            was committed (etcd): who has read knows what was being decided.
         async_storage_writes: storage work is handed out as messages and acknowledged by messages.
         takes_work: with asynchronous writes, storage work is handed out by `RaftNode.work` instead,
             without messages.
@@ -88,6 +90,7 @@ class RaftConfig:
     pre_vote: bool = False
     check_quorum: bool = False
     read_only: ReadOnlyOption = ReadOnlyOption.SAFE
+    reads_cover_log: bool = False
     async_storage_writes: bool = False
     takes_work: bool = False
     defer_vote_requests: bool = True

@@ -39,14 +39,15 @@ def release_pending_reads(raft: "Raft") -> None:
 
 
 def _serve(raft: "Raft", m: Message) -> None:
+    index = raft.log.last_index() if raft.config.reads_cover_log else raft.log.committed
     # No other node can be elected if this node is the only voter. A voter count of one is not
     # sufficient: a leader that has removed itself continues to lead while the remaining voter may
     # have been elected. (etcd does not check which node it is.)
     alone = raft.tracker.is_only_voter(raft.id)
     if alone or raft.config.read_only is ReadOnlyOption.LEASE_BASED:
-        _answer_read(raft, m, raft.log.committed)
+        _answer_read(raft, m, index)
         return
-    raft.read_only.add(m, raft.log.committed)
+    raft.read_only.add(m, index)
     raft.read_only.acknowledge(raft.id, raft.read_only.context())
     replication.broadcast_heartbeat(raft)
 
@@ -56,8 +57,8 @@ def handle_read_confirmation(raft: "Raft", m: Message) -> None:
     if raft.config.read_only is ReadOnlyOption.LEASE_BASED:
         return
     raft.read_only.acknowledge(m.sender, m.context)
-    for request, committed in raft.read_only.confirmed(raft.tracker.config):
-        _answer_read(raft, request, committed)
+    for request, index in raft.read_only.confirmed(raft.tracker.config):
+        _answer_read(raft, request, index)
 
 
 def _answer_read(raft: "Raft", m: Message, index: int) -> None:

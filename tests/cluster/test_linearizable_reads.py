@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import UnknownPartition
 from pixy.raft import (
     ConfChangeSingle,
@@ -14,9 +15,10 @@ from pixy.raft import (
     Message,
     MessageType,
 )
-from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode
+from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode, PayloadLog
 
 APP, READ_INDEX, READ_INDEX_RESP = MessageType.APP, MessageType.READ_INDEX, MessageType.READ_INDEX_RESP
+STATE_GROUP = 5
 
 
 class StateSeen:
@@ -148,22 +150,51 @@ async def test_a_late_answer_to_an_earlier_attempt_is_ignored(network: DriverNet
     assert seen.by_name == {"read": []}
 
 
-async def test_a_read_that_is_confirmed_is_not_asked_again(network: DriverNetwork) -> None:
-    leader = await network.elect(2)
-    network.lost = lambda m: m.type is APP and m.to == 1
-    leader.propose(b"before")
-    await network.run()
-    StateSeen(network[1]).read()
-    await network.run()
-    asked: list[Message] = []
+def state_groups(network: DriverNetwork) -> dict[int, tuple[RaftGroup, PayloadLog]]:
+    """A state group, at each node."""
+    return {number: node.other_group(STATE_GROUP) for number, node in network.nodes.items()}
 
-    def count(message: Message) -> bool:
-        asked.extend([message] * (message.type is READ_INDEX))
-        return message.type is APP and message.to == 1
 
-    network.lost = count
+async def lead(network: DriverNetwork, group: RaftGroup, node_id: int) -> None:
+    """Make a node the leader of a state group, with its first entry committed."""
+    network[node_id].driver.campaign(group)
+    await network.run()
     await network.tick(10)
-    assert asked == []
+    assert group.leads
+
+
+async def test_a_read_of_a_state_group_waits_for_what_the_leader_has_appended(network: DriverNetwork) -> None:
+    groups = state_groups(network)
+    await lead(network, groups[2][0], 2)
+    ended: list[list[bytes]] = []
+    network.lost = lambda m: m.type is APP
+    network[2].propose(b"being decided", group=groups[2][0])
+    await network.run()
+    network[1].driver.reads.begin(groups[1][0], lambda: ended.append([*groups[1][1].applied]))
+    await network.run()
+    assert ended == []
+    network.lost = lambda _: False
+    await network.tick(10)
+    assert ended == [[b"being decided"]]
+
+
+async def test_a_read_does_not_wait_for_ever_for_an_entry_that_is_lost(network: DriverNetwork) -> None:
+    groups = state_groups(network)
+    await lead(network, groups[2][0], 2)
+    ended: list[bool] = []
+    network.lost = lambda m: m.type is APP
+    for _ in range(3):  # more entries than the next leader appends
+        network[2].propose(b"lost", group=groups[2][0])
+    await network.run()
+    network[1].driver.reads.begin(groups[1][0], lambda: ended.append(True))
+    await network.run()
+    assert groups[1][0].reads
+    assert groups[1][0].reads[0].index > groups[3][0].applied_index + 1
+    network.cut = {2}
+    network.lost = lambda _: False
+    await network.tick(60)
+    assert groups[1][0].leads or groups[3][0].leads
+    assert ended == [True]
 
 
 async def test_every_read_ends_once_whatever_is_asked_again(network: DriverNetwork) -> None:

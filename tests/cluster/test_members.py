@@ -165,6 +165,19 @@ async def test_a_beat_counts_as_seen() -> None:
     assert bench.members.admit(hello(2, flush_number=499)) is not None
 
 
+async def test_a_node_is_heard_of_with_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without a beat: it may have asked whether it is still a member of a consumer group."""
+    bench = Bench(node(1), node(2)).connected(2)
+    found = bench.members.get(2)
+    assert found is not None
+    before = found.heard_at
+    loop = asyncio.get_running_loop()
+    later = loop.time() + 1
+    monkeypatch.setattr(loop, "time", lambda: later)
+    bench.members.flushed(2, 300)
+    assert (before or 0) < later == found.heard_at
+
+
 # --- addresses ------------------------------------------------------------------------------------
 
 

@@ -183,8 +183,13 @@ class Operator:
         self.look_after(machine)
 
     def _all_reached(self) -> bool:
-        machines = (each for each in self._cluster.machines.values() if not each.retired)
-        return not self._cluster.network.has_cuts and all(each.ready for each in machines)
+        """Each node is connected to every other one."""
+        machines = [each for each in self._cluster.machines.values() if not each.retired]
+        if self._cluster.network.has_cuts or not all(each.ready for each in machines):
+            return False
+        nodes = [each.node for each in machines if each.node is not None and not each.stranger]
+        reached = [node.peers.members.is_up for node in nodes if node.peers is not None]
+        return all(reaches(node.node_id) for reaches in reached for node in nodes)
 
     # --- calls ------------------------------------------------------------------------------------
 
