@@ -33,6 +33,7 @@ from pixy.peers.frames import (
     PeerFrameReader,
     frame_head,
 )
+from pixy.socket_writes import write_of
 
 __all__ = ["LinkOwner", "PeerLink"]
 
@@ -280,7 +281,7 @@ class PeerLink(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         self._transport = transport
-        self._write = self._transport.write
+        self._write = write_of(self._transport)
         self.peer = _address(transport.get_extra_info("peername"))
         self.is_open = True
         self._environment.links[self] = None

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from pixy.socket_writes import write_of
+
 __all__ = ["Transport"]
 
 _UNIX = "unix"
@@ -31,12 +33,23 @@ class Transport:
         bytes_out: bytes written.
     """
 
-    __slots__ = ("_poll", "_secure", "_socket", "_transport", "bytes_out", "eof", "peer", "writable")
+    __slots__ = (
+        "_poll",
+        "_secure",
+        "_socket",
+        "_transport",
+        "_write",
+        "bytes_out",
+        "eof",
+        "peer",
+        "writable",
+    )
 
     def __init__(self, *, secure: bool) -> None:
         self._secure = secure
         self._transport: Any = None
         self._socket: Any = None
+        self._write: Callable[[bytes], None]
         # Asks whether the socket's other side has closed; None until that is first of interest.
         self._poll: Callable[[int], list[tuple[int, int]]] | None = None
         self.peer = ""
@@ -50,6 +63,7 @@ class Transport:
         # RFC 9113 §3.2: over TLS, ALPN must have chosen it.
         """
         self._transport = transport
+        self._write = write_of(self._transport)
         self._socket = transport.get_extra_info("socket")
         self.peer = _address(transport.get_extra_info("peername"))
         if not self._secure:
@@ -73,7 +87,7 @@ class Transport:
     def write(self, output: bytes) -> None:
         """Write; may set `writable` to False."""
         self.bytes_out += len(output)
-        self._transport.write(output)
+        self._write(output)
 
     def took_writes(self) -> bool:
         """True when the transport has taken what was just written; one that closes discards it."""
