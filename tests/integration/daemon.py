@@ -20,12 +20,14 @@ import grpc
 import yaml
 
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.integration.forked import ForkedCommand
 
 if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
 
-__all__ = ["CHANNEL_OPTIONS", "Daemon", "proxy_config", "wait_until_refused"]
+__all__ = ["CHANNEL_OPTIONS", "PROGRAM", "Daemon", "proxy_config", "wait_until_refused"]
 
+PROGRAM = ("-m", "pixy")
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 120.0
 
@@ -43,6 +45,9 @@ def proxy_config(**sections: Any) -> dict[str, Any]:
     return {"proxies": {"default": sections}}
 
 
+Process = subprocess.Popen[str] | ForkedCommand
+
+
 class Daemon:
     """`pixy serve` as a process.
 
@@ -52,13 +57,18 @@ class Daemon:
             unless given.
         program: Python arguments of the program.
         prefix: command and arguments that execute the program.
+
+    Attributes:
+        forks: in tests the command is forked and not executed, see `forked`.
     """
+
+    forks = "pytest" in sys.modules
 
     def __init__(
         self,
         folder: Path,
         config: Mapping[str, Any] | None = None,
-        program: Sequence[str] = ("-m", "pixy"),
+        program: Sequence[str] = PROGRAM,
         prefix: Sequence[str] = (),
     ) -> None:
         self.folder = folder
@@ -70,7 +80,7 @@ class Daemon:
             **(config or {}),
         }
         self.addresses: dict[str, str] = {}
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Process | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader: threading.Thread | None = None
         self._channels: list[grpc.Channel] = []
@@ -110,15 +120,20 @@ class Daemon:
         config_file.write_text(yaml.safe_dump(self.config, sort_keys=False))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PIXY_")}
         self._log = (self.folder / "log").open("ab")
-        process = subprocess.Popen(
-            [*self._prefix, sys.executable, *self._program, "serve", "--config", str(config_file)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env=environment,
-            cwd=self.folder,
-        )
+        arguments = ["serve", "--config", str(config_file)]
+        process: Process
+        if self.forks and not self._prefix and self._program == PROGRAM:
+            process = ForkedCommand(arguments, self.folder / "log", environment, self.folder)
+        else:
+            process = subprocess.Popen(
+                [*self._prefix, sys.executable, *self._program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+                env=environment,
+                cwd=self.folder,
+            )
         self._process = process
         self._lines = queue.SimpleQueue()
         self._reader = threading.Thread(target=_read_lines, args=(process, self._lines))
@@ -175,7 +190,7 @@ class Daemon:
     # --- inspection -------------------------------------------------------------------------------
 
     @property
-    def process(self) -> "subprocess.Popen[str]":
+    def process(self) -> Process:
         """The running process."""
         assert self._process is not None, "it does not run"
         return self._process
@@ -230,7 +245,7 @@ class Daemon:
         self._channels.clear()
 
 
-def _read_lines(process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str | None]") -> None:
+def _read_lines(process: Process, lines: "queue.SimpleQueue[str | None]") -> None:
     assert process.stdout is not None
     for line in process.stdout:
         lines.put(line.rstrip("\n"))

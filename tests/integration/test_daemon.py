@@ -30,6 +30,12 @@ SECONDS = 60.0
 ONE_PARTITION = {"default_partitions": 1}
 
 
+@pytest.fixture(autouse=True)
+def executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These daemons are started as by a user."""
+    monkeypatch.setattr(Daemon, "forks", False)
+
+
 def produce(stub: KafkaPixyStub, topic: str, *values: bytes) -> None:
     for value in values:
         stub.Produce(pb.ProdRq(topic=topic, key_undefined=True, message=value), timeout=SECONDS)
