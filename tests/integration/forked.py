@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -39,7 +40,9 @@ class ForkedCommand:
         reader, writer = _FORK_SERVER.Pipe(duplex=False)
         with reader, writer:
             self._process = _FORK_SERVER.Process(
-                target=_run, args=(list(arguments), log, dict(environment), folder, writer)
+                target=_run,
+                args=(list(arguments), log, dict(environment), folder, writer),
+                daemon=True,  # ends with the tests, whatever they forget
             )
             self._process.start()
             self.stdout: IO[str] = os.fdopen(os.dup(reader.fileno()))
@@ -64,7 +67,8 @@ class ForkedCommand:
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it, if it runs."""
