@@ -174,12 +174,13 @@ class Links:
 
     def close(self) -> None:
         async def close() -> None:
+            # Some tasks are accepting a connection, which asyncio would forget with its server.
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                for task in self._connections:
+                    task.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
             for server in self._servers:
                 server.close()
-            connections = list(self._connections)
-            for task in connections:
-                task.cancel()
-            await asyncio.gather(*connections, return_exceptions=True)
 
         self._do(close)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -209,6 +210,7 @@ class Links:
             task = asyncio.create_task(self._relay(source, target, reader, writer))
             self._connections[task] = frozenset((source, target))
             task.add_done_callback(self._connections.pop)
+            task.add_done_callback(lambda _: _reset(writer))  # also if it was cancelled before it began
 
         return accept
 
@@ -224,7 +226,7 @@ class Links:
         there, back = self._links[source, target], self._links[target, source]
         dialled = _Direction(there, reader)
         taking = asyncio.create_task(dialled.take())
-        writers = [writer]
+        requests_to: asyncio.StreamWriter | None = None
         tasks = [taking]
         try:
             while not (there.open.is_set() and back.open.is_set()):
@@ -233,7 +235,6 @@ class Links:
             if dialled.ended:
                 return  # it gave up: its peer never hears of it
             answers_from, requests_to = await asyncio.open_connection(self._hosts[target - 1], PEER_PORT)
-            writers.append(requests_to)
             answered = _Direction(back, answers_from)
             tasks += [
                 asyncio.create_task(work)
@@ -246,8 +247,8 @@ class Links:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for each in writers:
-                _reset(each)
+            if requests_to is not None:
+                _reset(requests_to)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

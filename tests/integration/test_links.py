@@ -1,9 +1,11 @@
 """The relays between nodes delay, hold and reset what they are told to, and nothing else."""
 
 import asyncio
+import gc
 import os
+import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 import pytest
@@ -172,3 +174,16 @@ async def ends(side: Side) -> None:
             return True
 
     await until(has_ended)
+
+
+def test_connections_that_come_with_the_end_are_closed() -> None:
+    for _ in range(20):
+        links = Links(2)
+        links.joined(1, os.getpid())
+        host, port = links.advertised(2).split(":")
+        dialled = [socket.create_connection((host, int(port)), SECONDS) for _ in range(5)]
+        links.close()
+        for each in dialled:
+            with each, suppress(ConnectionError):
+                assert each.recv(1) == b""
+    gc.collect()  # what was not closed warns
