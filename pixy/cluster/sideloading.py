@@ -143,7 +143,8 @@ class Sideloading:
             if entry.kind in _KINDS and not _is_known(group, entry)
             for ref in self.missing(group, entry.kind, entry.data)
         ]
-        if not missing:
+        # Raft refuses what does not follow its log, and so tells the leader where to begin.
+        if not missing or not group.has_entry(LogPosition(message.log_term, message.index)):
             return True
         if self._may_fetch(group):
             held = self._held[group] = _Held()

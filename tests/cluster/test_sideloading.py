@@ -5,8 +5,12 @@ import errno
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from pixy.backend import TopicPartition
 from pixy.cluster import PartitionReplica
+from pixy.cluster.driver import Driver
+from pixy.raft import Message, MessageType
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_cluster
 from tests.conformance.staged import publish_values, stage_values
 from tests.fakes.waiting import until
@@ -127,6 +131,50 @@ def test_what_nobody_has_any_more_is_not_served_and_the_follower_needs_a_copy(tm
             assert await node.values() == [b"first", b"a", b"b"]
 
     run_cluster(scenario, tmp_path, starts=False)
+
+
+def test_a_follower_whose_log_ends_earlier_says_so_whatever_data_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+    step = Driver.step
+
+    def spy(self: Driver, raft_group: int, message: Message) -> None:
+        if message.type is MessageType.APP_RESP and message.reject:
+            refused.append(message.index)
+        step(self, raft_group, message)
+
+    monkeypatch.setattr(Driver, "step", spy)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, one, two = await leader_and_followers(cluster)
+        two.disk.fail("write", ".pieces", errno.ENOSPC)
+        await stage_values(one.backend, "sink", "stage", {TOPIC: [b"a"]})
+        group = replica_of(leader).group
+        assert group is not None
+        assert group.node is not None
+        raft = group.node.raft
+        last = raft.log.last_index()
+        (piece,) = raft.log.entries(last, 1)
+        # As from a leader that was elected with a longer log.
+        later = last + 1000
+        message = Message(
+            MessageType.APP,
+            two.id,
+            leader.id,
+            raft.term,
+            log_term=raft.term,
+            index=later,
+            entries=[replace(piece, index=later + 1)],
+        )
+
+        def has_refused() -> bool:
+            two.node._log.driver.step(group.raft_group, message)
+            return later in refused
+
+        await until(has_refused)
+
+    run_cluster(scenario, tmp_path)
 
 
 def test_a_leader_that_has_started_again_does_not_serve_what_is_gone(tmp_path: Path) -> None:
