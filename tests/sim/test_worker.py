@@ -105,3 +105,18 @@ def test_a_job_paused_at_a_call_ends_with_the_process() -> None:
     assert any(isinstance(error, Ended) for _, error in found)
     assert all("told" not in happened or len(happened) == 11 for happened, _ in found)
     assert any(0 < len(happened) < 10 for happened, _ in found)
+
+
+def test_a_worker_of_a_process_that_has_ended_stops_when_the_next_one_runs() -> None:
+    async def live(seed: int) -> None:
+        disk = make()
+        worker = SimulatedWorker(disk, Random(seed), interleaves=True)
+        worker.submit(lambda: write(disk, "a", []), lambda *_: None)
+        await asyncio.sleep(0.002)
+        disk.end()
+        disk.restart()
+        worker.stop()
+
+    for seed in range(20):
+        with asyncio.Runner(loop_factory=VirtualLoop, debug=False) as runner:
+            runner.run(live(seed))

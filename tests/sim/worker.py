@@ -71,7 +71,7 @@ class SimulatedWorker:
 
     def stop(self) -> None:
         self._stopped = True
-        if self._job is not None:
+        if self._job is not None and not self._job[0].ended:  # a job that was killed has
             job, _ = self._job
             self._go_on(job.finish)
         while self._queue:
