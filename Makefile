@@ -54,9 +54,8 @@ else
 endif
 
 # Bytecode is written whatever the environment says: compiling every module takes ten seconds of each core.
-# Twice as many processes as the usual cores: many tests wait for the disk or for a timeout.
 test-fast: $(BIN)/.pixy-dev  ## unit tests only: no processes, nothing slow
-	PYTHONDONTWRITEBYTECODE= PIXY_HYPOTHESIS=quick $(BIN)/pytest --numprocesses 4 --dist worksteal -m "not process and not slow and not long" $(ARGS)
+	PYTHONDONTWRITEBYTECODE= PIXY_HYPOTHESIS=quick $(BIN)/pytest --numprocesses auto --dist worksteal -m "not process and not slow and not long" $(ARGS)
 
 test-all: $(BIN)/.pixy-dev  ## everything, also many seeds, all attacks, failover, every client language
 	@$(BIN)/python -m tests.lanes all

@@ -12,7 +12,6 @@ import shutil
 import traceback
 from asyncio import constants
 from collections.abc import AsyncIterator, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,6 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 _KEEP_STACKS = bool(os.environ.get("PYTHONASYNCIODEBUG"))
 if not _KEEP_STACKS:
     constants.DEBUG_STACK_DEPTH = 0  # type: ignore[misc]  # final for programs
-
-_FREEZE_AFTER = 50
-"""Async tests between freezes of long-lived objects (reports, modules), which the garbage
-collection at the end of each test then skips.
-"""
-_async_tests = count(1)
 
 _CALL_ENDS_S = 5.0
 """Time that grpcio's client may take to notice the end of a call."""
@@ -94,12 +87,13 @@ def _choose_lane(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # Freeze the imported objects, which shortens the collection after every async test from 40 ms
-    # to 2 ms.
     _freeze()
 
 
 def _freeze() -> None:
+    """Let the collection at the end of each async test skip what is older than the test (modules,
+    reports), which would take it tens of milliseconds.
+    """
     gc.collect()
     gc.freeze()
 
@@ -115,8 +109,7 @@ def _look_at_everything_in_the_end() -> Iterator[None]:
 
 @pytest.fixture
 async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    if next(_async_tests) % _FREEZE_AFTER == 0:
-        _freeze()
+    _freeze()
     loop = asyncio.get_running_loop()
     loop.set_debug(request.node.get_closest_marker("no_debug") is None)
     if not _KEEP_STACKS:

@@ -35,6 +35,7 @@ def test_ranges_are_contiguous_complete_and_fair(members: int, partitions: int) 
     assert sizes[0] - sizes[-1] <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [

@@ -5,6 +5,10 @@ one way to wait.
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent
 
 PATCH = re.compile(

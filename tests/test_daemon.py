@@ -96,6 +96,7 @@ async def produced(daemon: Daemon) -> list[PixyError | None]:
     return outcomes
 
 
+@pytest.mark.slow
 async def test_a_bug_on_the_way_to_storage_fails_only_its_messages(
     handled: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ async def test_a_bug_on_the_way_to_storage_fails_only_its_messages(
     assert await produced(handled) == [None, None]
 
 
+@pytest.mark.slow
 async def test_a_bug_in_a_state_machine_ends_the_daemon(
     handled: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ async def test_a_bug_in_a_state_machine_ends_the_daemon(
     handled._proxies["default"]._accumulators._empty.set()
 
 
+@pytest.mark.slow
 async def test_a_bug_in_a_callback_of_storage_ends_the_daemon(
     handled: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +142,7 @@ async def test_a_bug_in_a_callback_of_storage_ends_the_daemon(
     node._fault(ZeroDivisionError("a bug"))  # otherwise its stop would wait for the journal
 
 
+@pytest.mark.slow
 async def test_a_bug_in_a_callback_of_stages_ends_the_daemon(
     handled: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +159,7 @@ async def test_a_bug_in_a_callback_of_stages_ends_the_daemon(
     staging.cancel()
 
 
+@pytest.mark.slow
 async def test_a_bug_in_a_later_step_of_a_scan_ends_the_daemon(handled: Daemon) -> None:
     def broken() -> Iterator[None]:
         yield
@@ -165,6 +170,7 @@ async def test_a_bug_in_a_later_step_of_a_scan_ends_the_daemon(handled: Daemon) 
         await handled.wait()
 
 
+@pytest.mark.slow
 async def test_a_bug_in_any_other_callback_is_logged_once_and_counted(
     handled: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +230,7 @@ async def test_a_drain_notifies_connections_at_once_and_accepts_acks_on_old_and_
             await drain
 
 
+@pytest.mark.slow
 async def test_a_fault_during_the_drain_is_not_a_clean_exit(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +246,7 @@ async def test_a_fault_during_the_drain_is_not_a_clean_exit(
     monkeypatch.setattr(daemon, "_drain_and_stop", drain)
 
 
+@pytest.mark.slow
 async def test_a_drain_that_takes_too_long_is_not_a_clean_exit(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +339,7 @@ print(*sorted(name for name in sys.modules if name.startswith(unused)))
 """
 
 
+@pytest.mark.slow
 def test_a_daemon_with_embedded_clusters_only_imports_the_codec_of_aiokafka_and_no_client(
     tmp_path: Path,
 ) -> None:

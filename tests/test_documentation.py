@@ -107,11 +107,13 @@ def long_lines(text: str) -> list[str]:
     return [line for line in lines if len(line) > COLUMNS_MAX and not line.lstrip().startswith(("|", "<!--"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_generated_page_equals_its_source(name: str) -> None:
     assert (DOCS / name).read_text() == PAGES[name](), "run make reference"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
 def test_every_relative_link_resolves_to_a_page_and_a_heading(path: Path) -> None:
     assert broken_links(path) == []
@@ -196,6 +198,7 @@ RELATIVE = re.compile(r'^ *"""(What|Whether|Who|Which|How|Where|When|Tells)\b', 
 """The first word of a docstring that is no noun and no verb of its own. Ruff measures the lines."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["pixy", "tests", "bench", "docs", "examples"])
 def test_no_docstring_begins_with_a_relative_clause(folder: str) -> None:
     texts = {str(path): path.read_text() for path in (ROOT / folder).rglob("*.py")}

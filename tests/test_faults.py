@@ -56,6 +56,7 @@ def test_a_fault_is_counted_each_time_and_logged_once_a_minute_with_its_count() 
     assert isinstance(logged[0]["exc_info"], KeyError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [1, 3000])
 def test_remembered_faults_are_bounded(places: int) -> None:
     faults = FaultLog(FakeClock())

@@ -88,6 +88,7 @@ async def test_a_cancelled_task_releases_its_references_although_it_refers_to_it
     assert reference() is None
 
 
+@pytest.mark.slow
 def test_nothing_else_completes_a_future() -> None:
     completing = [
         f"{path}:{node.lineno}"

@@ -47,6 +47,7 @@ def test_the_checks_are_one_lane_and_run_once() -> None:
     assert [lane.name for lane in lanes_of("rest")] == [*LANES]
 
 
+@pytest.mark.slow
 def test_output_of_lanes_is_printed_completely_and_failed_ones_are_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,6 +64,7 @@ def test_output_of_lanes_is_printed_completely_and_failed_ones_are_named(
     assert "--- killed: exit code -9 after" in printed
 
 
+@pytest.mark.slow
 def test_a_signal_interrupts_all_lanes(tmp_path: Path) -> None:
     code = "import pathlib, os, signal; pathlib.Path({!r}).write_text(str(os.getpid())); signal.pause()"
     lanes = [lane(tmp_path, name, code.format(str(tmp_path / name))) for name in ("one", "two")]

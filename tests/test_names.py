@@ -4,6 +4,8 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[1] / "pixy"
 
 
@@ -19,5 +21,6 @@ def classes() -> dict[str, list[str]]:
     return places
 
 
+@pytest.mark.slow
 def test_no_two_classes_share_a_name() -> None:
     assert {name: places for name, places in classes().items() if len(places) > 1} == {}

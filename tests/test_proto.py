@@ -32,6 +32,7 @@ def original(tmp_path: Path) -> FileDescriptorProto:
     return compiled(ORIGINAL, tmp_path / "original")
 
 
+@pytest.mark.slow
 def test_the_interface_equals_the_original_byte_for_byte(
     original: FileDescriptorProto, tmp_path: Path
 ) -> None:
@@ -40,6 +41,7 @@ def test_the_interface_equals_the_original_byte_for_byte(
     assert ours.SerializeToString(deterministic=True) == original.SerializeToString(deterministic=True)
 
 
+@pytest.mark.slow
 def test_the_package_has_the_same_file() -> None:
     assert (files("pixy.proto") / OURS.name).read_bytes() == OURS.read_bytes()
 

@@ -5,6 +5,7 @@ imports, and nothing else of the process. The two versions differ in the name of
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, cast
 
 from google.protobuf import text_format
@@ -92,6 +93,7 @@ class Reflection:
                 self._add(imported)
 
 
+@cache
 def _v1_service() -> ServiceDescriptor:
     """The service of v1, in a pool of its own: another library may add it to the default one."""
     alpha = FileDescriptorProto.FromString(pb.DESCRIPTOR.serialized_pb)

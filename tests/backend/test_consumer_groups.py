@@ -11,6 +11,8 @@ from tests.backend.group_members import GROUP, GroupNode, commit, committed, mem
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_cluster
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 TOPIC = TopicPartition("topic", 0)
 
 

@@ -195,6 +195,7 @@ async def test_a_damaged_partition_is_not_ready_and_names_the_position_while_oth
     assert await appended == (0, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True], ids=["in its stage", "in a segment"])
 @pytest.mark.parametrize("linked", [False, True], ids=["copied", "linked"])
 async def test_reading_a_damaged_staged_batch_makes_its_partition_not_ready(
@@ -382,6 +383,7 @@ async def test_after_stop_no_topic_is_changed_or_deleted(embedded: Embedded) -> 
 # --- timestamps -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @seldom_written
 async def test_timestamps_are_found_in_segments_and_in_memory(embedded: Embedded) -> None:
     for number in range(10):
@@ -471,6 +473,7 @@ async def test_the_search_ends_if_its_topic_is_recreated_while_records_are_decod
         await searching
 
 
+@pytest.mark.slow
 async def test_a_batch_that_decompresses_too_far_fails_only_the_search_that_needs_it(
     embedded: Embedded,
 ) -> None:
@@ -512,6 +515,7 @@ async def test_a_group_is_listed_until_the_last_topic_with_its_offsets_is_delete
 # --- blocked and stopped --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_append_on_a_full_disk_is_unavailable_and_service_recovers(
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,8 @@ from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.disk import full
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 TOPIC = TopicPartition("topic", 0)
 
 

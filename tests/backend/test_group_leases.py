@@ -17,6 +17,8 @@ from tests.cluster.nodes import Cluster
 from tests.fakes.disk import full
 from tests.fakes.waiting import settle, until
 
+pytestmark = pytest.mark.slow
+
 STALLED_S = 8.0
 """Time until the members of a node with a stalled disk are put out."""
 

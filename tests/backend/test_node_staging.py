@@ -13,6 +13,8 @@ from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import piece_of, publish_values, seal_of, stage_values
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 TOPIC = TopicPartition("topic", 0)
 PIECES = [
     {TopicPartition("topic", each): [b"%d%d" % (number, each)] for each in range(3)} for number in range(3)

@@ -11,6 +11,8 @@ from pixy.errors import CorruptData, DataDirectoryError, DeadlineExceeded, Shutt
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, host_of, run_cluster
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 TOPIC = TopicPartition("topic", 0)
 
 

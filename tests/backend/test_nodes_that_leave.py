@@ -10,6 +10,8 @@ from pixy.errors import FailedPrecondition, Unavailable
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 
 async def listed(node: ClusterNode) -> list[int]:
     """The nodes in the status of the cluster."""

@@ -11,6 +11,8 @@ from pixy.errors import DeadlineExceeded, OffsetOutOfRange, Unavailable, Unknown
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 TOPIC = TopicPartition("topic", 0)
 
 

@@ -35,6 +35,7 @@ def test_records_before_the_begin_do_not_count(begin: int, offset: int | None) -
     assert first_since(BATCHES, 0, begin) == offset
 
 
+@pytest.mark.slow
 def test_a_batch_without_a_late_enough_record_is_not_decoded() -> None:
     batches = [at(0, bomb(1000)), *BATCHES]
     assert first_since(batches, 2000, 0) == 12

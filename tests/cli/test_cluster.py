@@ -252,6 +252,7 @@ class Recovering(FakeBackend):
         return self.status if self.asked == 2 else WELL
 
 
+@pytest.mark.slow
 async def test_with_watch_the_command_returns_once_the_node_can_be_stopped() -> None:
     async with serve_cluster(Recovering()) as served:
         served.backend.status = replace(DOWN, groups=(group(1, "metadata"),))
@@ -293,6 +294,7 @@ class Leaving(FakeBackend):
         return replace(WELL, nodes=NODES[:2], groups=left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 async def test_the_removal_ends_when_no_raft_group_has_the_node(flags: tuple[str, ...]) -> None:
     async with serve_cluster(Leaving()) as served:

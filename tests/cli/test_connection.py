@@ -87,6 +87,7 @@ def served_with(certificates: Path, name: str, *, client_ca: str | None = None) 
     server.stop(0).wait()
 
 
+@pytest.mark.slow
 def test_a_command_uses_tls_with_a_certificate_of_its_own(run: Run, certificates: Path) -> None:
     trusts = ("--tls-ca-path", str(certificates / "server.pem"))
     own = (

@@ -20,6 +20,7 @@ async def run_on(served: FakeServer, *args: str, stdin: str | None = None) -> st
     return result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--spread",), ("--key", "k")])
 async def test_lines_are_consumed_in_order_from_each_partition(options: tuple[str, ...]) -> None:
     async with serve_cluster() as served:

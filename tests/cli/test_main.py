@@ -23,6 +23,7 @@ def test_wrong_usage_exits_with_2(run_alone: Run, args: list[str]) -> None:
     assert run_alone(*args).exit_code == 2
 
 
+@pytest.mark.slow
 def test_help_imports_no_slow_modules() -> None:
     heavy = "[name for name in ('grpc', 'google.protobuf', 'yaml', 'structlog', 'asyncio') if name in sys.modules]"
     code = f"import sys, pixy.cli; print({heavy})"

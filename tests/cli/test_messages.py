@@ -64,6 +64,7 @@ def test_a_header_without_a_value_is_wrong_usage(run: Run) -> None:
     assert "is not NAME=VALUE" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [[], ["-"]])
 def test_each_line_of_the_input_is_a_message_and_order_is_kept_in_one_partition(
     pixy: FakePixy, run: Run, value: list[str]
@@ -80,6 +81,7 @@ def test_each_line_of_the_input_is_a_message_and_order_is_kept_in_one_partition(
     assert {(record.key, *record.headers) for record in pixy.log[partition]} == {(None, ("a", b"1"))}
 
 
+@pytest.mark.slow
 def test_spread_lines_are_in_order_in_each_partition(pixy: FakePixy, run: Run) -> None:
     pixy.partitions = 2
     lines = [b"%d" % number for number in range(30_000)]
@@ -250,12 +252,14 @@ def test_an_empty_poll_is_repeated_until_a_message_arrives(pixy: FakePixy, run: 
     assert len(pixy.consuming) == 3
 
 
+@pytest.mark.slow
 def test_without_a_message_in_time_it_exits_with_3(run: Run) -> None:
     result = run("consume", "foo", "-g", "bar", "--wait", "0.05")
     assert result.exit_code == 3
     assert result.stderr == "pixy: no message in foo for bar within 0.05 s\n"
 
 
+@pytest.mark.slow
 def test_fewer_messages_than_requested_are_printed_and_acknowledged(pixy: FakePixy, run: Run) -> None:
     pixy.queue = [message(0, 4, b"a")]
     result = run("consume", "foo", "-g", "bar", "-n", "2", "--wait", "0.05")
@@ -264,6 +268,7 @@ def test_fewer_messages_than_requested_are_printed_and_acknowledged(pixy: FakePi
     assert pixy.named("ConsumeNAck")[1].ack_offset == 4
 
 
+@pytest.mark.slow
 def test_with_count_0_it_consumes_until_no_message_arrives(pixy: FakePixy, run: Run) -> None:
     pixy.queue = [message(0, n, b"x") for n in range(20)]
     result = run("consume", "foo", "-g", "bar", "-n", "0", "--wait", "0.05")

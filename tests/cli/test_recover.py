@@ -57,6 +57,7 @@ def is_alone(data_dir: Path) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_with_both_flags_it_goes_on_without_a_question(data_dir: Path, run_alone: Run) -> None:
     flags = ("--other-nodes-are-gone", "--messages-may-be-lost")
     result = run_alone("cluster", "recover", "--data-dir", str(data_dir), "--entry", "main", *flags)
@@ -64,6 +65,7 @@ def test_with_both_flags_it_goes_on_without_a_question(data_dir: Path, run_alone
     assert is_alone(data_dir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "missing"),
     [
@@ -81,6 +83,7 @@ def test_without_a_terminal_both_flags_are_needed(
     assert not is_alone(data_dir)
 
 
+@pytest.mark.slow
 def test_the_report_is_printed_as_json(data_dir: Path, run_alone: Run) -> None:
     result = run_alone("cluster", "recover", "--data-dir", str(data_dir), "--entry", "main", "--json")
     report = json.loads(result.stdout)

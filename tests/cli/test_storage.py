@@ -33,6 +33,7 @@ def damage(path: Path, at: int = 70) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_a_whole_directory_is_ok_and_is_not_changed(node: Path, run_alone: Run) -> None:
     before = contents(node)
     result = run_alone("storage", "check", str(node))
@@ -44,6 +45,7 @@ def test_a_whole_directory_is_ok_and_is_not_changed(node: Path, run_alone: Run) 
     assert re.fullmatch(r"ok: checked \d+ bytes and 43 records in \d+\.\d\d s", lines[-1])
 
 
+@pytest.mark.slow
 def test_warnings_exit_with_0_and_damage_with_1(node: Path, run_alone: Run) -> None:
     (node / "notes").write_bytes(b"x")
     result = run_alone("storage", "check", str(node))
@@ -82,6 +84,7 @@ def test_a_check_as_json_is_one_object(node: Path, run_alone: Run) -> None:
     assert [each["where"] for each in worst] == [f"topics/topic-0/{segment(node).name}"]
 
 
+@pytest.mark.slow
 def test_all_clusters_of_a_data_dir_are_checked(node: Path, run_alone: Run) -> None:
     shutil.copytree(node, node.parent / "other")
     damage(segment(node))

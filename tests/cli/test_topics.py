@@ -325,6 +325,7 @@ def test_consumers_lists_the_partitions_of_each_consumer(pixy: FakePixy, run: Ru
     assert pixy.calls[0] == ("ListConsumers", pb.ListConsumersRq(topic="foo", group="g"))
 
 
+@pytest.mark.slow
 def test_consumers_without_a_topic_lists_all_groups(pixy: FakePixy, run: Run) -> None:
     def consumers(request: pb.ListConsumersRq) -> pb.ListConsumersRs:
         if request.topic == "gone":

@@ -98,6 +98,7 @@ async def test_a_candidate_that_others_noticed_too_late_tries_again(
     await connections.run_until_led(2)
 
 
+@pytest.mark.slow
 async def test_the_next_voter_campaigns_when_the_first_one_cannot_be_elected(
     network: DriverNetwork, connections: Connections
 ) -> None:
@@ -135,6 +136,7 @@ async def test_a_node_that_came_back_meanwhile_is_not_deposed(
     assert leaders(network) == [1]
 
 
+@pytest.mark.slow
 async def test_many_groups_are_worked_through_in_steps(tmp_path: Path) -> None:
     network = DriverNetwork(tmp_path, 1, 2)
     connections = Connections(network)

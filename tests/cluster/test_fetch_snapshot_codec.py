@@ -81,6 +81,7 @@ def test_an_error_of_the_whole_request_names_nothing() -> None:
     assert decode_answer(payload, WANTED, 9) == SliceAnswer(104)
 
 
+@pytest.mark.slow
 @given(st.integers(-1, 200), st.integers(0, 2**40), st.binary(max_size=100), st.booleans())
 def test_answers_decode_to_themselves(error: int, number: int, content: bytes, led: bool) -> None:
     leader = CurrentLeader(-1, 3) if led else None

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pixy.cluster import MemberId, Process
 from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.groups import groups_index
@@ -67,6 +69,7 @@ async def test_changes_of_one_iteration_make_one_target(tmp_path: Path) -> None:
         assert sorted(map(str, owners(cluster, "g0"))) == sorted(map(str, joined * 2))
 
 
+@pytest.mark.slow
 async def test_targets_of_many_groups_come_in_pieces(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic(partitions=2)
@@ -105,6 +108,7 @@ async def test_a_target_that_was_computed_for_another_generation_is_computed_aga
         assert {*owners(cluster, "g0")} == {first, second}
 
 
+@pytest.mark.slow
 async def test_a_start_puts_out_the_members_of_the_process_before(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
@@ -119,6 +123,7 @@ async def test_a_start_puts_out_the_members_of_the_process_before(tmp_path: Path
         await until(lambda: owners(again, NAMES[0]) == [joined])
 
 
+@pytest.mark.slow
 async def test_expulsions_are_proposed_in_pieces_and_again_after_a_failure(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()

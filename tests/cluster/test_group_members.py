@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,6 +129,7 @@ def _present(
     }
 
 
+@pytest.mark.slow
 @given(st.lists(CHANGES, max_size=20))
 def test_a_partition_goes_on_only_from_an_owner_that_gave_it_up(
     changes: list[Callable[[Membership], Membership]],

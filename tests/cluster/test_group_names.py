@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ class Topics:
         assert {group: found for group in groups if (found := self.names.find(group))} == self.known
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

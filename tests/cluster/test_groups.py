@@ -80,6 +80,7 @@ def test_an_unknown_command_is_that_of_a_newer_release() -> None:
         GroupsState().apply(b"\xfa\x07\x01x")
 
 
+@pytest.mark.slow
 @given(COMMITS)
 def test_a_snapshot_restores_an_equal_state(commits: list[tuple[int, str, str, int]]) -> None:
     state = GroupsState()
@@ -105,6 +106,7 @@ def test_a_snapshot_shows_the_state_of_its_moment() -> None:
     assert (restored.committed("g", b"a"), restored.committed("h", b"a")) == ({0: OffsetCommit(1, "m1")}, {})
 
 
+@pytest.mark.slow
 @given(st.text(), st.integers(1, 50))
 def test_a_consumer_group_belongs_to_one_state_group(name: str, count: int) -> None:
     assert 0 <= groups_index(name, count) < count
@@ -229,6 +231,7 @@ def state_generation(state: GroupsState, group: str) -> int:
     return state.membership(group).generation
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from("cftesJTL"), st.sampled_from("gh"), st.sampled_from("ab")), max_size=25
@@ -556,6 +559,7 @@ COMMANDS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(COMMANDS, max_size=30))
 def test_one_owner_commits_and_every_replica_has_the_same_state(commands: list[bytes]) -> None:
     state = GroupsState()

@@ -27,6 +27,7 @@ from tests.fakes.disk import full
 from tests.fakes.waiting import settle, until
 
 
+@pytest.mark.slow
 async def test_a_deleted_topic_retains_no_journal_file(tmp_path: Path) -> None:
     directory, _, _ = await damaged(tmp_path)
     async with Cluster(directory).running() as cluster:
@@ -38,6 +39,7 @@ async def test_a_deleted_topic_retains_no_journal_file(tmp_path: Path) -> None:
         assert not (directory / "topics" / "bad-0").exists()
 
 
+@pytest.mark.slow
 async def test_journal_files_needed_by_one_topic_only_are_removed_with_it(tmp_path: Path) -> None:
     async with Cluster(tmp_path, Sizes(max_unapplied_bytes=1 << 20)).running() as cluster:
         await cluster.create_topic()
@@ -51,6 +53,7 @@ async def test_journal_files_needed_by_one_topic_only_are_removed_with_it(tmp_pa
         assert len(cluster.journal_files()) < 8
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_without_room_is_retried_on_an_idle_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +69,7 @@ async def test_a_checkpoint_without_room_is_retried_on_an_idle_node(
         await until(lambda: len(cluster.journal_files()) < 8)
 
 
+@pytest.mark.slow
 async def test_no_file_is_removed_before_a_start_has_opened_every_raft_group(tmp_path: Path) -> None:
     async with Cluster(tmp_path).running() as cluster:
         await cluster.create_topic()

@@ -22,6 +22,8 @@ from tests.fakes.disk import Call, RecordingDisk
 from tests.fakes.waiting import until
 from tests.fakes.worker import InlineWorker
 
+pytestmark = pytest.mark.slow
+
 PER_ITERATION_MAX = 200
 MANY = 10_000
 SEGMENTS = 130
@@ -124,7 +126,6 @@ async def test_segments_are_removed_off_the_writer_thread(tmp_path: Path) -> Non
     assert max(jobs.did("pixy-upkeep", "unlink")) <= FILES_PER_STEP
 
 
-@pytest.mark.slow
 async def test_a_recreated_topic_is_written_while_the_old_one_is_removed(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         for round in range(2):
@@ -147,7 +148,6 @@ async def test_a_recreated_topic_is_written_while_the_old_one_is_removed(tmp_pat
         await until(lambda: directories(cluster) == [])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("turns", [0, 3, 20])
 async def test_a_deletion_killed_anywhere_is_finished_in_the_background_of_the_next_start(
     tmp_path: Path, turns: int

@@ -139,6 +139,7 @@ async def test_a_leadership_that_comes_back_stays_for_a_while(network: DriverNet
     assert await bench.look() == [2]
 
 
+@pytest.mark.slow
 async def test_a_look_begins_a_bounded_number_of_transfers(network: DriverNetwork, bench: Bench) -> None:
     nodes = network.nodes.values()
     groups = [[node.other_group(number)[0] for node in nodes] for number in range(2000, 2105)]

@@ -4,12 +4,16 @@ import asyncio
 from collections.abc import Collection
 from pathlib import Path
 
+import pytest
+
 from pixy.backend import TopicPartition
 from pixy.cluster import NodeObserver
 from pixy.cluster.leader_watch import LEADERLESS_S, LeaderWatch
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
 from tests.cluster.node_clusters import NodeCluster, run_cluster
+
+pytestmark = pytest.mark.slow
 
 
 class Told(NodeObserver):

@@ -28,6 +28,8 @@ from tests.cluster.survivors import ALL, PARTITION, formed, formed_with_records
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
 
+pytestmark = pytest.mark.slow
+
 
 async def go_on_alone(directory: Path, disk: RecordingDisk | None = None) -> None:
     lost = LostMajority.read(disk or RecordingDisk(), directory)

@@ -377,6 +377,7 @@ def append(size: int) -> Message:
     return Message(MessageType.APP, 2, 1, 1, entries=entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[10, 20], [MIB] * 40, [1, 5 * MIB, 1, 9 * MIB, 1], [20 * MIB, 1], []])
 async def test_a_frame_of_raft_messages_is_bounded(sizes: list[int]) -> None:
     bench = Bench(node(1), node(2)).connected(2)

@@ -351,6 +351,7 @@ def happen(group: AbstractGroup, what: str, which: int) -> None:
         group.look()
 
 
+@pytest.mark.slow
 @given(st.sampled_from([METADATA_GROUP, GROUPS_GROUP]), EVENTS)
 def test_whatever_happens_quorums_overlap_and_the_group_ends_as_it_should(
     raft_group: int, events: list[tuple[str, int]]
@@ -368,6 +369,7 @@ def test_whatever_happens_quorums_overlap_and_the_group_ends_as_it_should(
     assert not group.look()
 
 
+@pytest.mark.slow
 @given(st.integers(2, 7), st.integers(0, 2**32))
 def test_a_cluster_grows_without_a_moment_of_four_voters(nodes: int, seed: int) -> None:
     random = Random(seed)

@@ -146,6 +146,7 @@ def test_an_unknown_command_is_that_of_a_newer_release() -> None:
         MetadataState().apply(b"\xfa\x07\x01x")
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 5)), max_size=20))
 def test_a_snapshot_restores_an_equal_state(commands: list[tuple[str, int]]) -> None:
     state = MetadataState()
@@ -245,6 +246,7 @@ def test_a_number_of_partitions_out_of_range_is_refused(count: int) -> None:
     check_partitions(10_000)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.one_of(
@@ -366,6 +368,7 @@ def test_the_last_node_cannot_leave(leave: Callable[[int], bytes]) -> None:
     assert "node 2 is the only node" in str(refusal)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.one_of(

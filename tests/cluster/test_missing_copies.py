@@ -109,6 +109,7 @@ async def three(tmp_path: Path) -> AsyncIterator[Partitioned]:
     await made.network.end()
 
 
+@pytest.mark.slow
 async def test_a_replica_behind_the_journal_is_marked_and_told_once(
     three: Partitioned, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,6 +121,7 @@ async def test_a_replica_behind_the_journal_is_marked_and_told_once(
         assert operand in output
 
 
+@pytest.mark.slow
 async def test_whoever_waits_for_its_records_is_woken(three: Partitioned) -> None:
     replica = three.replicas[3]
     waiter = asyncio.get_running_loop().create_future()
@@ -129,6 +131,7 @@ async def test_whoever_waits_for_its_records_is_woken(three: Partitioned) -> Non
     assert waiter.done()
 
 
+@pytest.mark.slow
 async def test_its_leader_knows_and_sends_one_message(three: Partitioned) -> None:
     await three.tick(50)
     assert three.state() is ProgressState.SNAPSHOT
@@ -152,6 +155,7 @@ async def test_its_leader_tells_it_again_after_a_while(
     assert capsys.readouterr().out.count(WARNING) == 1
 
 
+@pytest.mark.slow
 async def test_it_votes_and_its_leader_keeps_its_majority(three: Partitioned) -> None:
     await three.tick(2)
     three.network.cut.add(2)

@@ -112,6 +112,7 @@ async def test_a_restart_finds_everything(tmp_path: Path) -> None:
         assert again.disk.did("create", "identity.part") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synced", [False, True])
 async def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path, synced: bool) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
@@ -129,6 +130,7 @@ async def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path, synced
         assert again.values()[19:] == [b"19", b"more"]
 
 
+@pytest.mark.slow
 async def test_many_restarts_change_nothing(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await fill(cluster)
@@ -153,6 +155,7 @@ async def test_a_topic_whose_creation_was_not_answered_can_be_used_after_a_crash
         assert again.values(partition=2) == [b"value"]
 
 
+@pytest.mark.slow
 async def test_each_start_raises_incarnation_and_the_terms_of_used_groups(tmp_path: Path) -> None:
     for start in range(1, 4):
         async with Cluster(tmp_path / "data").running() as cluster:
@@ -168,6 +171,7 @@ async def test_each_start_raises_incarnation_and_the_terms_of_used_groups(tmp_pa
             assert read_header(batch).leader_epoch == start
 
 
+@pytest.mark.slow
 async def test_a_clock_that_steps_backwards_changes_nothing(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "data", Sizes(checkpoint_entries=2))
     async with cluster.running():
@@ -225,6 +229,7 @@ async def test_a_missing_journal_is_refused_and_the_segments_stay(tmp_path: Path
     assert sorted((tmp_path / "data" / "topics").rglob("*.log")) == segments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("checkpoint_entries", "reason"),
     [
@@ -252,6 +257,7 @@ async def test_missing_entries_are_reported_before_anything_is_truncated(
     assert {path: path.read_bytes() for path in sorted((copy / "topics").rglob("*.log"))} == before
 
 
+@pytest.mark.slow
 async def test_missing_entries_of_a_partition_are_reported_before_anything_is_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +307,7 @@ async def test_a_disk_fault_ends_the_first_start_with_the_reason(tmp_path: Path)
 # --- what the journal may forget ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_journal_files_are_removed_once_everything_in_them_is_durable_elsewhere(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
@@ -330,6 +337,7 @@ async def test_journal_files_are_removed_once_everything_in_them_is_durable_else
             assert again.values(partition=1) == [b"idle", b"next"]
 
 
+@pytest.mark.slow
 async def test_a_file_is_removed_only_after_records_that_only_it_has_are_durable_again(
     tmp_path: Path,
 ) -> None:
@@ -350,6 +358,7 @@ async def test_a_file_is_removed_only_after_records_that_only_it_has_are_durable
             assert len(again.values()) == int(copy.name.split("-")[1]) + 2
 
 
+@pytest.mark.slow
 async def test_an_unsynced_partition_retains_the_journal(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
@@ -362,6 +371,7 @@ async def test_an_unsynced_partition_retains_the_journal(tmp_path: Path) -> None
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_is_written_every_so_many_entries_and_two_are_kept(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", Sizes(checkpoint_entries=10)).running() as cluster:
         await cluster.create_topic()
@@ -375,6 +385,7 @@ async def test_a_checkpoint_is_written_every_so_many_entries_and_two_are_kept(tm
         assert again.committed() == {0: 34}
 
 
+@pytest.mark.slow
 async def test_an_idle_state_group_that_pins_the_journal_gets_two_checkpoints_by_an_empty_entry(
     tmp_path: Path,
 ) -> None:
@@ -399,6 +410,7 @@ async def test_an_idle_state_group_that_pins_the_journal_gets_two_checkpoints_by
         assert (again.committed(), set(again.node.metadata.topics)) == ({0: 6}, {"topic", "second"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "gone", "scribbled"])
 async def test_with_a_damaged_newest_checkpoint_the_older_one_and_the_journal_are_used(
     tmp_path: Path, damage: str
@@ -536,6 +548,7 @@ async def test_after_a_fault_nothing_is_answered_and_stop_releases_the_directory
         assert again.values() in ([b"value"], [b"value", b"lost"])
 
 
+@pytest.mark.slow
 async def test_after_a_fault_of_a_segment_nothing_is_answered_either(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "data")
     await cluster.node.start()
@@ -578,6 +591,7 @@ async def test_unsynced_logs_use_a_quarter_of_the_open_file_limit(
         assert cluster.node._log.writer._sync_logs == logs
 
 
+@pytest.mark.slow
 async def test_batches_wait_while_too_much_is_in_no_segment(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", Sizes(max_unapplied_bytes=2000)).running() as cluster:
         await cluster.create_topic()

@@ -56,6 +56,7 @@ def constants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, full_disk_retry_s=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "ending"),
     [("allocate", ".journal"), ("create", ".log"), ("write", ".log"), ("write", ".checkpoint.part")],
@@ -91,6 +92,7 @@ async def test_without_room_the_reserve_is_released_and_accepted_data_is_written
         assert (again.values(), again.committed()) == ([b"x" * 5000], {0: 7})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize(
     ("what", "ending"),
@@ -159,6 +161,7 @@ async def test_while_messages_wait_for_segments_commits_pass_and_a_stop_ends(tmp
         assert again.committed() == {0: 1}
 
 
+@pytest.mark.slow
 async def test_retention_continues_to_make_room(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     disk = SmallDisk(directory, "create", ".log")

@@ -91,6 +91,7 @@ def test_the_age_of_records_is_never_measured_ahead_of_the_wall_clock(
     assert time.record_ms() == time.now_ms() < clock.wall_ms()
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.floats(0, 2 * HOUR), st.integers(-100 * HOUR_MS, 100 * HOUR_MS)), max_size=30))
 def test_it_ascends_whatever_the_wall_clock_does(steps: list[float | int]) -> None:
     clock = FakeClock()

@@ -149,6 +149,7 @@ def test_a_release_below_the_feature_level_is_refused(table: NodeTable) -> None:
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         NodeInfo,

@@ -126,6 +126,7 @@ async def test_a_deleted_topic_is_unknown_at_once_and_its_files_and_offsets_are_
         assert again.values("other") == [LARGE] * 5
 
 
+@pytest.mark.slow
 async def test_a_recreated_topic_begins_empty(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         for turn in range(3):
@@ -353,6 +354,7 @@ async def test_a_damaged_partition_is_not_ready_and_the_others_are(tmp_path: Pat
         assert sorted((directory / "topics" / "topic-0").iterdir()) == files
 
 
+@pytest.mark.slow
 async def test_the_journal_keeps_entries_of_a_damaged_partition_until_it_is_repaired(tmp_path: Path) -> None:
     directory = await damaged(tmp_path)
     async with Cluster(directory).running() as cluster:

@@ -174,6 +174,7 @@ def test_a_beat_is_three_numbers_and_the_nodes_that_are_reached() -> None:
 # --- round trips ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(PACKED)
 def test_raft_messages_come_as_they_were_sent(packed: list[tuple[int, Message]]) -> None:
     payload = raft_payload(packed)
@@ -181,6 +182,7 @@ def test_raft_messages_come_as_they_were_sent(packed: list[tuple[int, Message]])
     assert decoded_raft(memoryview(payload)) == packed
 
 
+@pytest.mark.slow
 @given(st.lists(FORWARDED, max_size=4))
 def test_forwarded_proposals_come_as_they_were_sent(proposals: list[Forwarded]) -> None:
     payload = proposals_payload(proposals)
@@ -211,6 +213,7 @@ def test_payloads_do_not_share_the_buffer_that_they_came_in() -> None:
 # --- damage ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(PACKED.filter(bool))
 def test_a_truncated_payload_has_the_messages_that_are_whole(packed: list[tuple[int, Message]]) -> None:
     payload = raft_payload(packed)
@@ -222,6 +225,7 @@ def test_a_truncated_payload_has_the_messages_that_are_whole(packed: list[tuple[
         assert found == (packed[:whole], size not in ends), size
 
 
+@pytest.mark.slow
 @given(st.lists(FORWARDED, min_size=1, max_size=3))
 def test_a_truncated_payload_has_the_proposals_that_are_whole(proposals: list[Forwarded]) -> None:
     payload = proposals_payload(proposals)
@@ -231,6 +235,7 @@ def test_a_truncated_payload_has_the_proposals_that_are_whole(proposals: list[Fo
         assert before_damage(decode_proposals(payload[:size])) == (proposals[:whole], size not in ends), size
 
 
+@pytest.mark.slow
 @given(PACKED.filter(bool), st.lists(FORWARDED, min_size=1, max_size=2), st.data())
 def test_flipped_bytes_are_other_messages_or_damage(
     packed: list[tuple[int, Message]], proposals: list[Forwarded], data: st.DataObject

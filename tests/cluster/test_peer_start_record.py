@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStart, PeerStarts
 from pixy.proto.state_pb2 import NodeStart, NodeStarts
@@ -104,6 +106,7 @@ def test_it_is_the_same_when_it_is_written_again() -> None:
     assert recording.written() == [PeerStart(3, 100)]
 
 
+@pytest.mark.slow
 async def test_a_restart_knows_the_starts_of_peers(tmp_path: Path) -> None:
     log, *_ = open_log(tmp_path)
     assert log.peer_starts.admit(2, PeerStart(3, 100)) is None

@@ -5,11 +5,15 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from pixy.backend import TopicPartition
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import piece_of, publish_values, stage_values
 from tests.fakes.waiting import until
+
+pytestmark = pytest.mark.slow
 
 TOPIC, OTHER = TopicPartition("topic", 0), TopicPartition("other", 0)
 

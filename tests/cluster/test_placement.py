@@ -34,6 +34,7 @@ def one_by_one(count: int, replication: int, nodes: list[int], counts: ReplicaCo
 TOPICS = st.lists(st.integers(1, 30), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 7), st.integers(1, 7), TOPICS)
 def test_nodes_that_came_before_the_topics_have_equally_many_replicas_and_leaders(
     nodes: int, replication: int, topics: list[int]
@@ -48,6 +49,7 @@ def test_nodes_that_came_before_the_topics_have_equally_many_replicas_and_leader
         assert spread(counts.leaders, ids) <= 1
 
 
+@pytest.mark.slow
 @given(st.integers(1, 7), st.lists(st.tuples(st.integers(1, 30), st.integers(1, 7)), max_size=8))
 def test_leaders_are_even_whatever_the_replication_of_each_topic(
     nodes: int, topics: list[tuple[int, int]]
@@ -58,6 +60,7 @@ def test_leaders_are_even_whatever_the_replication_of_each_topic(
         assert spread(counts.leaders, ids) <= 1
 
 
+@pytest.mark.slow
 @given(st.integers(2, 7), st.integers(1, 7), TOPICS, TOPICS)
 def test_partitions_next_to_each_other_have_different_leaders(
     nodes: int, replication: int, before: list[int], growth: list[int]
@@ -73,6 +76,7 @@ def test_partitions_next_to_each_other_have_different_leaders(
     assert all(left[0] != right[0] for left, right in pairwise(placed))
 
 
+@pytest.mark.slow
 @given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 60), TOPICS, st.integers(0, 20))
 def test_many_partitions_are_placed_as_if_one_by_one(
     nodes: int, replication: int, count: int, before: list[int], uneven: int

@@ -1,5 +1,6 @@
 """Rows tell every repetition of a proposal from a new one, also after a restart."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,6 +116,7 @@ def test_a_snapshot_does_not_change_with_the_rows() -> None:
     assert list(row.sequences) == [1]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

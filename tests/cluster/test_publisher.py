@@ -185,6 +185,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DAMAGES)
 async def test_a_damaged_part_makes_its_partition_not_ready_and_loses_nothing(
     tmp_path: Path, way: str, kind: str
@@ -378,6 +379,7 @@ async def test_a_file_system_without_links_gets_copies(
         assert cluster.values() == [b"1", b"2"]
 
 
+@pytest.mark.slow
 async def test_many_partitions_get_their_parts_over_many_turns_in_the_order_of_publications(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

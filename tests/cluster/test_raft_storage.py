@@ -210,6 +210,7 @@ def answer(question: object) -> object:
         return type(error)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from(["append", "replace", "compact", "release"]), st.integers(0, 9)),

@@ -148,6 +148,7 @@ def lives(seed: int, killed_at: int, ignored: str = "") -> tuple[NodeIdentity, N
     return told, enter_directory(disk, DIRECTORY, Random(3).randbytes, joins=True).identity
 
 
+@pytest.mark.slow
 def test_a_secret_that_others_may_know_outlives_a_kill_and_a_power_failure() -> None:
     for operation in range(1, OPERATIONS):
         for seed in range(10):
@@ -155,12 +156,14 @@ def test_a_secret_that_others_may_know_outlives_a_kill_and_a_power_failure() -> 
             assert told == found, (operation, seed)
 
 
+@pytest.mark.slow
 def test_without_the_sync_of_the_name_a_secret_is_lost() -> None:
     site = "cluster/recovery.py:_candidate sync_directory"
     found = [lives(seed, operation, site) for operation in range(1, OPERATIONS) for seed in range(10)]
     assert any(told != later for told, later in found)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_alone_now_makes_one_cluster_whenever_the_power_fails() -> None:
     for operation in range(1, OPERATIONS):
         for seed in range(10):

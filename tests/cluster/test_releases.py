@@ -46,6 +46,7 @@ def dumped(directory: Path, what: str) -> list[dict[str, Any]]:
     return [dict(line.fields) for line in dump(ReadOnlyDisk(), directory) if line.what == what]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_directory_of_a_release_can_be_read_and_written(name: str, tmp_path: Path) -> None:
     directory = unpacked(name, tmp_path)
@@ -65,6 +66,7 @@ async def test_a_directory_of_a_release_can_be_read_and_written(name: str, tmp_p
         assert staged(cluster) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 async def test_indexes_of_a_release_are_used(name: str, tmp_path: Path) -> None:
     directory = unpacked(name, tmp_path)
@@ -85,6 +87,7 @@ def test_a_check_finds_a_directory_of_a_release_intact(name: str, tmp_path: Path
     assert [finding for finding in report.findings if finding.verdict is Verdict.DAMAGED] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_dump_shows_a_directory_of_a_release(name: str, tmp_path: Path) -> None:
     directory = unpacked(name, tmp_path)
@@ -103,6 +106,7 @@ def tail_of(directory: Path, raft_group: int) -> list[JournalRecord]:
     return [entry for entry in entries if entry.entry_type is EntryType.RECORD_BATCH]
 
 
+@pytest.mark.slow
 async def test_entries_of_a_journal_of_version_1_get_offset_and_epoch_at_a_start(tmp_path: Path) -> None:
     directory = unpacked(FIRST, tmp_path)
     [raft_group] = json.loads((RELEASES / f"{FIRST}.json").read_text())["cut"]["raft groups"]
@@ -154,6 +158,7 @@ async def test_a_command_of_a_newer_release_ends_the_node_and_refuses_its_start(
         await Cluster(tmp_path).node.start()
 
 
+@pytest.mark.slow
 async def test_the_directory_contains_every_kind_of_file(tmp_path: Path) -> None:
     killed, found = await make(tmp_path)
     names = {path.name for path in killed.rglob("*")}
@@ -174,6 +179,7 @@ async def test_the_directory_contains_every_kind_of_file(tmp_path: Path) -> None
     assert [partition["end"] for partition in found["relocated"]["partitions"]] == [6]
 
 
+@pytest.mark.slow
 async def test_the_directory_contains_every_kind_of_record(tmp_path: Path) -> None:
     killed, _ = await make(tmp_path)
     kinds = ("entry", "relocated_entry", "hard_state", "applied_position", "incarnation")

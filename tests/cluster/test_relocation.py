@@ -43,6 +43,7 @@ BATCH = EntryType.RECORD_BATCH
 # --- damaged partitions ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_entries_of_a_damaged_partition_outlive_their_journal_files(tmp_path: Path) -> None:
     directory, segment, whole = await damaged(tmp_path)
     for _ in range(3):
@@ -59,6 +60,7 @@ async def test_entries_of_a_damaged_partition_outlive_their_journal_files(tmp_pa
         await cluster.append(b"more", topic="bad")
 
 
+@pytest.mark.slow
 async def test_relocation_for_a_damaged_partition_is_bounded_by_the_growth_of_the_journal(
     tmp_path: Path,
 ) -> None:
@@ -70,6 +72,7 @@ async def test_relocation_for_a_damaged_partition_is_bounded_by_the_growth_of_th
         assert cluster.journal_files() == files
 
 
+@pytest.mark.slow
 async def test_unwritten_entries_of_an_abandoned_log_outlive_their_journal_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

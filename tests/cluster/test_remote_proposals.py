@@ -134,6 +134,7 @@ async def test_a_leader_that_names_itself_no_more_is_forgotten(log: RemoteLog) -
     assert log.calls.leaders == {}
 
 
+@pytest.mark.slow
 async def test_a_proposal_goes_on_under_its_identity_until_there_is_a_leader(log: RemoteLog) -> None:
     log.leader = 0
     log.propose(b"a")
@@ -170,6 +171,7 @@ async def test_at_most_a_window_is_in_flight_and_the_rest_shares_an_entry(log: R
     assert log.kinds == [BATCH] * WINDOW + [BATCHES]
 
 
+@pytest.mark.slow
 async def test_the_deadline_ends_the_attempts(log: RemoteLog) -> None:
     log.leader = 0
     log.propose(b"a", deadline=asyncio.get_running_loop().time() + 0.05)
@@ -209,6 +211,7 @@ async def test_a_stop_answers_what_is_left(log: RemoteLog) -> None:
     assert isinstance(log.results[b"a"], DeadlineExceeded), "it may be written"
 
 
+@pytest.mark.slow
 async def test_a_quiet_node_has_no_timer(log: RemoteLog) -> None:
     log.propose(b"a")
     await log.answered(1)

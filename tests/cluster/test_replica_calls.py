@@ -87,6 +87,7 @@ async def test_the_error_of_replicas_that_all_fail(
         await Asking(**answers).call()
 
 
+@pytest.mark.slow
 async def test_replicas_are_asked_again_until_the_time_is_over() -> None:
     asking = Asking(n1=Unavailable("x"), n2=Unavailable("x"), n3=Unavailable("x"))
     asyncio.get_running_loop().call_later(0.05, asking.answers.update, {2: b"two"})

@@ -16,6 +16,8 @@ from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import publish_values, stage_values
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 Publishing = list["asyncio.Task[Published]"]
 
 

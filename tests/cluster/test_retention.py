@@ -153,6 +153,7 @@ async def test_checks_repeat_until_the_node_stops(tmp_path: Path) -> None:
     assert cluster.node._retention._timer.cancelled()
 
 
+@pytest.mark.slow
 async def test_ten_thousand_partitions_are_checked_over_many_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +180,7 @@ async def test_ten_thousand_partitions_are_checked_over_many_turns(
         assert {replica(cluster, partition=number).log.begin_offset for number in range(30)} == {3}
 
 
+@pytest.mark.slow
 async def test_nothing_is_proposed_while_the_journal_has_no_room(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", Sizes(file_bytes=30_000)).running() as cluster:
         await create(cluster, retention_bytes="0")
@@ -237,6 +239,7 @@ async def test_offsets_of_a_group_with_members_stay_over_restarts(tmp_path: Path
         assert again.committed("living") == {}
 
 
+@pytest.mark.slow
 async def test_the_activity_of_a_group_is_recorded_only_occasionally(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", storage={"offsets_retention": 8 * 3600}).running() as cluster:
         await create(cluster)

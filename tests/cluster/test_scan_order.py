@@ -1,5 +1,6 @@
 """The order of a scan, against a set as the model."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ NAMES = st.sampled_from("abcdefgh")
 CHANGES = st.lists(st.lists(st.tuples(st.booleans(), NAMES), max_size=4), max_size=6)
 
 
+@pytest.mark.slow
 @given(st.lists(NAMES, unique=True), CHANGES, st.integers(1, 4))
 def test_a_scan_meets_every_name_that_is_there_all_the_time(
     names: list[str], changes: list[list[tuple[bool, str]]], size: int

@@ -15,6 +15,8 @@ from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_c
 from tests.conformance.staged import publish_values, stage_values
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 TOPIC = TopicPartition("topic", 0)
 
 

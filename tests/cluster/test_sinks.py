@@ -168,6 +168,7 @@ COMMANDS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(COMMANDS, max_size=30), st.integers(0, 30))
 def test_a_checkpoint_at_any_point_changes_nothing(commands: Iterable[bytes], at: int) -> None:
     state, other = SinksState(), SinksState()

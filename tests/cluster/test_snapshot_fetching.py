@@ -29,6 +29,8 @@ from tests.cluster.state_nodes import NAME, Pairs, StateNetwork, StateNode, valu
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 LAST = 700
 PATIENCE_S = 11.0
 

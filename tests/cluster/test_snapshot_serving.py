@@ -25,6 +25,8 @@ from tests.fakes.waiting import settle
 from tests.sim.loop import VirtualLoop
 from tests.storage.journals import CLUSTER
 
+pytestmark = pytest.mark.slow
+
 Error = FetchSnapshotError
 SNAPSHOT, PROBE = ProgressState.SNAPSHOT, ProgressState.PROBE
 

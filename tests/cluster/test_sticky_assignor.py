@@ -117,6 +117,7 @@ def inputs(draw: st.DrawFn) -> list[AssignableTopic]:
     return topics
 
 
+@pytest.mark.slow
 @given(inputs())
 def test_every_partition_has_one_owner_and_each_topic_is_balanced(topics: list[AssignableTopic]) -> None:
     totals: Counter[MemberId] = Counter()
@@ -138,6 +139,7 @@ def test_every_partition_has_one_owner_and_each_topic_is_balanced(topics: list[A
                 assert totals[giver] - totals[taker] < 2
 
 
+@pytest.mark.slow
 @given(inputs())
 def test_an_assignment_is_its_own_and_does_not_depend_on_the_order_of_members(
     topics: list[AssignableTopic],
@@ -154,6 +156,7 @@ def test_an_assignment_is_its_own_and_does_not_depend_on_the_order_of_members(
         assert assign(on_the_way) == found
 
 
+@pytest.mark.slow
 @given(inputs())
 def test_a_single_topic_moves_as_little_as_balance_allows(topics: list[AssignableTopic]) -> None:
     for of in topics:
@@ -166,6 +169,7 @@ def test_a_single_topic_moves_as_little_as_balance_allows(topics: list[Assignabl
         assert moves(of.owners, owners) == sum(counts.values()) - kept + lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [5])
 @given(data=st.data())
 def test_members_that_come_and_go_move_only_their_share(steps: int, data: st.DataObject) -> None:

@@ -39,11 +39,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     needed = {each for mark in metafunc.definition.iter_markers("needs") for each in mark.args}
     able = [
-        pytest.param(each, id=name, marks=[pytest.mark.process, pytest.mark.kafka] if each.cluster else [])
+        pytest.param(each, id=name, marks=_marks(each))
         for name, each in IMPLEMENTATIONS.items()
         if needed <= each.capabilities
     ]
     metafunc.parametrize("implementation", able)
+
+
+def _marks(implementation: Implementation) -> list[pytest.MarkDecorator]:
+    if implementation.cluster:
+        return [pytest.mark.process, pytest.mark.kafka]
+    return [pytest.mark.slow] if implementation.virtual else []
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -35,12 +35,14 @@ async def test_offsets_start_at_zero_and_have_no_holes(backend: Backend) -> None
     assert values(result) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
+@pytest.mark.slow
 async def test_every_partition_has_its_own_offsets(backend: Backend) -> None:
     assert await append(backend, ORDERS, b"0", b"1") == 0
     assert await append(backend, TopicPartition("orders", 1), b"0") == 0
     assert await append(backend, ORDERS, b"2") == 2
 
 
+@pytest.mark.slow
 async def test_answers_are_in_the_order_of_the_calls(backend: Backend) -> None:
     answered: list[int] = []
     appends = [append_nowait(backend, ORDERS, b"%d" % at) for at in range(200)]
@@ -64,6 +66,7 @@ async def test_answered_records_can_be_fetched_at_once(backend: Backend) -> None
         assert await (await seen) == [b"v"]
 
 
+@pytest.mark.slow
 async def test_base_offset_and_epoch_are_patched_and_the_checksum_still_holds(backend: Backend) -> None:
     await append(backend, ORDERS, b"0", b"1")
     await append(backend, ORDERS, b"2")
@@ -103,6 +106,7 @@ async def test_an_unknown_partition_is_rejected(backend: Backend, partition: Top
     assert backend.topic("other") is None
 
 
+@pytest.mark.slow
 @UNKNOWN
 @pytest.mark.needs(Capability.ONE_PROCESS)
 async def test_an_unknown_partition_is_rejected_without_an_answer(

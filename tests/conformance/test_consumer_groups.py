@@ -192,6 +192,7 @@ async def test_consumers_are_listed_by_group_and_client(backend: Backend) -> Non
     assert await backend.list_consumers("missing") == {}
 
 
+@pytest.mark.slow
 async def test_groups_are_listed_with_members_or_with_offsets_only(backend: Backend) -> None:
     await backend.commit_offsets("committed", {TopicPartition("orders", 0): OffsetCommit(1)})
     assignments = Assignments()

@@ -58,6 +58,7 @@ async def test_a_fetch_from_the_start_of_a_batch_gets_nothing_before_it(backend:
     assert offsets(await fetch_now(backend, ORDERS, 2)) == [2, 3]
 
 
+@pytest.mark.slow
 async def test_following_next_offset_reads_every_record_once(backend: Backend) -> None:
     expected = []
     for at in range(30):
@@ -84,6 +85,7 @@ async def test_batches_are_never_split(backend: Backend) -> None:
         assert result.next_offset == max_bytes // size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_bytes", [0, 1, 61, 1000])
 async def test_at_least_one_whole_batch_is_returned_however_large_it_is(
     backend: Backend, max_bytes: int
@@ -138,6 +140,7 @@ async def test_one_append_wakes_every_waiting_fetch(backend: Backend) -> None:
     assert [values(await result_of(each)) for each in waiting] == [[b"v"]] * 10
 
 
+@pytest.mark.slow
 async def test_no_append_is_missed_between_two_fetches(backend: Backend) -> None:
     async def read() -> list[bytes | None]:
         found: list[bytes | None] = []

@@ -42,6 +42,7 @@ async def test_the_first_offset_counts_even_if_timestamps_run_backwards(backend:
     assert [await backend.offset_for_timestamp(ORDERS, at) for at in (500, 1000, 5000, 5001)] == [0, 0, 0, 2]
 
 
+@pytest.mark.slow
 async def test_a_timestamp_is_found_to_the_record_among_many_batches(backend: Backend) -> None:
     for at in range(100):
         await append(backend, ORDERS, b"0", b"1", timestamp_ms=10 * at)

@@ -39,6 +39,7 @@ async def read(backend: Backend, partition: TopicPartition = ORDERS) -> list[byt
         at = result.next_offset
 
 
+@pytest.mark.slow
 async def test_staged_records_are_visible_only_after_publication(backend: Backend) -> None:
     await append(backend, ORDERS, b"before")
     await stage_values(backend, "sink", "stage", {ORDERS: [b"1", b"2"], OTHERS: [b"3"]})
@@ -49,6 +50,7 @@ async def test_staged_records_are_visible_only_after_publication(backend: Backen
     assert await read(backend, OTHERS) == [b"3"]
 
 
+@pytest.mark.slow
 async def test_a_publication_wakes_waiting_fetches(backend: Backend) -> None:
     waiting = asyncio.create_task(backend.fetch(ORDERS, 0, max_bytes=1000, max_wait=PATIENCE))
     await asyncio.sleep(0)
@@ -56,6 +58,7 @@ async def test_a_publication_wakes_waiting_fetches(backend: Backend) -> None:
     assert values(await waiting) == [b"1"]
 
 
+@pytest.mark.slow
 async def test_pieces_become_visible_in_the_order_of_their_numbers_and_stages_in_that_of_the_call(
     backend: Backend,
 ) -> None:
@@ -68,6 +71,7 @@ async def test_pieces_become_visible_in_the_order_of_their_numbers_and_stages_in
     assert await read(backend) == [b"0", b"1", b"2", b"a"]
 
 
+@pytest.mark.slow
 async def test_an_epoch_is_published_once(backend: Backend) -> None:
     await publish_values(backend, 5, {ORDERS: [b"1"]})
     await stage_values(backend, "sink", "again", {ORDERS: [b"2"]})
@@ -95,6 +99,7 @@ async def test_concurrent_calls_with_one_epoch_publish_once(backend: Backend) ->
     assert await read(backend) == [b"1"]
 
 
+@pytest.mark.slow
 async def test_a_sink_belongs_to_a_query_until_it_is_reset(backend: Backend) -> None:
     await publish_values(backend, 5, {ORDERS: [b"1"]})
     await stage_values(backend, "sink", "new", {ORDERS: [b"2"]})
@@ -107,6 +112,7 @@ async def test_a_sink_belongs_to_a_query_until_it_is_reset(backend: Backend) -> 
     assert await read(backend) == [b"1", b"2"]
 
 
+@pytest.mark.slow
 async def test_a_replaced_query_does_not_take_its_sink_back(backend: Backend) -> None:
     await publish_values(backend, 5, {ORDERS: [b"1"]})
     await stage_values(backend, "sink", "new", {ORDERS: [b"2"]})
@@ -143,6 +149,7 @@ async def test_another_piece_with_the_same_number_is_rejected(backend: Backend) 
     assert await read(backend) == [b"1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["a missing piece", "a piece too many", "another checksum"])
 async def test_a_wrong_seal_is_rejected(backend: Backend, wrong: str) -> None:
     pieces = [piece_of({ORDERS: [b"%d" % number]}) for number in range(3)]
@@ -188,6 +195,7 @@ async def test_a_published_stage_cannot_be_published_again(backend: Backend) -> 
     assert await read(backend) == [b"1"]
 
 
+@pytest.mark.slow
 async def test_a_discarded_stage_is_gone_and_a_published_one_stays(backend: Backend) -> None:
     await publish_values(backend, 0, {ORDERS: [b"1"]})
     await stage_values(backend, "sink", "unwanted", {ORDERS: [b"2"]})
@@ -215,6 +223,7 @@ async def test_a_topic_with_staged_records_is_deleted_only_by_force(backend: Bac
     assert await read(backend) == []
 
 
+@pytest.mark.slow
 async def test_published_or_discarded_stages_keep_no_topic(backend: Backend) -> None:
     await publish_values(backend, 0, {ORDERS: [b"1"]})
     await stage_values(backend, "sink", "unwanted", {ORDERS: [b"2"]})

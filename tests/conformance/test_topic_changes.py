@@ -42,6 +42,7 @@ async def test_a_topic_grows_at_once_everywhere_and_its_version_with_it(backend:
     assert await backend.list_topics() == [grown]
 
 
+@pytest.mark.slow
 async def test_growth_keeps_partitions_and_records_and_new_ones_begin_at_zero(backend: Backend) -> None:
     await append(backend, ORDERS, b"0", b"1")
     await backend.alter_topic("orders", partitions=3)
@@ -93,6 +94,7 @@ async def test_new_partitions_are_shared_by_the_members(backend: Backend) -> Non
     await shared(first, second, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 0, -1, 10_001, 2**40])
 async def test_partitions_never_become_fewer_or_too_many_and_nothing_changes(
     backend: Backend, partitions: int
@@ -103,6 +105,7 @@ async def test_partitions_never_become_fewer_or_too_many_and_nothing_changes(
     assert await backend.describe_topic("orders") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [0, -1, 10_001, 2**40])
 async def test_a_new_topic_has_at_least_one_partition_and_not_too_many(
     backend: Backend, partitions: int
@@ -165,6 +168,7 @@ BAD_OPTIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", BAD_OPTIONS)
 async def test_an_invalid_option_is_rejected_and_nothing_changes(
     backend: Backend, config: dict[str, str]
@@ -175,6 +179,7 @@ async def test_an_invalid_option_is_rejected_and_nothing_changes(
     assert await backend.describe_topic("orders") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", BAD_OPTIONS)
 async def test_no_topic_is_created_with_an_invalid_option(backend: Backend, config: dict[str, str]) -> None:
     with pytest.raises(InvalidArgument):
@@ -221,6 +226,7 @@ async def test_an_unknown_topic_cannot_be_deleted(backend: Backend) -> None:
         await backend.delete_topic("orders")
 
 
+@pytest.mark.slow
 async def test_of_concurrent_deletions_exactly_one_succeeds(backend: Backend) -> None:
     async with asyncio.timeout(PATIENCE):
         outcomes = await asyncio.gather(
@@ -254,6 +260,7 @@ async def test_a_fetch_that_waits_ends_when_its_topic_is_deleted(backend: Backen
     assert [type(each) for each in outcomes] == [UnknownPartition, UnknownPartition]
 
 
+@pytest.mark.slow
 async def test_appends_in_flight_are_all_answered(backend: Backend) -> None:
     appends = [append_nowait(backend, ORDERS, b"%d" % at) for at in range(20)]
     deletion = asyncio.create_task(backend.delete_topic("orders"))
@@ -311,6 +318,7 @@ async def test_members_lose_the_partitions_of_a_deleted_topic(backend: Backend) 
 # --- recreation -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_recreated_topic_is_empty_and_has_another_id(backend: Backend) -> None:
     before = await backend.alter_topic("orders", config={"retention_ms": "1000"})
     await append(backend, ORDERS, b"old", b"older")
@@ -328,6 +336,7 @@ async def test_a_recreated_topic_is_empty_and_has_another_id(backend: Backend) -
         await fetch_now(backend, TopicPartition("orders", 1), 0)
 
 
+@pytest.mark.slow
 async def test_a_fetch_of_the_old_topic_never_sees_the_new_one(backend: Backend) -> None:
     waiting = asyncio.create_task(backend.fetch(ORDERS, 0, max_bytes=1000))
     await asyncio.sleep(0)
@@ -348,6 +357,7 @@ async def test_a_recreated_topic_has_no_committed_offset_of_the_old_one(backend:
     assert await backend.committed_offsets("group", "orders") == {0: (0, "")}
 
 
+@pytest.mark.slow
 @pytest.mark.needs(Capability.ONE_PROCESS)
 async def test_a_commit_in_flight_does_not_leak_into_a_new_topic(backend: Backend) -> None:
     """None of the commits started before the old topic is deleted survives it."""
@@ -415,6 +425,7 @@ async def test_list_and_describe_agree_after_every_change(backend: Backend) -> N
     await agree()
 
 
+@pytest.mark.slow
 async def test_a_name_can_be_reused_repeatedly(backend: Backend) -> None:
     ids = set()
     async with asyncio.timeout(PATIENCE):

@@ -85,12 +85,14 @@ async def test_of_concurrent_creations_exactly_one_succeeds(backend: Backend) ->
     assert len(await backend.list_topics()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a", "a" * 249, "A.b_c-9", "...", "-", "_", ".a"])
 async def test_every_name_that_kafka_allows_is_allowed(backend: Backend, name: str) -> None:
     assert (await backend.create_topic(name, 1)).name == name
     assert await append(backend, TopicPartition(name, 0), b"v") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a" * 250, "a b", "a/b", "a\\b", "a:b", "ä", "a\n", "\0", "../a", "a,b"]
 )

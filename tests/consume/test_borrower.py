@@ -72,6 +72,7 @@ async def test_a_record_that_is_produced_later_comes_at_once(make_nodes: MakeNod
     assert answers.values == [b"a"]
 
 
+@pytest.mark.slow
 async def test_a_node_with_records_of_its_own_asks_nobody(make_nodes: MakeNodes) -> None:
     nodes = await two(make_nodes)
     nodes.log(0).append(*[b"x"] * 100)
@@ -106,6 +107,7 @@ async def test_a_node_that_has_records_again_asks_after_a_wait_again(make_nodes:
     assert (answers.values, kinds(nodes)) == ([], [])
 
 
+@pytest.mark.slow
 async def test_requests_without_any_record_time_out_as_ever(make_nodes: MakeNodes) -> None:
     nodes = await two(make_nodes)
     answers = await nodes[1].consume()
@@ -117,6 +119,7 @@ async def test_requests_without_any_record_time_out_as_ever(make_nodes: MakeNode
     assert kinds(nodes) == []
 
 
+@pytest.mark.slow
 async def test_one_consumer_at_one_node_gets_all_records(make_nodes: MakeNodes) -> None:
     nodes = make_nodes(3, 3)
     await nodes.join(1, 2, 3)
@@ -166,6 +169,7 @@ async def test_a_client_that_takes_its_time_gets_the_next_record_without_a_wait(
     assert answers.values == []
 
 
+@pytest.mark.slow
 async def test_consumers_of_all_nodes_are_served_evenly(make_nodes: MakeNodes) -> None:
     nodes = make_nodes(3, 3)
     await nodes.join(1, 2, 3)
@@ -203,6 +207,7 @@ async def test_a_borrowed_record_is_acked_at_its_owner(make_nodes: MakeNodes) ->
     assert nodes[2].committed(1) == OffsetCommit(1)
 
 
+@pytest.mark.slow
 async def test_the_ack_timeout_of_a_borrowed_record_runs_from_its_delivery(make_nodes: MakeNodes) -> None:
     nodes = await two(make_nodes, ack_timeout=20.0, subscription_timeout=100.0)
     nodes.log(1).append(b"a")
@@ -304,6 +309,7 @@ async def test_what_became_of_a_record_is_told_over_a_new_connection(make_nodes:
     assert nodes[2].committed(1) == OffsetCommit(1)
 
 
+@pytest.mark.slow
 async def test_an_auto_ack_that_is_told_after_the_silence_still_counts(make_nodes: MakeNodes) -> None:
     nodes = await two(make_nodes)
     nodes.log(1).append(b"a")
@@ -339,6 +345,7 @@ async def test_records_of_an_answer_that_is_too_late_are_given_back(make_nodes: 
     assert answers.values == [b"a"]
 
 
+@pytest.mark.slow
 async def test_an_owner_that_cannot_be_reached_delays_nobody_else(make_nodes: MakeNodes) -> None:
     nodes = make_nodes(3, 3)
     await nodes.join(1, 2, 3)
@@ -386,6 +393,7 @@ async def test_a_new_owner_is_asked_too(make_nodes: MakeNodes) -> None:
     assert answers.values == [b"c"]
 
 
+@pytest.mark.slow
 async def test_a_node_without_clients_gives_up_its_partitions_although_others_ask_it(
     make_nodes: MakeNodes,
 ) -> None:
@@ -401,6 +409,7 @@ async def test_a_node_without_clients_gives_up_its_partitions_although_others_as
     assert nodes.owned(1) == [0, 1]
 
 
+@pytest.mark.slow
 async def test_a_node_without_clients_stops_lending_for_a_while_to_give_up_its_partitions(
     make_nodes: MakeNodes,
 ) -> None:
@@ -415,6 +424,7 @@ async def test_a_node_without_clients_stops_lending_for_a_while_to_give_up_its_p
     assert await poll(nodes, 1) == [b"b"]
 
 
+@pytest.mark.slow
 async def test_a_node_that_has_clients_again_lends_again(make_nodes: MakeNodes) -> None:
     nodes = await two(make_nodes, subscription_timeout=10.0)
     await poll(nodes, 8)
@@ -426,6 +436,7 @@ async def test_a_node_that_has_clients_again_lends_again(make_nodes: MakeNodes) 
     assert await poll(nodes, 1) == [b"c"]
 
 
+@pytest.mark.slow
 async def test_a_record_that_is_never_acked_stops_lending_for_a_bounded_time_only(
     make_nodes: MakeNodes,
 ) -> None:

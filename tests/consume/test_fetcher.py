@@ -90,6 +90,7 @@ async def test_a_truncated_log_is_followed_and_logged_once(make_world: MakeWorld
     assert (await world.consume()).values == [b"new"]
 
 
+@pytest.mark.slow
 async def test_a_failing_fetch_is_logged_once_and_retried_with_increasing_delay(
     make_world: MakeWorld,
 ) -> None:
@@ -174,6 +175,7 @@ async def test_damage_found_while_the_fetcher_waits_at_the_end_is_fetched_again(
     assert answers.offsets == [1, 2, 3]
 
 
+@pytest.mark.slow
 async def test_a_batch_that_decompresses_too_far_stops_only_its_partition_and_is_reported_with_its_offset(
     make_world: MakeWorld,
 ) -> None:

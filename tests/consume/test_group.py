@@ -42,6 +42,7 @@ async def test_only_partitions_without_a_commit_get_one(make_world: MakeWorld) -
     assert world.backend.commit_calls == [{T1: OffsetCommit(0)}]
 
 
+@pytest.mark.slow
 async def test_a_group_starts_few_partitions_at_a_time(make_world: MakeWorld) -> None:
     world = make_world(450)
     await world.consume()

@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from pixy.consume.dispatcher import Dispatcher
 from pixy.consume.lending import LENT_BYTES_MAX, Lending, RecordPosition
 from pixy.consume.offer import Offer, OfferLimits
@@ -234,6 +236,7 @@ def test_requests_that_an_answer_has_no_room_for_leave_the_queue() -> None:
     assert here.offsets == [3]
 
 
+@pytest.mark.slow
 def test_a_record_beyond_the_size_of_a_frame_goes_to_clients_here_only() -> None:
     scene = Scene()
     scene.lending.ask(2, [], 0.0)
@@ -315,6 +318,7 @@ class Walk:
             self.got.append(offset)
 
 
+@pytest.mark.slow
 def test_every_record_is_delivered_once_whatever_gets_lost() -> None:
     for seed in range(50):
         walk = Walk(seed)

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +78,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(st.integers(0, 20), STEPS)
 def test_it_agrees_with_a_set_of_acked_offsets(base: int, steps: list[tuple[str, int, int]]) -> None:
     tracker = OffsetTracker(base)

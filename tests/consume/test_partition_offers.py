@@ -341,6 +341,7 @@ def test_an_expired_offer_cannot_be_returned() -> None:
     assert not offers.put_back(first)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_while_the_oldest_offer_is_never_acked() -> None:
     offers = offers_from(0, limits=replace(LIMITS, pending_max=5))
     for base in range(0, 5000, 10):
@@ -555,6 +556,7 @@ def test_an_offer_reports_its_outcome_to_its_owner() -> None:
     assert (first.topic, first.partition) == ("t", 3)
 
 
+@pytest.mark.slow
 @example(
     [("t", 0), ("t", 0), ("f", 0), ("d", 0), ("t", 0), ("p", 30), ("t", 0), ("t", 0), ("a", 3), ("t", 0)]
 )

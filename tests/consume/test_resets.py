@@ -202,6 +202,7 @@ async def test_metadata_that_is_no_ack_stays_until_there_is_an_ack(make_nodes: M
     assert nodes[2].committed(1) == OffsetCommit(3)
 
 
+@pytest.mark.slow
 async def test_an_owner_that_does_not_answer_delays_for_two_seconds_and_commits_nothing(
     make_nodes: MakeNodes,
 ) -> None:
@@ -283,6 +284,7 @@ async def test_a_reset_is_confirmed_by_a_node_that_knows_the_offsets(make_world:
     assert confirmed.done()
 
 
+@pytest.mark.slow
 async def test_the_position_of_a_subscription_that_ended_is_not_committed_over_offsets_set_later(
     make_nodes: MakeNodes,
 ) -> None:

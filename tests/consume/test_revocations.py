@@ -148,6 +148,7 @@ async def test_a_partition_without_outstanding_offers_moves_at_once(make_nodes: 
     assert nodes.clock.monotonic() == before
 
 
+@pytest.mark.slow
 async def test_a_record_that_is_never_acked_holds_up_its_partition_for_a_bounded_time(
     make_nodes: MakeNodes,
 ) -> None:

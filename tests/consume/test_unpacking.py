@@ -19,6 +19,7 @@ async def test_records_are_unpacked() -> None:
     assert [record.value for record in await BatchUnpacker()(batch)] == [b"a" * 100, b"b" * 100]
 
 
+@pytest.mark.slow
 async def test_a_batch_that_decompresses_too_far_is_reported() -> None:
     with pytest.raises(UnpackedTooLarge, match="record batch at offset 0 cannot be decoded"):
         await BatchUnpacker()(bomb())

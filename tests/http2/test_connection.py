@@ -152,6 +152,7 @@ def test_the_debug_data_of_a_goaway_is_short() -> None:
     assert len(peer.frames()[-1].payload) == 8 + 256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sent",
     [

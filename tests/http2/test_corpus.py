@@ -11,6 +11,7 @@ from tests.http2.fuzzing import corpus, mutate, run
 TARGETS = {"connection": fuzz_connection.check, "hpack": fuzz_hpack.check}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TARGETS)
 def test_every_input_of_the_corpus_passes_its_target(kind: str) -> None:
     inputs = corpus(kind)

@@ -118,6 +118,7 @@ ACTIONS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 5), st.integers(0, 16_000)), max_size=60))
 def test_no_window_is_opened_for_more_than_was_consumed(steps: list[tuple[str, int, int]]) -> None:
     ledger = WindowLedger()

@@ -25,6 +25,7 @@ def parse(data: bytes) -> Any:
     return found
 
 
+@pytest.mark.slow
 @given(STREAMS, st.integers(0, 13), st.integers(1, f.STREAM_ID_MAX), st.binary(min_size=8, max_size=8))
 def test_control_frames_are_read_by_the_oracle(
     stream_id: int, code: int, increment: int, payload: bytes
@@ -44,6 +45,7 @@ def test_control_frames_are_read_by_the_oracle(
     assert not parse(f.ping(payload, ack=False)).flags
 
 
+@pytest.mark.slow
 @given(STREAMS, st.sampled_from([0, 1, 16_384, 16_385, 40_000]), st.booleans())
 def test_a_header_block_is_split_into_frames_that_every_peer_accepts(
     stream_id: int, size: int, end_stream: bool
@@ -58,6 +60,7 @@ def test_a_header_block_is_split_into_frames_that_every_peer_accepts(
     assert {frame.stream_id for frame in (first, *rest)} == {stream_id}
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=50), st.integers(0, 60))
 def test_padding_is_stripped_or_rejected_if_it_exceeds_the_payload(content: bytes, padding: int) -> None:
     payload = bytes((padding,)) + content
@@ -70,6 +73,7 @@ def test_padding_is_stripped_or_rejected_if_it_exceeds_the_payload(content: byte
     assert caught.value.code is ErrorCode.PROTOCOL_ERROR
 
 
+@pytest.mark.slow
 def test_a_padded_frame_without_payload_is_a_frame_size_error() -> None:
     with pytest.raises(Http2ConnectionError) as caught:
         f.strip_padding(Frame(FrameType.HEADERS, f.PADDED, 1, b""))

@@ -251,6 +251,7 @@ def test_a_stream_error_ends_only_its_stream(
     assert content(peer.send(peer.request(5, b"next")))[-1] == (5, b"next")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "make", "code"), CONNECTION_FAULTS + STREAM_FAULTS)
 def test_an_error_does_not_depend_on_how_its_bytes_are_split(
     name: str, make: Callable[[Peer], bytes], code: ErrorCode
@@ -410,6 +411,7 @@ def peer_with_waiting_answer(options: Options, body: bytes) -> Peer:
     return peer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 10, 127])
 def test_a_response_released_in_tiny_frames_ends_the_connection(step: int) -> None:
     """CVE-2019-9511."""
@@ -422,6 +424,7 @@ def test_a_response_released_in_tiny_frames_ends_the_connection(step: int) -> No
     assert peer.goaway() == (1, CALM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [128, 512, 16_384, 40_000])
 def test_window_updates_in_small_steps_are_paid_for_by_the_frames_they_release(step: int) -> None:
     body = bytes(range(256)) * 4000
@@ -434,6 +437,7 @@ def test_window_updates_in_small_steps_are_paid_for_by_the_frames_they_release(s
     assert not peer.connection.closed
 
 
+@pytest.mark.slow
 def test_small_uncut_parts_of_a_response_earn_as_much_as_others() -> None:
     peer = Peer(replace(SMALL, overhead=TokenBucketOptions(13, 0, 4)))
     for stream_id in range(1, 1000, 2):

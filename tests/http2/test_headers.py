@@ -155,6 +155,7 @@ def test_a_block_that_changes_the_table_clears_the_cache() -> None:
         assert not reader.cache
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
@@ -237,6 +238,7 @@ def outcome(read: Callable[[], tuple[RequestHeaders, Field | None]]) -> tuple[ob
     return (*parts, whole(request, varying_field), request.content_length)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
@@ -299,6 +301,7 @@ def test_most_blocks_of_a_client_that_indexes_each_deadline_are_predicted(
     assert len(decoded) < 40
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
@@ -343,6 +346,7 @@ def test_patterns_are_bounded() -> None:
     assert [varying_field for _, varying_field in requests] == [None] * 5
 
 
+@pytest.mark.slow
 def test_the_cache_is_bounded() -> None:
     reader = HeaderReader(16_384)
     for number in range(2000):

@@ -151,6 +151,7 @@ def test_the_integers_of_the_specification() -> None:
     assert encode([(b"a", b"X" * 42)])[3:] == b"\x2a" + b"X" * 42
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(FIELDS, st.booleans(), st.sampled_from([None, 0, 64, 300, 4096])), max_size=12))
 def test_blocks_encoded_by_the_oracle_are_decoded(
     sections: list[tuple[list[Field], bool, int | None]],
@@ -328,6 +329,7 @@ def test_prediction_ends_where_a_field_is_evicted() -> None:
         decoder.decode(b"\xc1\x7e\x014")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(1,), (1, 30), (30, 1, 1, 1), (90, 1), (1, 1, 1, 60)])
 @pytest.mark.parametrize("start", [b"\x83", b"\xbe", b"\x83\xbe"])
 def test_prediction_agrees_with_the_decoder_for_every_small_table(

@@ -21,6 +21,7 @@ def test_every_symbol_has_the_code_of_the_specification(symbol: int) -> None:
     assert decode(encode(string)) == string
 
 
+@pytest.mark.slow
 @given(st.binary())
 def test_strings_are_encoded_as_by_the_oracle_and_round_trip(string: bytes) -> None:
     encoded = encode(string)

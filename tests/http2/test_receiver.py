@@ -129,6 +129,7 @@ def conversation(peer: Peer) -> bytes:
     return b"".join(parts)
 
 
+@pytest.mark.slow
 def test_a_conversation_split_at_every_byte_has_the_same_events() -> None:
     whole = Peer(greet=False)
     chunk = conversation(whole)
@@ -327,6 +328,7 @@ def test_a_conversation_in_slices_of_work_has_the_same_events(work: int) -> None
     assert peer.frames() == whole.frames()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(1, 2000)), max_size=40))
 def test_a_conversation_in_any_chunks_and_slices_has_the_same_events(steps: list[tuple[int, int]]) -> None:
     whole, peer = Peer(greet=False), Peer(greet=False)

@@ -264,6 +264,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_any_order_of_window_updates_and_responses_sends_each_body_once_within_its_windows(
     steps: list[tuple[str, int, int]],

@@ -39,6 +39,7 @@ def test_the_newest_of_two_checkpoints_is_used(state: Path) -> None:
     assert report.bytes == sum(path.stat().st_size for path in state.iterdir())
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_a_checkpoint_is_damage(state: Path) -> None:
     path = state / CheckpointId(1, 20).file_name
     whole = path.read_bytes()
@@ -50,6 +51,7 @@ def test_every_flipped_byte_of_a_checkpoint_is_damage(state: Path) -> None:
         assert (end, report.verdict) == (10, Verdict.DAMAGED), at
 
 
+@pytest.mark.slow
 def test_every_cut_of_a_checkpoint_is_damage(state: Path) -> None:
     path = state / CheckpointId(1, 20).file_name
     whole = path.read_bytes()

@@ -103,6 +103,7 @@ def test_every_flipped_byte_of_the_last_file_is_found(tmp_path: Path) -> None:
         ), at
 
 
+@pytest.mark.slow
 def test_every_cut_of_the_last_file_is_found(tmp_path: Path) -> None:
     for size in range(len(SECOND.rstrip(b"\0"))):
         write_files(tmp_path, FIRST, SECOND[:size])

@@ -17,6 +17,8 @@ from pixy.storage import RealDisk
 from tests.cluster.stopped import contents, make_stopped
 from tests.staging.stages import piece_of, seal_stage
 
+pytestmark = pytest.mark.slow
+
 DISK = RealDisk()
 
 

@@ -51,6 +51,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_the_directory_of_a_killed_node_is_ok(node: Path) -> None:
     assert wrong(node) == []
     report = check_node(ReadOnlyDisk(), node)
@@ -68,6 +69,7 @@ def test_the_directory_of_a_killed_node_is_ok(node: Path) -> None:
     assert found["topic-1"] == "no synced records"
 
 
+@pytest.mark.slow
 async def test_the_directory_of_a_stopped_node_is_ok_at_every_age(tmp_path: Path) -> None:
     for _ in range(3):
         async with Cluster(tmp_path / "data", Sizes(checkpoint_entries=3)).running() as cluster:
@@ -153,6 +155,7 @@ def own(raft_group: int, cluster: bytes = b"") -> Damage:
     return damage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [

@@ -185,6 +185,7 @@ def test_files_that_do_not_belong(partition: Partition) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_an_index_that_is_wrong_or_missing_is_a_warning(tmp_path: Path, suffix: str) -> None:
     partition = Partition(tmp_path / "topic-0", 12, 10_000, segment_bytes=1 << 20)

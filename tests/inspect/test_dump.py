@@ -46,6 +46,7 @@ def of_kind(lines: list[DumpLine], what: str) -> list[dict[str, Any]]:
     return [dict(line.fields) for line in lines if line.what == what]
 
 
+@pytest.mark.slow
 def test_a_directory_is_shown_file_by_file_and_not_changed(node: Path) -> None:
     before = contents(node)
     lines = dumped(node, records=True)
@@ -96,6 +97,7 @@ def test_a_segment_is_shown_with_or_without_its_records(node: Path) -> None:
     assert (records[0]["key"], records[0]["value"][:8]) == (None, b"value-0v")
 
 
+@pytest.mark.slow
 def test_a_decompression_bomb_is_reported_and_later_batches_are_shown(tmp_path: Path) -> None:
     batches = [bytearray(batch) for batch in (batch_of(b"before"), bomb(), batch_of(b"behind"))]
     for offset, batch in enumerate(batches):

@@ -84,6 +84,7 @@ async def test_bytes_and_ends_pass(links: Links, accepted: "asyncio.Queue[Side]"
         assert await one.reader.read() == b"rest"
 
 
+@pytest.mark.slow
 async def test_a_cut_link_holds_one_direction(links: Links, accepted: "asyncio.Queue[Side]") -> None:
     async with dialled(links) as one:
         one.writer.write(b"1")
@@ -98,6 +99,7 @@ async def test_a_cut_link_holds_one_direction(links: Links, accepted: "asyncio.Q
         await two.receives(b"2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [(1, 2), (2, 1)])
 async def test_connections_over_a_cut_link_get_no_answer(
     links: Links, accepted: "asyncio.Queue[Side]", cut: tuple[int, int]
@@ -115,6 +117,7 @@ async def test_connections_over_a_cut_link_get_no_answer(
         assert accepted.empty()
 
 
+@pytest.mark.slow
 async def test_a_reset_passes_unless_the_link_is_cut(links: Links, accepted: "asyncio.Queue[Side]") -> None:
     async with dialled(links) as one:
         one.writer.write(b"1")
@@ -138,6 +141,7 @@ async def test_all_connections_of_two_nodes_can_be_reset(
         await ends(two)
 
 
+@pytest.mark.slow
 async def test_slow_links_delay_everything_and_lost_segments_longer(
     links: Links, accepted: "asyncio.Queue[Side]"
 ) -> None:
@@ -176,6 +180,7 @@ async def ends(side: Side) -> None:
     await until(has_ended)
 
 
+@pytest.mark.slow
 def test_connections_that_come_with_the_end_are_closed() -> None:
     for _ in range(20):
         links = Links(2)

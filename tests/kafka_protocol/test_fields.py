@@ -68,6 +68,7 @@ def test_values_have_the_expected_bytes(field_type: FieldType, value: Any, encod
     assert field_type.decode(BytesIO(bytes.fromhex(encoded))) == value
 
 
+@pytest.mark.slow
 @given(st.integers(-(2**63), 2**63 - 1), st.none() | st.text(), st.none() | st.binary(max_size=300))
 def test_values_decode_to_themselves(number: int, text: str | None, content: bytes | None) -> None:
     struct = Struct(("a", INT64), ("b", COMPACT_STRING), ("c", STRING), ("d", BYTES), ("e", COMPACT_BYTES))

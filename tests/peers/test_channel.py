@@ -113,6 +113,7 @@ def test_a_host_that_crashed_is_silent_and_resets_what_comes_when_it_is_back() -
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_a_peer_that_does_not_read_costs_a_bounded_queue() -> None:
     options = PeerOptions(address=LOOPBACK, queue_bytes=1 << 20, silence_s=1e9)
 
@@ -189,6 +190,7 @@ def test_what_was_sent_before_the_end_of_a_connection_arrives() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_only_idle_connections_send_frames_to_stay_alive() -> None:
     async def scenario(peers: SimulatedPeers) -> None:
         one, _ = peers.nodes
@@ -308,6 +310,7 @@ def test_a_new_process_replaces_one_whose_machine_has_crashed() -> None:
     simulate(scenario, options=options)
 
 
+@pytest.mark.slow
 def test_a_second_process_with_an_id_is_refused_while_the_first_answers() -> None:
     async def scenario(peers: SimulatedPeers) -> None:
         one, two = peers.nodes
@@ -462,6 +465,7 @@ def test_a_stop_ends_calls_in_both_directions() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_nodes_find_each_other_again_through_trouble_of_any_kind() -> None:
     async def scenario(peers: SimulatedPeers) -> None:
         network, nodes = peers.network, peers.nodes

@@ -163,6 +163,7 @@ def test_a_large_frame_never_takes_bytes_of_the_next() -> None:
         assert read([whole[at : at + size] for at in range(0, len(whole), size)]) == frames
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(0, 255), st.integers(0, (1 << 64) - 1), st.integers(0, 80_000)), max_size=8

@@ -303,6 +303,7 @@ def test_a_refusal_is_text_whatever_it_is_made_of() -> None:
     assert len(dialler.reason) <= 2000
 
 
+@pytest.mark.slow
 def test_random_frames_never_open_a_connection() -> None:
     random = Random(3)
     kinds = [HELLO, PROOF, ACCEPTED, REFUSED, NOT_YET]

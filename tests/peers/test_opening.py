@@ -3,11 +3,14 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from pixy.peers import Address, PeerOptions
 from tests.fakes.waiting import until
 from tests.peers.support import LOOPBACK, peer_nodes
 
 
+@pytest.mark.slow
 async def test_a_peer_that_accepts_and_says_nothing_is_dialled_again() -> None:
     writers: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: writers.append(writer), LOOPBACK.host, 0)

@@ -26,6 +26,7 @@ def run(new_loop: Callable[[], Any], scenario: Callable[[], Any]) -> None:
         loop.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_messages_arrive_in_order(new_loop: Any) -> None:
     async def scenario() -> None:
@@ -42,6 +43,7 @@ def test_messages_arrive_in_order(new_loop: Any) -> None:
     run(new_loop, scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_calls_are_answered_by_number(new_loop: Any) -> None:
     async def scenario() -> None:
@@ -66,6 +68,7 @@ def test_calls_are_answered_by_number(new_loop: Any) -> None:
     run(new_loop, scenario)
 
 
+@pytest.mark.slow
 async def test_errors_of_calls_reach_the_caller() -> None:
     async def fail(_: Hello, method: int, __: bytes) -> bytes:
         if method:
@@ -153,6 +156,7 @@ async def test_peers_stop_twice_and_before_they_start() -> None:
     await node.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_an_answer_that_came_while_the_process_was_paused_counts(new_loop: Any) -> None:
     """A loop that stands still beyond the deadline of a call whose answer takes many reads."""

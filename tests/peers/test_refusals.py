@@ -1,5 +1,6 @@
 """Log of refused connections."""
 
+import pytest
 from structlog.testing import capture_logs
 
 from pixy.peers.handshake import NotYet
@@ -33,6 +34,7 @@ def test_what_passes_by_itself_is_a_warning_once_it_lasts() -> None:
     assert [entry["log_level"] for entry in logs] == ["info", "warning", "warning"] * 2
 
 
+@pytest.mark.slow
 def test_the_log_remembers_a_bounded_number() -> None:
     refusals = RefusalLog()
     for number in range(1000):

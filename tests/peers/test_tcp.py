@@ -104,6 +104,7 @@ def test_a_protocol_that_has_a_transport_hears_of_its_end(new_loop: Any, side: s
     run(new_loop, scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_the_descriptor_of_a_connection_is_closed_once(new_loop: Any, tmp_path: Path) -> None:
     """It may be that of a file by then. A connection that is reset ends before it is made."""

@@ -50,6 +50,7 @@ def run(new_loop: Callable[[], Any], scenario: Callable[[], Awaitable[None]]) ->
     assert unhandled == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_messages_and_calls_pass_over_tls(new_loop: Any, folder: Path) -> None:
     async def scenario() -> None:
@@ -64,6 +65,7 @@ def test_messages_and_calls_pass_over_tls(new_loop: Any, folder: Path) -> None:
     run(new_loop, scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_loop", LOOPS)
 @pytest.mark.parametrize("dials", ["stranger", "nobody"])
 def test_a_peer_without_a_certificate_of_the_authority_is_refused(
@@ -83,6 +85,7 @@ def test_a_peer_without_a_certificate_of_the_authority_is_refused(
     run(new_loop, scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_the_descriptor_of_a_failed_handshake_is_closed_once(
     new_loop: Any, folder: Path, tmp_path: Path
@@ -105,6 +108,7 @@ def test_the_descriptor_of_a_failed_handshake_is_closed_once(
     assert len([each for each in logs if "has failed in its TLS handshake" in each["event"]]) == 3
 
 
+@pytest.mark.slow
 def test_a_peer_that_trusts_another_authority_refuses(folder: Path) -> None:
     async def scenario() -> None:
         networks = [network_of(folder, "one"), network_of(folder, "two", "theirs")]
@@ -121,6 +125,7 @@ def replaced(source: Path, target: Path) -> None:
     target.with_suffix(".new").replace(target)
 
 
+@pytest.mark.slow
 def test_certificates_that_change_are_used(folder: Path, tmp_path: Path) -> None:
     for kind in ("pem", "key"):
         replaced(folder / f"stranger.{kind}", tmp_path / f"used.{kind}")

@@ -134,6 +134,7 @@ async def test_a_batch_is_closed_at_flush_bytes() -> None:
     assert [len(batch) for batch in await batches(backend)] == [2, 2, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("headers", [0, 1, 50])
 @pytest.mark.parametrize("size", [0, 1, 100, 10_000])
 async def test_no_batch_of_several_records_is_larger_than_flush_bytes(size: int, headers: int) -> None:
@@ -161,6 +162,7 @@ async def test_one_record_larger_than_flush_bytes_is_a_batch_of_its_own() -> Non
     assert [len(batch) for batch in await batches(backend)] == [1]
 
 
+@pytest.mark.slow
 async def test_flush_frequency_batches_records_of_several_loop_iterations() -> None:
     accumulators, backend, answers = await make(ProducerConfig(flush_frequency=0.2))
     for value in (b"a", b"b", b"c"):

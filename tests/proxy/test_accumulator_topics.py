@@ -82,6 +82,7 @@ async def test_every_topic_has_its_own_rotation() -> None:
     assert [len(flat(await batches(backend, number))) for number in (0, 1)] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitioner", ["hash", "murmur2", "random", "roundrobin"])
 async def test_records_without_a_key_avoid_partitions_without_a_leader(partitioner: str) -> None:
     accumulators, backend, _ = await make(ProducerConfig(partitioner=partitioner), partitions=4)
@@ -93,6 +94,7 @@ async def test_records_without_a_key_avoid_partitions_without_a_leader(partition
     assert set(await partitions_of(accumulators, 200)) == {0, 1, 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitioner", ["hash", "murmur2", "random", "roundrobin"])
 async def test_records_without_a_key_go_to_partitions_that_this_process_leads(partitioner: str) -> None:
     accumulators, backend, _ = await make(ProducerConfig(partitioner=partitioner), partitions=4)
@@ -185,6 +187,7 @@ async def test_a_topic_recreated_with_fewer_partitions_is_used_and_nothing_hangs
     assert [type(error) for error in refused] == [UnknownPartition] * 2
 
 
+@pytest.mark.slow
 async def test_deleted_topics_are_forgotten() -> None:
     accumulators, backend, answers = await make()
     for number in range(500):

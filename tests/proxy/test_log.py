@@ -130,6 +130,7 @@ async def test_a_drain_waits_for_accepted_requests_and_rejects_queued_ones() -> 
     await log.drained()
 
 
+@pytest.mark.slow
 async def test_the_drain_of_the_cluster_waits_for_appends_up_to_its_timeout() -> None:
     async with serve_cluster() as served:
         await served.backend.create_topic("t", 1)

@@ -18,6 +18,8 @@ from pixy.errors import AckBeyondEnd, LongPollTimeout, PixyError
 from pixy.proxy import Proxy
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 6
 ACK_TIMEOUT_S = 300.0
 """The default: no test takes as long, so a record that waits for it is missed."""

@@ -161,6 +161,7 @@ def test_the_calls_of_every_message_make_no_closure(call: FunctionType) -> None:
     assert call.__code__.co_cellvars == ()
 
 
+@pytest.mark.slow
 async def test_a_message_is_consumed_with_key_value_and_position(open_proxy: Open) -> None:
     proxy = await open_proxy()
     assert await produce(proxy, b"hello", key=b"k") == (0, 0)
@@ -173,6 +174,7 @@ async def test_a_message_is_consumed_with_key_value_and_position(open_proxy: Ope
     )
 
 
+@pytest.mark.slow
 async def test_a_missing_key_and_an_empty_key_stay_distinct(open_proxy: Open) -> None:
     proxy = await open_proxy()
     await produce(proxy, b"1", key=None)
@@ -180,6 +182,7 @@ async def test_a_missing_key_and_an_empty_key_stay_distinct(open_proxy: Open) ->
     assert [(await consume(proxy)).record.key for _ in range(2)] == [None, b""]
 
 
+@pytest.mark.slow
 async def test_produce_and_consume_create_a_missing_topic_with_the_default_partitions(
     open_proxy: Open,
 ) -> None:
@@ -219,6 +222,7 @@ async def test_read_only_calls_never_create_a_topic(open_proxy: Open) -> None:
     assert await proxy.list_topics() == []
 
 
+@pytest.mark.slow
 async def test_a_group_must_have_a_name_of_bounded_length(open_proxy: Open) -> None:
     proxy = await open_proxy()
     await produce(proxy, b"x")
@@ -231,6 +235,7 @@ async def test_a_group_must_have_a_name_of_bounded_length(open_proxy: Open) -> N
             await proxy.get_offsets(group, "t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250])
 async def test_invalid_topic_names_are_rejected_everywhere(open_proxy: Open, name: str) -> None:
     proxy = await open_proxy()
@@ -250,6 +255,7 @@ async def test_invalid_topic_names_are_rejected_everywhere(open_proxy: Open, nam
             await call
 
 
+@pytest.mark.slow
 async def test_a_topic_is_created_with_the_requested_partitions_or_the_default(
     open_proxy: Open,
 ) -> None:
@@ -312,6 +318,7 @@ async def test_a_new_group_starts_at_the_oldest_message_and_commits_that(open_pr
     await committed(proxy, 0)
 
 
+@pytest.mark.slow
 async def test_a_new_group_starts_at_the_newest_message_if_configured(open_proxy: Open) -> None:
     proxy = await open_proxy(consumer=replace(CONSUMER, initial_offset="newest"))
     await produce(proxy, b"x")
@@ -320,6 +327,7 @@ async def test_a_new_group_starts_at_the_newest_message_if_configured(open_proxy
     await committed(proxy, 1)
 
 
+@pytest.mark.slow
 async def test_acks_are_committed_with_sparse_acks_and_lag(open_proxy: Open) -> None:
     proxy = await open_proxy()
     for _ in range(5):
@@ -338,6 +346,7 @@ async def test_acks_are_committed_with_sparse_acks_and_lag(open_proxy: Open) -> 
     )
 
 
+@pytest.mark.slow
 async def test_bad_acks_are_rejected_and_good_ones_are_idempotent(open_proxy: Open) -> None:
     proxy = await open_proxy()
     await produce(proxy, b"x")
@@ -351,12 +360,14 @@ async def test_bad_acks_are_rejected_and_good_ones_are_idempotent(open_proxy: Op
         await ack(proxy, 0, partition=7)
 
 
+@pytest.mark.slow
 async def test_the_accidental_ack_of_an_old_client_does_not_lose_the_first_message(open_proxy: Open) -> None:
     proxy = await open_proxy()
     await produce(proxy, b"first")
     assert (await consume(proxy, ack=(0, 0), if_offered=True)).record.value == b"first"
 
 
+@pytest.mark.slow
 async def test_set_offsets_moves_a_live_group_back_and_forth(open_proxy: Open) -> None:
     proxy = await open_proxy()
     for n in range(4):
@@ -371,6 +382,7 @@ async def test_set_offsets_moves_a_live_group_back_and_forth(open_proxy: Open) -
     assert [(await consume(proxy)).record.value for _ in range(2)] == [b"1", b"3"]
 
 
+@pytest.mark.slow
 async def test_set_offsets_changes_all_partitions_or_none(open_proxy: Open) -> None:
     proxy = await open_proxy(default_partitions=2)
     await produce(proxy, b"x")
@@ -385,6 +397,7 @@ async def test_set_offsets_changes_all_partitions_or_none(open_proxy: Open) -> N
     assert [offsets.offset for offsets in await proxy.get_offsets("g", "t")] == [-1, -1]
 
 
+@pytest.mark.slow
 async def test_list_consumers_tells_group_client_and_partitions(open_proxy: Open) -> None:
     proxy = await open_proxy(default_partitions=2)
     await produce(proxy, b"x", topic="other")
@@ -448,6 +461,7 @@ async def test_a_cancelled_consume_takes_no_message(open_proxy: Open) -> None:
     assert (await consume(proxy)).record.offset == 0
 
 
+@pytest.mark.slow
 async def test_a_drain_that_cannot_write_reports_the_number_of_messages_in_doubt(
     open_proxy: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

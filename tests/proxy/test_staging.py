@@ -52,6 +52,7 @@ def ask(staging: Staging, piece: int) -> "asyncio.Task[int]":
     return asyncio.create_task(staging.stage("sink", "stage", piece, partitions, [], None))
 
 
+@pytest.mark.slow
 async def test_pieces_wait_for_space_and_too_many_are_rejected() -> None:
     size = len(batch_of(b"1"))
     staging, backend = await make(2 * size)

@@ -24,6 +24,8 @@ from pixy.proxy import (
 from pixy.records import NewRecord, build_batch
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 
+pytestmark = pytest.mark.slow
+
 BATCH = bytes(build_batch([NewRecord(b"k", b"v", (), 1)]))
 
 Scenario = Callable[[Proxy, Proxy], Awaitable[None]]

@@ -98,6 +98,7 @@ async def strict_daemon(backend: Backend) -> AsyncIterator[Daemon]:
     await daemon.proxy.stop()
 
 
+@pytest.mark.slow
 async def test_a_topic_that_grows_is_written_and_consumed_in_every_partition(strict_daemon: Daemon) -> None:
     await strict_daemon.produce(b"0")
     assert await strict_daemon.values(1) == [b"0"]
@@ -108,6 +109,7 @@ async def test_a_topic_that_grows_is_written_and_consumed_in_every_partition(str
     assert await strict_daemon.values(100) == [b"%03d" % at for at in range(100)]
 
 
+@pytest.mark.slow
 async def test_a_produce_after_the_deletion_recreates_the_topic(daemon: Daemon) -> None:
     await daemon.produce(b"old")
     await daemon.backend.delete_topic("t")
@@ -173,6 +175,7 @@ async def test_without_automatic_creation_a_deleted_topic_is_missing(strict_daem
         await strict_daemon.proxy.get_offsets("g", "t")
 
 
+@pytest.mark.slow
 async def test_a_request_waiting_for_a_deleted_topic_gets_the_first_message_of_its_replacement(
     daemon: Daemon,
 ) -> None:
@@ -201,6 +204,7 @@ async def test_the_last_ack_of_a_deleted_topic_neither_fails_the_next_poll_nor_a
     assert [first.record.value, second.record.value] == [b"new-0", b"new-1"]
 
 
+@pytest.mark.slow
 async def test_offsets_restart_with_a_recreated_topic(daemon: Daemon) -> None:
     for at in range(5):
         await daemon.produce(b"%d" % at, key=b"k")
@@ -217,6 +221,7 @@ async def test_offsets_restart_with_a_recreated_topic(daemon: Daemon) -> None:
     await until(is_committed)
 
 
+@pytest.mark.slow
 async def test_set_offsets_are_deleted_with_the_topic(daemon: Daemon) -> None:
     await daemon.produce(b"0", key=b"k")
     partition = (await daemon.produce(b"1", key=b"k"))[0]
@@ -314,6 +319,7 @@ async def damaged() -> AsyncIterator[Daemon]:
     await daemon.proxy.stop()
 
 
+@pytest.mark.slow
 async def test_other_partitions_are_consumed_and_timed_out_polls_name_the_damage(damaged: Daemon) -> None:
     taken: set[int] = set()
     error: PixyError | None = None

@@ -17,6 +17,8 @@ from pixy.raft import (
 from pixy.raft.conf_change import Changer, restore
 from pixy.raft.progress import Inflights, Progress
 
+pytestmark = pytest.mark.slow
+
 CHANGES = st.lists(
     st.builds(
         ConfChangeV2,

@@ -163,6 +163,7 @@ class Driver:
             self.restore(two)
 
 
+@pytest.mark.slow
 @given(OPERATIONS)
 def test_the_log_equals_its_model(operations: list[tuple[str, int, int]]) -> None:
     driver = Driver()
@@ -184,6 +185,7 @@ def test_the_log_equals_its_model(operations: list[tuple[str, int, int]]) -> Non
                 log.term(index)
 
 
+@pytest.mark.slow
 @given(OPERATIONS, st.integers(0, 100))
 def test_a_limited_read_is_the_longest_prefix_that_fits(
     operations: list[tuple[str, int, int]], limit: int
@@ -217,6 +219,7 @@ def terms_of(steps: list[int]) -> list[int]:
     return [1 + sum(steps[: at + 1]) for at in range(len(steps))]
 
 
+@pytest.mark.slow
 @given(STEPS, st.integers(0, 22), st.integers(0, 30), st.integers(0, 20), st.integers(0, 20))
 def test_the_hint_is_the_last_entry_without_a_later_term(
     steps: list[int], index: int, term: int, stored: int, compacted: int
@@ -238,6 +241,7 @@ def test_the_hint_is_the_last_entry_without_a_later_term(
     assert log.find_conflict_by_term(index, term) == (known, expected)
 
 
+@pytest.mark.slow
 @given(STEPS, STEPS, st.integers(0, 20), st.integers(0, 20), st.integers(1, 20))
 def test_a_conflict_is_the_first_entry_that_the_log_does_not_have(
     own: list[int], other: list[int], common: int, stored: int, first: int

@@ -995,6 +995,7 @@ def test_a_lease_outlives_its_quorum_by_nearly_two_election_timeouts_without_clo
     assert ticks == 2 * timeout
 
 
+@pytest.mark.slow
 def test_the_core_depends_on_protobuf_and_the_types_of_positions_and_proposals_only() -> None:
     code = (
         "import sys\n"

@@ -1,5 +1,6 @@
 """The window against a plain list, and a follower's progress under any sequence of events."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(OPERATIONS, st.integers(1, 5), st.sampled_from([0, 60]))
 def test_the_window_has_the_messages_added_and_not_released(
     operations: list[tuple[str, int, int]], count: int, limit: int
@@ -51,6 +53,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(EVENTS)
 def test_match_never_goes_back_and_stays_below_next(events: list[tuple[str, int]]) -> None:
     pr = Progress(1, Inflights(3, 0))

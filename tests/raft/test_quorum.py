@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from pixy.raft.quorum import (
     majority_committed_index,
     majority_vote_result,
 )
+
+pytestmark = pytest.mark.slow
 
 VOTERS = st.sets(st.integers(1, 9), max_size=7)
 ACKED = st.dictionaries(st.integers(1, 9), st.integers(0, 20))

@@ -1,5 +1,6 @@
 """Reads are confirmed in order, by the number that a quorum has echoed, against a naive count."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ def number(count: int) -> bytes:
     return count.to_bytes(8, "little")
 
 
+@pytest.mark.slow
 @given(EVENTS)
 def test_a_read_is_confirmed_once_two_of_three_have_echoed_its_number(
     events: list[tuple[str | int, int]],

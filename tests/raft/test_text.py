@@ -51,6 +51,7 @@ SINGLES = st.lists(
 ).map(tuple)
 
 
+@pytest.mark.slow
 @given(SINGLES)
 def test_formatted_changes_can_be_parsed(changes: tuple[ConfChangeSingle, ...]) -> None:
     assert parse_conf_changes(describe_conf_changes(changes)) == changes

@@ -37,6 +37,7 @@ def makes_text(argument: ast.expr) -> bool:
     return isinstance(argument, ast.JoinedStr)
 
 
+@pytest.mark.slow
 def test_the_texts_of_all_files_are_found() -> None:
     assert {"debug", "info", "warning", "error", "critical"} == LEVELS
     found = [path.name for path in FILES if list(traced_arguments(ast.parse(path.read_text())))]

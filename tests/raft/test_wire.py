@@ -135,11 +135,13 @@ def test_a_hard_state_has_raftpbs_bytes() -> None:
     assert decode_hard_state(b"") == HardState()
 
 
+@pytest.mark.slow
 @given(MESSAGES)
 def test_a_message_round_trips(message: Message) -> None:
     assert decode_message(encode_message(message)) == message
 
 
+@pytest.mark.slow
 @given(SNAPSHOTS)
 def test_a_snapshot_round_trips(snapshot: Snapshot) -> None:
     assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
@@ -152,6 +154,7 @@ def test_the_size_of_an_entry_is_that_of_its_encoding(entry: Entry) -> None:
     )
 
 
+@pytest.mark.slow
 @given(
     st.integers(100, 140),
     st.lists(st.integers(0, 200), min_size=1, max_size=30),

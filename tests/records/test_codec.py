@@ -83,6 +83,7 @@ def varint(value: int) -> bytes:
 # --- round trips --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(batch=st.lists(records, min_size=1, max_size=20), codec=st.sampled_from(CODECS))
 def test_any_records_survive_any_compression(batch: list[NewRecord], codec: int) -> None:
@@ -256,6 +257,7 @@ def test_corruption_outside_the_records_is_reported_before_the_first_record(code
 # --- attacks: valid checksum, invalid contents --------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_flipped_byte_under_a_valid_checksum_causes_corrupt_data_at_worst(codec: int) -> None:
     original = build_batch(compressible(), codec)
@@ -266,6 +268,7 @@ def test_a_flipped_byte_under_a_valid_checksum_causes_corrupt_data_at_worst(code
             read_or_refuse(with_crc(batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_truncated_prefix_under_a_valid_checksum_is_rejected(codec: int) -> None:
     original = build_batch(compressible(), codec)
@@ -274,6 +277,7 @@ def test_every_truncated_prefix_under_a_valid_checksum_is_rejected(codec: int) -
             list(read_records(with_crc(original[:length])))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(body=st.binary(max_size=80), codec=st.integers(0, 7), count=st.integers(0, 2**31 - 1))
 def test_random_bytes_cause_corrupt_data_at_worst(body: bytes, codec: int, count: int) -> None:
@@ -412,6 +416,7 @@ def test_an_unknown_codec_is_rejected() -> None:
         decompress_records(b"", 7)
 
 
+@pytest.mark.slow
 def test_modules_without_records_are_imported_without_the_codec() -> None:
     """Processes of the Spark connector are short-lived."""
     code = "import sys; from pixy.records import crc32c, read_header; sys.exit('aiokafka' in sys.modules)"

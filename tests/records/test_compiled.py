@@ -29,15 +29,18 @@ def _run(*lines: str, path: Path | None = None) -> None:
     subprocess.run([sys.executable, "-c", "\n".join((before, *lines))], check=True)
 
 
+@pytest.mark.slow
 def test_the_codec_works_without_an_import_of_aiokafka() -> None:
     _run(_ROUND_TRIP, _IS_NOT_IMPORTED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [(_ROUND_TRIP, _IMPORT), (_IMPORT, _ROUND_TRIP)], ids=["before", "behind"])
 def test_aiokafka_shares_the_compiled_modules_whichever_is_first(lines: tuple[str, str]) -> None:
     _run(*lines, _IS_SHARED)
 
 
+@pytest.mark.slow
 def test_without_compiled_modules_the_ordinary_codec_is_used(tmp_path: Path) -> None:
     spec = find_spec("aiokafka")
     assert spec is not None

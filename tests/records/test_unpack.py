@@ -62,6 +62,7 @@ SIZES = [1, 1000, 100_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5_000_000]
 """Below, around and above the size of the thread's buffer."""
 
 
+@pytest.mark.slow
 @each_stream
 @pytest.mark.parametrize("size", SIZES)
 def test_output_up_to_the_limit_is_decompressed_and_one_byte_more_is_not(
@@ -136,6 +137,7 @@ def test_a_reader_may_set_a_lower_limit(codec: int) -> None:
         next(reading)
 
 
+@pytest.mark.slow
 def test_every_batch_built_by_pixy_can_be_read() -> None:
     batch = build_batch([NewRecord(None, bytes(UNPACKED_BYTES_MAX), (), 7)], COMPRESSION["zstd"])
     assert read_header(batch).codec == 0

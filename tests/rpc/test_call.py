@@ -143,6 +143,7 @@ async def test_the_deadline_cancels_a_task(echo: EchoServer, client: RawClient) 
     await echo.echo.cancelled.wait()
 
 
+@pytest.mark.slow
 async def test_an_answered_call_has_no_deadline(echo: EchoServer, client: RawClient) -> None:
     assert echoed(await client.call(UNARY, value(b"x"), [("grpc-timeout", "20S")])) == b"x"
     assert (await client.call(UNARY, value(b"hold"), [("grpc-timeout", "40m")])).status == 4

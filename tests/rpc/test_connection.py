@@ -39,6 +39,7 @@ async def test_only_the_timeout_is_read_of_a_section_that_differs_in_nothing_els
             assert (await client.call(UNARY, value(b"x"), fields)).status == status
 
 
+@pytest.mark.slow
 async def test_calls_end_at_their_deadlines_whatever_begins_and_ends_between_them() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         late, soon, never = [], [], []
@@ -69,6 +70,7 @@ async def test_a_client_that_breaks_the_protocol_gets_goaway_and_others_are_serv
         assert echo.server.counters.faulty == 1
 
 
+@pytest.mark.slow
 async def test_a_client_that_does_not_read_is_not_read_from_and_finally_cut_off() -> None:
     options = ServerOptions(http2=Options(send_stall_s=0.2))
     async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
@@ -96,6 +98,7 @@ async def test_a_connection_beyond_the_limit_is_closed_at_once() -> None:
         await still_serves(echo)
 
 
+@pytest.mark.slow
 async def test_a_connection_that_reaches_its_age_drains() -> None:
     options = replace(ServerOptions(), age_s=0.2, age_grace_s=30)
     async with open_echo(options) as echo, open_client(echo.address) as client:
@@ -108,6 +111,7 @@ async def test_a_connection_that_reaches_its_age_drains() -> None:
         assert [goaway.last_stream_id for goaway in client.goaways] == [2**31 - 1, stream_id]
 
 
+@pytest.mark.slow
 async def test_calls_beyond_the_grace_of_an_old_connection_are_cut_off() -> None:
     options = replace(ServerOptions(), age_s=0.1, age_grace_s=0.2)
     async with open_echo(options) as echo, open_client(echo.address) as client:
@@ -116,6 +120,7 @@ async def test_calls_beyond_the_grace_of_an_old_connection_are_cut_off() -> None
         await echo.echo.held[0][1].cancelled.wait()
 
 
+@pytest.mark.slow
 async def test_a_client_without_a_preface_is_cut_off() -> None:
     options = ServerOptions(http2=Options(handshake_s=0.1))
     async with open_echo(options) as echo:
@@ -126,6 +131,7 @@ async def test_a_client_without_a_preface_is_cut_off() -> None:
         writer.close()
 
 
+@pytest.mark.slow
 async def test_unread_input_after_the_end_does_not_keep_a_connection() -> None:
     options = replace(ServerOptions(), linger_s=0.2)
     async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:

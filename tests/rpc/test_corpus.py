@@ -2,10 +2,13 @@
 
 import random
 
+import pytest
+
 from tests.http2.fuzzing import corpus, mutate
 from tests.rpc import fuzz_grpc
 
 
+@pytest.mark.slow
 def test_every_input_of_the_corpus_is_understood_or_refused() -> None:
     inputs = corpus("grpc")
     assert len(inputs) > 5

@@ -3,6 +3,8 @@
 import asyncio
 from random import Random
 
+import pytest
+
 from pixy.clock import SystemClock
 from pixy.rpc.deadlines import Deadlines
 from tests.fakes.waiting import until
@@ -85,6 +87,7 @@ async def asked(connection: FakeConnection) -> None:
     await until(lambda: not connection.fresh)
 
 
+@pytest.mark.slow
 async def test_no_deadline_is_early_and_all_come_however_they_are_mixed() -> None:
     _, connection, calls, log = made(300)
     clock, came = SystemClock(), dict[str, float]()
@@ -112,6 +115,7 @@ async def test_calls_that_end_at_once_are_forgotten_at_once() -> None:
     deadlines.close()
 
 
+@pytest.mark.slow
 async def test_calls_that_end_later_are_forgotten_when_they_are_the_majority() -> None:
     deadlines, connection, calls, _ = made(10_000)
     for first in range(0, len(calls), 100):

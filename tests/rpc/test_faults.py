@@ -66,6 +66,7 @@ async def test_a_bug_of_a_handler_ends_its_call_with_an_id_that_the_log_has(path
         assert echo.server.counters.bugs == 1
 
 
+@pytest.mark.slow
 async def test_a_bug_after_the_end_of_its_call_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stubborn(*_: object) -> None:
         with suppress(asyncio.CancelledError):
@@ -113,6 +114,7 @@ async def test_a_bug_of_the_core_while_a_stream_answers_ends_its_connection_alon
         assert [str(fault) for fault in echo.faults] == ["a bug"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["begin_drain", "terminate"])
 async def test_a_bug_of_the_core_does_not_keep_the_server_from_stopping(method: str) -> None:
     async with open_echo() as echo, open_client(echo.address) as broken, open_client(echo.address) as other:
@@ -184,6 +186,7 @@ async def test_an_answer_that_cannot_be_serialized_does_not_raise_in_the_caller(
         await serves(client)
 
 
+@pytest.mark.slow
 async def test_a_bug_of_a_cancellation_ends_neither_connection_nor_server() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         stream_id = client.request(UNARY, value(b"hold"), [("grpc-timeout", "50m")])

@@ -116,6 +116,7 @@ STAGES = st.builds(
 REQUESTS = APPENDS | STAGES
 
 
+@pytest.mark.slow
 @given(REQUESTS)
 def test_a_request_is_parsed_as_protobuf_parses_it(request: Any) -> None:
     body = request.SerializeToString()
@@ -137,6 +138,7 @@ def test_a_request_that_was_changed_anywhere_is_parsed_as_protobuf_parses_it(
     assert as_parted(body, type(request)) == as_protobuf_says(body, type(request))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "inner",
     [
@@ -167,6 +169,7 @@ def test_an_unusual_encoding_is_parsed_as_protobuf_parses_it(inner: bytes) -> No
         assert as_parted(body, AppendRequest) == as_protobuf_says(body, AppendRequest)
 
 
+@pytest.mark.slow
 def test_every_cut_of_a_request_is_parsed_as_protobuf_parses_it() -> None:
     partitions = [PartitionBatches(topic="t", partition=number, batches=LARGE) for number in range(2)]
     body = AppendRequest(

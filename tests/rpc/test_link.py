@@ -191,6 +191,7 @@ async def test_nothing_is_served_while_the_transport_is_full_and_everything_afte
 # --- decompression --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_large_messages_are_decompressed_in_several_slices_while_others_are_served() -> None:
     async with open_echo() as echo, open_client(echo.address) as other, AsyncExitStack() as stack:
         await other.call(UNARY, value(b"x"))
@@ -216,6 +217,7 @@ async def test_large_messages_are_decompressed_in_several_slices_while_others_ar
             assert messages_in((await client.answer(stream_id)).body)[0][1] == message
 
 
+@pytest.mark.slow
 async def test_a_bomb_is_refused_and_the_calls_after_it_are_served() -> None:
     options = replace(ServerOptions(), message_bytes_max=1_000_000)
     async with open_echo(options) as echo, open_client(echo.address) as client:
@@ -404,6 +406,7 @@ async def test_goaway_arrives_although_the_client_still_sends() -> None:
         await until(lambda: not echo.server.connections)
 
 
+@pytest.mark.slow
 async def test_goaway_arrives_although_the_client_sends_more_than_is_read() -> None:
     options = ServerOptions(linger_s=1)
     async with open_echo(options) as echo:
@@ -472,6 +475,7 @@ async def test_a_connection_that_is_gone_leaves_nothing_for_the_collector() -> N
 # --- counters -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_connection_counts_and_the_server_has_the_totals() -> None:
     async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"x"))

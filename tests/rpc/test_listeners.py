@@ -82,6 +82,7 @@ def server_name(client: RawClient) -> object:
     return dict(entry[0] for entry in certificate["subject"])["commonName"]
 
 
+@pytest.mark.slow
 async def test_calls_go_over_tls(tls: TlsConfig, certificates: Path) -> None:
     async with (
         open_echo(tls=tls) as echo,
@@ -90,6 +91,7 @@ async def test_calls_go_over_tls(tls: TlsConfig, certificates: Path) -> None:
         assert (await client.call(UNARY, value(b"secret"))).status == 0
 
 
+@pytest.mark.slow
 async def test_a_changed_certificate_is_used_and_open_connections_stay(
     tls: TlsConfig, certificates: Path, tmp_path: Path
 ) -> None:
@@ -106,6 +108,7 @@ async def test_a_changed_certificate_is_used_and_open_connections_stay(
         assert (await old.call(UNARY, value(b"still here"))).status == 0
 
 
+@pytest.mark.slow
 async def test_a_changed_certificate_that_cannot_be_used_leaves_the_old_one(
     tls: TlsConfig, certificates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +125,7 @@ async def test_a_changed_certificate_that_cannot_be_used_leaves_the_old_one(
             assert (await client.call(UNARY, value(b"x"))).status == 0
 
 
+@pytest.mark.slow
 async def test_a_fault_while_certificates_are_read_is_logged_and_they_are_read_again(
     tls: TlsConfig,
     certificates: Path,
@@ -147,6 +151,7 @@ async def test_a_fault_while_certificates_are_read_is_logged_and_they_are_read_a
         assert "a fault while certificates were read" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("handshake_s", "expected"), [(0.0, 86_400 * 365), (10.0, 10)])
 async def test_a_tls_handshake_without_a_limit_does_not_get_the_loops_default(
     tls: TlsConfig, certificates: Path, monkeypatch: pytest.MonkeyPatch, handshake_s: float, expected: float
@@ -167,6 +172,7 @@ async def test_a_tls_handshake_without_a_limit_does_not_get_the_loops_default(
     assert limits == [expected]
 
 
+@pytest.mark.slow
 @pytest.mark.no_debug  # in debug mode asyncio reports every handshake that fails
 async def test_clients_need_a_certificate_if_that_is_configured(tls: TlsConfig, certificates: Path) -> None:
     mutual = replace(tls, client_ca_path=str(certificates / "client.pem"))
@@ -194,6 +200,7 @@ async def test_a_client_that_does_not_choose_http2_is_refused(tls: TlsConfig, ce
         assert echo.server.counters.refused == 1
 
 
+@pytest.mark.slow
 @pytest.mark.no_debug  # in debug mode asyncio reports every handshake that fails
 async def test_an_old_version_of_tls_is_refused(tls: TlsConfig, certificates: Path) -> None:
     old = trusting(certificates, "one")
@@ -233,6 +240,7 @@ async def connect(address: str) -> socket.socket:
     return sock
 
 
+@pytest.mark.slow
 @pytest.mark.no_debug  # in debug mode asyncio reports every handshake that fails
 async def test_connections_in_their_handshake_count_until_it_fails_or_takes_too_long(
     tls: TlsConfig, certificates: Path
@@ -272,6 +280,7 @@ async def test_a_server_that_stops_abandons_handshakes(tls: TlsConfig) -> None:
         silent.close()
 
 
+@pytest.mark.slow
 async def test_goaway_arrives_over_tls_too(tls: TlsConfig, certificates: Path) -> None:
     async with (
         open_echo(tls=tls) as echo,

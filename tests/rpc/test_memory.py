@@ -69,6 +69,7 @@ async def hold_requests(client: RawClient, size: int) -> None:
         await client.until(lambda: client.h2.outbound_flow_control_window >= len(part))
 
 
+@pytest.mark.slow
 async def test_incomplete_requests_of_all_connections_are_bounded_and_an_honest_client_is_served() -> None:
     async with open_echo(SMALL) as echo, AsyncExitStack() as stack:
         honest, *hoarders = [await stack.enter_async_context(open_client(echo.address)) for _ in range(6)]
@@ -161,6 +162,7 @@ async def test_a_request_that_stays_incomplete_ends(
         assert "grpc.request_timeout" in answer.message
 
 
+@pytest.mark.slow
 async def test_complete_requests_and_streams_without_a_message_may_take_any_time(
     echo: EchoServer, clock: FakeClock
 ) -> None:
@@ -181,6 +183,7 @@ async def test_complete_requests_and_streams_without_a_message_may_take_any_time
         assert not any(client.answers[stream_id].ended for stream_id in (idle, in_parts))
 
 
+@pytest.mark.slow
 async def test_an_upload_has_its_time_from_its_admission_on(clock: FakeClock) -> None:
     options = ServerOptions(
         request_s=60, request_bytes_max=5 * MIB, http2=Options(keepalive_s=0, handshake_s=0)

@@ -39,6 +39,7 @@ def fails(reader: MessageReader) -> Status:
     return Status(caught.value.status)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.binary(max_size=60), st.booleans()), max_size=6), st.data())
 def test_messages_come_out_as_they_went_in_wherever_they_are_cut(
     messages: list[tuple[bytes, bool]], data: st.DataObject

@@ -21,6 +21,7 @@ TEXT = st.tuples(
 BINARY = st.tuples(NAMES.map(lambda name: f"{name}-bin"), st.binary(max_size=20))
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(TEXT, BINARY), max_size=5))
 def test_metadata_is_decoded_as_it_was_encoded(metadata: list[tuple[str, str | bytes]]) -> None:
     assert decode_metadata(encode_metadata(metadata)) == metadata
@@ -78,6 +79,7 @@ def test_metadata_that_cannot_be_sent_is_an_error_that_names_it(pair: tuple[str,
         encode_metadata([pair])
 
 
+@pytest.mark.slow
 @given(st.text(max_size=3), st.text(max_size=4))
 def test_encoded_metadata_are_fields_of_http2(key: str, value: str) -> None:
     with suppress(ValueError):

@@ -86,6 +86,7 @@ async def test_files_are_found_by_name_and_requests_told_apart(ask: Ask) -> None
     assert (answers[0].valid_host, answers[0].original_request) == ("h", first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "code"),
     [

@@ -17,6 +17,8 @@ from tests.fakes.echo import DESCRIPTOR, open_echo, value
 from tests.fakes.grpc_client import open_client
 from tests.fakes.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.slow
+
 UNARY, REPEAT = "/test.Echo/Unary", "/test.Echo/Repeat"
 
 

@@ -21,6 +21,7 @@ def test_a_status_without_a_message_is_one_field() -> None:
     assert status_fields(GrpcError(Status.ABORTED, "")) == [(b"grpc-status", b"10")]
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
 def test_any_message_is_a_field_value_that_reads_back(message: str) -> None:
     fields = dict(status_fields(GrpcError(Status.UNKNOWN, message)))

@@ -151,6 +151,7 @@ async def test_a_handler_goes_on_when_its_clients_window_was_opened_once_and_wid
         assert (answer.status, values(answer)) == (0, [bytes(size)] * 3)
 
 
+@pytest.mark.slow
 async def test_a_handler_is_no_faster_than_its_transport(echo: EchoServer) -> None:
     async with open_client(echo.address, window=2**31 - 1) as slow:
         slow.open_window(0, 2**30)
@@ -237,6 +238,7 @@ async def test_a_message_that_waits_for_a_window_at_the_deadline_is_delivered_wh
         assert receipts[0].said == ["delivered"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drain", ["announced", "stop", "age"])
 async def test_a_message_that_waits_for_a_window_when_a_drain_begins_is_delivered_within_the_grace(
     drain: str,
@@ -259,6 +261,7 @@ async def test_a_message_that_waits_for_a_window_when_a_drain_begins_is_delivere
         assert [receipt.said for receipt in receipts] == [["delivered"]] * 2
 
 
+@pytest.mark.slow
 async def test_a_message_that_waits_for_a_window_when_the_grace_is_over_is_undelivered(
     echo: EchoServer,
 ) -> None:
@@ -312,6 +315,7 @@ async def test_a_message_larger_than_the_window_comes_through_while_the_handler_
     assert values(await client.answer(stream_id)) == [text]
 
 
+@pytest.mark.slow
 async def test_the_request_of_a_server_stream_is_not_held_once_it_is_taken(
     echo: EchoServer, client: RawClient
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_message_at_the_limit_is_decompressed_and_one_byte_more_refused(limit:
     assert fails(gzip.compress(bytes(limit + 1)), limit) == Status.RESOURCE_EXHAUSTED
 
 
+@pytest.mark.slow
 def test_a_bomb_takes_no_memory_beyond_the_limit() -> None:
     bomb = gzip.compress(bytes(50_000_000))
     tracemalloc.start()

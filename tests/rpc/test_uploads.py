@@ -124,6 +124,7 @@ async def test_every_upload_of_a_connection_acquires_its_own_size() -> None:
             assert quota.acquired == count * len(body)
 
 
+@pytest.mark.slow
 async def test_abandoned_uploads_release_their_quota() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"x"))

@@ -64,6 +64,7 @@ def lose(*connections: Any) -> None:
         connection.link.connection_lost(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("floods", [1, 4])
 async def test_a_flood_of_messages_on_streams_does_not_block_the_loop(
     echo: EchoServer, clock: FakeClock, floods: int
@@ -118,6 +119,7 @@ async def test_a_calm_connection_is_served_beside_floods_of_streams(
     lose(calm, *floods)
 
 
+@pytest.mark.slow
 async def test_queued_connections_share_evenly_whatever_their_work_is(
     echo: EchoServer, clock: FakeClock
 ) -> None:

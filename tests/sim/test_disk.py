@@ -205,6 +205,7 @@ def test_a_file_keeps_its_space_until_it_is_unlinked_and_closed() -> None:
     assert disk.room == 100
 
 
+@pytest.mark.slow
 def test_a_power_failure_adjusts_the_space_to_lost_and_restored_files() -> None:
     seen = set()
     for seed in SEEDS:
@@ -243,6 +244,7 @@ def refusals(act: Callable[[SimulatedDisk], object], room: int) -> tuple[set[int
     return errors, left
 
 
+@pytest.mark.slow
 def test_a_write_without_enough_space_leaves_any_first_part_that_fits() -> None:
     errors, left = refusals(lambda disk: disk.open(PATH).write_at([b"nnn", b"nnn"], 8), 2)
     assert errors == {errno.ENOSPC, errno.EDQUOT}
@@ -261,6 +263,7 @@ def test_a_write_without_enough_space_leaves_any_first_part_that_fits() -> None:
     assert left == {b"o" * 10}
 
 
+@pytest.mark.slow
 def test_an_allocation_without_enough_space_leaves_any_part_that_fits() -> None:
     errors, left = refusals(lambda disk: disk.open(PATH).allocate(13), 2)
     assert errors == {errno.ENOSPC, errno.EDQUOT}
@@ -275,6 +278,7 @@ def test_a_write_that_just_fits_is_whole() -> None:
     assert (content(disk), disk.room) == (b"nnnnnn", 0)
 
 
+@pytest.mark.slow
 def test_a_write_during_which_the_process_ends_stays_within_the_space() -> None:
     found = set()
     for seed in SEEDS:
@@ -290,6 +294,7 @@ def test_a_write_during_which_the_process_ends_stays_within_the_space() -> None:
 # --- links ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_link_is_kept_or_lost_and_shares_its_content() -> None:
     found = set()
     for seed in SEEDS:
@@ -314,6 +319,7 @@ def test_a_link_is_kept_or_lost_and_shares_its_content() -> None:
     assert found == {frozenset(each) for each in ((), ("a",), ("d/b",), ("a", "d/b"))}
 
 
+@pytest.mark.slow
 def test_a_synced_link_survives_the_first_name() -> None:
     for seed in SEEDS:
         disk = make(seed)

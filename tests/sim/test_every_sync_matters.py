@@ -226,6 +226,7 @@ def fails_without(site: str, seed: int, ignored: Sequence[str], lives: int = AIM
     return False
 
 
+@pytest.mark.slow
 def test_every_site_in_the_source_is_accounted_for() -> None:
     assert sites_in_the_source() == NAMED | set(NOT_HERE)
 
@@ -327,6 +328,7 @@ def _halves(gathered: GatheredUnits) -> tuple[GatheredUnits, GatheredUnits]:
     return first, rest
 
 
+@pytest.mark.slow
 def test_an_applied_position_is_written_only_after_the_segment_is_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -359,6 +361,7 @@ def test_the_journal_reaches_back_to_the_older_of_two_checkpoints(monkeypatch: p
     assert any(fails(seed) for seed in (ONE_CHECKPOINT_SEED, *range(1, SEEDS_MAX)))
 
 
+@pytest.mark.slow
 def test_segments_are_removed_only_after_a_position_that_begins_after_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -94,6 +94,7 @@ def test_no_answer_of_a_second_start_is_lost() -> None:
     assert list(losses([])) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", [NAMES])
 def test_without_the_sync_of_found_files_answers_are_lost(site: str) -> None:
     assert any(losses([site]))

@@ -176,6 +176,7 @@ def test_nothing_is_lost_wherever_it_ends(monkeypatch: pytest.MonkeyPatch) -> No
     assert relocated
 
 
+@pytest.mark.slow
 def test_without_relocation_before_a_removal_data_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     append, unlink = Relocation._append, JournalRetention._unlink
     late: list[tuple[Relocation, list[JournalRecord]]] = []
@@ -200,6 +201,7 @@ def test_without_relocation_before_a_removal_data_is_lost(monkeypatch: pytest.Mo
     assert any(losses())
 
 
+@pytest.mark.slow
 def test_without_copies_of_its_records_before_a_removal_data_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

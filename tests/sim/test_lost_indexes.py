@@ -121,6 +121,7 @@ def check_fast(machine: Machine) -> None:
     assert machine.fetch_bytes <= READ_BYTES_MAX
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_after_a_power_failure_reads_and_starts_are_fast_again(seed: int) -> None:
     machine = Machine(seed)

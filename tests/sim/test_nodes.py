@@ -9,6 +9,8 @@ import pytest
 from tests.sim.disk import PAGE_BYTES, SECTOR_BYTES, SimulatedDisk
 from tests.sim.disks import DIRECTORY, PATH, SEEDS, content, make, make_directory, put, put_durably
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = b"o" * PAGE_BYTES, b"n" * PAGE_BYTES
 
 

@@ -126,6 +126,7 @@ def tries(ignored: str = "", seeds: int = 3) -> Iterator[Try]:
                 yield Try(seed, at, phase, True, ignored)
 
 
+@pytest.mark.slow
 def test_no_piece_that_was_taken_is_lost_wherever_the_process_ends() -> None:
     reached = 0
     with capture_logs():

@@ -294,6 +294,7 @@ def attempt(each: Try) -> Try:
     return each
 
 
+@pytest.mark.slow
 def test_without_a_crash_everything_is_there() -> None:
     assert not attempt(Try(0, 1, 10_000, "before", all_end=False)).reached
 

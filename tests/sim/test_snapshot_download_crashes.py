@@ -273,6 +273,7 @@ def check_all(disk: SimulatedDisk, powers: range, old: dict[bytes, bytes]) -> tu
     return resumed, finished
 
 
+@pytest.mark.slow
 def test_a_follower_that_is_killed_at_any_moment_gets_the_state(before: SimulatedDisk) -> None:
     resumed, finished = check_all(before, range(1), OLD)
     assert resumed > 10

@@ -273,6 +273,7 @@ def test_a_publication_is_rolled_forward_wherever_the_next_process_ends_too(at: 
     assert 2 < reached < OPERATIONS - 2, f"{reached} operations were tried"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", SITES)
 def test_without_any_of_its_syncs_it_is_not(site: str) -> None:
     with large_parts_are_linked(), capture_logs():

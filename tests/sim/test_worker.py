@@ -7,6 +7,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+import pytest
+
 from tests.sim.disk import Ended, SimulatedDisk
 from tests.sim.disks import DIRECTORY, make
 from tests.sim.loop import VirtualLoop
@@ -48,6 +50,7 @@ def outcome(seed: int, *, stops_at: float | None = None) -> list[str]:
         return runner.run(run(make(), seed, stops_at=stops_at))
 
 
+@pytest.mark.slow
 def test_jobs_of_two_workers_and_the_loop_interleave() -> None:
     """A call of a job is followed by one of another worker, or by an iteration of the loop."""
     follows = {
@@ -56,6 +59,7 @@ def test_jobs_of_two_workers_and_the_loop_interleave() -> None:
     assert follows >= {("a", "b"), ("b", "a"), ("a", "l"), ("d", "l"), ("c", "d"), ("d", "c")}
 
 
+@pytest.mark.slow
 def test_each_worker_runs_all_its_jobs_in_order() -> None:
     for seed in range(20):
         happened = outcome(seed)
@@ -72,6 +76,7 @@ def test_one_seed_is_one_order() -> None:
     assert outcome(7) != outcome(8)
 
 
+@pytest.mark.slow
 def test_a_stop_runs_all_submitted_jobs() -> None:
     for seed in range(20):
         assert sum(each.endswith("None") for each in outcome(seed, stops_at=0.002)) == 4

@@ -86,6 +86,7 @@ def test_the_driver_begins_at_the_first_address() -> None:
     assert first_of_task() == 0
 
 
+@pytest.mark.slow
 def test_all_clients_of_a_process_avoid_a_dead_address(clock: FakeClock) -> None:
     dead, alive = FakeService(), FakeService()
     with serving(dead) as first, serving(alive) as second:
@@ -101,6 +102,7 @@ def test_all_clients_of_a_process_avoid_a_dead_address(clock: FakeClock) -> None
         assert [len(each.requests["Discard"]) for each in (dead, alive)] == [3, 4]
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_costs_a_part_of_the_deadline_once(hung: str) -> None:
     with serving(FakeService()) as alive:
         connection = ConnectionOptions((hung, alive), timeout_seconds=3)
@@ -120,6 +122,7 @@ def test_a_client_begins_where_its_task_does(hung: str) -> None:
     assert len(service.requests["Discard"]) == 1
 
 
+@pytest.mark.slow
 def test_every_address_is_tried_also_if_all_are_avoided() -> None:
     for address in ("127.0.0.1:1", "127.0.0.1:2"):
         avoid(address)

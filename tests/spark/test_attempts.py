@@ -15,6 +15,8 @@ from pixy.spark.client import LogClient
 from pixy.spark.connection import ConnectionOptions
 from tests.spark.service import FakeService, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def service() -> FakeService:

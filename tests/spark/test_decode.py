@@ -88,18 +88,21 @@ def test_columns_equal_the_records_of_the_codec(
     assert decoded_rows(b"".join(batches), span) == expected_rows(batches, span)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 63, 64, 65, 128, 129, 1000, 9000])
 def test_runs_of_records_of_one_length_are_found_completely(count: int) -> None:
     batch = batch_at(0, [NewRecord(b"%07d" % number, b"v" * 100, (), NOW) for number in range(count)])
     assert decoded_rows(batch) == expected_rows([batch])
 
 
+@pytest.mark.slow
 def test_runs_of_different_lengths_follow_each_other() -> None:
     sizes = [10] * 200 + [11, 12] * 50 + [300] * 20 + [9_000] * 20 + [10] * 100 + [70_000] + [1] * 40
     batch = batch_at(0, [NewRecord(None, b"v" * size, (), NOW) for size in sizes])
     assert decoded_rows(batch) == expected_rows([batch])
 
 
+@pytest.mark.slow
 def test_small_batches_between_large_ones_keep_their_order() -> None:
     counts = [1, 1, 200, 3, 40, 1, 16, 15]
     starts = [sum(counts[:place]) for place in range(len(counts))]
@@ -172,6 +175,7 @@ def test_a_truncated_response_is_detected() -> None:
             decoded_rows(whole[:size])
 
 
+@pytest.mark.slow
 @given(st.integers(HEADER_BYTES, HEADER_BYTES + 400), st.integers(0, 255), st.booleans())
 def test_malicious_batches_are_rejected_or_read_within_their_bounds(
     place: int, octet: int, include_headers: bool

@@ -63,6 +63,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(ROWS, st.sampled_from(sorted(COMPRESSION)), st.integers(200, 20_000), st.integers(0, 5))
 def test_records_equal_the_rows(
     rows: list[Row], compression: str, batch_bytes_max: int, skipped: int

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pytest
 
 from pixy.errors import Unavailable
 from pixy.spark.client import LogClient
@@ -33,6 +34,7 @@ def test_calls_are_repeated_until_the_end_whether_they_succeed_or_not() -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_a_task_that_waits_for_rows_keeps_its_sink_alive() -> None:
     service = FakeService()
 

@@ -5,6 +5,7 @@ due times of batches.
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ BACKLOGS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(BACKLOGS, st.integers(1, 20_000))
 def test_a_limit_is_shared_by_partitions_and_reaches_the_end(
     backlogs: dict[int, tuple[int, int]], records: int

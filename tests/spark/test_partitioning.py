@@ -12,6 +12,7 @@ from pixy.spark.partitioning import KEY_PARTITIONERS, key_partitions
 from tests.records.test_partitioner import KAFKA_PIXY_VECTORS, MURMUR2_VECTORS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitioner", sorted(KEY_PARTITIONERS))
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=50), st.integers(1, 40), st.integers(0, 3))
 def test_keys_map_to_the_partitions_of_produce(

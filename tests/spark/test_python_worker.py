@@ -5,6 +5,8 @@ tests.
 import subprocess
 import sys
 
+import pytest
+
 from tests.spark.conftest import ROOT
 
 THREE_TASKS = """
@@ -19,6 +21,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_imports_of_the_first_task_are_frozen_once_and_the_switch_interval_is_short() -> None:
     done = subprocess.run(
         [sys.executable, "-c", THREE_TASKS], cwd=ROOT, capture_output=True, text=True, check=True

@@ -1,5 +1,6 @@
 """Ranges are packed into tasks: each record is in exactly one, and the limits hold."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ SIZES = st.lists(st.integers(0, 50_000), max_size=12)
 LIMITS = st.none() | st.integers(1, 60)
 
 
+@pytest.mark.slow
 @given(SIZES, LIMITS, st.none() | st.integers(500, 60_000))
 def test_every_record_is_in_one_task_and_the_limits_hold(
     sizes: list[int], least: int | None, most: int | None

@@ -86,6 +86,7 @@ def test_torn(pieces: Path) -> None:
     taken(pieces, ONE, OTHER, says=Verdict.WARNING)
 
 
+@pytest.mark.slow
 def test_short(pieces: Path) -> None:
     path, content = first(pieces), first(pieces).read_bytes()
     second = second_unit(pieces)
@@ -112,6 +113,7 @@ def test_damaged_batch(pieces: Path) -> None:
     assert found(pieces) == {ONE.key, TWO.key, OTHER.key}
 
 
+@pytest.mark.slow
 def test_unborn(pieces: Path) -> None:
     content = first(pieces).read_bytes()
     for end in range(second_unit(pieces)):

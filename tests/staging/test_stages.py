@@ -39,6 +39,7 @@ async def test_staged_bytes_pieces_and_stages_are_bounded(
             await cluster.node.publisher.stage(StageName("sink", "e"), 1, piece, None)
 
 
+@pytest.mark.slow
 async def test_extents_of_stages_are_bounded_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

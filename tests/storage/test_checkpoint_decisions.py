@@ -209,12 +209,14 @@ def test_no_header(state: Path) -> None:
     damaged(state, b"".join([patched(records[0], 0), patched(records[1], 500), footer(0, 1000)]))
 
 
+@pytest.mark.slow
 def test_zero_tail(state: Path) -> None:
     whole = (state / NEW.file_name).read_bytes()
     for size in (1, 11, 12, 60, 61, 4096):
         damaged(state, whole + bytes(size))
 
 
+@pytest.mark.slow
 def test_torn(state: Path) -> None:
     whole = (state / NEW.file_name).read_bytes()
     for at in range(0, len(whole) - 512, 512):
@@ -235,12 +237,14 @@ def test_batch_missing(state: Path) -> None:
         damaged(state, b"".join(found[:at] + found[at + 1 :]))
 
 
+@pytest.mark.slow
 def test_batch_twice(state: Path) -> None:
     found = batches(state / NEW.file_name)
     for at in range(len(found)):
         damaged(state, b"".join(found[: at + 1] + found[at:]))
 
 
+@pytest.mark.slow
 def test_other_epoch(state: Path) -> None:
     found = batches(state / NEW.file_name)
     for at in range(len(found)):
@@ -265,6 +269,7 @@ def test_older_neighbour(state: Path) -> None:
     assert (used(state), verdict(state)) == ([NEW], Verdict.DAMAGED)
 
 
+@pytest.mark.slow
 async def test_all_damaged(state: Path, tmp_path: Path) -> None:
     for id in (OLD, NEW):
         (state / id.file_name).write_bytes(b"")
@@ -323,6 +328,7 @@ def rewrite(directory: Path, end_offset: int, voters: tuple[int, ...], term: int
     CheckpointStore(RealDisk(), state).write(CheckpointId(term, end_offset), records, TIME)
 
 
+@pytest.mark.slow
 async def test_without_group_state(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     async with Cluster(directory, Sizes(checkpoint_entries=2)).running() as cluster:
@@ -358,6 +364,7 @@ async def test_ahead_of_the_journal(tmp_path: Path) -> None:
         assert check_node(ReadOnlyDisk(), directory).verdict is Verdict.OK
 
 
+@pytest.mark.slow
 async def test_of_another_term(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     async with Cluster(directory).running() as cluster:

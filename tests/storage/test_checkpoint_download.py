@@ -119,6 +119,7 @@ def test_a_full_disk_gets_the_space_back(follower: Follower, what: str) -> None:
 # --- going on -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_restart_goes_on_behind_the_last_whole_batch_whatever_has_arrived(follower: Follower) -> None:
     bounds = ends(follower.content)
     for size in range(1, len(follower.content) + 1, 97):
@@ -175,6 +176,7 @@ def test_a_removed_download_is_gone(follower: Follower) -> None:
 # --- verification ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_incomplete_download_is_a_checkpoint(follower: Follower) -> None:
     for size in range(1, len(follower.content), 97):
         follower.write(size)
@@ -182,6 +184,7 @@ def test_no_incomplete_download_is_a_checkpoint(follower: Follower) -> None:
             follower.download.read()
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_damage(follower: Follower) -> None:
     for at in range(0, len(follower.content), 61):
         damaged = bytearray(follower.content)

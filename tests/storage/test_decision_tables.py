@@ -49,6 +49,7 @@ def test_every_table_has_a_module_of_tests_and_every_such_module_a_table() -> No
     assert {"journal", "journal_entries", "checkpoint"} <= set(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rows"), tables(), ids=[name for name, _ in tables()])
 def test_every_row_has_its_test_and_every_test_its_row(name: str, rows: list[str]) -> None:
     assert sorted(rows) == sorted(proofs_in(modules()[name]))

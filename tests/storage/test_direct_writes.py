@@ -37,6 +37,7 @@ def fd(tmp_path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [0, 1, _BLOCK - 1, _BLOCK, 3 * _BLOCK + 17])
 @pytest.mark.parametrize("size", [DIRECT_BYTES_MIN, DIRECT_BYTES_MIN + 1, 2 * _LARGEST // 3, _LARGEST])
 def test_buffers_are_written_at_their_position_and_the_rest_of_the_file_is_unchanged(
@@ -66,6 +67,7 @@ def test_whole_blocks_bypass_the_page_cache(fd: int, tmp_path: Path) -> None:
     assert sum(whole) < len(whole) // 2
 
 
+@pytest.mark.slow
 def test_a_write_sees_what_was_written_through_the_page_cache_before_and_the_other_way_round(fd: int) -> None:
     writes = DirectWrites(fd)
     expected = bytearray(b"." * (6 << 20))

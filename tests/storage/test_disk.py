@@ -482,6 +482,7 @@ def kernel_bytes_read() -> int:
     return sum(int(line.split(": ")[1]) for line in lines if line.startswith("read_bytes"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("take", ["open", "names", "sync_directory"])
 def test_open_waits_for_a_free_file_descriptor(tmp_path: Path, take: str) -> None:
     calls: dict[str, Callable[[], object]] = {

@@ -66,6 +66,7 @@ def test_background_reads_are_whole_without_durable_writes(
     assert reads == [300_000, 300_000]
 
 
+@pytest.mark.slow
 def test_each_piece_waits_for_a_durable_write_for_a_bounded_time(
     tmp_path: Path, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_an_existing_identity_wins_over_a_new_one(tmp_path: Path) -> None:
     assert disk.calls == []
 
 
+@pytest.mark.slow
 def test_a_crash_during_the_first_start_leaves_no_identity_or_that_one() -> None:
     directory = Path("/node")
     for seed in range(40):

@@ -214,6 +214,7 @@ def test_half_created(tmp_path: Path, leftover: bytes) -> None:
     assert list(contents(tmp_path)) == [name(1)]
 
 
+@pytest.mark.slow
 def test_short(tmp_path: Path) -> None:
     for size in range(64):
         for before in ([], [FIRST]):
@@ -222,6 +223,7 @@ def test_short(tmp_path: Path) -> None:
             assert list(contents(tmp_path)) == [name(1)][: len(before)]
 
 
+@pytest.mark.slow
 def test_short_before(tmp_path: Path) -> None:
     for size in range(64):
         write_files(tmp_path, FIRST[:size], SECOND)
@@ -278,6 +280,7 @@ def test_whole(tmp_path: Path) -> None:
     assert indexes(taken(tmp_path)) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_zero_tail(tmp_path: Path) -> None:
     for size in (*range(END, END + 50), 4096):
         write_files(tmp_path, FIRST, SECOND[:END] + bytes(size - END))
@@ -285,6 +288,7 @@ def test_zero_tail(tmp_path: Path) -> None:
         assert (indexes(journal), journal.at) == ([1, 2, 3, 4, 5], JournalPosition(2, END, 6))
 
 
+@pytest.mark.slow
 def test_torn_tail(tmp_path: Path) -> None:
     write_files(tmp_path, FIRST, without_sectors(LARGE, LARGE_FLUSH, [1]))
     assert verdict(tmp_path) is Verdict.WARNING
@@ -299,6 +303,7 @@ def test_torn_tail(tmp_path: Path) -> None:
         assert indexes(taken(tmp_path, Verdict.WARNING)) == [1, 2, 3, 4], sectors
 
 
+@pytest.mark.slow
 def test_damaged_tail(tmp_path: Path) -> None:
     where = rf"0002\.journal is corrupt at byte {LAST_FLUSH}: .*, but no crash tears it so: "
     for at in range(LAST_FLUSH, END):
@@ -315,6 +320,7 @@ def test_damaged_tail(tmp_path: Path) -> None:
         refused(tmp_path, "no crash tears it so")
 
 
+@pytest.mark.slow
 def test_bad_checksum(tmp_path: Path) -> None:
     for at in range(64, LAST_FLUSH):
         write_files(tmp_path, FIRST, SECOND[:at] + bytes([SECOND[at] ^ 1]) + SECOND[at + 1 :])
@@ -323,6 +329,7 @@ def test_bad_checksum(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_bad_end(tmp_path: Path) -> None:
     begin = FIRST.rindex(b"FLSH")
     for at in range(begin, FIRST_END):
@@ -382,6 +389,7 @@ def test_undecodable(tmp_path: Path, kind: RecordKind, what: str) -> None:
         refused(tmp_path, rf"0002\.journal: {what} cannot be decoded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY])
 @pytest.mark.parametrize(
     ("entry_type", "good", "bad"),

@@ -300,6 +300,7 @@ def test_a_record_of_a_kind_that_the_version_does_not_have__refused(kind: int, e
 # --- every damage ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", EXAMPLES)
 def test_every_truncated_file_gives_a_prefix_of_the_written_data_and_no_corruption(whole: Example) -> None:
     expected = prefixes(whole)
@@ -311,6 +312,7 @@ def test_every_truncated_file_gives_a_prefix_of_the_written_data_and_no_corrupti
             assert (scan.end, scan.later_flush) == (whole.ends[count], None), size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", EXAMPLES)
 def test_every_flipped_bit_is_a_torn_tail_in_the_last_flush_and_corruption_before(whole: Example) -> None:
     expected = prefixes(whole)

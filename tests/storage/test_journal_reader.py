@@ -298,6 +298,7 @@ def test_nothing_behind_the_durable_part_is_read(tmp_path: Path) -> None:
 # --- damage ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [60, 1 << 20])
 def test_every_flipped_byte_is_noticed(tmp_path: Path, piece: int) -> None:
     write_files(tmp_path, FIRST, SECOND)
@@ -313,6 +314,7 @@ def test_every_flipped_byte_is_noticed(tmp_path: Path, piece: int) -> None:
             assert begin <= byte <= at, "the flush or the record is named"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [60, 1 << 20])
 def test_every_shorter_file_is_noticed(tmp_path: Path, piece: int) -> None:
     part = part_of(FIRST)

@@ -112,6 +112,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int]]:
             yield from pairwise([payload, *range(payload + -payload % 512, end, 512), end])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("whole", "damaged"), DAMAGED)
 def test_they_agree_on_a_flipped_byte_of_every_field(
     tmp_path: Path, whole: tuple[bytes, ...], damaged: int
@@ -125,6 +126,7 @@ def test_they_agree_on_a_flipped_byte_of_every_field(
         assert outcome(tmp_path, *files).refused, at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("whole", "damaged"), DAMAGED)
 def test_they_agree_on_a_file_that_ends_in_any_field(
     tmp_path: Path, whole: tuple[bytes, ...], damaged: int
@@ -137,6 +139,7 @@ def test_they_agree_on_a_file_that_ends_in_any_field(
         outcome(tmp_path, *files)
 
 
+@pytest.mark.slow
 def test_they_agree_on_missing_sectors(tmp_path: Path) -> None:
     begin = THIRD.rindex(b"FLSH")
     for sectors in range(1 << 5):
@@ -154,6 +157,7 @@ def test_they_agree_on_an_unfinished_file(tmp_path: Path, leftover: bytes) -> No
     assert outcome(tmp_path, *FILES, leftover) == StartOutcome("", [], [name(4)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "third",
     [
@@ -228,6 +232,7 @@ DAMAGES: list[Callable[[Random, bytearray], None]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_they_agree_on_several_damages_at_once(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def test_a_log_of_parts_alone_does_not_accumulate_them() -> None:
     assert tail.evict() == 0
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["batch", "part", "write", "evict"]), max_size=300))
 def test_the_tail_matches_a_naive_list(steps: list[str]) -> None:
     tail = LogTail()

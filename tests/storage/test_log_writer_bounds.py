@@ -5,6 +5,8 @@ import errno
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from pixy.errors import StorageFault
 from pixy.storage import (
     LogOptions,
@@ -130,6 +132,7 @@ async def test_a_round_of_syncs_has_everything_that_was_there_when_it_began_and_
     bench.writer.abandon()
 
 
+@pytest.mark.slow
 async def test_so_many_unsynced_logs_are_synced_and_each_holds_one_file_open(tmp_path: Path) -> None:
     bench = Bench(tmp_path, 60, sync_logs=20)
     most = 0
@@ -144,6 +147,7 @@ async def test_so_many_unsynced_logs_are_synced_and_each_holds_one_file_open(tmp
     bench.writer.abandon()
 
 
+@pytest.mark.slow
 async def test_logs_that_wait_all_at_once_hold_few_files_open_beyond_the_bound(tmp_path: Path) -> None:
     bench = Bench(tmp_path, 100, sync_logs=20)
     bench.append(*range(100))

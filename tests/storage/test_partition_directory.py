@@ -131,6 +131,7 @@ def test_a_failed_sync_of_the_rename_is_an_error_and_removes_nothing(tmp_path: P
     assert sorted(path.name for path in left.iterdir()) == files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("phase", ["before", "middle", "after"])
 def test_after_a_crash_anywhere_in_a_deletion_the_next_start_removes_the_rest(
@@ -159,6 +160,7 @@ def test_after_a_crash_anywhere_in_a_deletion_the_next_start_removes_the_rest(
             raise AssertionError("no deletion came to its end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True])
 def test_after_a_crash_while_a_partition_is_made_it_can_be_made_again(power: bool) -> None:
     topics = Path("/topics")
@@ -211,6 +213,7 @@ def test_the_longest_name_of_a_topic_with_the_highest_partition_can_be_made_and_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topic", ["a", "a-1", "1000-deleted", "-deleted", "a.b_c", "...", "-", "1000"])
 def test_a_topic_may_have_any_name_that_is_allowed(tmp_path: Path, topic: str) -> None:
     check_topic_name(topic)
@@ -241,6 +244,7 @@ def test_the_name_of_a_deleted_topic_is_free_for_the_next_one(tmp_path: Path) ->
     assert sort(RealDisk(), tmp_path, {"topic-0": 1001}) == ["topic-0"]
 
 
+@pytest.mark.slow
 def test_an_identity_is_never_torn_by_writing_it_again() -> None:
     path = Path("/topics/topic-0/identity")
     for seed in range(30):

@@ -119,6 +119,7 @@ def test_only_written_batches_are_evicted(model: Model) -> None:
     model.log.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     steps=st.lists(
@@ -158,6 +159,7 @@ def test_memory_and_segments_have_the_same_batches_after_any_evictions(
     model.check(max_bytes)
 
 
+@pytest.mark.slow
 def test_many_evictions_keep_the_order(model: Model) -> None:
     for _ in range(300):
         model.append(batch(2))
@@ -259,6 +261,7 @@ def test_a_retry_after_a_full_disk_writes_nothing_twice(tmp_path: Path, what: st
     model.log.close()
 
 
+@pytest.mark.slow
 def test_timestamps_are_found_in_any_segment(tmp_path: Path) -> None:
     model = Model(tmp_path, segment_bytes=3 * len(batch(2)))
     for number in range(20):

@@ -364,6 +364,7 @@ EACH_KIND = journal_file(
 )
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_each_kind_of_record_is_refused(tmp_path: Path) -> None:
     for at in range(0, len(EACH_KIND.rstrip(b"\0")), 2):
         flipped = bytearray(EACH_KIND)
@@ -373,6 +374,7 @@ def test_every_flipped_byte_of_each_kind_of_record_is_refused(tmp_path: Path) ->
             recover(tmp_path)
 
 
+@pytest.mark.slow
 def test_every_truncation_behind_each_kind_of_record_gives_a_prefix_or_a_refusal(tmp_path: Path) -> None:
     ends = [at for at in range(len(EACH_KIND)) if EACH_KIND[at : at + 4] == b"FLSH"]
     ends.append(len(EACH_KIND.rstrip(b"\0")))
@@ -391,6 +393,7 @@ def test_every_truncation_behind_each_kind_of_record_gives_a_prefix_or_a_refusal
             assert size in ends or size < ends[1]
 
 
+@pytest.mark.slow
 def test_every_truncation_of_the_last_file_gives_a_prefix_or_a_refusal(tmp_path: Path) -> None:
     last_flush = SECOND.rindex(b"FLSH")
     for size in range(len(SECOND.rstrip(b"\0"))):
@@ -404,6 +407,7 @@ def test_every_truncation_of_the_last_file_gives_a_prefix_or_a_refusal(tmp_path:
             assert found == EVERYTHING[: 3 + (size == last_flush)], size
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_refused(tmp_path: Path) -> None:
     for number, data in ((1, FIRST), (2, SECOND)):
         for at in range(len(data.rstrip(b"\0"))):

@@ -51,6 +51,7 @@ def test_each_step_unlinks_few_files_after_one_common_sync(tmp_path: Path, count
     assert calls[0] == Call("sync_directory", tmp_path.name)
 
 
+@pytest.mark.slow
 def test_directories_retired_during_a_removal_share_the_next_sync(tmp_path: Path) -> None:
     disk, worker = RecordingDisk(), StepWorker()
     faults: list[BaseException] = []

@@ -90,6 +90,7 @@ def test_the_log_begin_offset_never_moves_back() -> None:
     assert kept_from(log((100, 9 * DAY), (100, 0)), 15, age=DAY) == 15
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 300), st.one_of(st.just(NEVER), st.integers(0, 30))), max_size=8),
     st.integers(0, 90),

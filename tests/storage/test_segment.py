@@ -133,6 +133,7 @@ def test_however_many_batches_are_written_at_once_the_indexes_are_the_same(
         assert again.path.with_suffix(suffix).read_bytes() == expected, suffix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_deleting_truncating_or_scribbling_over_an_index_changes_no_answer(
     written: Written, suffix: str
@@ -153,6 +154,7 @@ def test_deleting_truncating_or_scribbling_over_an_index_changes_no_answer(
     written.check(written.segment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "empty", "short", "zeros", "ones"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_an_index_that_was_damaged_before_a_restart_changes_no_answer_when_the_segment_grows(
@@ -187,6 +189,7 @@ def test_cutting_a_segment_cuts_its_indexes_and_what_comes_next_is_found(written
     written.check(written.segment)
 
 
+@pytest.mark.slow
 def test_a_timestamp_behind_the_last_index_entry_counts_after_a_restart(tmp_path: Path) -> None:
     written = Written(tmp_path, 12, 3000)
     written.add(batch(1, 10, 5000))  # far ahead, and not in the index yet
@@ -215,6 +218,7 @@ def test_a_batch_out_of_range_of_the_index_is_not_a_fault(tmp_path: Path) -> Non
     assert segment.size == sum(len(huge) for _ in range(4))
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_found_and_named(tmp_path: Path) -> None:
     written = Written(tmp_path, 3, 40)
     whole = b"".join(written.batches)
@@ -240,6 +244,7 @@ def read_all(written: Written, found: list[bytes]) -> None:
         offset = chunk.next_offset
 
 
+@pytest.mark.slow
 def test_a_file_that_became_shorter_is_found(tmp_path: Path) -> None:
     written = Written(tmp_path, 3, 40)
     whole = b"".join(written.batches)

@@ -123,6 +123,7 @@ def test_absent(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.slow
 def test_whole(partition: Partition) -> None:
     size = partition.path(LAST).stat().st_size
     partition.change(LAST, lambda whole: whole[: -2 * BATCH])
@@ -130,20 +131,24 @@ def test_whole(partition: Partition) -> None:
     assert partition.path(LAST).stat().st_size == size
 
 
+@pytest.mark.slow
 def test_behind_the_position(partition: Partition) -> None:
     partition.taken()
 
 
+@pytest.mark.slow
 def test_torn_tail(partition: Partition) -> None:
     partition.change(LAST, lambda whole: whole[: -BATCH - 99] + b"torn" * 9)
     partition.taken()
 
 
+@pytest.mark.slow
 def test_zero_tail(partition: Partition) -> None:
     partition.change(LAST, lambda whole: whole + bytes(9999))
     partition.taken()
 
 
+@pytest.mark.slow
 def test_newer_segment(partition: Partition) -> None:
     for base in (SYNCED, END, 999):
         partition.path(base).write_bytes(b"never synced")
@@ -167,6 +172,7 @@ def test_newer_than_the_journal(partition: Partition) -> None:
     assert not partition.path(SYNCED).exists()
 
 
+@pytest.mark.slow
 def test_without_a_position(partition: Partition) -> None:
     partition.applied = None
     partition.taken()
@@ -237,6 +243,7 @@ def test_directory_missing(partition: Partition) -> None:
         log.open(partition.applied, exists=False)
 
 
+@pytest.mark.slow
 def test_older_segment(partition: Partition) -> None:
     partition.begin_at(MIDDLE)
     partition.taken()
@@ -250,6 +257,7 @@ def test_half_a_removal(partition: Partition) -> None:
     assert partition.segments()[0] == partition.path(LAST)
 
 
+@pytest.mark.slow
 def test_begin_in_a_segment(partition: Partition) -> None:
     partition.begin_at(MIDDLE + 3)
     partition.taken()
@@ -295,6 +303,7 @@ def test_other_segment(partition: Partition) -> None:
     partition.not_ready(rf"{MIDDLE}\.log is corrupt at byte 0: a batch with base offset 0, expected {MIDDLE}")
 
 
+@pytest.mark.slow
 def test_other_partition(tmp_path: Path, partition: Partition) -> None:
     other = Partition(tmp_path / "other-0")
     shutil.copy(other.path(MIDDLE), partition.path(MIDDLE))
@@ -311,6 +320,7 @@ def test_foreign_name(partition: Partition) -> None:
         (partition.directory / name).unlink()
 
 
+@pytest.mark.slow
 def test_temporary_file(partition: Partition) -> None:
     for name in (f"{FIRST:020d}.log.part", "notes", "notes.deleted"):
         (partition.directory / name).write_bytes(b"mine")
@@ -318,6 +328,7 @@ def test_temporary_file(partition: Partition) -> None:
     assert (partition.directory / "notes").read_bytes() == b"mine"
 
 
+@pytest.mark.slow
 def test_retired(partition: Partition) -> None:
     for base in (FIRST, END):
         for suffix in (".log", ".index", ".timeindex"):
@@ -347,6 +358,7 @@ def each_index(partition: Partition, change: Callable[[bytes], bytes], *, rebuil
             (partition.directory / name).write_bytes(data)
 
 
+@pytest.mark.slow
 def test_index_missing(partition: Partition) -> None:
     before = partition.contents()
     for path in [*partition.directory.glob("*.index"), *partition.directory.glob("*.timeindex")]:
@@ -355,27 +367,33 @@ def test_index_missing(partition: Partition) -> None:
     assert partition.contents() == before
 
 
+@pytest.mark.slow
 def test_index_empty(partition: Partition) -> None:
     each_index(partition, lambda whole: b"", rebuilt=True)
 
 
+@pytest.mark.slow
 def test_index_short(partition: Partition) -> None:
     each_index(partition, lambda whole: whole[:-5], rebuilt=True)
 
 
+@pytest.mark.slow
 def test_index_zeroed(partition: Partition) -> None:
     each_index(partition, lambda whole: bytes(len(whole)), rebuilt=True)
 
 
+@pytest.mark.slow
 def test_index_too_long(partition: Partition) -> None:
     each_index(partition, lambda whole: whole + struct.pack(">IIIIII", 1 << 20, 1 << 30, 7, 7, 7, 1 << 31))
 
 
+@pytest.mark.slow
 def test_index_torn(partition: Partition) -> None:
     each_index(partition, lambda whole: bytes(len(whole) - 9) + whole[-9:])
     each_index(partition, lambda whole: whole[:9] + bytes(len(whole) - 9))
 
 
+@pytest.mark.slow
 def test_index_of_another_segment(partition: Partition) -> None:
     for suffix in (".index", ".timeindex"):
         for base in (MIDDLE, LAST):
@@ -383,6 +401,7 @@ def test_index_of_another_segment(partition: Partition) -> None:
     partition.taken()
 
 
+@pytest.mark.slow
 def test_index_without_its_segment(partition: Partition) -> None:
     for suffix in (".index", ".timeindex"):
         partition.path(999, suffix).write_bytes(b"hint")

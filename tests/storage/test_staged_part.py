@@ -45,6 +45,7 @@ def read_all(part: StagedPart, from_offset: int, max_bytes: int) -> list[tuple[i
 EXPECTED = [(1000 + number, VALUES[number // 2]) for number in range(200)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_bytes", [0, 1000, 5000, 70_000, 1 << 20])
 @pytest.mark.parametrize("first", [0, 1, 2, 99, 199])
 def test_a_part_is_read_with_the_offsets_of_its_position(
@@ -81,6 +82,7 @@ def test_a_patched_part_has_its_offsets_and_can_be_patched_and_read_again(part: 
         assert read_all(part, 1000, 5000) == EXPECTED
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_batch_is_found_or_is_overwritten(part: StagedPart) -> None:
     whole = part.path.read_bytes()
     size = part.size // 100

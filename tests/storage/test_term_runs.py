@@ -1,5 +1,6 @@
 """Runs of terms, compared with a model that keeps the term of each index."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ def runs_of(terms: dict[int, int], last: int) -> list[TermRun]:
     return runs
 
 
+@pytest.mark.slow
 @given(ADDED, st.none() | st.integers(0, 13), ADDED)
 def test_runs_are_those_of_the_model(
     before: list[tuple[int, int]], dropped: int | None, after: list[tuple[int, int]]

@@ -57,6 +57,7 @@ def torn(data: bytes, begin: int, sectors: Iterable[int]) -> bytearray:
     return other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("payloads", PAYLOADS)
 @pytest.mark.parametrize("begin", BEGINS)
 @pytest.mark.parametrize("version", VERSIONS)
@@ -68,12 +69,14 @@ def test_a_flush_without_any_of_its_sectors_is_torn(payloads: str, begin: int, v
         assert left == data or why_not(left, begin) == "", kept
 
 
+@pytest.mark.slow
 def test_wherever_a_flush_ends_it_is_torn_without_its_last_sector() -> None:
     for size in range(400, 1100):
         data, begin, end = write([RANDOM[:700], RANDOM[:size]], 640)
         assert why_not(torn(data, begin, [(end - 1) // SECTOR_BYTES]), begin) == "", end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("payloads", PAYLOADS)
 @pytest.mark.parametrize("begin", BEGINS)
 @pytest.mark.parametrize("version", VERSIONS)
@@ -151,6 +154,7 @@ def test_a_large_torn_record_is_not_taken_for_a_damaged_one() -> None:
         assert why_not(torn(large, 64, sectors), 64) == ""
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_large_record_with_sectors_of_zeros_is_damage() -> None:
     large = journal_file([[entry(1, RANDOM + bytes(100_000) + RANDOM)]], size=200_000)
     for at in (70, 500, 2500, 50_000, 104_000):

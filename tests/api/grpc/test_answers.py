@@ -19,6 +19,7 @@ def produced(partition: int, offset: int) -> bytes:
     return pack_message(pb.ProdRs(partition=partition, offset=offset).SerializeToString())
 
 
+@pytest.mark.slow
 @given(PARTITIONS, st.integers(0, 2**63 - 600), st.integers(0, 300))
 def test_answers_of_produce_are_those_of_protobuf(partition: int, first: int, count: int) -> None:
     assert list(produced_messages(partition, first, count)) == [
@@ -60,6 +61,7 @@ class Owner:
 BYTES = st.binary(max_size=300)
 
 
+@pytest.mark.slow
 @given(
     PARTITIONS,
     st.sampled_from([0, 1, 127, 128, 16_383, 16_384]) | st.integers(0, 2**63 - 1),

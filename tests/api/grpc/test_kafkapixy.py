@@ -17,6 +17,8 @@ from tests.api.grpc.conftest import ServedNode
 from tests.fakes.grpc_client import open_client
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     # For type checkers only.
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub

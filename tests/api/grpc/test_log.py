@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from pixy.config import Config, ConsumerConfig, ProxyConfig
 from pixy.errors import Unavailable
@@ -17,6 +18,8 @@ from tests.api.grpc.bulk import T0, ServedBulk, fails, offsets, range_of, serve
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import as_batches, batch_of, bomb, patched, values_in
 from tests.fakes.node import make_embedded
+
+pytestmark = pytest.mark.slow
 
 CODE = grpc.StatusCode
 

@@ -21,6 +21,7 @@ CODE = grpc.StatusCode
 # --- Fetch ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_appended_batches_are_fetched_byte_for_byte_except_for_base_offset_and_leader_epoch(
     bulk: ServedBulk,
 ) -> None:
@@ -41,6 +42,7 @@ async def test_appended_batches_are_fetched_byte_for_byte_except_for_base_offset
     assert (answer.log_begin_offset, answer.log_end_offset) == (0, 3)
 
 
+@pytest.mark.slow
 async def test_ranges_are_returned_one_after_the_other_in_the_order_of_the_request(bulk: ServedBulk) -> None:
     await bulk.append(b"a", partition=0)
     await bulk.append(b"b", partition=1)
@@ -52,6 +54,7 @@ async def test_ranges_are_returned_one_after_the_other_in_the_order_of_the_reque
     ]
 
 
+@pytest.mark.slow
 async def test_a_response_holds_max_bytes_and_at_least_one_whole_batch(bulk: ServedBulk) -> None:
     for number in range(4):
         await bulk.append(bytes(1000), str(number).encode())
@@ -65,6 +68,7 @@ async def test_a_response_holds_max_bytes_and_at_least_one_whole_batch(bulk: Ser
     assert [each.next_offset for each in by_size[1]] == [2, 4, 6, 8]
 
 
+@pytest.mark.slow
 async def test_a_range_is_split_at_batches(bulk: ServedBulk) -> None:
     for _ in range(3):
         await bulk.append(b"a", b"b", b"c")
@@ -77,6 +81,7 @@ async def test_a_range_is_split_at_batches(bulk: ServedBulk) -> None:
     assert (offsets([answer]), answer.next_offset) == ([3, 4, 5, 6, 7, 8], 9)
 
 
+@pytest.mark.slow
 async def test_an_empty_range_is_complete_and_has_the_range_of_the_log(bulk: ServedBulk) -> None:
     await bulk.append(b"a", b"b")
     (answer,) = await bulk.fetch(range_of(1, 1))
@@ -97,6 +102,7 @@ async def test_a_log_that_ends_before_the_range_is_reported(bulk: ServedBulk) ->
     assert (answer.batches, answer.next_offset, answer.state) == (b"", 1, pb.END_OF_RANGE)
 
 
+@pytest.mark.slow
 async def test_a_range_waits_at_the_end_of_the_log_until_its_end_is_written(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     async with asyncio.timeout(PATIENCE):
@@ -127,6 +133,7 @@ async def test_offsets_out_of_range_are_reported_with_the_range_of_the_log(
         assert offsets([after]) == [2, 3]
 
 
+@pytest.mark.slow
 async def test_a_missing_partition_ends_only_its_range(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     answers = await bulk.fetch(
@@ -136,6 +143,7 @@ async def test_a_missing_partition_ends_only_its_range(bulk: ServedBulk) -> None
     assert offsets(answers) == [0]
 
 
+@pytest.mark.slow
 async def test_a_topic_with_another_id_is_not_the_requested_one(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     known = bulk.backend.topic("t")
@@ -154,6 +162,7 @@ async def test_a_topic_with_another_id_is_not_the_requested_one(bulk: ServedBulk
     assert (answer.state, answer.batches) == (pb.UNKNOWN_PARTITION, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topic_id", [False, True])
 async def test_a_range_never_continues_in_a_later_topic_of_the_same_name(
     bulk: ServedBulk, topic_id: bool
@@ -219,6 +228,7 @@ async def test_compacted_and_control_batches_are_returned_as_stored(
     assert answer.next_offset == 5
 
 
+@pytest.mark.slow
 async def test_an_invalid_fetch_is_rejected(bulk: ServedBulk) -> None:
     bad = CODE.INVALID_ARGUMENT
     for request, text in [
@@ -302,6 +312,7 @@ async def test_nothing_is_read_before_the_client_has_taken_earlier_responses() -
         assert offsets(responses) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 async def test_unread_fetches_of_one_connection_hold_bounded_memory_and_all_complete() -> None:
     backend = _Counting()
     async with serve(backend) as bulk, open_client(bulk.address, window=1_000) as client:
@@ -324,6 +335,7 @@ async def test_unread_fetches_of_one_connection_hold_bounded_memory_and_all_comp
         assert backend.fetches == 30
 
 
+@pytest.mark.slow
 async def test_a_fetch_that_waits_for_records_holds_no_buffer_space() -> None:
     async with serve(FakeBackend()) as bulk:
         waiting = [

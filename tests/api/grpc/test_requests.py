@@ -74,6 +74,7 @@ def knowing(*topics: str) -> ProduceRequestParser:
 # --- Produce --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(
@@ -100,6 +101,7 @@ def test_messages_of_every_length_of_their_length_are_parsed(key: bytes | None, 
     check_produce(knowing("t"), produce_request("t", key, bytes(length)))
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         produce_request,
@@ -140,6 +142,7 @@ def test_fields_behind_the_message_count() -> None:
 # --- ConsumeNAck ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(

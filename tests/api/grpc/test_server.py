@@ -28,6 +28,7 @@ async def health(channel: grpc.aio.Channel, service: str) -> int:
     return status
 
 
+@pytest.mark.slow
 async def test_health_is_the_last_status_set_for_every_service(
     served: ServedNode, channel: grpc.aio.Channel
 ) -> None:
@@ -37,6 +38,7 @@ async def test_health_is_the_last_status_set_for_every_service(
     assert [await health(channel, name) for name in names] == [NOT_SERVING] * 5
 
 
+@pytest.mark.slow
 async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
     make_stub: Any = (
         reflection_pb2_grpc.ServerReflectionStub
@@ -56,12 +58,14 @@ async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
     }
 
 
+@pytest.mark.slow
 async def test_port_zero_is_reported_as_the_actual_port(served: ServedNode) -> None:
     host, port = served.addresses["grpc"].rsplit(":", 1)
     assert host == "127.0.0.1"
     assert int(port) > 0
 
 
+@pytest.mark.slow
 async def test_the_unix_socket_is_served_too_and_removed_afterwards(
     served: ServedNode, tmp_path: Path
 ) -> None:

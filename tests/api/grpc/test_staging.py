@@ -79,6 +79,7 @@ async def fails(call: Any, code: grpc.StatusCode, text: str) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_stage_is_published_as_specified_in_the_proto(client: Client) -> None:
     request = stage_of(batches_of(b"1", b"2"), batches_of(b"3", partition=1))
     answer = await client.log.Stage(request)
@@ -101,6 +102,7 @@ async def test_a_sink_is_taken_over_only_by_a_reset(client: Client) -> None:
     assert (await client.log.Publish(request)).published
 
 
+@pytest.mark.slow
 async def test_a_sink_is_taken_over_from_the_named_query(client: Client) -> None:
     await client.log.Publish(publish_of(4))
     request = publish_of(0, query="other")
@@ -112,6 +114,7 @@ async def test_a_sink_is_taken_over_from_the_named_query(client: Client) -> None
     assert (await client.log.Publish(request)).published
 
 
+@pytest.mark.slow
 async def test_a_discarded_stage_cannot_be_published(client: Client) -> None:
     await client.log.Stage(stage_of(batches_of(b"1")))
     await client.log.Discard(pb.DiscardRequest(sink_id="sink", stage_ids=["stage", "unknown"]))
@@ -119,6 +122,7 @@ async def test_a_discarded_stage_cannot_be_published(client: Client) -> None:
     assert await client.values() == []
 
 
+@pytest.mark.slow
 async def test_a_stale_version_of_a_topic_is_rejected_and_a_new_one_accepted(client: Client) -> None:
     request = stage_of(batches_of(b"1"), versions=[pb.TopicVersion(topic="t", version=1)])
     await client.backend.alter_topic("t", partitions=3)
@@ -146,6 +150,7 @@ async def test_missing_stages_are_not_found(client: Client) -> None:
     await fails(client.log.Stage(stage_of(batches_of(b"1", topic="unknown"))), CODE.NOT_FOUND, "unknown")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
@@ -180,6 +185,7 @@ async def test_too_many_stages_in_one_call_are_rejected(client: Client) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_topic_with_staged_records_is_deleted_only_by_force(client: Client) -> None:
     await client.log.Stage(stage_of(batches_of(b"1")))
     request = pixy_topics_pb2.DeleteTopicRequest(topic="t")

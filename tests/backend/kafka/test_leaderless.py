@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
@@ -70,6 +71,7 @@ async def _no_leader() -> None:
     assert 55 <= asked <= 75, "once a second, after a few quick ones"
 
 
+@pytest.mark.slow
 def test_a_new_leader_is_found_and_logged(virtual: asyncio.Runner) -> None:
     virtual.run(_leader_comes())
 

@@ -89,6 +89,7 @@ def test_batches_follow_messages_in_the_log_of_a_topic_that_was_upgraded() -> No
     assert next_offset == 7
 
 
+@pytest.mark.slow
 def test_a_fetch_returns_a_bounded_number_of_messages_and_the_next_one_continues_inside_a_wrapper() -> None:
     entry = written(1, "gzip", range(2500))
     found: list[Any] = []

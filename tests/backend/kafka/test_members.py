@@ -36,6 +36,7 @@ def test_a_missing_topic_is_skipped_and_the_others_are_not(protocol: str) -> Non
     assert assigned(protocol, wants, {"there": 2}) == {"a": {"there": [0, 1]}, "b": {}}
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["range", "roundrobin"]),
     st.dictionaries(

@@ -8,6 +8,7 @@ from tests.sim.cluster.rules import RULES, switched_off
 from tests.sim.cluster.seeds import failure_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_disabled_rule_is_detected(rule: str) -> None:
     seed, focus = RULES[rule].seed, RULES[rule].focus

@@ -6,6 +6,7 @@ from tests.sim.raft import RaftFailure, Simulation
 from tests.sim.raft.rules import RULES, switched_off
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_disabled_rule_is_detected(rule: str) -> None:
     with switched_off(rule):

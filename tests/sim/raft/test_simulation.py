@@ -16,6 +16,8 @@ from tests.sim.raft import RaftFailure, Simulation, run_seed
 from tests.sim.raft.faults import FaultKind, Profile
 from tests.sim.raft.rules import switched_off
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(1, 501)
 FEW_SEEDS = SEEDS[:10]
 """A quick subset."""
@@ -85,7 +87,6 @@ def test_a_seed_is_deterministic() -> None:
     assert run_seed(3).counts == run_seed(3).counts
 
 
-@pytest.mark.slow
 def test_a_failure_names_its_seed_its_faults_and_the_last_events() -> None:
     with switched_off("only a log that is complete enough gets votes"):
         failing = next(seed for seed in range(31, 130) if _fails(seed))

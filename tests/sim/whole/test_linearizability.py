@@ -110,12 +110,14 @@ def test_a_model_may_leave_the_state_open() -> None:
     assert not is_linearizable([chosen, *reads], 0, choose)
 
 
+@pytest.mark.slow
 def test_a_search_that_takes_too_long_is_no_pass() -> None:
     additions = [Operation(number, 0, (ADD, 1 << number), UNKNOWN) for number in range(24)]
     with pytest.raises(Undecided):
         is_linearizable([*additions, Operation(99, 100, (READ, 0), -1)], 0, step)
 
 
+@pytest.mark.slow
 def test_long_histories_of_few_clients_are_searched_quickly() -> None:
     rng = Random(1)
     operations, value, clock = [], 0, 0
@@ -153,6 +155,7 @@ def _explains(order: Sequence[Operation]) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_small_histories_are_judged_as_by_the_definition() -> None:
     rng = Random(2)
     judged = {True: 0, False: 0}

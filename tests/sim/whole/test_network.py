@@ -232,6 +232,7 @@ def test_a_process_that_does_not_read_stops_its_sender(play: Play) -> None:
     play(story, Weather((0.001, 0.002), window_bytes=10_000))
 
 
+@pytest.mark.slow
 def test_pieces_do_not_become_ever_smaller(play: Play) -> None:
     async def story(pair: Pair) -> None:
         await pair.open()

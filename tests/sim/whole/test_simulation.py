@@ -22,6 +22,7 @@ LONG_S = 3000.0
 """More than the seeds take on a busy machine."""
 
 
+@pytest.mark.slow
 def test_a_seed_loses_repeats_and_changes_nothing() -> None:
     counts = run_seed(ONE_SEED).counts
     for what in ("calls ok", "entries committed", "leaders", "marks", "records appended"):
