@@ -356,6 +356,10 @@ class EmbeddedBackend:
         self._check_served()
         return await self._groups.partition_owner(group, partition)
 
+    @property
+    def may_have_neighbours(self) -> bool:
+        return False  # who owns what is replicated state
+
     def other_owners(self, group: str, topic: str) -> Sequence[int]:
         return self._groups.other_owners(group, topic) if self._start.is_over else ()
 

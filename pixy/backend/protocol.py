@@ -407,6 +407,12 @@ class Backend(StagedWrites, Protocol):
             OwnerUndecided: the group is being rebalanced.
         """
 
+    @property
+    def may_have_neighbours(self) -> bool:
+        """True if other processes that can be asked may own partitions that this one does not know
+        of yet.
+        """
+
     def other_owners(self, group: str, topic: str) -> Sequence[int]:
         """Other nodes that own partitions of a topic for a consumer group, as far as this process
         knows; none if they cannot be asked.

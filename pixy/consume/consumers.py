@@ -272,12 +272,12 @@ class Consumers:
         none, or a subscription by now.
 
         Raises:
-            OwnerUndecided: the group was still being rebalanced after a long polling timeout.
+            OwnerUndecided: the group was being rebalanced all the time.
             Unavailable, DeadlineExceeded: the owner had not answered by then.
             PixyError: the answer of the owner.
         """
         timers = self._environment.timers
-        until = timers.monotonic() + self._environment.options.long_polling_timeout
+        until = timers.monotonic() + self._environment.owner_patience_s
         backoff = Backoff(_OWNER_PAUSE_MIN_S, _OWNER_PAUSE_MAX_S)
         while (group, partition.topic) not in self._subscriptions:
             try:

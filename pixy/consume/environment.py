@@ -47,6 +47,13 @@ class ConsumeEnvironment:
     voided: VoidedByPartition = field(default_factory=VoidedByPartition)
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
 
+    @property
+    def owner_patience_s(self) -> float:
+        """Time for which acks and SetOffsets wait while ownership of their partition moves: longer
+        than a move with its drain, and than the expulsion of a node that is lost.
+        """
+        return max(self.options.rebalance_timeout, self.options.long_polling_timeout)
+
     def is_there(self, topic: str, topic_id: bytes) -> bool:
         """True if the topic still has this id."""
         description = self.backend.topic(topic)

@@ -52,7 +52,7 @@ _SET_S = 10.0
 _LAST_COMMIT_S = 3.0
 """Longest wait for the commit at the stop: a change of leaders takes two."""
 _MOVING_S = 3.0
-"""Longest wait for ownership that moves, before offsets are set."""
+"""Time for a group to be joined again when the drain of a move is over, before offsets are set."""
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
 _PIECES = 16
@@ -508,7 +508,7 @@ class ConsumerGroup:
     ) -> None:
         """Set offsets here or at the owners, tried again for a while: ownership may be moving."""
         timers = self._environment.timers
-        deadline = timers.monotonic() + _MOVING_S
+        deadline = timers.monotonic() + self._environment.owner_patience_s + _MOVING_S
         backoff = Backoff(_BACKOFF_MIN, _MOVING_S)
         while True:
             try:

@@ -6,6 +6,7 @@
     live here, offset beyond the known end   asks the cluster for the end
     at another process that can be asked     is passed to it (`passed_acks`)
     at another process                       is refused, or given up if a consume request brought it
+    not known where, with neighbours         waits until it is known, or its owner can be asked
     at nobody                                waits for an owner
 
 All this until the deadline of the request: acks have an effect only once they are answered, but
@@ -209,7 +210,7 @@ class WaitingAcks:
     async def _ack(self, ack: tuple[int, int], only_if_offered: bool, done: AckDone) -> None:
         outcome: PixyError | None = None
         try:
-            deadline = self._monotonic() + self._environment.options.long_polling_timeout
+            deadline = self._monotonic() + self._environment.owner_patience_s
             await self._settle(ack, only_if_offered, deadline)
         except PixyError as error:
             outcome = error
@@ -268,7 +269,9 @@ class WaitingAcks:
             with self._watching() as changed:
                 pause = min(deadline - self._monotonic(), self._longest_pause())
                 if self._is_for_others(partition, only_if_offered):
-                    has_others = self._target.has_other_owners
+                    has_others = (
+                        self._target.has_other_owners or self._environment.backend.may_have_neighbours
+                    )
                     if with_request and not has_others:
                         raise self._not_here(partition)
                     try:

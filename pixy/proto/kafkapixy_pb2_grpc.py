@@ -114,7 +114,8 @@ class KafkaPixyServicer(object):
         client.
 
         With several nodes any of them takes the request, and an acknowledgement of what another one
-        has handed out. In front of Kafka acknowledge where the message was handed out.
+        has handed out; so do several pixies in front of Kafka that know each other by `peers`. Those
+        that do not must get the acknowledgement where the message was handed out.
 
         The fields of the request choose the message that it acknowledges:
         no_ack    none; for the first request of a client;
@@ -147,8 +148,7 @@ class KafkaPixyServicer(object):
         Status codes:
         INVALID_ARGUMENT (3)    no such partition, or nothing was written at that offset yet;
         DEADLINE_EXCEEDED (4)   with several nodes: the owner of the partition has not answered
-        within `consumer.long_polling_timeout`; the message may be
-        acknowledged;
+        within `consumer.rebalance_timeout`; the message may be acknowledged;
         NOT_FOUND (5)           no such topic;
         RESOURCE_EXHAUSTED (8)  more acks wait for the owner of their partition than
         `consumer.channel_buffer_size`;

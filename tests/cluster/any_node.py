@@ -50,19 +50,29 @@ class LeaderMoves:
         cluster: the cluster, which runs.
 
     Attributes:
-        moved: number of these.
+        asked: number of these, granted or not.
         faults: exceptions, after which nothing moves.
     """
 
     def __init__(self, cluster: NodeCluster) -> None:
         self._cluster = cluster
         self._random = Random(cluster.seed)
-        self.moved = 0
+        self.asked = 0
+        self._terms_at_first = self._terms()
         self.faults: list[Exception] = []
         self._wait()
 
     def stop(self) -> None:
         self._timer.cancel()
+
+    @property
+    def terms(self) -> int:
+        """Terms of the state groups since the start, over all nodes."""
+        return self._terms() - self._terms_at_first
+
+    def _terms(self) -> int:
+        nodes = [each.node for each in self._cluster.nodes.values()]
+        return sum(replica.group.term for node in nodes for replica in node.state_groups.replicas())
 
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_MOVE_EVERY_S, self._move)
@@ -83,7 +93,7 @@ class LeaderMoves:
             others = [each for each in group.storage.conf_state.voters if each != node.node_id]
             if others:
                 node._log.driver.transfer(group, self._random.choice(others))
-                self.moved += 1
+                self.asked += 1
 
 
 def _raft_groups(node: Node) -> list[RaftGroup]:
@@ -225,6 +235,8 @@ class AnyNode:
         await node.commit_offsets(group, offsets, set=set)
 
     # --- other nodes: to a client they are one ----------------------------------------------------
+
+    may_have_neighbours = False
 
     def other_owners(self, group: str, topic: str) -> Collection[int]:
         return ()

@@ -10,7 +10,7 @@ from typing import Any
 
 from pixy.backend import EmbeddedBackend, FetchResult, TopicPartition
 from pixy.cluster import ClusterOptions, Node, NodeOptions
-from pixy.config import JournalConfig, StorageConfig
+from pixy.config import JournalConfig, StagingConfig, StorageConfig
 from pixy.errors import PixyError
 from pixy.peers import Address, PeerOptions, Peers
 from pixy.records import NewRecord, build_batch, read_records
@@ -104,6 +104,7 @@ class ClusterNode:
             self.cluster.storage,
             random_bytes,
             worker,
+            staging=self.cluster.staging,
             cluster=ClusterOptions(
                 name="default",
                 join=self.cluster.join_list(self.number),
@@ -175,7 +176,7 @@ class NodeCluster:
 
     Attributes:
         network: between them.
-        journal, storage: options of a process that starts.
+        journal, storage, staging: options of a process that starts.
         nodes: by the number of their host, which need not be the id.
     """
 
@@ -186,9 +187,11 @@ class NodeCluster:
         seed: int,
         journal: JournalConfig = _JOURNAL,
         storage: StorageConfig = _STORAGE,
+        staging: StagingConfig | None = None,
     ) -> None:
         self.journal = journal
         self.storage = storage
+        self.staging = staging or StagingConfig()
         self.directory = directory
         self.seed = seed
         self.network = SimulatedNetwork(Random(seed), _DELAYS_S)

@@ -128,6 +128,7 @@ async def _open_nodes(directory: Path, _: None) -> AsyncIterator[Backend]:
         finally:
             moves.stop()
         assert moves.faults == []
+        assert moves.terms > 0 or moves.asked < _MOVES_WITH_EFFECT
     finally:
         await cluster.stop()
     assert [fault for node in cluster.nodes.values() for fault in node.faults] == []
@@ -143,6 +144,8 @@ async def _open_kafka(directory: Path, cluster: KafkaCluster) -> AsyncIterator[B
         yield backend
 
 
+_MOVES_WITH_EFFECT = 15
+"""Moves of leaders of which one at least takes place: a test may end before any does."""
 _ALONE = frozenset({Capability.SECOND_MEMBER, Capability.ONE_PROCESS, Capability.LONE_NODE})
 
 IMPLEMENTATIONS: dict[str, Implementation] = {

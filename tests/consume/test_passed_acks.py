@@ -220,7 +220,7 @@ async def test_an_ack_waits_for_an_owner_that_is_lost_and_counts_at_the_next(mak
 
 
 async def test_an_ack_that_finds_no_owner_is_answered_at_its_deadline(make_nodes: MakeNodes) -> None:
-    nodes = await two(make_nodes, long_polling_timeout=3.0)
+    nodes = await two(make_nodes, rebalance_timeout=3.0)
     nodes.links.cut(1, 2)
     outcome = await nodes[1].ack(1, 0)
     await nodes.pass_time(2.9)
@@ -230,7 +230,7 @@ async def test_an_ack_that_finds_no_owner_is_answered_at_its_deadline(make_nodes
 
 
 async def test_an_ack_without_an_answer_says_that_its_outcome_is_unknown(make_nodes: MakeNodes) -> None:
-    nodes = await two(make_nodes, long_polling_timeout=3.0)
+    nodes = await two(make_nodes, rebalance_timeout=3.0)
     nodes.links.delay_s = 30.0
     outcome = await nodes[1].ack(1, 0)
     await nodes.pass_time(3.2)

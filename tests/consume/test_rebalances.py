@@ -223,7 +223,7 @@ async def test_an_ack_without_a_local_member_waits_while_the_owner_is_undecided(
 async def test_an_ack_without_a_local_member_is_rejected_if_the_owner_stays_undecided(
     make_world: MakeWorld,
 ) -> None:
-    world = make_world(long_polling_timeout=3.0)
+    world = make_world(rebalance_timeout=3.0)
     world.log(0).append(b"x")
     world.backend.failures["owner"] = OwnerUndecided("a rebalance")
     outcome = await world.ack(0, 0)

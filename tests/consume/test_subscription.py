@@ -233,7 +233,7 @@ async def test_an_impossible_ack_is_rejected(
 async def test_an_ack_for_a_partition_of_another_process_ends_after_the_timeout(
     make_world: MakeWorld,
 ) -> None:
-    world = make_world(2)
+    world = make_world(2, rebalance_timeout=3.0)
     world.backend.groups.withheld.add(TopicPartition("t", 1))
     world.log(1).append(b"x")
     outcome = await world.ack(1, 0)
@@ -251,6 +251,27 @@ async def test_a_request_with_an_ack_for_a_partition_of_another_process_is_not_d
     await world.consume(auto_ack=True)
     world.log(0).append(b"y")
     assert (await world.consume(ack=(1, 0))).values == [b"y"]
+
+
+async def test_a_request_with_an_ack_waits_for_the_owner_while_neighbours_may_be_it(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(2)
+    key = TopicPartition("t", 1)
+    world.backend.may_have_neighbours = True
+    world.backend.groups.withheld.add(key)
+    world.log(0).append(b"x", b"y")
+    world.log(1).append(b"z")
+    await world.consume(auto_ack=True)
+    answers = await world.consume(ack=(1, 0))
+    await world.pass_time(1)
+    assert answers.values == []
+    world.backend.groups.withheld.remove(key)
+    world.backend.groups.assign_all()
+    await world.pass_time(1)
+    assert answers.values == [b"y"]
+    await world.pass_time(1)
+    assert world.committed(1) == OffsetCommit(1)
 
 
 async def test_waiting_acks_are_bounded(make_world: MakeWorld) -> None:

@@ -114,6 +114,8 @@ class FakeBackend:
         self.links: FakeLinks = FakeLinks() if beside is None else beside.links
         self._topic_ids = count(1)
         self._staging = FakeStaging(self.topic, self._log)
+        # Other processes that can be asked may own partitions.
+        self.may_have_neighbours = False
         # Time that the oldest record of each append had waited, in order of the calls.
         self.ages: list[float] = []
         # Accepted appends of all partitions, in order of the calls.

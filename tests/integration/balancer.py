@@ -78,9 +78,10 @@ class Balancer:
                 each.transport.abort()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        for _ in self._targets:
-            at = self._turn
-            self._turn = (at + 1) % len(self._targets)
+        first = self._turn
+        self._turn = (first + 1) % len(self._targets)
+        for number in range(len(self._targets)):
+            at = (first + number) % len(self._targets)
             with suppress(OSError):
                 streams = await asyncio.open_connection(*self._targets[at])
                 self.accepted[at] += 1

@@ -4,7 +4,9 @@ answers to clients.
 
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.fakes.waiting import until_blocking
+from tests.integration.balancer import Balancer
 from tests.integration.daemon import Daemon
+from tests.integration.group_clients import GroupConsumers
 from tests.kafka.cluster import KafkaCluster, free_ports
 
 pytestmark = pytest.mark.process
@@ -158,6 +162,54 @@ def test_two_daemons_share_a_group_and_report_each_other(
     assert [sorted(each.consumers) for each in listed.groups.values()] == [["pixy-a", "pixy-b"]]
     second.stop()
     first.stop()
+
+
+def test_a_balancer_is_between_clients_and_daemons_that_join(
+    make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Name
+) -> None:
+    """Each call has a connection of its own, and so goes to another daemon; the group is rebalanced
+    meanwhile, and no message waits for its ack timeout.
+    """
+    topic, group = kafka_name("t"), kafka_name("g")
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(6)]
+    served, peers = addresses[:3], addresses[3:]
+    daemons = [
+        make_daemon(
+            {
+                "grpc_addr": grpc_address,
+                "peer_addr": address,
+                "peers": peers,
+                "proxies": {"far": {**kafka_proxy(kafka, name, ack_timeout="300s"), "default_partitions": 6}},
+            }
+        )
+        for name, grpc_address, address in zip(("pixy-a", "pixy-b", "pixy-c"), served, peers, strict=True)
+    ]
+    daemons[0].start()
+    stub = daemons[0].stub()
+    values = [b"%d" % number for number in range(300)]
+    with Balancer(served) as balancer:
+        with GroupConsumers([balancer.address] * 4, topic, group, reconnects=True) as consumers:
+            for part, daemon in enumerate(daemons):
+                if part:
+                    daemon.start()
+                    until_blocking(partial(has_members, stub, topic, group, part + 1))
+                for value in values[part * 100 : part * 100 + 100]:
+                    stub.Produce(pb.ProdRq(topic=topic, key_undefined=True, message=value))
+            consumers.wait_got(len(values))
+        assert consumers.times() == Counter(values)
+        assert consumers.failed == []
+        assert min(balancer.accepted) > 0
+    until_blocking(
+        lambda: (
+            sum(each.lag for each in stub.GetOffsets(pb.GetOffsetsRq(topic=topic, group=group)).offsets) == 0
+        )
+    )
+
+
+def has_members(stub: Any, topic: str, group: str, count: int) -> bool:
+    """True if so many members of a group have partitions."""
+    answer = stub.ListConsumers(pb.ListConsumersRq(topic=topic, group=group))
+    return len(answer.groups[group].consumers) == count
 
 
 def test_daemons_with_peers_answer_for_each_other(

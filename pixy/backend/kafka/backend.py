@@ -341,6 +341,10 @@ class KafkaBackend:
             raise OwnerUndecided(f"{client_id} has just got {partition}, or cannot be reached; try again")
         return Owner(client_id)
 
+    @property
+    def may_have_neighbours(self) -> bool:
+        return self._neighbours is not None
+
     def other_owners(self, group: str, topic: str) -> Sequence[int]:
         return () if self._neighbours is None else self._neighbours.owners(group, topic)
 

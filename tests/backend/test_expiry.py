@@ -1,0 +1,137 @@
+"""Expiry in a cluster of several nodes: records, offsets of consumer groups, sinks; by the decision
+of the leader concerned, once.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.cluster import PartitionReplica
+from pixy.cluster.groups import groups_index
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.state_groups import GROUPS_COUNT
+from pixy.config import StagingConfig, StorageConfig
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.fakes.waiting import until
+
+pytestmark = pytest.mark.slow
+
+TOPIC = TopicPartition("topic", 0)
+STORAGE = StorageConfig(
+    retention=30.0, offsets_retention=30.0, retention_check=1.0, segment_bytes=2000, reserve_bytes=0
+)
+STAGING = StagingConfig(sink_retention=30.0)
+OPTIONS: dict[str, Any] = {"storage": STORAGE, "staging": STAGING}
+VALUE = b"v" * 550  # three per segment
+
+
+def replica_on(node: ClusterNode) -> PartitionReplica:
+    found = node.node.partition(TOPIC)
+    assert found is not None
+    return found
+
+
+def partition_of(node: ClusterNode) -> RaftGroup:
+    group = replica_on(node).group
+    assert group is not None
+    return group
+
+
+def groups_of(node: ClusterNode) -> RaftGroup:
+    return node.node.state_groups.groups[groups_index("group", GROUPS_COUNT)].group
+
+
+def sinks_of(node: ClusterNode) -> RaftGroup:
+    return node.node.state_groups.sinks_replica.group
+
+
+def begin_at(node: ClusterNode) -> int:
+    return replica_on(node).log.begin_offset
+
+
+def sink_ids(node: ClusterNode) -> set[str]:
+    return {*node.node.state_groups.sinks.sinks}
+
+
+GroupOf = Callable[[ClusterNode], RaftGroup]
+GROUPS: list[GroupOf] = [partition_of, groups_of, sinks_of]
+
+
+async def prepare(cluster: NodeCluster) -> None:
+    """Records, offsets and a sink, all of this moment, when leaders do not move any more."""
+    backend = cluster[1].backend
+    await backend.create_topic("topic", 1)
+    await asyncio.sleep(60)
+    for _ in range(3):
+        await cluster[1].append(*[VALUE] * 3)
+    await backend.commit_offsets("group", {TOPIC: OffsetCommit(1)}, set=True)
+    await backend.publish("sink", 1, "query", [])
+    await asyncio.sleep(1)
+
+
+def any_leads(groups: Sequence[RaftGroup]) -> bool:
+    return any(group.leads for group in groups)
+
+
+async def offsets_of(node: ClusterNode) -> dict[int, OffsetCommit]:
+    return {**await node.backend.committed_offsets("group", "topic")}
+
+
+async def assert_kept(cluster: NodeCluster) -> None:
+    for node in cluster.nodes.values():
+        assert (begin_at(node), await offsets_of(node)) == (0, {0: OffsetCommit(1)})
+        assert sink_ids(node) == {"sink"}
+
+
+async def assert_expired(cluster: NodeCluster) -> None:
+    for node in cluster.nodes.values():
+        assert (begin_at(node), await offsets_of(node), sink_ids(node)) == (9, {}, set())
+
+
+def test_everything_expires_at_every_node_by_one_decision_each(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await prepare(cluster)
+        nodes = list(cluster.nodes.values())
+        before = [[group_of(node).applied_index for group_of in GROUPS] for node in nodes]
+        await asyncio.sleep(25)
+        await assert_kept(cluster)
+        await asyncio.sleep(10)
+        await assert_expired(cluster)
+        after = [[group_of(node).applied_index for group_of in GROUPS] for node in nodes]
+        assert after == [[index + 1 for index in indexes] for indexes in before]
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_the_next_leader_decides(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await prepare(cluster)
+        nodes = list(cluster.nodes.values())
+        for group_of in GROUPS:
+            (leader,) = (node for node in nodes if group_of(node).leads)
+            await leader.kill()
+            others = [group_of(node) for node in nodes if node is not leader]
+            await until(partial(any_leads, others))
+            await leader.start()
+        await asyncio.sleep(35)
+        await assert_expired(cluster)
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+@pytest.mark.parametrize("group_of", GROUPS)
+def test_a_leader_whose_clock_is_off_lets_nothing_expire(tmp_path: Path, group_of: GroupOf) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await prepare(cluster)
+        (leader,) = (node for node in cluster.nodes.values() if group_of(node).leads)
+        leader.clock.advance(61)
+        await asyncio.sleep(10)
+        assert group_of(leader).leads
+        await assert_kept(cluster)
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
