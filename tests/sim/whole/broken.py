@@ -17,6 +17,8 @@ from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.replicated_staging import ReplicatedStaging
 from pixy.cluster.watched_proposals import LeadershipLost
 from pixy.consume.group import ConsumerGroup
+from pixy.consume.partition import LivePartition
+from pixy.consume.subscription import Subscription
 from pixy.consume.waiting_acks import WaitingAcks
 from pixy.errors import PixyError
 from pixy.peers import Address, Hello
@@ -39,6 +41,7 @@ __all__ = [
     "coordinates_everywhere",
     "found_without_answers",
     "gives_on_at_once",
+    "keeps_what_is_lost",
     "not_confirmed",
     "same_id_again",
     "serve_unconfirmed",
@@ -119,6 +122,11 @@ async def answers_as_a_former_owner(
 async def gives_on_at_once(self: ConsumerGroup, *_: Any) -> None:
     """A partition goes while its records are with clients."""
     del self
+
+
+def keeps_what_is_lost(self: Subscription, partition: int, **_: bool) -> LivePartition:
+    """Records read from a partition are still handed out when another node owns it."""
+    return next(live for live in self.partitions if live.partition == partition)
 
 
 def coordinates_everywhere(self: GroupKeeper) -> None:

@@ -20,6 +20,7 @@ from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.replicated_staging import ReplicatedStaging
 from pixy.config import ConsumerConfig
 from pixy.consume.group import ConsumerGroup
+from pixy.consume.subscription import Subscription
 from pixy.consume.waiting_acks import WaitingAcks
 from pixy.peers import handshake
 from pixy.peers.link import PeerLink
@@ -185,6 +186,11 @@ RULES: dict[str, Rule] = {
         [patch.object(ConsumerGroup, "_revoke", broken.gives_on_at_once)],
         aimed(FaultKind.STOP, consuming=_PASSERS_BY),
         seed=25,
+    ),
+    "what was read of a partition goes with it": Rule(
+        [patch.object(Subscription, "remove", broken.keeps_what_is_lost)],
+        aimed(FaultKind.STOP, consuming=_PASSERS_BY),
+        seed=7,
     ),
     "who leads a state group is its coordinator": Rule(
         [patch.object(GroupKeeper, "tick", broken.coordinates_everywhere)],
