@@ -42,6 +42,7 @@ from pixy.storage.log_segments import LogSegments
 from pixy.storage.partition_log import SyncedPosition
 from tests.sim.disk import SimulatedDisk
 from tests.sim.life import Aim
+from tests.sim.sample import sample
 from tests.sim.storage_simulation import SimulationFailure, run_seed
 
 SEEDS_MAX = 1200
@@ -243,7 +244,7 @@ def test_every_site_is_reached() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("site", ALONE)
+@pytest.mark.parametrize("site", sample(ALONE, 3))
 def test_without_a_site_data_is_lost(site: str) -> None:
     for seed in (ALONE[site], *range(1, AIMED_SEEDS_MAX)):
         if fails_without(site, seed, [site]):
@@ -259,7 +260,7 @@ def test_with_every_site_lives_that_end_near_one_lose_nothing(site: str, lives: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("site", MASKED)
+@pytest.mark.parametrize("site", sample(MASKED, 3))
 def test_without_a_site_and_its_mask_data_is_lost(site: str) -> None:
     mask, hint = MASKED[site]
     for seed in (hint, *range(1, AIMED_SEEDS_MAX)):

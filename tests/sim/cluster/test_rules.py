@@ -6,10 +6,11 @@ import pytest
 
 from tests.sim.cluster.rules import RULES, switched_off
 from tests.sim.cluster.seeds import failure_of
+from tests.sim.sample import sample
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", sample(RULES, 3))
 def test_a_disabled_rule_is_detected(rule: str) -> None:
     seed, focus = RULES[rule].seed, RULES[rule].focus
     with switched_off(rule):

@@ -4,6 +4,7 @@ fine otherwise.
 
 import pytest
 
+from tests.sim.sample import sample
 from tests.sim.whole.rules import RULES, switched_off
 from tests.sim.whole.seeds import failure_of
 
@@ -12,7 +13,7 @@ OTHER_SEEDS = range(1, 25)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", sample(RULES, 4))
 def test_a_disabled_rule_is_detected(rule: str) -> None:
     focus = RULES[rule].focus
     for seed in (RULES[rule].seed, *OTHER_SEEDS):

@@ -17,7 +17,7 @@ from tests.sim.whole.simulation import Simulation
 
 ONE_SEED = 1
 FEW_SEEDS = [range(begin, begin + 2) for begin in range(2, 6, 2)]
-SEEDS = range(6, 161)
+SEEDS = range(6, 131)
 LONG_S = 3000.0
 """More than the seeds take on a busy machine."""
 
