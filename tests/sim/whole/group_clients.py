@@ -82,20 +82,30 @@ class GroupClients:
         self._drains = False
         # Partitions that records are missing of, by group and topic.
         self._is_missing: Callable[[str, str], bool] = lambda *_: False
+        # Partitions that cannot be read, by topic and number.
+        self._is_stuck: Callable[[str, int], bool] = lambda *_: False
 
     def start(self) -> None:
         """Begin to call."""
         for number in range(self._habits.clients):
             self._later(_Client(f"m{number}"))
 
-    def drain(self, is_missing: Callable[[str, str], bool], serving: Callable[[], Sequence[Machine]]) -> None:
+    def drain(
+        self,
+        is_missing: Callable[[str, str], bool],
+        is_stuck: Callable[[str, int], bool],
+        serving: Callable[[], Sequence[Machine]],
+    ) -> None:
         """From here on, get everything that nobody got yet.
 
         Args:
             is_missing: true for a group and a topic of which records are missing.
+            is_stuck: true for a topic and a partition that no owner can read: its records are not
+                acked.
             serving: nodes to call.
         """
         self._drains, self._is_missing, self._serving = True, is_missing, serving
+        self._is_stuck = is_stuck
         for group in self._habits.groups:
             for topic in self._habits.topics:
                 for number in range(_DRAINERS):
@@ -271,7 +281,9 @@ class GroupClients:
     def _acked(self, client: _Client, held: _Held, call: Call) -> None:
         if call.outcome is Outcome.OK:
             self._audit.acked(held.key, held.offset, call.began_at, held.at)
-        elif self._rng.random() >= self._habits.forgets:
+        elif self._rng.random() >= self._habits.forgets and not self._is_stuck(
+            held.topic, held.key.partition
+        ):
             client.held.append(held)
 
     def _set(

@@ -175,7 +175,8 @@ class Simulation:
             machine.heal()
         cluster.sinks.drain(self._verdict.ready, self._verdict.has_stuck_partitions)
         if cluster.swarm.consuming.clients:
-            cluster.group_clients.drain(self._verdict.misses_records, self._verdict.ready)
+            verdict = self._verdict
+            cluster.group_clients.drain(verdict.misses_records, verdict.is_stuck_partition, verdict.ready)
 
     async def _settle(self, when: str) -> None:
         """Wait until everything is answered, and all nodes are equal; then have all nodes asked for

@@ -73,6 +73,12 @@ class Verdict:
         """True if some partition is stuck."""
         return any(map(self.is_stuck, self._cluster.raft_groups()))
 
+    def is_stuck_partition(self, topic: str, number: int) -> bool:
+        """True if a partition of a topic is there and stuck."""
+        leader = self._cluster.leader()
+        known = None if leader is None or leader.node is None else leader.node.metadata.topics.get(topic)
+        return known is not None and self.is_stuck(known.raft_groups[number])
+
     def misses_records(self, group: str, topic: str) -> bool:
         """True if there are records of a topic that no client of a consumer group got."""
         return any(self._undelivered(group, topic))
