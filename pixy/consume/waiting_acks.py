@@ -9,9 +9,10 @@
     not known where, with neighbours         waits until it is known, or its owner can be asked
     at nobody                                waits for an owner
 
-All this until the deadline of the request: acks have an effect only once they are answered, but
-those of a consume request, whose caller gets the next record whatever became of the ack, unless the
-ack is invalid. An ack without an effect costs a repetition of its record.
+All this while the patience with owners lasts (`ConsumeEnvironment.owner_patience_s`), or until the
+deadline of a consume request: acks have an effect only once they are answered, but those of a
+consume request, whose caller gets the next record whatever became of the ack, unless the ack is
+invalid. An ack without an effect costs a repetition of its record.
 """
 
 import asyncio

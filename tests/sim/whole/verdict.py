@@ -5,7 +5,7 @@ were told is there.
 from collections.abc import Iterator, Sequence
 from zlib import crc32
 
-from pixy.cluster import PartitionReplica
+from pixy.cluster import PartitionReplica, Topic
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.replica import StateReplica
 from pixy.records import TopicPartition, read_records, split_batches
@@ -75,17 +75,15 @@ class Verdict:
 
     def is_stuck_partition(self, topic: str, number: int) -> bool:
         """True if a partition of a topic is there and stuck."""
-        leader = self._cluster.leader()
-        known = None if leader is None or leader.node is None else leader.node.metadata.topics.get(topic)
-        return known is not None and self.is_stuck(known.raft_groups[number])
+        known = self._topic(topic)
+        return known is not None and any(map(self.is_stuck, known.raft_groups[number : number + 1]))
 
     def misses_records(self, group: str, topic: str) -> bool:
         """True if there are records of a topic that no client of a consumer group got."""
         return any(self._undelivered(group, topic))
 
     def _undelivered(self, group: str, topic: str) -> Iterator[str]:
-        leader = self._cluster.leader()
-        known = None if leader is None or leader.node is None else leader.node.metadata.topics.get(topic)
+        known = self._topic(topic)
         if known is None:
             return
         for number, raft_group in enumerate(known.raft_groups):
@@ -102,6 +100,10 @@ class Verdict:
             if missing is not None:
                 where = TopicPartition(topic, number)
                 yield f"no client of {group} got {missing} of {where}, {self._cluster.group_audit.describe(key)}"
+
+    def _topic(self, name: str) -> Topic | None:
+        leader = self._cluster.leader()
+        return None if leader is None or leader.node is None else leader.node.metadata.topics.get(name)
 
     def _unsettled_group(self, raft_group: int) -> Iterator[str]:
         cluster = self._cluster
