@@ -13,7 +13,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from pixy.config import JournalConfig, ProducerConfig, ProxyConfig, StorageConfi
 from pixy.daemon import prepare_interpreter
 from pixy.records import OffsetCommit, TopicPartition
 from pixy.storage import Journal, JournalOptions, RealDisk, RecordKind, ThreadWorker
+from pixy.storage.disk import Buffer, File
 from pixy.storage.journal_format import FLUSH_FRAME_BYTES, RECORD_HEAD_BYTES
 from pixy.storage.worker import Done
 
@@ -55,7 +56,7 @@ Found = dict[str, Any]
 
 
 class _TimedWorker:
-    """A worker that records the duration of each job on its thread."""
+    """A worker that records the duration of each job, on its thread or without."""
 
     def __init__(self, inner: ThreadWorker) -> None:
         self._inner = inner
@@ -70,6 +71,15 @@ class _TimedWorker:
                 self.seconds.append(time.perf_counter() - started)
 
         self._inner.submit(timed, done)
+
+    def begin_write(self, file: File, buffers: Sequence[Buffer], position: int, done: Done) -> bool:
+        started = time.perf_counter()
+
+        def timed(result: Any, error: BaseException | None) -> None:
+            self.seconds.append(time.perf_counter() - started)
+            done(result, error)
+
+        return self._inner.begin_write(file, buffers, position, timed)
 
     def stop(self) -> None:
         self._inner.stop()

@@ -39,6 +39,7 @@ PATCHES_MAX = {
     "proxy/test_proxy.py": 2,
     "spark/test_stream.py": 1,
     "storage/test_disk_background.py": 2,
+    "storage/test_io_uring.py": 6,
     "storage/test_journal.py": 4,
     "storage/test_journal_units.py": 1,
     "storage/test_segment.py": 1,

@@ -22,7 +22,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -30,8 +30,9 @@ from typing import Protocol
 import structlog
 
 from pixy.storage.direct_writes import DIRECT_BYTES_MIN, DirectWrites, write_all
+from pixy.storage.io_uring import IoUring
 
-__all__ = ["Buffer", "Disk", "File", "RealDisk", "is_disk_full", "sync_is_final"]
+__all__ = ["Buffer", "Disk", "File", "RealDisk", "RealFile", "is_disk_full", "sync_is_final"]
 
 log = structlog.get_logger(__name__)
 
@@ -237,9 +238,17 @@ class _DurableWrites:
         self.none.set()
 
     def __enter__(self) -> None:
-        self.none.clear()
+        self.begin()
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def begin(self) -> None:
+        """One begins."""
+        self.none.clear()
+
+    def end(self) -> None:
+        """It has ended."""
         self._ended = time.monotonic()
         self.none.set()
 
@@ -287,6 +296,20 @@ class RealFile:
                         raise
             write_all(self._fd, memoryview(b"".join(buffers)), position)
             self.sync()
+
+    def begin_write(
+        self, ring: IoUring, buffers: Sequence[Buffer], position: int, done: Callable[[int], None]
+    ) -> bool:
+        """Begin a durable write on the event loop; see `IoUring.write`."""
+
+        def ended(result: int) -> None:
+            self._durable_writes.end()
+            done(result)
+
+        if not ring.write(self._fd, buffers, position, ended):
+            return False
+        self._durable_writes.begin()
+        return True
 
     def read_at(self, size: int, position: int) -> bytes:
         data = os.pread(self._fd, size, position)

@@ -1,11 +1,11 @@
 """The journal: the write-ahead log of every raft group of one node.
 
-Records are appended in *units*, gathered on the event loop and written by one worker, one flush at
-a time: units appended during a flush go into the next one, so one sync serves all groups and all
-callers (group commit). There is no timer: a flush begins at the end of the loop iteration in which
-the first unit is appended. `File.write_durably` writes and syncs it, `direct_writes` if it is
-large. A unit is never split over two flushes. A torn flush is cut as a whole, so a crash leaves a
-unit whole, or nothing of it.
+Records are appended in *units*, gathered on the event loop and written one flush at a time: units
+appended during a flush go into the next one, so one sync serves all groups and all callers (group
+commit). There is no timer: a flush begins at the end of the loop iteration in which the first unit
+is appended. `io_uring` writes and syncs a small flush, where the system has it; else
+`File.write_durably` does it on a worker, by `direct_writes` if it is large. A unit is never split
+over two flushes. A torn flush is cut as a whole, so a crash leaves a unit whole, or nothing of it.
 
 Recovery relies on this order: flush n+1 is written only after flush n was synced; a file is synced
 before its successor is created; a file exists durably (file and directory synced) before its first
@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 
 from pixy.errors import Unavailable
 from pixy.records import crc32c
-from pixy.storage.disk import Disk, File, is_disk_full
+from pixy.storage.disk import Buffer, Disk, File, is_disk_full
 from pixy.storage.gathered_units import GatheredUnits
 from pixy.storage.journal_files import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
 from pixy.storage.journal_format import (
@@ -56,7 +56,7 @@ from pixy.storage.journal_format import (
     pack_start,
     pack_unidentified,
 )
-from pixy.storage.worker import Worker
+from pixy.storage.worker import Done, Worker
 
 __all__ = ["Journal", "JournalOptions"]
 
@@ -137,8 +137,8 @@ class Journal:
         self._on_fault = on_fault
         self._on_full = on_full
         self._loop = asyncio.get_running_loop()
-        # From here to `_at`: used only by the worker during a flush. The newest file, and the bytes
-        # allocated for it.
+        # From here to `_at`: used only by the flush in progress, also on the worker. The newest
+        # file, and the bytes allocated for it.
         self._file: File | None = None
         self._size = 0
         # All blocks of the file up to here were written before; 0 if unknown.
@@ -307,7 +307,36 @@ class Journal:
                 self._break(error)
 
         self._retry = None
-        self._worker.submit(lambda: self._write(gathered), done)
+        if not self._begin_write(gathered, done):
+            self._worker.submit(lambda: self._write(gathered), done)
+
+    def _begin_write(self, gathered: GatheredUnits, done: Done) -> bool:
+        """Write a flush without the worker's thread; False if that is not possible."""
+        _, position, _ = self._at
+        if self._file is None or position + FLUSH_FRAME_BYTES + gathered.bytes > self._size:
+            return False
+        buffers = self._buffers(gathered)
+
+        def written(_: None, error: BaseException | None) -> None:
+            done(None if error else self._written(gathered, len(buffers[-1]), []), error)
+
+        return self._worker.begin_write(self._file, buffers, position, written)
+
+    def _buffers(self, gathered: GatheredUnits) -> list[Buffer]:
+        """The bytes of a flush at the end of the file, and zeros ahead of it."""
+        number, position, flush_number = self._at
+        needed = FLUSH_FRAME_BYTES + gathered.bytes
+        count = len(gathered.buffers) // 2
+        frame = flush_frame(self._owner[0], flush_number, number, position, gathered.bytes, count)
+        return [frame, *gathered.buffers, self._zeros_ahead(position + needed, needed)]
+
+    def _written(self, gathered: GatheredUnits, ahead_bytes: int, new_files: list[int]) -> _Written:
+        """A flush is durable at the end of the file, with that many zeros ahead of it."""
+        number, position, flush_number = self._at
+        end = position + FLUSH_FRAME_BYTES + gathered.bytes
+        self._written_to = max(self._written_to, end + ahead_bytes)
+        self._at = JournalPosition(number, end, flush_number + 1)
+        return _Written(new_files, flush_number, position, end)
 
     def _flushed(self, written: _Written | None, gathered: GatheredUnits) -> None:
         if self._broken:
@@ -383,21 +412,15 @@ class Journal:
         elif not fits:
             self._grow(self._file, position + needed)
         assert self._file is not None
-        count = len(gathered.buffers) // 2
-        frame = flush_frame(self._owner[0], flush_number, number, position, gathered.bytes, count)
-        ahead = self._zeros_ahead(position + needed, needed)
-        self._file.write_durably([frame, *gathered.buffers, ahead], position)
-        self._at = JournalPosition(number, position + needed, flush_number + 1)
-        return _Written(new_files, flush_number, position, position + needed)
+        buffers = self._buffers(gathered)
+        self._file.write_durably(buffers, position)
+        return self._written(gathered, len(buffers[-1]), new_files)
 
     def _zeros_ahead(self, end: int, needed: int) -> memoryview:
         """Zeros to write after a flush of `needed` bytes that ends at `end`."""
-        if end <= self._written_to:
+        if end <= self._written_to or needed >= _AHEAD_BYTES:
             return _ZEROS[:0]
-        self._written_to = end
-        if needed < _AHEAD_BYTES:
-            self._written_to = min(end + -end % _AHEAD_BYTES, self._size)
-        return _ZEROS[: self._written_to - end]
+        return _ZEROS[: min(-end % _AHEAD_BYTES, self._size - end)]
 
     def _create_file(self, number: int, size: int) -> None:
         path = journal_path(self._directory, number)

@@ -5,19 +5,26 @@ passes a worker that runs the function in place.
 """
 
 import asyncio
+import errno
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from pixy.futures import reject, resolve
 from pixy.scheduling import run_in_background
+from pixy.storage.disk import Buffer, File, RealFile
+from pixy.storage.io_uring import IoUring, open_io_uring
 
 __all__ = ["MakeWorker", "ThreadWorker", "Worker", "run_on"]
 
 T = TypeVar("T")
 
 _JOIN_S = 5.0
+_NOT_BEGUN = (errno.EAGAIN, errno.ECANCELED, errno.EINVAL, errno.EOPNOTSUPP)
+"""Errors of a write by io_uring that did not begin: at this moment, or with its flags."""
 
 Done = Callable[[Any, BaseException | None], None]
 
@@ -27,6 +34,13 @@ class Worker(Protocol):
 
     def submit(self, work: Callable[[], Any], done: Done) -> None:
         """Run `work`, then call `done(result, None)` or `done(None, error)` on the event loop."""
+
+    def begin_write(self, file: File, buffers: Sequence[Buffer], position: int, done: Done) -> bool:
+        """Begin `file.write_durably` without the worker's thread; one such write at a time.
+
+        Returns:
+            False if that is not possible here: nothing is done then.
+        """
 
     def stop(self) -> None:
         """Run all submitted functions, then end."""
@@ -54,14 +68,42 @@ class ThreadWorker:
         self._background = background
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
+        # For writes without the thread, made by the first one; None if they are impossible.
+        self._ring: IoUring | None = None
+        self._asks_for_ring = True
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[], Any], done: Done) -> None:
         self._queue.put((work, done))
 
+    def begin_write(self, file: File, buffers: Sequence[Buffer], position: int, done: Done) -> bool:
+        if self._asks_for_ring:
+            self._asks_for_ring = False
+            self._ring = open_io_uring()
+        if self._ring is None or not isinstance(file, RealFile):
+            return False
+        return file.begin_write(
+            self._ring, buffers, position, partial(self._write_ended, file, buffers, position, done)
+        )
+
+    def _write_ended(
+        self, file: File, buffers: Sequence[Buffer], position: int, done: Done, result: int
+    ) -> None:
+        error = -min(result, 0)
+        if result == sum(map(len, buffers)):
+            done(None, None)
+        elif not error or error in _NOT_BEGUN:
+            # Nothing of it, or a part, is written.
+            self.submit(lambda: file.write_durably(buffers, position), done)
+        else:
+            done(None, OSError(error, os.strerror(error)))
+
     def stop(self) -> None:
         self._queue.put(None)
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
         # Bounded: a hanging disk must not block the event loop, which enforces the shutdown
         # timeout.
         self._thread.join(_JOIN_S)

@@ -4,10 +4,11 @@ disk is not stalled.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from pixy.storage.disk import Buffer, File
 from pixy.storage.worker import Done
 
 __all__ = ["InlineWorker", "StallingDisk", "StallingWorker", "StepWorker"]
@@ -27,6 +28,9 @@ class InlineWorker:
     def submit(self, work: Work, done: Done) -> None:
         if not self.stopped:
             asyncio.get_running_loop().call_soon(done, *_run(work))
+
+    def begin_write(self, file: File, buffers: Sequence[Buffer], position: int, done: Done) -> bool:
+        return False
 
     def stop(self) -> None:
         self.stopped = True
@@ -88,6 +92,9 @@ class StepWorker:
     def submit(self, work: Work, done: Done) -> None:
         self._queue.append((work, done))
         self._arrived.set()
+
+    def begin_write(self, file: File, buffers: Sequence[Buffer], position: int, done: Done) -> bool:
+        return False
 
     async def wait(self) -> None:
         """Wait for work to be queued."""

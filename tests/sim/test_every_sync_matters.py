@@ -166,6 +166,7 @@ NOT_HERE = {
     "storage/checkpoint_download.py:CheckpointDownload.resume make_directory": (
         "tests/sim/test_snapshot_download_crashes"
     ),
+    "storage/worker.py:ThreadWorker._write_ended write_durably": "tests/storage/test_worker",
 }
 """Sites of Kafka clusters, and of nodes with peers -> the test that shows that they matter."""
 

@@ -7,10 +7,11 @@ between, at any call on the disk, it may pause while the event loop and other wo
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from pixy.storage.disk import Buffer, File
 from pixy.storage.worker import Done
 from tests.sim.disk import SimulatedDisk
 from tests.sim.job import Job
@@ -68,6 +69,9 @@ class SimulatedWorker:
         if not self._running:
             self._running = True
             self._later(self._next)
+
+    def begin_write(self, file: File, buffers: Sequence[Buffer], position: int, done: Done) -> bool:
+        return False
 
     def stop(self) -> None:
         self._stopped = True

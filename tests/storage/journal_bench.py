@@ -44,10 +44,11 @@ class Bench:
         file_bytes: int = 4096,
         at: JournalPosition = EMPTY,
         files: Iterable[JournalFile] = (),
+        worker: StepWorker | None = None,
     ) -> None:
         self.directory = directory
         self.disk = RecordingDisk()
-        self.worker = StepWorker()
+        self.worker = StepWorker() if worker is None else worker
         self.durable: list[list[Any]] = []
         self.faults: list[BaseException] = []
         self.journal = Journal(

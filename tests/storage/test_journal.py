@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from pixy.storage import (
+    File,
     JournalFile,
     RecordKind,
     RecoveredJournal,
@@ -17,7 +19,10 @@ from pixy.storage import (
     recover_journal,
 )
 from pixy.storage import journal as journal_module
+from pixy.storage.disk import Buffer
+from pixy.storage.worker import Done
 from tests.fakes.disk import RecordingDisk, full
+from tests.fakes.worker import StepWorker
 from tests.storage.journal_bench import ENTRY, FLUSH_OF_ONE, HEAD, Bench, original, written
 from tests.storage.journals import OWNER, content, entry, journal_file, write_files
 
@@ -25,6 +30,25 @@ from tests.storage.journals import OWNER, content, entry, journal_file, write_fi
 @pytest.fixture
 async def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+class RingWorker(StepWorker):
+    """Takes writes without its thread; each is done by a step."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        super().__init__()
+        self._error = error
+        self.begun: list[int] = []
+
+    def begin_write(self, file: File, buffers: Sequence[Buffer], position: int, done: Done) -> bool:
+        def write() -> None:
+            if self._error is not None:
+                raise self._error
+            file.write_durably(buffers, position)
+
+        self.begun.append(position)
+        self.submit(write, done)
+        return True
 
 
 # --- group commit ---------------------------------------------------------------------------------
@@ -524,8 +548,11 @@ def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_stretches")
-async def test_the_first_small_flush_of_a_stretch_writes_zeros_to_its_end(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, file_bytes=2500)
+@pytest.mark.parametrize("worker", [StepWorker, RingWorker])
+async def test_the_first_small_flush_of_a_stretch_writes_zeros_to_its_end(
+    tmp_path: Path, worker: type[StepWorker]
+) -> None:
+    bench = Bench(tmp_path, file_bytes=2500, worker=worker())
     size, begin, filled = FLUSH_OF_ONE + 36, 64, 0
     expected = []
     for _ in range(16):
@@ -570,3 +597,34 @@ async def test_zeros_are_written_ahead_again_where_recovery_found_the_end(tmp_pa
     assert again.disk.durable_writes == [(found.at.position, 1024)]
     await again.journal.stop()
     assert again.recover().at.position == found.at.position + FLUSH_OF_ONE + 10
+
+
+# --- flushes without the worker's thread ----------------------------------------------------------
+
+
+async def test_flushes_without_the_thread_leave_the_same_files(tmp_path: Path) -> None:
+    worker = RingWorker()
+    for directory, bench_worker in (("threads", StepWorker()), ("ring", worker)):
+        (tmp_path / directory).mkdir()
+        bench = Bench(tmp_path / directory, file_bytes=1000, worker=bench_worker)
+        for number in range(40):
+            bench.append(b"payload %d" % number)
+            await bench.drain()
+        assert bench.durable == [[number] for number in range(1, 41)]
+        assert len(bench.journal.files) > 3
+    files = sorted((tmp_path / "ring").iterdir())
+    assert len(worker.begun) == 40 - len(files), "the thread writes only what begins a file"
+    for file in files:
+        assert file.read_bytes() == (tmp_path / "threads" / file.name).read_bytes()
+
+
+async def test_a_failed_write_without_the_thread_ends_the_journal(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, worker=RingWorker(OSError(errno.EIO, "gone")))
+    bench.append()
+    await bench.drain()
+    bench.append()
+    await bench.flush()
+    bench.append()
+    await bench.flush()
+    assert bench.durable == [[1]]
+    assert [str(fault) for fault in bench.faults] == ["[Errno 5] gone"]

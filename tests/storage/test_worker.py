@@ -1,14 +1,20 @@
-"""The worker thread: order, errors, stop."""
+"""The worker thread: order, errors, stop, and writes without it."""
 
 import asyncio
+import errno
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from pixy.storage import ThreadWorker, run_on
+from pixy.storage import File, RealDisk, ThreadWorker, run_on
+from pixy.storage.disk import Buffer
+from pixy.storage.io_uring import open_io_uring
+from tests.fakes.disk import RecordingDisk
 
 
 async def test_work_runs_in_order_on_one_thread_and_calls_back_on_the_loop() -> None:
@@ -82,3 +88,111 @@ async def test_a_background_worker_gives_way_to_others() -> None:
         seen.append(await run_on(worker, niceness))
         worker.stop()
     assert seen == [niceness(), min(niceness() + 5, 19)]
+
+
+# --- writes without the thread --------------------------------------------------------------------
+
+
+def never(_result: object, _error: object) -> None:
+    raise AssertionError("called")
+
+
+class Ring:
+    """A ring whose writes have a given result, after a part of the bytes was written."""
+
+    def __init__(self, result: int, *, takes: bool = True) -> None:
+        self._result = result
+        self._takes = takes
+        self.closed = False
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int, done: Callable[[int], None]) -> bool:
+        if self._takes:
+            os.pwrite(fd, b"".join(buffers)[: max(self._result, 0)], position)
+            asyncio.get_running_loop().call_soon(done, self._result)
+        return self._takes
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def begun(worker: ThreadWorker, file: File) -> BaseException | None:
+    """Error of a write of `abcdef` that the worker has begun without its thread."""
+    answer: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    assert worker.begin_write(file, [b"abc", b"def"], 10, lambda _, error: answer.set_result(error))
+    return await answer
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[File]:
+    found = RealDisk().open(tmp_path / "file", create=True)
+    yield found
+    found.close()
+
+
+def use(monkeypatch: pytest.MonkeyPatch, ring: Ring | None) -> None:
+    monkeypatch.setattr("pixy.storage.worker.open_io_uring", lambda: ring)
+
+
+async def test_the_system_writes_without_the_thread_if_it_has_a_ring(file: File) -> None:
+    ring = open_io_uring()
+    worker = ThreadWorker("pixy-test")
+    if ring is None:
+        assert not worker.begin_write(file, [b"x"], 0, never)
+    else:
+        assert await begun(worker, file) is None
+        assert file.read_at(100, 0) == bytes(10) + b"abcdef"
+        ring.close()
+    worker.stop()
+
+
+@pytest.mark.parametrize("result", [0, 5, -errno.EAGAIN, -errno.ECANCELED, -errno.EINVAL, -errno.EOPNOTSUPP])
+async def test_what_the_system_writes_in_part_or_not_at_all_is_written_by_the_thread(
+    monkeypatch: pytest.MonkeyPatch, file: File, result: int
+) -> None:
+    use(monkeypatch, Ring(result))
+    worker = ThreadWorker("pixy-test")
+    assert await begun(worker, file) is None
+    assert file.read_at(100, 0) == bytes(10) + b"abcdef"
+    worker.stop()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EINTR])
+async def test_an_error_of_a_write_is_not_retried(
+    monkeypatch: pytest.MonkeyPatch, file: File, number: int
+) -> None:
+    use(monkeypatch, Ring(-number))
+    worker = ThreadWorker("pixy-test")
+    error = await begun(worker, file)
+    assert isinstance(error, OSError)
+    assert error.errno == number
+    worker.stop()
+    assert file.size() == 0
+
+
+async def test_without_a_ring_the_caller_uses_the_thread(monkeypatch: pytest.MonkeyPatch, file: File) -> None:
+    for ring in (None, Ring(0, takes=False)):
+        use(monkeypatch, ring)
+        worker = ThreadWorker("pixy-test")
+        assert not worker.begin_write(file, [b"x"], 0, never)
+        worker.stop()
+    assert file.size() == 0
+
+
+async def test_files_of_other_disks_are_written_by_the_thread(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(monkeypatch, Ring(1))
+    worker = ThreadWorker("pixy-test")
+    file = RecordingDisk().open(tmp_path / "file", create=True)
+    assert not worker.begin_write(file, [b"x"], 0, never)
+    worker.stop()
+
+
+async def test_stopping_closes_the_ring(monkeypatch: pytest.MonkeyPatch, file: File) -> None:
+    ring = Ring(6)
+    use(monkeypatch, ring)
+    worker = ThreadWorker("pixy-test")
+    assert await begun(worker, file) is None
+    worker.stop()
+    assert ring.closed
+    worker.stop()
