@@ -459,10 +459,12 @@ class Driver:
             return
         apply, rows = group.apply, application.rows
         size = 0
+        changes = False
         for entry in entries:
             payload, proposal = entry.data, entry.proposal
             size += len(payload)
             if entry.type:
+                changes = True
                 self._apply_conf_change(group, entry)
             group.applied_index, group.applied_term = entry.index, entry.term
             result = apply(application, entry)
@@ -485,7 +487,9 @@ class Driver:
         node = group.node
         assert node is not None, "no entry removes its own group"
         node.applied(entries)
-        if group.has_peers or group.reads:
+        raft = node.raft
+        # Entries of the log alone give no further work.
+        if group.reads or changes or raft.tracker.config.auto_leave or raft.log.committed > raft.log.applying:
             group.has_work = True
         if group.has_peers:
             self._cache.add(group, size)

@@ -42,6 +42,7 @@ peer that is none, and a new connection starts clean.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -137,6 +138,7 @@ def frame_head(
     return _PREFIX.pack(size, crc) + checked
 
 
+@lru_cache(maxsize=1024)
 def _length_check(size: int) -> int:
     crc: int = crc32c(_LENGTH.pack(size))
     return crc & 0xFFFF
