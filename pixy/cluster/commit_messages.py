@@ -11,6 +11,9 @@ from pixy.cluster.raft_group import RaftGroup
 
 __all__ = ["CommitMessages"]
 
+_SLACK_S = 0.0005
+"""uvloop counts whole milliseconds: a timer for less would fire at once, again and again."""
+
 
 class CommitMessages:
     """Commit messages of one node's raft groups.
@@ -24,10 +27,11 @@ class CommitMessages:
         self._delay_s = delay_s
         self._drive = drive
         self._loop = asyncio.get_running_loop()
-        # Groups whose followers may not know the commit index, in the order of their commits.
-        self._due: dict[RaftGroup, None] = {}
-        self._soon: asyncio.Handle | None = None
-        self._later: asyncio.TimerHandle | None = None
+        # Groups whose followers may not know the commit index: those with waiters, and the others
+        # with the time at which to tell them, earliest first.
+        self._awaited: dict[RaftGroup, None] = {}
+        self._due: dict[RaftGroup, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
     def stop(self) -> None:
@@ -36,20 +40,36 @@ class CommitMessages:
 
     def due(self, group: RaftGroup) -> None:
         """The followers of a group may not know its commit index."""
-        self._due[group] = None
         if group.is_awaited or not self._delay_s:
             group.is_awaited = False
-            if self._soon is None:
-                self._soon = self._loop.call_soon(self._tell)
-        elif self._later is None:
-            self._later = self._loop.call_later(self._delay_s, self._tell)
+            self._due.pop(group, None)
+            if not self._awaited:
+                self._loop.call_soon(self._tell_awaited)
+            self._awaited[group] = None
+            return
+        # An entry has told of the commit before.
+        self._due.pop(group, None)
+        self._due[group] = at = self._loop.time() + self._delay_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(at, self._tell_due)
 
-    def _tell(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-        self._later = self._soon = None
-        groups, self._due = self._due, {}
+    def _tell_awaited(self) -> None:
+        groups, self._awaited = self._awaited, {}
         for group in groups:
-            if group.node is not None and not self._stopped:
-                group.node.pass_commit_on()
-                self._drive(group)
+            self._tell(group)
+
+    def _tell_due(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._due:
+            group, at = next(iter(self._due.items()))
+            if at - now > _SLACK_S:
+                self._timer = self._loop.call_at(at, self._tell_due)
+                return
+            del self._due[group]
+            self._tell(group)
+
+    def _tell(self, group: RaftGroup) -> None:
+        if group.node is not None and not self._stopped:
+            group.node.pass_commit_on()
+            self._drive(group)
