@@ -13,6 +13,9 @@ queue the write (IOSQE_ASYNC) and not to try it first.
 The kernel refuses io_uring where it is switched off (sysctl, seccomp, most container runtimes).
 Kernels before 6.0 are not asked: theirs has lost completions. Then the thread writes.
 
+A process that is killed waits for a write that its kernel thread has begun, and only then closes
+its files. So the lock on a data directory outlives all writes to it.
+
 The rings are memory shared with the kernel. Submissions are read during the system call of the
 thread that wrote them. Completions are read behind a read of the eventfd, which orders them. So no
 memory barriers are needed, which Python does not have.

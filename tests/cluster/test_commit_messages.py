@@ -1,4 +1,4 @@
-"""When followers are told of a commit index, in virtual time."""
+"""Times at which followers are told of a commit index, in virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ DELAY_S = 0.01
 
 
 class Group:
-    """What a raft group is for commit messages."""
+    """The part of a raft group that commit messages use."""
 
     def __init__(self, node: Any) -> None:
         self.is_awaited = False
