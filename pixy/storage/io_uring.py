@@ -21,8 +21,9 @@ thread that wrote them. Completions are read behind a read of the eventfd, which
 memory barriers are needed, which Python does not have.
 
 The roads not taken: liburing, whose Python wrappers have to be compiled or are not maintained;
-Linux' older asynchronous I/O, whose buffered writes block the caller; direct writes, which have to
-write a block of the journal again for each flush that ends in it.
+Linux' older asynchronous I/O, whose buffered writes block the caller; direct writes, which a killed
+process does not wait for: on a slow disk one lands seconds after the lock is free, behind the back
+of the next process.
 """
 
 import asyncio
