@@ -28,9 +28,9 @@ class CommitMessages:
         self._drive = drive
         self._loop = asyncio.get_running_loop()
         # Groups whose followers may not know the commit index: those with waiters, and the others
-        # with the time at which to tell them, earliest first.
+        # with the time at which to tell them, earliest first, and their last index.
         self._awaited: dict[RaftGroup, None] = {}
-        self._due: dict[RaftGroup, float] = {}
+        self._due: dict[RaftGroup, tuple[float, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
@@ -47,9 +47,16 @@ class CommitMessages:
                 self._loop.call_soon(self._tell_awaited)
             self._awaited[group] = None
             return
-        # An entry has told of the commit before.
+        if group in self._awaited or group.node is None:
+            return
+        last_index = group.node.raft.log.last_index()
+        known = self._due.get(group)
+        if known is not None and known[1] == last_index:
+            return
+        # What was committed before has left with a new entry.
+        at = self._loop.time() + self._delay_s
         self._due.pop(group, None)
-        self._due[group] = at = self._loop.time() + self._delay_s
+        self._due[group] = at, last_index
         if self._timer is None:
             self._timer = self._loop.call_at(at, self._tell_due)
 
@@ -59,15 +66,15 @@ class CommitMessages:
             self._tell(group)
 
     def _tell_due(self) -> None:
-        self._timer = None
         now = self._loop.time()
         while self._due:
-            group, at = next(iter(self._due.items()))
+            group, (at, _) = next(iter(self._due.items()))
             if at - now > _SLACK_S:
                 self._timer = self._loop.call_at(at, self._tell_due)
                 return
             del self._due[group]
             self._tell(group)
+        self._timer = None
 
     def _tell(self, group: RaftGroup) -> None:
         if group.node is not None and not self._stopped:

@@ -343,6 +343,7 @@ class Raft:
         self.pending_conf_index = 0
         self.first_own_index = 0
         self.uncommitted_size = 0
+        self.commit_message_due = False
         self.read_only = ReadOnly()
         self.tracker.votes = None
         self.awaiting_campaign = None

@@ -260,12 +260,14 @@ class _DurableWrites:
 class RealFile:
     """A file of the machine."""
 
-    __slots__ = ("_direct_writes", "_durable_writes", "_fd")
+    __slots__ = ("_direct_writes", "_durable_writes", "_fd", "_in_kernel")
 
     def __init__(self, fd: int, durable_writes: _DurableWrites) -> None:
         self._fd = fd
         self._durable_writes = durable_writes
         self._direct_writes: DirectWrites | None = None
+        # The kernel has a write that has not ended.
+        self._in_kernel = False
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
         for chunk in _chunks(buffers):
@@ -303,11 +305,13 @@ class RealFile:
         """Begin a durable write on the event loop; see `IoUring.write`."""
 
         def ended(result: int) -> None:
+            self._in_kernel = False
             self._durable_writes.end()
             done(result)
 
         if not ring.write(self._fd, buffers, position, ended):
             return False
+        self._in_kernel = True
         self._durable_writes.begin()
         return True
 
@@ -340,7 +344,9 @@ class RealFile:
     def close(self) -> None:
         if self._direct_writes is not None:
             self._direct_writes.close()
-        os.close(self._fd)
+        # The number of a closed descriptor may soon be another file's.
+        if not self._in_kernel:
+            os.close(self._fd)
 
 
 class _BackgroundFile(RealFile):

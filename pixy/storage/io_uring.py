@@ -35,6 +35,7 @@ import platform
 import select
 import struct
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -54,9 +55,8 @@ _SQE_ASYNC = 1 << 4
 _REGISTER_EVENTFD = 4
 _OFFSET_SUBMISSIONS = 0x10000000
 _FEATURE_SINGLE_MMAP = 1 << 0
-_FEATURE_LINKED_FILE = 1 << 12
-"""First feature of Linux 6.0."""
-_FEATURES = _FEATURE_SINGLE_MMAP | _FEATURE_LINKED_FILE
+_SETUP_SINGLE_ISSUER = 1 << 12
+"""One thread alone submits. Kernels before 6.0 refuse a flag that they do not know."""
 
 _PARAMETERS = struct.Struct("<7I3I10I10I")
 """io_uring_params: entries of both rings, flags, CPU, idle time, features, descriptor; reserved;
@@ -65,15 +65,15 @@ offsets of the submission ring, and of the completion ring.
 _ENTRIES = 4
 """One would do; the kernel takes more processor time then."""
 _ENTRY_BYTES = 64
-_ENTRY = struct.Struct("<BBHiQQII32x")
-"""io_uring_sqe: operation, flags, priority, descriptor, position, address, length, RWF flags."""
+_ENTRY = struct.Struct("<BBHiQQIIQ24x")
+"""io_uring_sqe: operation, flags, priority, descriptor, position, address, length, RWF flags, user
+data.
+"""
 _COMPLETION_BYTES = 16
 _COMPLETION = struct.Struct("<QiI")
 """io_uring_cqe: user data, result, flags."""
 _COUNTER = struct.Struct("<I")
 _COUNTER_MAX = 0xFFFFFFFF
-
-_CLOSE_S = 5.0
 
 _unfinished: list["IoUring"] = []
 """Rings that were closed before the end of their write: the kernel may use their memory."""
@@ -105,6 +105,7 @@ class IoUring:
         "_buffer",
         "_completions",
         "_done",
+        "_end",
         "_event",
         "_fd",
         "_head",
@@ -122,7 +123,9 @@ class IoUring:
     def __init__(self) -> None:
         if _call is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-        parameters = ctypes.create_string_buffer(_PARAMETERS.size)
+        parameters = ctypes.create_string_buffer(
+            _PARAMETERS.pack(0, 0, _SETUP_SINGLE_ISSUER, *[0] * 27), _PARAMETERS.size
+        )
         self._fd = _checked(_call(_SETUP, _ENTRIES, ctypes.addressof(parameters), None, None, None, 0))
         with ExitStack() as undo:
             undo.callback(os.close, self._fd)
@@ -144,10 +147,10 @@ class IoUring:
     def _map(self, parameters: tuple[int, ...], undo: ExitStack) -> None:
         """Map the rings of `io_uring_params`."""
         entries, completions, features = parameters[0], parameters[1], parameters[5]
-        if features & _FEATURES != _FEATURES:
-            raise OSError(errno.ENOSYS, "the kernel is older than Linux 6.0")
+        if not features & _FEATURE_SINGLE_MMAP:
+            raise OSError(errno.ENOSYS, "the kernel maps each ring on its own")
         _, self._tail, mask, _, _, _, self._array = parameters[10:17]
-        self._head, _, completion_mask, _, _, self._completions = parameters[20:26]
+        self._head, self._end, completion_mask, _, _, self._completions = parameters[20:26]
         size = max(self._array + _COUNTER.size * entries, self._completions + _COMPLETION_BYTES * completions)
         self._ring = undo.enter_context(mmap.mmap(self._fd, size))
         self._submissions = undo.enter_context(
@@ -192,6 +195,7 @@ class IoUring:
             self._address,
             size,
             os.RWF_DSYNC,
+            self._submitted,
         )
         _COUNTER.pack_into(self._ring, self._array + _COUNTER.size * at, at)
         _COUNTER.pack_into(self._ring, self._tail, (self._submitted + 1) & _COUNTER_MAX)
@@ -202,26 +206,36 @@ class IoUring:
         self._done = done
         return True
 
-    def close(self) -> None:
-        """End the write in progress, without its callback, and release the ring. Waits for the
-        kernel for a bounded time.
+    def close(self, timeout: float) -> None:
+        """Wait for the write in progress, whose callback is called, and release the ring.
+
+        Args:
+            timeout: seconds. Afterwards the callback is never called, and the kernel may still use
+                the descriptor of the write.
         """
         self._loop.remove_reader(self._event)
-        if self._done is not None:
-            poll = select.poll()
-            poll.register(self._event, select.POLLIN)
-            if not poll.poll(1000 * _CLOSE_S):
+        end = time.monotonic() + timeout
+        poll = select.poll()
+        poll.register(self._event, select.POLLIN)
+        while self._done is not None:
+            if not poll.poll(1000 * max(0.0, end - time.monotonic())):
                 _unfinished.append(self)
                 return
-        self._done = None
+            self._completed()
         self._release()
 
     def _completed(self) -> None:
-        os.eventfd_read(self._event)
+        try:
+            os.eventfd_read(self._event)
+        except BlockingIOError:
+            return
+        if _COUNTER.unpack_from(self._ring, self._end)[0] == self._written & _COUNTER_MAX:
+            return  # woken without a completion
         done, self._done = self._done, None
-        assert done is not None, "a completion without a write"
         at = self._completions + _COMPLETION_BYTES * (self._written & self._mask)
-        result: int = _COMPLETION.unpack_from(self._ring, at)[1]
+        number, result, _ = _COMPLETION.unpack_from(self._ring, at)
+        assert done is not None, "a completion without a write"
+        assert number == self._written, f"completion {number} in place of {self._written}"
         self._written += 1
         _COUNTER.pack_into(self._ring, self._head, self._written & _COUNTER_MAX)
         done(result)

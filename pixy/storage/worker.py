@@ -8,6 +8,7 @@ import asyncio
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
@@ -23,8 +24,11 @@ __all__ = ["MakeWorker", "ThreadWorker", "Worker", "run_on"]
 T = TypeVar("T")
 
 _JOIN_S = 5.0
-_NOT_BEGUN = (errno.EAGAIN, errno.ECANCELED, errno.EINVAL, errno.EOPNOTSUPP)
-"""Errors of a write by io_uring that did not begin: at this moment, or with its flags."""
+_NOT_NOW = (errno.EAGAIN, errno.ECANCELED)
+_NOT_HERE = (errno.EINVAL, errno.EOPNOTSUPP)
+"""Errors of a write by io_uring that say nothing of the disk, for the moment or in this file. All
+its bytes are written again before the next sync, so no failed one is taken for a success.
+"""
 
 Done = Callable[[Any, BaseException | None], None]
 
@@ -93,20 +97,25 @@ class ThreadWorker:
         error = -min(result, 0)
         if result == sum(map(len, buffers)):
             done(None, None)
-        elif not error or error in _NOT_BEGUN:
-            # Nothing of it, or a part, is written.
+        elif not error or error in _NOT_NOW + _NOT_HERE:
+            if error in _NOT_HERE:
+                self._close_ring(0.0)
             self.submit(lambda: file.write_durably(buffers, position), done)
         else:
             done(None, OSError(error, os.strerror(error)))
 
     def stop(self) -> None:
         self._queue.put(None)
-        if self._ring is not None:
-            self._ring.close()
-            self._ring = None
         # Bounded: a hanging disk must not block the event loop, which enforces the shutdown
         # timeout.
+        end = time.monotonic() + _JOIN_S
         self._thread.join(_JOIN_S)
+        self._close_ring(max(0.0, end - time.monotonic()))
+
+    def _close_ring(self, timeout: float) -> None:
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.close(timeout)
 
     def _run(self) -> None:
         if self._background:

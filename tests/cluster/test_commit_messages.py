@@ -16,9 +16,11 @@ DELAY_S = 0.01
 class Group:
     """The part of a raft group that commit messages use."""
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, tell: Callable[[], None]) -> None:
         self.is_awaited = False
-        self.node = node
+        self.last_index = 1
+        log = SimpleNamespace(last_index=lambda: self.last_index)
+        self.node: Any = SimpleNamespace(pass_commit_on=tell, raft=SimpleNamespace(log=log))
 
 
 class Groups:
@@ -33,7 +35,7 @@ class Groups:
         def tell() -> None:
             self.told.append((name, round(asyncio.get_running_loop().time(), 6)))
 
-        return Group(SimpleNamespace(pass_commit_on=tell))
+        return Group(tell)
 
 
 def in_virtual_time(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -63,11 +65,23 @@ async def test_followers_are_told_after_the_delay() -> None:
 async def test_a_group_whose_entries_follow_each_other_is_told_once_they_end() -> None:
     groups = Groups()
     groups.messages.due(groups.other)
-    for _ in range(20):
+    for index in range(20):
+        groups.one.last_index = index
         groups.messages.due(groups.one)
         await asyncio.sleep(0.003)
     await asyncio.sleep(1)
     assert groups.told == [("other", 0.01), ("one", 0.067)]
+
+
+@in_virtual_time
+async def test_nothing_but_an_entry_puts_off_what_is_due() -> None:
+    groups = Groups()
+    for _ in range(4):
+        groups.messages.due(groups.one)
+        await asyncio.sleep(0.003)
+    assert groups.told == [("one", 0.01)]
+    await asyncio.sleep(1)
+    assert groups.told == [("one", 0.01)]
 
 
 @in_virtual_time
@@ -76,6 +90,7 @@ async def test_whoever_waits_is_told_at_once_and_others_are_not() -> None:
     groups.messages.due(groups.other)
     groups.messages.due(groups.one)
     groups.one.is_awaited = True
+    groups.messages.due(groups.one)
     groups.messages.due(groups.one)
     await asyncio.sleep(1)
     assert groups.told == [("one", 0.0), ("other", 0.01)]

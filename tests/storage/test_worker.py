@@ -98,20 +98,22 @@ def never(_result: object, _error: object) -> None:
 
 
 class Ring:
-    """A ring whose writes have a given result, after a part of the bytes was written."""
+    """A ring whose writes have a given result, after a part of the bytes was written; None: they do
+    not end.
+    """
 
-    def __init__(self, result: int, *, takes: bool = True) -> None:
+    def __init__(self, result: int | None, *, takes: bool = True) -> None:
         self._result = result
         self._takes = takes
         self.closed = False
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int, done: Callable[[int], None]) -> bool:
-        if self._takes:
+        if self._takes and self._result is not None:
             os.pwrite(fd, b"".join(buffers)[: max(self._result, 0)], position)
             asyncio.get_running_loop().call_soon(done, self._result)
         return self._takes
 
-    def close(self) -> None:
+    def close(self, timeout: float) -> None:
         self.closed = True
 
 
@@ -141,7 +143,7 @@ async def test_the_system_writes_without_the_thread_if_it_has_a_ring(file: File)
     else:
         assert await begun(worker, file) is None
         assert file.read_at(100, 0) == bytes(10) + b"abcdef"
-        ring.close()
+        ring.close(0.0)
     worker.stop()
 
 
@@ -195,4 +197,31 @@ async def test_stopping_closes_the_ring(monkeypatch: pytest.MonkeyPatch, file: F
     assert await begun(worker, file) is None
     worker.stop()
     assert ring.closed
+    worker.stop()
+
+
+async def test_what_the_file_system_does_not_support_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch, file: File
+) -> None:
+    ring = Ring(-errno.EOPNOTSUPP)
+    use(monkeypatch, ring)
+    worker = ThreadWorker("pixy-test")
+    assert await begun(worker, file) is None
+    assert ring.closed
+    assert not worker.begin_write(file, [b"x"], 0, never)
+    worker.stop()
+
+
+async def test_a_file_stays_open_while_the_kernel_writes_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(monkeypatch, Ring(None))
+    worker = ThreadWorker("pixy-test")
+    for writes in (False, True):
+        before = len(os.listdir("/proc/self/fd"))
+        file = RealDisk().open(tmp_path / "file", create=True)
+        if writes:
+            assert worker.begin_write(file, [b"x"], 0, never)
+        file.close()
+        assert len(os.listdir("/proc/self/fd")) == before + writes
     worker.stop()
