@@ -126,7 +126,7 @@ RULES: dict[str, Rule] = {
     ),
     "a payload that was forwarded is not changed": Rule(
         [patch.object(Proposals, "_retry", broken.retry_in_place)],
-        seed=23,
+        seed=14,
         focus=_late_packets,
     ),
     "an offset is that behind the tail": Rule(
