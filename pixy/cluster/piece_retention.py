@@ -14,8 +14,9 @@
                                                   served any more: such followers need a copy
 
 A start does not know whether a stage that it does not find in `sinks` was published or discarded:
-it keeps the file like a published one, and so it does when a snapshot replaces `sinks`. Entries of
-the journal that a start applies again say which files these need.
+it keeps the file like a published one, and so it does when a snapshot replaces `sinks`. Entries
+that are not applied yet, and those of the journal that a start applies again, say which files these
+need.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,10 +25,10 @@ from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.sideloading import pieces_of
 from pixy.cluster.sinks import Publication, SinksState
-from pixy.proto.state_pb2 import PublicationPart, PublishParts
+from pixy.proto.state_pb2 import PartitionCommand, PublicationPart, PublishParts
 from pixy.records import TopicPartition
 from pixy.staging import Pieces, StageName, Stages
-from pixy.storage import StagedPart
+from pixy.storage import EntryType, StagedPart
 
 __all__ = ["PieceRetention"]
 
@@ -154,11 +155,25 @@ class PieceRetention:
         self.pieces.retained_bytes = sum(map(self.pieces.size_of, self._published))
 
     def _is_needed(self, number: int) -> bool:
-        if not self._published[number].is_durable:
+        published = self._published[number]
+        if not published.is_durable:
             return True
-        return any(
+        if any(
             not replica.deleted and replica.durable_publication < need.publication
             for replica, need in self._needs.get(number, {}).items()
+        ):
+            return True
+        return not published.publication and self._is_named_by_tail(number)
+
+    def _is_named_by_tail(self, number: int) -> bool:
+        """True if an entry that is not applied here makes the stage part of a log."""
+        groups = map(self._partitions.find_group, self.pieces.raft_groups_of(number))
+        return any(
+            part.stage_number == number
+            for group in groups
+            for entry in (() if group is None else group.unapplied())
+            if entry.kind == EntryType.COMMAND
+            for part in PartitionCommand.FromString(bytes(entry.data)).publish_parts.parts
         )
 
     def _remove(self, number: int) -> None:

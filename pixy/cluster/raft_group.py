@@ -171,14 +171,23 @@ class RaftGroup:
         those behind them, which may yet be committed.
         """
         assert self.application is not None
-        first, last = self.applied_index + 1, raft.log.last_index()
-        tail = raft.log.slice(first, last + 1, NO_LIMIT)
-        assert len(tail) == last + 1 - first, f"raft group {self.raft_group}: unapplied entries not in memory"
+        tail = self.unapplied()
         self.leads, self.term = True, raft.term
         self.tail_ids = {entry.proposal for entry in tail if entry.proposal is not None} or _NO_IDS
         self.application.lead(tail)
         if self.proposals is not None:
             self.proposals.propose_again()
+
+    def unapplied(self) -> list[Entry]:
+        """The entries behind the last applied one. They may yet be committed, or replaced."""
+        log = self.storage if self.node is None else self.node.raft.log
+        first, end = self.applied_index + 1, log.last_index() + 1
+        if first == end:
+            return []
+        read = self.storage.entries if self.node is None else self.node.raft.log.slice
+        tail = read(first, end, NO_LIMIT)
+        assert len(tail) == end - first, f"raft group {self.raft_group}: unapplied entries not in memory"
+        return tail
 
     @property
     def applied(self) -> LogPosition:

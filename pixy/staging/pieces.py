@@ -114,6 +114,11 @@ class Pieces:
         found = self._stages.get(stage)
         return 0 if found is None else found.size
 
+    def raft_groups_of(self, stage: int) -> set[int]:
+        """Raft groups of the partitions that a stage has pieces for."""
+        found = self._stages.get(stage)
+        return set() if found is None else {key.raft_group for key in found.places}
+
     def has(self, key: PieceKey) -> bool:
         """True if a piece is here and durable."""
         stage = self._stages.get(key.stage)

@@ -2,13 +2,24 @@
 
 import asyncio
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from pixy.backend import TopicPartition
+from pixy.cluster.partitions import Partitions
+from pixy.cluster.piece_retention import PieceRetention
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.sinks import SinksState
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
+from pixy.proto.state_pb2 import PartitionCommand, PublishedPart, PublishParts
+from pixy.raft import ConfState, Entry
+from pixy.staging import Pieces, Stages
+from pixy.storage import EntryType
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import piece_of, publish_values, stage_values
 from tests.fakes.waiting import until
@@ -198,3 +209,60 @@ def test_a_dump_of_damaged_pieces_ends_with_the_reason(tmp_path: Path) -> None:
         *_, last = dump(ReadOnlyDisk(), path)
         assert last.what == "damage"
         assert last.fields["reason"].startswith(reason), last
+
+
+# --- the tail of the log --------------------------------------------------------------------------
+
+GROUP, STAGE = 1000, 7
+
+
+class Tail:
+    """A replica that has an entry in its log, which is not applied, and the piece of a stage."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.group = RaftGroup(GROUP, RaftStorage(ConfState((1, 2, 3))))
+        self.group.storage.append([entry])
+        self.stages = {STAGE: 100}
+        self.retained_bytes = 0
+        pieces, partitions, state = cast("Pieces", self), cast("Partitions", self), cast("SinksState", self)
+        self.retention = PieceRetention(cast("Stages", None), pieces, state, partitions, lambda: 0)
+
+    def raft_groups_of(self, stage: int) -> set[int]:
+        return {GROUP} if stage in self.stages else set()
+
+    def size_of(self, stage: int) -> int:
+        return self.stages.get(stage, 0)
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del self.stages[number]
+
+    def is_gone(self, _: int) -> bool:
+        return True
+
+    def find_group(self, raft_group: int) -> RaftGroup | None:
+        return self.group if raft_group == GROUP else None
+
+
+def publication_of(stage: int) -> Entry:
+    parts = [PublishedPart(stage_number=stage, pieces=[0])]
+    command = PartitionCommand(publish_parts=PublishParts(publication=4, parts=parts))
+    return Entry(1, 1, data=command.SerializeToString(), kind=EntryType.COMMAND)
+
+
+def test_a_file_that_an_unapplied_entry_needs_stays_when_a_snapshot_says_that_its_stage_is_gone() -> None:
+    tail = Tail(publication_of(STAGE))
+    tail.retention.reconcile()
+    assert tail.stages == {STAGE: 100}
+    tail.group.applied_index = 1
+    tail.retention.release()
+    assert tail.stages == {}
+
+
+@pytest.mark.parametrize(
+    "entry", [publication_of(STAGE + 1), Entry(1, 1, data=b"batch", kind=EntryType.RECORD_BATCH)]
+)
+def test_other_entries_keep_no_file(entry: Entry) -> None:
+    tail = Tail(entry)
+    tail.retention.reconcile()
+    assert tail.stages == {}
