@@ -37,6 +37,18 @@ def begin(ring: IoUring, fd: int, *buffers: bytes, position: int = 0) -> asyncio
     return ended
 
 
+def full_pipe() -> tuple[int, int]:
+    """Both ends of a pipe to which a write hangs until something is read."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while True:
+            os.write(writer, bytes(PIPE_BYTES))
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    return reader, writer
+
+
 def never(_: int) -> None:
     raise AssertionError("called")
 
@@ -79,8 +91,7 @@ async def test_a_failed_write_tells_its_errno_and_the_next_one_works(
 async def test_the_event_loop_goes_on_while_a_write_hangs(ring: IoUring | None) -> None:
     if ring is None:
         return
-    reader, writer = os.pipe()
-    fill(writer)
+    reader, writer = full_pipe()
     ended = begin(ring, writer, b"late")
     for _ in range(10):
         await asyncio.sleep(0)
@@ -108,8 +119,7 @@ async def test_closing_does_not_wait_for_ever(ring: IoUring | None, monkeypatch:
     if ring is None:
         return
     monkeypatch.setattr(io_uring, "_unfinished", [])
-    reader, writer = os.pipe()
-    fill(writer)
+    reader, writer = full_pipe()
     ended = begin(ring, writer, b"never")
     ring.close(0.0)
     assert io_uring._unfinished == [ring], "the kernel may still use its memory"
@@ -122,8 +132,7 @@ async def test_closing_does_not_wait_for_ever(ring: IoUring | None, monkeypatch:
 async def test_a_wake_up_without_a_completion_ends_no_write(ring: IoUring | None) -> None:
     if ring is None:
         return
-    reader, writer = os.pipe()
-    fill(writer)
+    reader, writer = full_pipe()
     ended = begin(ring, writer, b"late")
     os.eventfd_write(ring._event, 1)
     for _ in range(10):
@@ -133,16 +142,6 @@ async def test_a_wake_up_without_a_completion_ends_no_write(ring: IoUring | None
     assert await ended == -errno.EPIPE
     ring.close(PATIENCE_S)
     os.close(writer)
-
-
-def fill(writer: int) -> None:
-    """Write to a pipe until it is full."""
-    os.set_blocking(writer, False)
-    try:
-        while True:
-            os.write(writer, bytes(PIPE_BYTES))
-    except BlockingIOError:
-        os.set_blocking(writer, True)
 
 
 async def test_a_ring_releases_its_descriptors() -> None:
