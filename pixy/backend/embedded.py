@@ -358,7 +358,7 @@ class EmbeddedBackend:
 
     @property
     def may_have_neighbours(self) -> bool:
-        return False  # who owns what is replicated state
+        return self._node.calls is not None  # this replica of who owns what may lag
 
     def other_owners(self, group: str, topic: str) -> Sequence[int]:
         return self._groups.other_owners(group, topic) if self._start.is_over else ()

@@ -266,7 +266,9 @@ class Subscription:
 
     def _may_be_offered(self, partition: int) -> bool:
         """True if records of a partition that is not open may be outstanding."""
-        return partition in self._live or self.has_other_owners
+        return (
+            partition in self._live or self.has_other_owners or self._environment.backend.may_have_neighbours
+        )
 
     def _check_partition(self, ack: tuple[int, int]) -> None:
         check_ack(self._environment.backend, self.topic, ack)

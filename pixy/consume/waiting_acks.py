@@ -6,13 +6,12 @@
     live here, offset beyond the known end   asks the cluster for the end
     at another process that can be asked     is passed to it (`passed_acks`)
     at another process                       is refused, or given up if a consume request brought it
-    not known where, with neighbours         waits until it is known, or its owner can be asked
+    not known where                          is passed to its present owner, or waits
     at nobody                                waits for an owner
 
-All this while the patience with owners lasts (`ConsumeEnvironment.owner_patience_s`), or until the
-deadline of a consume request: acks have an effect only once they are answered, but those of a
-consume request, whose caller gets the next record whatever became of the ack, unless the ack is
-invalid. An ack without an effect costs a repetition of its record.
+All this while the patience with owners lasts (`ConsumeEnvironment.owner_patience_s`). A consume
+request waits for its ack no longer than to its own deadline, and goes on whatever became of it,
+unless the ack is invalid; the ack stays. An ack without an effect costs a repetition of its record.
 """
 
 import asyncio
@@ -27,6 +26,7 @@ from pixy.consume.dispatcher import ConsumeDone, PendingRequest, Waiter
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.partition import LivePartition
 from pixy.consume.passed_acks import UNDECIDED, pass_ack
+from pixy.consume.timers import TimerHandle
 from pixy.errors import (
     AckBeyondEnd,
     AckElsewhere,
@@ -94,9 +94,15 @@ class AckTarget(Protocol):
 
 
 class _Request:
-    """A consume request that waits for its ack to be settled."""
+    """A consume request that waits for its ack to be settled.
 
-    __slots__ = ("ack", "ack_if_offered", "auto_ack", "cancelled", "deadline", "done", "waiter")
+    Attributes:
+        over: it waits for its ack no more: it has gone on, or its caller is gone.
+        timer: ends the wait at the deadline.
+        waiter: the request, once it waits for a record.
+    """
+
+    __slots__ = ("ack", "ack_if_offered", "auto_ack", "deadline", "done", "over", "timer", "waiter")
 
     def __init__(
         self, done: ConsumeDone, auto_ack: bool, ack: tuple[int, int], ack_if_offered: bool, deadline: float
@@ -106,18 +112,20 @@ class _Request:
         self.ack = ack
         self.ack_if_offered = ack_if_offered
         self.deadline = deadline
-        self.cancelled = False
+        self.over = False
+        self.timer: TimerHandle | None = None
         self.waiter: Waiter | None = None
 
     def cancel(self) -> None:
         """The caller is gone; its ack still counts."""
-        self.cancelled = True
+        self.over = True
         if self.waiter is not None:
             self.waiter.cancel()
 
     def abort(self, error: PixyError) -> None:
         """The task of the request was cancelled or failed."""
-        if not self.cancelled:
+        if not self.over:
+            self.over = True
             self.done(None, error)
 
 
@@ -166,13 +174,15 @@ class WaitingAcks:
         limit = now + self._environment.options.long_polling_timeout
         until = limit if deadline is None else min(deadline, limit)
         request = _Request(done, auto_ack, ack, ack_if_offered, until)
+        request.timer = self._environment.timers.call_later(until - now, lambda: self._go_on(request, None))
         self._spawn(self._consume(request), "consume", request.abort)
         return request
 
     async def _consume(self, request: _Request) -> None:
         refused: PixyError | None = None
         try:
-            await self._settle(request.ack, request.ack_if_offered, request.deadline, with_request=True)
+            deadline = self._monotonic() + self._environment.owner_patience_s
+            await self._settle(request.ack, request.ack_if_offered, deadline, with_request=True)
         except (InvalidArgument, ShuttingDown) as error:
             refused = error
         except UnknownTopic:
@@ -181,8 +191,15 @@ class WaitingAcks:
             self._warn_lost(request.ack, error)
         finally:
             self._count -= 1
-        if request.cancelled:
+            if request.timer is not None:
+                request.timer.cancel()
+        self._go_on(request, refused)
+
+    def _go_on(self, request: _Request, refused: PixyError | None) -> None:
+        """Take a request to the dispatcher, or refuse it: its ack is settled, or its time is up."""
+        if request.over:
             return
+        request.over = True
         if refused is None and self._target.draining:
             refused = ShuttingDown()
         if refused is not None:
@@ -299,9 +316,13 @@ class WaitingAcks:
         return _LONG_S if self._target.has_lease else _LEASE_LOOK_S
 
     def _is_for_others(self, partition: int, only_if_offered: bool) -> bool:
-        """True if the owner of a partition is to be asked, who may be unknown yet."""
+        """True if the owner of a partition is to be asked, who may be unknown yet. Not only when it
+        is certain that nobody here gets it: while partitions move, their owner waits for acks.
+        """
         target = self._target
-        return target.is_elsewhere(partition) or (only_if_offered and not target.is_assigned(partition))
+        return not target.is_assigned(partition) and (
+            target.is_elsewhere(partition) or only_if_offered or target.has_other_owners
+        )
 
     async def _apply(self, partition: int, offset: int, only_if_offered: bool) -> bool:
         """Apply an ack if its partition is live here, else return False.

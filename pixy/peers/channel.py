@@ -229,6 +229,9 @@ class PeerChannel:
                     each.link.close("a newer connection replaces this one")
         accepted = AcceptedLink(self._environment, link, hello, purpose, self._hooks, self._gone)
         self._accepted[accepted] = None
+        for kept in (self._main.get(hello.node_id), self._bulk.get(hello.node_id)):
+            if kept is not None:
+                kept.heard()
 
     def _gone(self, accepted: AcceptedLink, cancelled: "Sequence[asyncio.Future[bytes]]") -> None:
         self._accepted.pop(accepted, None)

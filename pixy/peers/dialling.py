@@ -2,11 +2,13 @@
 
 The first retry comes at once: a peer that has restarted, or a connection that was replaced, is back
 without delay. Further ones follow at pauses that double up to `retry_max_s`, each shortened at
-random by up to a half, so that nodes that have lost the same peer do not come back together.
+random by up to a half, so that nodes that have lost the same peer do not come back together. A
+connection from the peer ends the pause: it is back.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
@@ -141,6 +143,8 @@ class KeptLink:
         self._up = up
         self._down = down
         self._pauses = RetryPauses(environment.options, environment.random)
+        # The peer has connected to this node since the last attempt began.
+        self._heard = asyncio.Event()
         self.current: DialledLink | None = None
         self.trouble = "it has not been dialled yet"
 
@@ -149,6 +153,7 @@ class KeptLink:
         loop = asyncio.get_running_loop()
         try:
             while True:
+                self._heard.clear()
                 try:
                     current = await dial(self._environment, self._destination)
                 except PixyError as failure:
@@ -160,11 +165,21 @@ class KeptLink:
                     began = loop.time()
                     await self._serve(current)
                     self._pauses.stood(loop.time() - began)
-                await asyncio.sleep(self._pauses.next())
+                    self._heard.clear()
+                await self._pause(self._pauses.next())
         finally:
             if self.current is not None:
                 self.current.link.close("the node disconnects")
                 self.current = None
+
+    def heard(self) -> None:
+        """The peer has connected to this node: the next attempt needs no pause."""
+        self._heard.set()
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._heard.wait()
 
     async def _serve(self, current: DialledLink) -> None:
         """Return when a connection has ended."""

@@ -92,14 +92,27 @@ async def test_a_default_ack_of_a_record_that_is_not_outstanding_has_no_effect(
     assert nodes[1].committed(0) == OffsetCommit(0)
 
 
-async def test_a_default_ack_reaches_the_owner_from_a_node_that_is_not_a_member_yet(
-    make_nodes: MakeNodes,
+@pytest.mark.parametrize("is_default", [True, False])
+async def test_an_ack_reaches_the_owner_from_a_node_that_is_not_a_member_yet(
+    make_nodes: MakeNodes, is_default: bool
 ) -> None:
     nodes = make_nodes(2, 1)
     nodes.log().append(b"a", b"b")
     assert (await nodes[1].consume()).values == [b"a"]
     nodes[2].backend.gates["join"] = asyncio.Event()
-    assert (await nodes[2].consume(ack=(0, 0), ack_if_offered=True)).values == [b"b"]
+    assert (await nodes[2].consume(ack=(0, 0), ack_if_offered=is_default)).values == [b"b"]
+    assert nodes[1].consumers.counters().acked == 1
+
+
+async def test_a_default_ack_reaches_the_owner_from_a_node_that_has_not_heard_of_it_yet(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = make_nodes(2, 1)
+    nodes.log().append(b"a", b"b")
+    assert (await nodes[1].consume()).values == [b"a"]
+    nodes[2].backend.may_have_neighbours = True
+    nodes[2].backend.knows_owners = False
+    await nodes[2].consume(ack=(0, 0), ack_if_offered=True)
     assert nodes[1].consumers.counters().acked == 1
 
 
@@ -268,6 +281,35 @@ async def test_a_request_goes_on_when_the_time_of_its_ack_is_over(make_nodes: Ma
     assert (answers.offers, answers.errors) == ([], [])
     await nodes.pass_time(0.3)
     assert answers.values == [b"a"]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_the_ack_of_a_request_stays_when_the_request_has_gone_on(
+    make_nodes: MakeNodes, is_cancelled: bool
+) -> None:
+    nodes = await two(make_nodes)
+    await nodes[2].consume()
+    nodes.links.cut(1, 2)
+    answers = await nodes[1].consume(ack=(1, 0), deadline=nodes.clock.monotonic() + 1)
+    if is_cancelled:
+        answers.waiting[0].cancel()
+    await nodes.pass_time(1.2)
+    assert len(answers.offers) == (0 if is_cancelled else 1)
+    nodes.links.heal()
+    await nodes.pass_time(0.5)
+    assert nodes[2].consumers.counters().acked == 1
+
+
+async def test_an_ack_that_is_invalid_after_its_request_has_gone_on_ends_nothing(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = await two(make_nodes)
+    nodes.links.cut(1, 2)
+    answers = await nodes[1].consume(ack=(1, 5), deadline=nodes.clock.monotonic() + 1)
+    await nodes.pass_time(1.2)
+    nodes.links.heal()
+    await nodes.pass_time(0.5)
+    assert (answers.values, answers.errors) == ([b"a"], [])
 
 
 async def test_acks_that_wait_at_the_owner_are_bounded(make_nodes: MakeNodes) -> None:

@@ -116,6 +116,8 @@ class FakeBackend:
         self._staging = FakeStaging(self.topic, self._log)
         # Other processes that can be asked may own partitions.
         self.may_have_neighbours = False
+        # This one knows partitions of others without asking.
+        self.knows_owners = True
         # Time that the oldest record of each append had waited, in order of the calls.
         self.ages: list[float] = []
         # Accepted appends of all partitions, in order of the calls.
@@ -430,7 +432,7 @@ class FakeBackend:
         return self.groups.owner(group, partition)
 
     def other_owners(self, group: str, topic: str) -> Sequence[int]:
-        return self.groups.other_owners(group, topic, self._node_id)
+        return self.groups.other_owners(group, topic, self._node_id) if self.knows_owners else ()
 
     async def ask_node(self, node_id: int, request: bytes, timeout_s: float) -> bytes:
         self._check_running()

@@ -20,7 +20,7 @@ from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.fakes.waiting import until_blocking
 from tests.integration.balancer import Balancer
 from tests.integration.daemon import Daemon
-from tests.integration.group_clients import GroupConsumers
+from tests.integration.group_clients import GroupConsumers, code_of
 from tests.kafka.cluster import KafkaCluster, free_ports
 
 pytestmark = pytest.mark.process
@@ -173,13 +173,14 @@ def test_a_balancer_is_between_clients_and_daemons_that_join(
     topic, group = kafka_name("t"), kafka_name("g")
     addresses = [f"127.0.0.1:{port}" for port in free_ports(6)]
     served, peers = addresses[:3], addresses[3:]
+    patient = {"ack_timeout": "300s", "rebalance_timeout": "60s"}
     daemons = [
         make_daemon(
             {
                 "grpc_addr": grpc_address,
                 "peer_addr": address,
                 "peers": peers,
-                "proxies": {"far": {**kafka_proxy(kafka, name, ack_timeout="300s"), "default_partitions": 6}},
+                "proxies": {"far": {**kafka_proxy(kafka, name, **patient), "default_partitions": 6}},
             }
         )
         for name, grpc_address, address in zip(("pixy-a", "pixy-b", "pixy-c"), served, peers, strict=True)
@@ -208,7 +209,12 @@ def test_a_balancer_is_between_clients_and_daemons_that_join(
 
 def has_members(stub: Any, topic: str, group: str, count: int) -> bool:
     """True if so many members of a group have partitions."""
-    answer = stub.ListConsumers(pb.ListConsumersRq(topic=topic, group=group))
+    try:
+        answer = stub.ListConsumers(pb.ListConsumersRq(topic=topic, group=group))
+    except grpc.RpcError as error:
+        if code_of(error) is grpc.StatusCode.NOT_FOUND:
+            return False
+        raise
     return len(answer.groups[group].consumers) == count
 
 

@@ -19,8 +19,9 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from random import randrange
 from typing import IO
 
 from tests.conftest import require
@@ -29,6 +30,8 @@ from tests.integration.kafka_tools import kafka_libs
 __all__ = ["Broker", "KafkaCluster", "free_ports"]
 
 _HOST = "127.0.0.1"
+_PORTS = (20_000, 32_000)
+"""Below those of outgoing connections, on all usual systems."""
 _CLUSTER_ID = "cGl4eS1rYWZrYS10ZXN0cw"
 _START_SECONDS_MAX = 180.0
 _STOP_SECONDS_MAX = 120.0
@@ -288,12 +291,17 @@ def _java(options: Sequence[str]) -> list[str]:
 
 
 def free_ports(count: int) -> Sequence[int]:
-    """Free ports; all are held until the last is found, so that they differ."""
+    """Free ports; all are held until the last is found, so that they differ. No outgoing connection
+    gets one of them before it is used.
+    """
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((_HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
+        ports: list[int] = []
+        while len(ports) < count:
+            port = randrange(*_PORTS)
+            with suppress(OSError):
+                stack.enter_context(socket.socket()).bind((_HOST, port))
+                ports.append(port)
+        return ports
 
 
 def _ask_brokers(connection: socket.socket) -> int:

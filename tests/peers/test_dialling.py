@@ -1,6 +1,7 @@
 """Attempts to connect, and the pauses between them."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,7 +11,7 @@ from pixy.errors import Unavailable
 from pixy.peers import Address, PeerOptions
 from pixy.peers.dialling import RetryPauses
 from tests.fakes.waiting import until
-from tests.peers.support import LOOPBACK, SimulatedPeers, host_of, simulate
+from tests.peers.support import LOOPBACK, PeerNode, SimulatedPeers, hello_of, host_of, simulate
 
 
 def test_the_first_retry_is_at_once_and_later_pauses_double() -> None:
@@ -45,6 +46,27 @@ def test_a_connection_that_is_reset_is_back_within_a_round_trip() -> None:
         peers.network.reset(host_of(1), host_of(2))
         await until(lambda: one.ups == [2, 2])
         assert asyncio.get_running_loop().time() - began < 0.1
+
+    simulate(scenario)
+
+
+def test_a_peer_that_comes_back_after_long_is_dialled_when_it_dials() -> None:
+    async def scenario(peers: SimulatedPeers) -> None:
+        loop = asyncio.get_running_loop()
+        one, two = peers.nodes
+        options = replace(peers.options, address=two.address)
+        for part in range(5):
+            peers.processes[2].kill()
+            await asyncio.sleep(30.0 + part / 3)
+            hello = hello_of(2, process=b"again %d." % part, incarnation=part + 2)
+            process = peers.processes[2] = peers.network.process(host_of(2))
+            again = PeerNode(hello, process, options)
+            await again.start()
+            again.connect(one)
+            began = loop.time()
+            await until(lambda: len(one.ups) == part + 2)
+            assert loop.time() - began < 0.1
+            await again.stop()
 
     simulate(scenario)
 

@@ -337,7 +337,7 @@ class KafkaBackend:
         client_id = await self._group_list.owner(group, partition)
         if client_id is None:
             return None
-        if neighbours is not None and neighbours.is_neighbour(client_id):
+        if neighbours is not None and neighbours.may_be_neighbour(client_id):
             raise OwnerUndecided(f"{client_id} has just got {partition}, or cannot be reached; try again")
         return Owner(client_id)
 

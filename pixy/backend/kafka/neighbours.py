@@ -124,11 +124,11 @@ class Neighbours:
                 return Owner(self._client_ids[node_id], node_id)
         return None
 
-    def is_neighbour(self, client_id: str) -> bool:
-        """True if this is the client id of another pixy, connected or not: it says what it owns
+    def may_be_neighbour(self, client_id: str) -> bool:
+        """True if this may be the client id of another pixy, connected or not: it says what it owns
         soon.
         """
-        return client_id in self._client_ids.values()
+        return len(self._client_ids) < len(self._addresses) or client_id in self._client_ids.values()
 
     def owners(self, group: str, topic: str) -> Sequence[int]:
         """See `Backend.other_owners`."""

@@ -90,8 +90,8 @@ def test_owners_are_known_to_the_others_whether_assigned_before_or_after_they_co
         assert three.neighbours.owner("group", TopicPartition("topic", 3)) is None
         assert three.neighbours.owner("another", TopicPartition("topic", 1)) is None
         assert three.owners(topic="other") == [2]
-        assert one.neighbours.is_neighbour("pixy-2")
-        assert not one.neighbours.is_neighbour("pixy-1")
+        assert one.neighbours.may_be_neighbour("pixy-2")
+        assert not one.neighbours.may_be_neighbour("a Kafka consumer")
 
     run(scenario)
 
@@ -120,7 +120,7 @@ def test_a_pixy_that_starts_again_owns_only_what_it_says() -> None:
         await until(lambda: two.owners("second") == [1])
         one.process.kill()
         await until(lambda: two.owners() == [])
-        assert two.neighbours.is_neighbour("pixy-1")
+        assert two.neighbours.may_be_neighbour("pixy-1")
         with pytest.raises(Unavailable):
             await two.neighbours.ask(1, b"hello", 1.0)
         again = pixies[0] = Pixy(pixies.network, 1, started_ms=2)
@@ -143,6 +143,16 @@ def test_a_pixy_that_cannot_be_reached_owns_nothing_until_it_can() -> None:
         one.neighbours.assigned("group", {"topic": [0, 1]})
         pixies.network.heal()
         await until(lambda: two.neighbours.owner("group", TopicPartition("topic", 1)) is not None)
+
+    run(scenario)
+
+
+def test_any_member_may_be_a_pixy_that_has_said_nothing_yet() -> None:
+    async def scenario(pixies: Pixies) -> None:
+        one = pixies[0]
+        assert one.neighbours.may_be_neighbour("pixy-3")
+        await until(lambda: not one.neighbours.may_be_neighbour("a Kafka consumer"))
+        assert one.neighbours.may_be_neighbour("pixy-3")
 
     run(scenario)
 
