@@ -64,7 +64,7 @@ def test_a_peer_that_comes_back_after_long_is_dialled_when_it_dials() -> None:
             await again.start()
             again.connect(one)
             began = loop.time()
-            await until(lambda: len(one.ups) == part + 2)
+            await until(lambda: one.channel.is_connected(2))
             assert loop.time() - began < 0.1
             await again.stop()
 
