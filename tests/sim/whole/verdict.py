@@ -247,16 +247,15 @@ class Verdict:
         assert leader.node is not None
         topics = leader.node.metadata.topics
         if call.what == "offset ranges":
-            return any(map(self.is_stuck, topics[call.input].raft_groups))
+            return any(
+                self.is_stuck(each) or _needs_copy(call.machine, each)
+                for each in topics[call.input].raft_groups
+            )
         if call.what != "append":
             return False
         topic, number = call.input[0]
         raft_group = topics[topic].raft_groups[number]
-        # A replica that has come to need a copy since does not learn of its node's proposals.
-        group = groups_of(call.machine).get(raft_group)
-        replica = None if group is None else group.application
-        misses = isinstance(replica, PartitionReplica) and replica.needs_copy
-        return misses or self.is_stuck(raft_group) or self._is_room_taken()
+        return _needs_copy(call.machine, raft_group) or self.is_stuck(raft_group) or self._is_room_taken()
 
     def _is_room_taken(self) -> bool:
         """True if a node has entries that it can neither commit nor replace: what they take of the
@@ -276,6 +275,16 @@ class Verdict:
         """Judge the histories of all calls."""
         self._cluster.audits.check_objects()
         self._cluster.audits.check_searches(self._logs)
+
+
+def _needs_copy(machine: Machine, raft_group: int) -> bool:
+    """True if a replica needs a copy, maybe only since it was asked: then it does not learn any
+    more of its node's proposals, or of what a read waits for.
+    """
+    group = groups_of(machine).get(raft_group)
+    return (
+        group is not None and isinstance(group.application, PartitionReplica) and group.application.needs_copy
+    )
 
 
 def _bytes_of(replica: PartitionReplica) -> tuple[int, bytes]:
