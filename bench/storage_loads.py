@@ -295,7 +295,7 @@ async def _nothing() -> int:
 
 
 def _checkpoints(folder: Path) -> set[Path]:
-    return set((directory_of(folder) / "state" / "groups-0").glob("*.checkpoint"))
+    return set((directory_of(folder) / "state").glob("groups-*/*.checkpoint"))
 
 
 async def idle_loop(seconds: float) -> Found:
