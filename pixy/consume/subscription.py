@@ -121,6 +121,8 @@ class Subscription:
         # Somebody waits until nothing is outstanding, of held partitions at least.
         self.watching = False
         self._has_other_owners = False
+        # An ack of a record that may not be outstanding is on its way.
+        self._acks_beside = False
         self.acks = WaitingAcks(environment, self)
         self.lender = Lender(environment.timers, self.dispatcher, self._acked_elsewhere)
         self.borrower = Borrower(environment, host.name, topic, self.dispatcher, self.check_owing)
@@ -177,8 +179,9 @@ class Subscription:
             live = self._open.get(ack[0]) if now < self.dispatcher.lease.until else None
             if live is None:
                 self._check_partition(ack)
-                if not ack_if_offered or self._may_be_offered(ack[0]):
+                if not ack_if_offered or self._is_known(ack[0]):
                     return self.acks.consume(done, auto_ack, ack, ack_if_offered, deadline, now)
+                self._ack_beside(ack)
             else:
                 try:
                     live.ack(ack[1], ack_if_offered)
@@ -254,7 +257,7 @@ class Subscription:
                 live.ack(offset, only_if_offered)
             else:
                 self._check_partition((partition, offset))
-                if not only_if_offered or self._may_be_offered(partition):
+                if not only_if_offered or self._is_known(partition):
                     self.acks.ack((partition, offset), only_if_offered, done)
                     return
         except AckBeyondEnd:
@@ -264,11 +267,20 @@ class Subscription:
             error = refused
         done(error)
 
-    def _may_be_offered(self, partition: int) -> bool:
-        """True if records of a partition that is not open may be outstanding."""
-        return (
-            partition in self._live or self.has_other_owners or self._environment.backend.may_have_neighbours
-        )
+    def _is_known(self, partition: int) -> bool:
+        """True if a partition that is not open is here, or others may have it, as is known."""
+        return partition in self._live or self.has_other_owners
+
+    def _ack_beside(self, ack: tuple[int, int]) -> None:
+        """Ack a record only if it is outstanding somewhere, which is hardly so: no request waits
+        for that, and one such ack at a time is enough.
+        """
+        if self._environment.backend.may_have_neighbours and not self._acks_beside:
+            self._acks_beside = True
+            self.acks.ack(ack, True, self._acked_beside)
+
+    def _acked_beside(self, _: PixyError | None) -> None:
+        self._acks_beside = False
 
     def _check_partition(self, ack: tuple[int, int]) -> None:
         check_ack(self._environment.backend, self.topic, ack)

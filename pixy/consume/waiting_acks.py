@@ -193,19 +193,22 @@ class WaitingAcks:
             self._count -= 1
             if request.timer is not None:
                 request.timer.cancel()
+        if request.over and refused is not None:
+            self._warn_lost(request.ack, refused)
         self._go_on(request, refused)
 
     def _go_on(self, request: _Request, refused: PixyError | None) -> None:
         """Take a request to the dispatcher, or refuse it: its ack is settled, or its time is up."""
         if request.over:
             return
-        request.over = True
         if refused is None and self._target.draining:
             refused = ShuttingDown()
         if refused is not None:
+            request.over = True
             request.done(None, refused)
             return
         request.waiter = self._target.consume_now(request.done, request.auto_ack, request.deadline)
+        request.over = True
 
     def _warn_lost(self, ack: tuple[int, int], error: PixyError) -> None:
         partition, offset = ack
@@ -303,7 +306,7 @@ class WaitingAcks:
                             raise
                         refusal = error
                     except AckElsewhere:
-                        if not changed.is_set():
+                        if not changed.is_set() and self._target.is_elsewhere(partition):
                             raise
                     if has_others:
                         pause = min(pause, backoff.grow())

@@ -3,7 +3,7 @@
 The first retry comes at once: a peer that has restarted, or a connection that was replaced, is back
 without delay. Further ones follow at pauses that double up to `retry_max_s`, each shortened at
 random by up to a half, so that nodes that have lost the same peer do not come back together. A
-connection from the peer ends the pause: it is back.
+connection from the peer ends the pause after an attempt that failed: it is back.
 """
 
 import asyncio
@@ -154,6 +154,7 @@ class KeptLink:
         try:
             while True:
                 self._heard.clear()
+                was_open = False
                 try:
                     current = await dial(self._environment, self._destination)
                 except PixyError as failure:
@@ -165,8 +166,8 @@ class KeptLink:
                     began = loop.time()
                     await self._serve(current)
                     self._pauses.stood(loop.time() - began)
-                    self._heard.clear()
-                await self._pause(self._pauses.next())
+                    was_open = True
+                await self._pause(self._pauses.next(), for_peer=not was_open)
         finally:
             if self.current is not None:
                 self.current.link.close("the node disconnects")
@@ -176,9 +177,17 @@ class KeptLink:
         """The peer has connected to this node: the next attempt needs no pause."""
         self._heard.set()
 
-    async def _pause(self, seconds: float) -> None:
+    async def _pause(self, seconds: float, *, for_peer: bool) -> None:
+        """Return after so many seconds, or after `retry_s` if the peer is heard.
+
+        Args:
+            for_peer: the peer was away. Else it is heard in any case, and two nodes that lose each
+                other's connections at once would not pause at all.
+        """
+        least = min(seconds, self._environment.options.retry_s) if for_peer else seconds
+        await asyncio.sleep(least)
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds - least):
                 await self._heard.wait()
 
     async def _serve(self, current: DialledLink) -> None:

@@ -116,6 +116,18 @@ async def test_a_default_ack_reaches_the_owner_from_a_node_that_has_not_heard_of
     assert nodes[1].consumers.counters().acked == 1
 
 
+async def test_no_request_waits_for_a_default_ack_whose_owner_nobody_knows(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 2)
+    nodes.groups.withheld.add(T0)
+    await nodes.join(2)
+    nodes[2].backend.may_have_neighbours = True
+    nodes[2].backend.gates["owner"] = asyncio.Event()
+    nodes.log(1).append(b"a", b"b")
+    for value in (b"a", b"b"):
+        assert (await nodes[2].consume(ack=(0, 0), ack_if_offered=True)).values == [value]
+    assert nodes[2].consumers.counts()["waiting_acks"] == 1
+
+
 async def test_a_default_ack_waits_for_nothing_that_cannot_be_outstanding(make_nodes: MakeNodes) -> None:
     nodes = make_nodes(2, 3)
     await nodes.join(1, 2)

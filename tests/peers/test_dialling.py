@@ -71,6 +71,20 @@ def test_a_peer_that_comes_back_after_long_is_dialled_when_it_dials() -> None:
     simulate(scenario)
 
 
+def test_two_peers_that_lose_each_others_connections_at_once_pause() -> None:
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        lost = 0
+        for _ in range(30_000):
+            await asyncio.sleep(0.001)
+            if len(one.ups) + len(two.ups) > lost:
+                lost = len(one.ups) + len(two.ups)
+                peers.network.reset(host_of(1), host_of(2))
+        assert 10 < lost < 120, "in 30 s"
+
+    simulate(scenario)
+
+
 def test_a_peer_that_is_gone_is_logged_once() -> None:
     async def scenario(peers: SimulatedPeers) -> None:
         peers.processes[2].kill()
