@@ -121,7 +121,7 @@ class Subscription:
         # Somebody waits until nothing is outstanding, of held partitions at least.
         self.watching = False
         self._has_other_owners = False
-        # An ack of a record that may not be outstanding is on its way.
+        # `_ack_beside` has not been answered.
         self._acks_beside = False
         self.acks = WaitingAcks(environment, self)
         self.lender = Lender(environment.timers, self.dispatcher, self._acked_elsewhere)
@@ -179,7 +179,7 @@ class Subscription:
             live = self._open.get(ack[0]) if now < self.dispatcher.lease.until else None
             if live is None:
                 self._check_partition(ack)
-                if not ack_if_offered or self._is_known(ack[0]):
+                if not ack_if_offered or self._may_be_offered(ack[0]):
                     return self.acks.consume(done, auto_ack, ack, ack_if_offered, deadline, now)
                 self._ack_beside(ack)
             else:
@@ -257,7 +257,7 @@ class Subscription:
                 live.ack(offset, only_if_offered)
             else:
                 self._check_partition((partition, offset))
-                if not only_if_offered or self._is_known(partition):
+                if not only_if_offered or self._may_be_offered(partition):
                     self.acks.ack((partition, offset), only_if_offered, done)
                     return
         except AckBeyondEnd:
@@ -267,13 +267,15 @@ class Subscription:
             error = refused
         done(error)
 
-    def _is_known(self, partition: int) -> bool:
-        """True if a partition that is not open is here, or others may have it, as is known."""
+    def _may_be_offered(self, partition: int) -> bool:
+        """True if records of a partition that is not open may be outstanding, as far as this node
+        knows.
+        """
         return partition in self._live or self.has_other_owners
 
     def _ack_beside(self, ack: tuple[int, int]) -> None:
-        """Ack a record only if it is outstanding somewhere, which is hardly so: no request waits
-        for that, and one such ack at a time is enough.
+        """Ack a record if it is outstanding at an owner that this node has not heard of. No request
+        waits for that, because few of these acks count; one of them at a time is enough.
         """
         if self._environment.backend.may_have_neighbours and not self._acks_beside:
             self._acks_beside = True

@@ -154,7 +154,7 @@ class KeptLink:
         try:
             while True:
                 self._heard.clear()
-                was_open = False
+                was_away = True
                 try:
                     current = await dial(self._environment, self._destination)
                 except PixyError as failure:
@@ -166,25 +166,23 @@ class KeptLink:
                     began = loop.time()
                     await self._serve(current)
                     self._pauses.stood(loop.time() - began)
-                    was_open = True
-                await self._pause(self._pauses.next(), for_peer=not was_open)
+                    was_away = False
+                pause = self._pauses.next()
+                # A peer that was there is heard in any case: two nodes that lose each other's
+                # connections at once would not pause at all.
+                await (self._pause_until_heard(pause) if was_away else asyncio.sleep(pause))
         finally:
             if self.current is not None:
                 self.current.link.close("the node disconnects")
                 self.current = None
 
     def heard(self) -> None:
-        """The peer has connected to this node: the next attempt needs no pause."""
+        """The peer has connected to this node: if it was away, it is dialled now."""
         self._heard.set()
 
-    async def _pause(self, seconds: float, *, for_peer: bool) -> None:
-        """Return after so many seconds, or after `retry_s` if the peer is heard.
-
-        Args:
-            for_peer: the peer was away. Else it is heard in any case, and two nodes that lose each
-                other's connections at once would not pause at all.
-        """
-        least = min(seconds, self._environment.options.retry_s) if for_peer else seconds
+    async def _pause_until_heard(self, seconds: float) -> None:
+        """Return after so many seconds, or when the peer is heard, but not before `retry_s`."""
+        least = min(seconds, self._environment.options.retry_s)
         await asyncio.sleep(least)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds - least):

@@ -104,6 +104,21 @@ async def test_an_ack_reaches_the_owner_from_a_node_that_is_not_a_member_yet(
     assert nodes[1].consumers.counters().acked == 1
 
 
+async def test_no_ack_is_given_up_for_another_program_while_its_node_may_get_the_partition(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = make_nodes(2, 2)
+    await nodes.join(2)
+    nodes.log(0).append(b"a")
+    nodes.groups.owners[T0] = "pixy-b"
+    gate = nodes[1].backend.gates["join"] = asyncio.Event()
+    await nodes[1].consume(ack=(0, 0))
+    del nodes.groups.owners[T0]
+    gate.set()
+    await nodes.pass_time(1)
+    assert nodes[1].committed(0) == OffsetCommit(1)
+
+
 async def test_a_default_ack_reaches_the_owner_from_a_node_that_has_not_heard_of_it_yet(
     make_nodes: MakeNodes,
 ) -> None:

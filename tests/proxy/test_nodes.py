@@ -196,6 +196,24 @@ def test_an_ack_that_rides_on_a_request_goes_to_the_owner(tmp_path: Path) -> Non
     run(scenario, tmp_path)
 
 
+def test_an_ack_without_an_offset_reaches_an_owner_that_its_node_has_not_heard_of(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, clients: Clients) -> None:
+        await clients[1].produce(*messages(30))
+        cluster.split(3)
+        while True:
+            offer = await clients[1].consume()
+            if (offer.partition, offer.record.offset) == (0, 0):
+                break
+        assert cluster[3].backend.other_owners("group", "topic") == ()
+        clients[3].proxy.consume("group", "topic", lambda *_: None, ack=(0, 0), ack_if_offered=True)
+        await asyncio.sleep(0.1)
+        cluster.network.heal()
+        await asyncio.sleep(3)
+        assert (await clients[1].offsets())[0] == 1
+
+    run(scenario, tmp_path)
+
+
 def test_an_ack_is_answered_as_its_owner_answers(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster, clients: Clients) -> None:
         await join(*clients.values())
