@@ -55,27 +55,29 @@ class Balancer:
         self.address = f"{host}:{port}"
 
     async def _close(self) -> None:
+        # Some tasks are accepting a connection, which asyncio would forget with its server.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in self._connections:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
         self._server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._relay(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # also if it had not begun
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers = [writer]
+        requests: asyncio.StreamWriter | None = None
         try:
             answers, requests = await self._connect()
-            writers.append(requests)
             await asyncio.gather(_pass(reader, requests), _pass(answers, writer))
         except OSError:
             pass  # one side has gone
         finally:
-            for each in writers:
-                each.transport.abort()
+            if requests is not None:
+                requests.transport.abort()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         first = self._turn

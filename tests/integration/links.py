@@ -244,11 +244,12 @@ class Links:
         except OSError:
             pass  # nobody listens there
         finally:
+            # Before it waits: a cancellation may come meanwhile.
+            if requests_to is not None:
+                _reset(requests_to)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if requests_to is not None:
-                _reset(requests_to)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

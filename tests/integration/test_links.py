@@ -5,7 +5,7 @@ import gc
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import NamedTuple
 
 import pytest
@@ -192,3 +192,19 @@ def test_connections_that_come_with_the_end_are_closed() -> None:
             with each, suppress(ConnectionError):
                 assert each.recv(1) == b""
     gc.collect()  # what was not closed warns
+
+
+@pytest.mark.slow
+def test_connections_that_end_with_the_links_are_closed() -> None:
+    for _ in range(20):
+        links = Links(2)
+        links.joined(1, os.getpid())
+        with ExitStack() as sockets:
+            host, port = links.listening(2).split(":")
+            server = sockets.enter_context(socket.create_server((host, int(port))))
+            host, port = links.advertised(2).split(":")
+            for _ in range(10):
+                sockets.enter_context(socket.create_connection((host, int(port)), SECONDS))
+                sockets.enter_context(server.accept()[0])
+        links.close()
+    gc.collect()
