@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 
 from pixy.errors import Unavailable
 from pixy.records import crc32c
+from pixy.storage.direct_writes import DIRECT_BYTES_MIN
 from pixy.storage.disk import Buffer, Disk, File, is_disk_full
 from pixy.storage.gathered_units import GatheredUnits
 from pixy.storage.journal_files import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
@@ -63,8 +64,12 @@ __all__ = ["Journal", "JournalOptions"]
 _FULL_DISK_RETRY_S = 0.5
 _FLUSH_BYTES_MAX = 4 << 20
 """A flush of this size takes no further unit: it would gain no throughput and delay its callers."""
-_AHEAD_BYTES = 256 << 10
-"""Stretch that its first flush fills up with zeros. See the module."""
+_AHEAD_BYTES = DIRECT_BYTES_MIN // 2
+"""Stretch that its first flush fills up with zeros. See the module.
+
+So these zeros are never written directly, and stay in the page cache. A write to part of a block
+that is not there reads the block from the device first.
+"""
 _ZEROS = memoryview(bytes(_AHEAD_BYTES))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -11,7 +12,9 @@ import pytest
 
 from pixy.storage import (
     File,
+    Journal,
     JournalFile,
+    JournalOptions,
     RecordKind,
     RecoveredJournal,
     UnitRecord,
@@ -19,8 +22,8 @@ from pixy.storage import (
     recover_journal,
 )
 from pixy.storage import journal as journal_module
-from pixy.storage.disk import Buffer
-from pixy.storage.worker import Done
+from pixy.storage.disk import Buffer, RealDisk
+from pixy.storage.worker import Done, ThreadWorker
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.journal_bench import ENTRY, FLUSH_OF_ONE, HEAD, Bench, original, written
@@ -597,6 +600,31 @@ async def test_zeros_are_written_ahead_again_where_recovery_found_the_end(tmp_pa
     assert again.disk.durable_writes == [(found.at.position, 1024)]
     await again.journal.stop()
     assert again.recover().at.position == found.at.position + FLUSH_OF_ONE + 10
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells what is in memory")
+async def test_what_is_written_ahead_stays_in_memory(tmp_path: Path) -> None:
+    # The device would be asked for a block that is not there, before a part of it is written.
+    durable: asyncio.Queue[list[Any]] = asyncio.Queue()
+    journal = Journal(
+        RealDisk(),
+        ThreadWorker("journal"),
+        JournalOptions(tmp_path, OWNER, 4 << 20),
+        on_durable=durable.put_nowait,
+        on_fault=raised,
+    )
+    for index in range(1, 41):
+        journal.append([original(index, bytes(20_000))], index)
+        assert await durable.get() == [index]
+    written_to = journal.files[-1].end
+    with journal_path(tmp_path, 1).open("rb") as file:
+        for position in range(0, written_to, 4096):
+            assert os.preadv(file.fileno(), [bytearray(1)], position, os.RWF_NOWAIT) == 1
+    await journal.stop()
+
+
+def raised(error: BaseException) -> None:
+    raise error
 
 
 # --- flushes without the worker's thread ----------------------------------------------------------
