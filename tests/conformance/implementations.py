@@ -16,6 +16,7 @@ from tests.cluster.any_node import AnyNode, LeaderMoves
 from tests.cluster.node_clusters import NodeCluster
 from tests.fakes.backend import FakeBackend
 from tests.fakes.node import open_embedded
+from tests.fakes.waiting import until
 from tests.kafka.backends import forget_sinks, open_kafka
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.controls import KafkaControls
@@ -138,9 +139,15 @@ async def _open_nodes(directory: Path, _: None) -> AsyncIterator[Backend]:
 async def _open_kafka(directory: Path, cluster: KafkaCluster) -> AsyncIterator[Backend]:
     await forget_sinks(cluster)
     async with open_kafka(cluster, directory=directory / "kafka") as backend:
-        for topic in await backend.list_topics():
-            with suppress(UnknownTopic):  # its deletion by an earlier test was not known everywhere
-                await backend.delete_topic(topic.name)
+
+        async def is_empty() -> bool:
+            topics = await backend.list_topics()
+            for topic in topics:
+                with suppress(UnknownTopic):  # the broker does not know yet that it was deleted
+                    await backend.delete_topic(topic.name)
+            return not topics
+
+        await until(is_empty)
         yield backend
 
 
