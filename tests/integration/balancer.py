@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 
+from tests.integration.relayed import end_connections
+
 __all__ = ["Balancer"]
 
 _CHUNK_BYTES = 64 << 10
@@ -55,11 +57,7 @@ class Balancer:
         self.address = f"{host}:{port}"
 
     async def _close(self) -> None:
-        # Some tasks are accepting a connection, which asyncio would forget with its server.
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            for task in self._connections:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+        await end_connections(self._connections)
         self._server.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -22,6 +22,7 @@ from random import Random
 from typing import TypeVar
 
 from tests.integration.networks import GRPC_PORT, PEER_PORT, free_hosts
+from tests.integration.relayed import end_connections
 
 __all__ = ["Links"]
 
@@ -174,11 +175,7 @@ class Links:
 
     def close(self) -> None:
         async def close() -> None:
-            # Some tasks are accepting a connection, which asyncio would forget with its server.
-            while others := asyncio.all_tasks() - {asyncio.current_task()}:
-                for task in self._connections:
-                    task.cancel()
-                await asyncio.gather(*others, return_exceptions=True)
+            await end_connections(self._connections)
             for server in self._servers:
                 server.close()
 

@@ -63,7 +63,7 @@ class _Loss(NamedTuple):
 
     Attributes:
         at, known_at: when it has ended, and when the nodes know.
-        expected: it has given it up itself.
+        expected: it has given it up itself, and has committed its acks before.
     """
 
     at: float
