@@ -4,7 +4,7 @@ A journal file is retained until every raft group has its records elsewhere: a p
 segments with an applied position, a state group in the older of two checkpoints. A state group that
 holds back the oldest of several files is made to write a checkpoint. Groups that cannot go on, for
 lack of a quorum or because their files are damaged, have their entries relocated. The newest
-`journal.retain_bytes` stay for followers that lag.
+`journal.retain_bytes` stay for followers that lag, whatever the reason to remove a file.
 
 Order that recovery relies on, of which this module is the owner:
 
@@ -129,22 +129,25 @@ class JournalRetention:
         oldest = files[0]
         present = [(group, span) for id, span in oldest.spans.items() if (group := self._groups.get(id))]
         needed_by = [group for group, span in present if group.durable_index < span[1]]
-        if not needed_by:
-            if not self._is_retained(oldest):
-                self._removing = True
-                self._begin_carry_over(oldest)
-        elif len(files) > _FILES_BEFORE_CHECKPOINT:
+        if needed_by and len(files) > _FILES_BEFORE_CHECKPOINT:
             for group in needed_by:
                 if isinstance(group.application, StateReplica):
                     self._parts.checkpoints.write(group.application)
-            if all(is_stuck(group) for group in needed_by) and self._parts.relocation.is_worth(
-                _FILES_BEFORE_CHECKPOINT
-            ):
-                self._removing = True
-                self._parts.relocation.begin(oldest, needed_by, partial(self._begin_carry_over, oldest))
+        if self._is_retained(oldest):
+            return
+        if not needed_by:
+            self._removing = True
+            self._begin_carry_over(oldest)
+        elif (
+            len(files) > _FILES_BEFORE_CHECKPOINT
+            and all(is_stuck(group) for group in needed_by)
+            and self._parts.relocation.is_worth(_FILES_BEFORE_CHECKPOINT)
+        ):
+            self._removing = True
+            self._parts.relocation.begin(oldest, needed_by, partial(self._begin_carry_over, oldest))
 
     def _is_retained(self, oldest: JournalFile) -> bool:
-        """True if followers may need the entries of a file that nobody needs here."""
+        """True if followers may need the entries of a file, whether or not this node needs them."""
         newer = (len(self._journal.files) - 1) * self._file_bytes
         return newer < self._retain_bytes and any(
             group.has_peers for id in oldest.spans if (group := self._groups.get(id)) is not None

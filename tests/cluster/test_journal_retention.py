@@ -259,6 +259,25 @@ async def test_a_file_that_relocation_needs_is_tried_again(
     filling.log.abandon()
 
 
+@pytest.mark.parametrize("files", [6, 1 << 20])
+async def test_files_that_followers_may_need_stay_although_groups_are_stuck(
+    tmp_path: Path, files: int
+) -> None:
+    filling = Filling(tmp_path, (1, 2, 3), retain_bytes=files * FILE_BYTES)
+    # Entries of a group without a quorum, in the oldest file: they are never applied.
+    stuck = filling.log.driver.group(GROUP + 1, ConfState((1, 2, 3)))
+    filling.log.driver.bind(stuck, PayloadLog(), PayloadLog.apply)
+    entry = Entry(1, 1, data=b"x", kind=EntryType.COMMAND)
+    filling.log.driver.step(GROUP + 1, Message(MessageType.APP, 1, 2, 1, 0, 0, [entry], 0))
+    await filling.fill(40)
+    before = len(filling.files)
+    await filling.remove()
+    assert len(filling.files) >= min(files, before)
+    assert (filling.files[0].number > 1) == (files < before)
+    assert filling.group.storage.first_index() <= filling.files[0].spans[GROUP][0]
+    filling.log.abandon()
+
+
 async def test_nothing_is_removed_after_a_stop(tmp_path: Path) -> None:
     filling = Filling(tmp_path, (1,))
     await filling.fill(40)
