@@ -278,7 +278,9 @@ class PartitionOffset(_message.Message):
     offset: _builtins.int
     """First offset that the group has not acknowledged, -1 if it has committed nothing."""
     lag: _builtins.int
-    """Messages between offset and end; 0 if the group has committed nothing."""
+    """Messages from offset on that can be read: end - max(offset, begin); 0 if the group has
+    committed nothing.
+    """
     metadata: _builtins.str
     """Metadata of the commit: acknowledged ranges above the offset, encoded as kafka-pixy does."""
     sparse_acks: _builtins.str

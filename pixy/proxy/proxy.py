@@ -45,7 +45,7 @@ class PartitionOffsets(NamedTuple):
     Attributes:
         begin, end: of the log.
         offset: the committed offset, -1 if there is none.
-        lag: records between `offset` and `end`.
+        lag: records from `offset` to `end` that are not removed.
         metadata: of the commit.
         sparse_acks: acked ranges above `offset`, in readable form.
     """
@@ -319,12 +319,22 @@ class Proxy:
             InvalidGroup, InvalidTopic, UnknownTopic.
         """
         await self._know(group, topic)
-        ranges = await self._backend.offset_ranges(topic)
-        committed = await self._backend.committed_offsets(group, topic)
+        before: bytes | None = None
+        now = self._topic_id(topic)
+        while now != before:  # else the offsets may be those of a topic that was created again
+            before = now
+            # The ranges last: the end is then above whatever had been committed.
+            committed = await self._backend.committed_offsets(group, topic)
+            ranges = await self._backend.offset_ranges(topic)
+            now = self._topic_id(topic)
         return [
             _partition_offsets(partition, served.begin, served.end, committed.get(partition))
             for partition, served in sorted(ranges.items())
         ]
+
+    def _topic_id(self, topic: str) -> bytes:
+        known = self._backend.topic(topic)
+        return b"" if known is None else known.topic_id
 
     async def set_offsets(self, group: str, topic: str, offsets: Sequence[tuple[int, OffsetCommit]]) -> None:
         """Set the offsets of a consumer group, for all partitions or none, as
@@ -504,6 +514,5 @@ def _partition_offsets(partition: int, begin: int, end: int, commit: OffsetCommi
         sparse_acks = describe(commit.offset, decode(commit.offset, commit.metadata))
     except InvalidOffset:
         sparse_acks = ""  # metadata of another program: shown unchanged, ignored by consumers
-    return PartitionOffsets(
-        partition, begin, end, commit.offset, max(0, end - commit.offset), commit.metadata, sparse_acks
-    )
+    lag = max(0, end - max(commit.offset, begin))
+    return PartitionOffsets(partition, begin, end, commit.offset, lag, commit.metadata, sparse_acks)
