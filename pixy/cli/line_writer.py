@@ -38,6 +38,12 @@ _CHUNK_BYTES = 64 << 10
 _CHUNKS_WAITING = 64
 _DESCRIPTIONS_MAX = 10
 """Attempts of one append with new versions of its topic."""
+_PERHAPS_WRITTEN = frozenset(
+    {"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+)
+"""Statuses of appends whose messages may be in the log; others say that none is."""
+_PERHAPS_SMALLER = ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED")
+"""Statuses of appends that can succeed without one of their messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,7 @@ class LineWriter:
         self.written = 0
         """Number of messages written, all before the first failure."""
         self.in_doubt = 0
-        """Messages of the append that failed."""
+        """Messages of the append that failed, if they may be in the log nevertheless."""
         self.failure: grpc.RpcError | CallFailed | None = None
         self._stub = stub
         self._messages = messages
@@ -182,15 +188,15 @@ class LineWriter:
 
         while (sent := self._in_flight) is not None:
             self._in_flight = None
-            self.in_doubt = len(sent.values)
             try:
                 (result,) = sent.answer.result().results
             except grpc.RpcError as error:
                 self._try_again(sent, error)
                 continue
             if result.code:
-                raise CallFailed(f"{_status(result.code)}: {result.message}")
-            self.in_doubt = 0
+                status = _status(result.code)
+                self.in_doubt = _in_doubt(sent, status)
+                raise CallFailed(f"{status}: {result.message}")
             self.written += len(sent.values)
             self._report(Written(sent.partition, result.base_offset, len(sent.values)))
 
@@ -205,13 +211,12 @@ class LineWriter:
         if status == "FAILED_PRECONDITION" and sent.descriptions < _DESCRIPTIONS_MAX:
             self._describe()
             self._start(sent.values, self._request(sent.values), sent.descriptions + 1)
-        elif status == "INVALID_ARGUMENT" and len(sent.values) > 1:
+        elif status in _PERHAPS_SMALLER and len(sent.values) > 1:
             half = len(sent.values) // 2
             for values in (sent.values[:half], sent.values[half:]):
                 self._send(values)
         else:
-            if status == "INVALID_ARGUMENT":
-                self.in_doubt = 0
+            self.in_doubt = _in_doubt(sent, status)
             raise error
 
     def _describe(self) -> None:
@@ -267,6 +272,11 @@ def _gather(chunks: Iterator[list[bytes]], gathered: "queue.Queue[list[bytes] | 
         gathered.put(error)
     else:
         gathered.put(None)
+
+
+def _in_doubt(sent: _AppendCall, status: str) -> int:
+    """Messages of a failed append that may be in the log."""
+    return len(sent.values) if status in _PERHAPS_WRITTEN else 0
 
 
 def _status(code: int) -> str:

@@ -152,6 +152,46 @@ def test_after_a_failure_nothing_more_is_sent(pixy: FakePixy, run: Run) -> None:
     assert len(pixy.named("Append")) == 2
 
 
+UNCERTAIN = {"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+
+
+@pytest.mark.parametrize("status", [each for each in grpc.StatusCode if each is not grpc.StatusCode.OK])
+@pytest.mark.parametrize("whole", [True, False], ids=["call", "partition"])
+def test_lines_are_in_doubt_only_if_they_may_be_written(
+    pixy: FakePixy, run: Run, status: grpc.StatusCode, whole: bool
+) -> None:
+    def answer(request: log_pb.AppendRequest) -> log_pb.AppendResponse:
+        if not pixy.log:
+            return pixy.append(request)
+        if whole:
+            raise Refused(status, "no")
+        result = log_pb.AppendResult(base_offset=-1, code=status.value[0], message="no")
+        return log_pb.AppendResponse(results=[result])
+
+    pixy.answers["Append"] = answer
+    large = "x" * 300_000  # an append of its own
+    result = run("produce", "foo", stdin=f"a\n{large}\n")
+    doubt = ", and perhaps 1 from it on" if status.name in UNCERTAIN else ""
+    assert result.exit_code == 1
+    said = result.stderr.splitlines()[-1]
+    assert said.startswith("pixy: line 2: ")
+    assert said.endswith(f"; 1 written before it{doubt}")
+
+
+def test_the_line_of_several_that_is_too_large_is_found(pixy: FakePixy, run: Run) -> None:
+    def answer(request: log_pb.AppendRequest) -> log_pb.AppendResponse:
+        if len(request.partitions[0].batches) > 1000:
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too large")
+        return pixy.append(request)
+
+    pixy.answers["Append"] = answer
+    result = run("produce", "foo", stdin=f"a\nb\n{'x' * 1000}\nc\n")
+    assert (
+        result.stderr.splitlines()[-1] == "pixy: line 3: RESOURCE_EXHAUSTED: too large; 2 written before it"
+    )
+    assert pixy.values() == [b"a", b"b"]
+
+
 def test_a_topic_that_produce_must_not_create_is_an_error(pixy: FakePixy, run: Run) -> None:
     pixy.answers["DescribeTopics"] = log_pb.DescribeTopicsResponse()
     result = run("produce", "foo", stdin="x\n")
