@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from pixy.cli.output import print_json, print_line
+from pixy.cli.output import print_document, print_json, print_line
 
 __all__ = ["config"]
 
@@ -52,4 +52,4 @@ def print_(file: Path | None, option: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(config_values(loaded), indent=2)
     else:
-        print_line(render_config(loaded).rstrip("\n"))
+        print_document(render_config(loaded).rstrip("\n"))

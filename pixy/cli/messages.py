@@ -198,8 +198,9 @@ def consume(
 ) -> None:
     """Consume messages of TOPIC on behalf of a consumer group.
 
-    Each message is acknowledged after it is printed. Values are printed as they are, or as
-    base64:... if they are not UTF-8. With --json one object per line: topic, partition, offset, key
+    Each message is acknowledged after it is printed. A value is one line: line ends and control
+    characters other than tabs are shown as \\n, \\x1b and so on, and what is not UTF-8 as
+    base64:... With --json one object per line, with the exact value: topic, partition, offset, key
     (null: none), value, headers (a list of objects with key and value); bytes that are not UTF-8
     are {"base64": "..."}.
 
@@ -350,7 +351,7 @@ def _position(message: "ConsRs") -> tuple[int, int]:
 
 def _print_message(connection: DaemonConnection, topic: str, message: "ConsRs", verbose: bool) -> None:
     if not connection.as_json:
-        key = [] if message.key_undefined else [b"key=" + readable_bytes(message.key_value)]
+        key = [] if message.key_undefined else [f"key={readable_bytes(message.key_value)}"]
         print_line(
             message_line(message.partition, message.offset, key, message.message)
             if verbose

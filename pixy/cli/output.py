@@ -1,7 +1,9 @@
 """Output of the commands: lines and tables for people, JSON for programs, errors and progress on
 standard error.
 
-Bytes that are not UTF-8 are printed as `base64:...` for people and as `{"base64": "..."}` in JSON.
+Text for people is escaped (`pixy.escaping`), whoever chose it: a line that is printed is one line,
+and gives no commands to the terminal. Bytes that are not UTF-8 are printed as `base64:...` for
+people and as `{"base64": "..."}` in JSON.
 """
 
 import base64
@@ -12,10 +14,13 @@ from typing import Any
 
 import click
 
+from pixy.escaping import escape, escape_json
+
 __all__ = [
     "MessageProgress",
     "json_bytes",
     "message_line",
+    "print_document",
     "print_json",
     "print_line",
     "print_table",
@@ -28,23 +33,29 @@ _PROGRESS_SECONDS = 0.2
 
 def report_error(message: str) -> None:
     """Prints an error, one line `pixy: ...` for each of its lines, on standard error."""
-    for line in message.splitlines():
-        click.echo(f"pixy: {line}", err=True)
+    for line in message.rstrip("\n").split("\n"):
+        click.echo(f"pixy: {escape(line)}".encode(), err=True)
 
 
-def print_line(line: str | bytes) -> None:
+def print_line(line: str) -> None:
     """Prints one line and flushes, so that the reader of a pipe receives it at once."""
-    click.echo(line)
+    click.echo(escape(line, keep="\t").encode())
+
+
+def print_document(text: str) -> None:
+    """Prints text of several lines, of which none can come from outside."""
+    for line in text.split("\n"):
+        print_line(line)
 
 
 def print_json(value: Any, *, indent: int | None = None) -> None:
     """Prints a value as JSON: on one line, or indented."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=indent))
+    click.echo(escape_json(json.dumps(value, ensure_ascii=False, indent=indent)).encode())
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Prints rows in columns with titles; numbers are right-aligned."""
-    texts = [[str(cell) for cell in row] for row in rows]
+    texts = [[escape(str(cell)) for cell in row] for row in rows]
     numeric = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(titles))]
     widths = [max(len(line[i]) for line in [list(titles), *texts]) for i in range(len(titles))]
     for line in [list(titles), *texts]:
@@ -52,16 +63,15 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         ]
-        click.echo("  ".join(cells).rstrip())
+        print_line("  ".join(cells).rstrip())
 
 
-def readable_bytes(value: bytes) -> bytes:
-    """Bytes for people: unchanged if they are UTF-8, else `base64:...`."""
+def readable_bytes(value: bytes) -> str:
+    """Bytes for people: their text if they are UTF-8, else `base64:...`."""
     try:
-        value.decode()
+        return value.decode()
     except UnicodeDecodeError:
-        return b"base64:" + base64.b64encode(value)
-    return value
+        return "base64:" + base64.b64encode(value).decode()
 
 
 def json_bytes(value: bytes) -> str | dict[str, str]:
@@ -72,10 +82,10 @@ def json_bytes(value: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def message_line(partition: int, offset: int, fields: Sequence[bytes], value: bytes) -> bytes:
-    """A message on one line: its fields, a tab, and the value."""
-    known = [f"partition={partition} offset={offset}".encode(), *fields]
-    return b" ".join(known) + b"\t" + readable_bytes(value)
+def message_line(partition: int, offset: int, fields: Sequence[str], value: bytes) -> str:
+    """A message on one line: its fields, the only tab outside of the value, and the value."""
+    known = [f"partition={partition} offset={offset}", *map(escape, fields)]
+    return " ".join(known) + "\t" + readable_bytes(value)
 
 
 class MessageProgress:

@@ -45,7 +45,8 @@ def peek(
     """Show messages of TOPIC without consuming them: no consumer group is involved.
 
     One line per message, partition by partition: partition, offset, time, key, headers, a tab, and
-    the value. Bytes that are not UTF-8 are printed as base64:... With --json one object per line:
+    the value. Line ends and control characters are shown as \\n, \\x1b and so on, bytes that are
+    not UTF-8 as base64:... With --json one object per line:
     topic, partition, offset, timestamp_ms, key (null: none), value (null: none), headers (a list of
     objects with key and value).
     """
@@ -196,8 +197,8 @@ def _print_record(connection: DaemonConnection, topic: str, partition: int, reco
             }
         )
         return
-    fields = [f"time={_readable_time(record.timestamp)}".encode()]
+    fields = [f"time={_readable_time(record.timestamp)}"]
     if record.key is not None:
-        fields.append(b"key=" + readable_bytes(record.key))
-    fields += [name.encode() + b"=" + readable_bytes(value or b"") for name, value in record.headers]
+        fields.append(f"key={readable_bytes(record.key)}")
+    fields += [f"{name}={readable_bytes(value or b'')}" for name, value in record.headers]
     print_line(message_line(partition, record.offset, fields, record.value or b""))

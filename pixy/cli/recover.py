@@ -76,7 +76,8 @@ def recover(data_dir: Path, entry: str, gone: bool, lossy: bool, as_json: bool) 
 
 
 def _print_report(report: "LossReport", entry: str) -> None:
-    print_line(f"Node {report.node_id} of cluster {entry} would go on without {_nodes(report)}.\n")
+    print_line(f"Node {report.node_id} of cluster {entry} would go on without {_nodes(report)}.")
+    print_line("")
     print_table(
         ["RAFT GROUP", "VOTERS", "LAST ENTRY", "TERM", "COMMITTED", "MAY LACK"],
         [_row(group) for group in report.groups],

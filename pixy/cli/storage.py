@@ -90,7 +90,8 @@ def _print_reports(reports: "list[Report]", seconds: float) -> None:
         print_table(["KIND", "WHERE", "FOUND", "VERDICT"], [finding[:4] for finding in report.findings])
         for finding in report.findings:
             if finding.advice:
-                print_line(f"\n{finding.where}: {finding.advice}")
+                print_line("")
+                print_line(f"{finding.where}: {finding.advice}")
         print_line("")
     verdict = max(report.verdict for report in reports)
     size = sum(report.bytes for report in reports)
@@ -130,9 +131,8 @@ def _print_dumped(line: "DumpLine", as_json: bool) -> None:
     if as_json:
         print_json({"what": line.what} | _for_json(line.fields))
         return
-    texts = [line.what.encode()]
-    texts += [name.encode() + b"=" + _for_people(value) for name, value in line.fields.items()]
-    print_line(b" ".join(texts))
+    texts = [f"{name}={_for_people(value)}" for name, value in line.fields.items()]
+    print_line(" ".join([line.what, *texts]))
 
 
 def _for_json(value: Any) -> Any:
@@ -145,10 +145,10 @@ def _for_json(value: Any) -> Any:
     return value
 
 
-def _for_people(value: Any) -> bytes:
+def _for_people(value: Any) -> str:
     """A value in a line `name=value`; nested values are shown as JSON."""
     if isinstance(value, bytes):
         return readable_bytes(value)
     if isinstance(value, (Mapping, list)):
-        return json.dumps(_for_json(value), ensure_ascii=False).encode()
-    return b"-" if value is None else str(value).encode()
+        return json.dumps(_for_json(value), ensure_ascii=False)
+    return "-" if value is None else str(value)

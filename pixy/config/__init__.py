@@ -1,7 +1,7 @@
 """Configuration of a daemon: one table of options, read from a YAML file, the environment and
 flags.
 
-A leaf package: of pixy it imports only the errors.
+A leaf package: of pixy it imports only the errors and the escaping of texts.
 """
 
 from pixy.config.addresses import is_loopback, is_socket_path, split_address

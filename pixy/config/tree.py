@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 
 import yaml
 
+from pixy.escaping import escape
+
 __all__ = [
     "Branch",
     "BranchEntry",
@@ -50,7 +52,8 @@ class Problem(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.message}"
+        """One line, whatever a file has in its keys and values."""
+        return escape(f"{self.place}: {self.message}")
 
 
 @dataclass(frozen=True, slots=True)

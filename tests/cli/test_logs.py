@@ -75,3 +75,48 @@ def test_each_entry_has_its_own_severity_and_another_setup_replaces_all() -> Non
     setup_logging([LoggingConfig("json", "info")], stream)
     structlog.get_logger("a").error("last")
     assert stream.getvalue().count("last") == 1
+
+
+HOSTILE = "a\n2026-01-01T00:00:00Z [info ] forged\r\x1b[2J\x9b\u2028\u202e"
+ESCAPED = r"a\n2026-01-01T00:00:00Z [info ] forged\r\x1b[2J\x9b\u2028\u202e"
+
+
+@pytest.mark.parametrize("name", ["json", "console"])
+def test_texts_from_outside_forge_no_line_and_give_no_commands(name: str) -> None:
+    stream = io.StringIO()
+    setup_logging([LoggingConfig(name, "info")], stream)
+    structlog.get_logger("a").info(
+        f"group {HOSTILE}", group=HOSTILE, names=[HOSTILE], error=ValueError(HOSTILE)
+    )
+    logging.getLogger("b").warning("topic %s", HOSTILE)
+    ours, theirs, rest = stream.getvalue().split("\n")
+    assert not rest
+    assert ours.isprintable()
+    assert theirs.isprintable()
+    if name == "console":
+        assert (ours.count(r"\u202e"), theirs.count(ESCAPED)) == (4, 1)
+    else:
+        assert json.loads(ours)["group"] == HOSTILE
+
+
+def failed(error: Exception) -> Exception:
+    try:
+        raise error from ValueError(HOSTILE)
+    except Exception as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError(HOSTILE), ExceptionGroup(HOSTILE, [failed(KeyError("x")), failed(ValueError(HOSTILE))])],
+    ids=["one", "group"],
+)
+def test_a_message_of_an_exception_is_one_line_of_its_traceback(error: Exception) -> None:
+    stream = io.StringIO()
+    setup_logging([LoggingConfig("console", "info")], stream)
+    structlog.get_logger("a").error("failed", exc_info=failed(error))
+    lines = stream.getvalue().split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert len([line for line in lines if r"\x1b[2J\x9b\u2028" in line]) >= 2
+    assert not any(line.startswith("2026-01-01T00:00:00Z") for line in lines)
+    assert any(line.lstrip(" |").startswith("raise error from") for line in lines)
