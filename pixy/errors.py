@@ -9,7 +9,7 @@ Three kinds never mix: a bug is an `assert`; bad input and peer faults are class
 have no effect; environment faults (`Unavailable`, `Internal`) are logged once where they occur.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 __all__ = [
     "AckBeyondEnd",
@@ -57,12 +57,23 @@ __all__ = [
 
 
 class PixyError(Exception):
-    """Root of all errors that pixy raises intentionally."""
+    """Root of all errors that pixy raises intentionally.
+
+    Attributes:
+        limit: the limit that was reached, by its option where it has one, for the log; empty for an
+            error of another kind.
+    """
 
     grpc_status: ClassVar[int] = 13
     http_status: ClassVar[int] = 500
     kafka_code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
+    limit: str = ""
+
+    def at_limit(self, limit: str) -> Self:
+        """This error, with the limit that was reached."""
+        self.limit = limit
+        return self
 
 
 # --- bad input: nothing was changed ---------------------------------------------------------------
@@ -235,7 +246,7 @@ class StaleTopicVersion(FailedPrecondition):
 
 
 class ResourceExhausted(PixyError):
-    """A configured limit is reached."""
+    """A limit is reached: raised with `at_limit`."""
 
     grpc_status = 8
     http_status = 429

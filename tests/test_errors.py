@@ -1,5 +1,9 @@
 """Every error maps to a status of each API."""
 
+import ast
+from copy import copy
+from pathlib import Path
+
 import grpc
 import pytest
 
@@ -136,3 +140,49 @@ def test_offset_out_of_range_carries_the_range() -> None:
 def test_every_fault_at_start_is_a_start_error() -> None:
     assert issubclass(ConfigError, StartError)
     assert issubclass(errors.DataDirectoryError, StartError)
+
+
+SOURCES = [
+    path
+    for path in Path(errors.__file__).parent.rglob("*.py")
+    if "spark" not in path.parts and "proto" not in path.parts
+]
+
+
+def raised_without(path: Path, names: set[str]) -> list[str]:
+    """Places that make an error of a limit and do not say which limit."""
+    tree = ast.parse(path.read_text())
+    named = {
+        call.func.value
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "at_limit"
+    }
+    return [
+        f"{path.name}:{call.lineno}"
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in names
+        and call not in named
+    ]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_every_error_of_a_limit_names_the_limit_for_the_log(path: Path) -> None:
+    assert raised_without(path, {"ResourceExhausted", "TooManyRequests"}) == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SOURCES if "rpc" in path.parts], ids=lambda path: path.name
+)
+def test_every_limit_of_the_server_is_named_for_the_log(path: Path) -> None:
+    for call in ast.walk(ast.parse(path.read_text())):
+        if isinstance(call, ast.Call) and ast.unparse(call).startswith("GrpcError(Status.RESOURCE_EXHAUSTED"):
+            assert "limit" in {keyword.arg for keyword in call.keywords}, f"{path.name}:{call.lineno}"
+
+
+def test_an_error_keeps_its_limit_when_it_is_copied() -> None:
+    error = copy(ResourceExhausted("full").at_limit("staging.max_bytes"))
+    assert (str(error), error.limit) == ("full", "staging.max_bytes")

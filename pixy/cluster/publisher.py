@@ -155,7 +155,9 @@ class Publisher:
         if refusal is not None:
             raise refusal
         if len(self._roll_forward) >= PUBLICATIONS_MAX:
-            raise Unavailable(f"{PUBLICATIONS_MAX} publications are not finished yet; try again")
+            raise Unavailable(f"{PUBLICATIONS_MAX} publications are not finished yet; try again").at_limit(
+                "unfinished publications"
+            )
         stages = [self._publishable(StageName(sink_id, stage_id)) for stage_id in command.stage_ids]
         command.parts.extend(self._parts(stages))
         command.timestamp_ms = self._now_ms()

@@ -157,7 +157,7 @@ class ReplicatedStaging:
         if len(piece.batches) > PIECE_BYTES_MAX:
             raise ResourceExhausted(
                 f"{len(piece.batches)} bytes for one partition in a piece, {PIECE_BYTES_MAX} are allowed"
-            )
+            ).at_limit("bytes of a piece")
         return replica
 
     async def _bring(
@@ -217,7 +217,9 @@ class ReplicatedStaging:
         if refusal is not None:
             raise refusal
         if len(self._state.publications) >= PUBLICATIONS_MAX:
-            raise Unavailable(f"{PUBLICATIONS_MAX} publications are not finished yet; try again")
+            raise Unavailable(f"{PUBLICATIONS_MAX} publications are not finished yet; try again").at_limit(
+                "unfinished publications"
+            )
         stages = self._sealed(sink_id, command.stage_ids)
         self._check_topics(stages)
         command.timestamp_ms = self._parts.now_ms()

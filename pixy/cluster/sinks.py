@@ -154,7 +154,9 @@ class SinksState:
         if sink is None:
             if len(self.sinks) < SINKS_MAX:
                 return None
-            return ResourceExhausted(f"{SINKS_MAX} sinks are remembered, which is the limit")
+            return ResourceExhausted(f"{SINKS_MAX} sinks are remembered, which is the limit").at_limit(
+                "sinks of a cluster"
+            )
         return judge_epoch(sink, asked)
 
     def is_inactive_since(self, sink_id: str, before_ms: int) -> bool:

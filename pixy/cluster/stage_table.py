@@ -161,7 +161,9 @@ class StageTable:
         stage = self.find(name)
         if stage is None:
             if len(self.stages) >= STAGES_MAX:
-                return ResourceExhausted(f"there are {STAGES_MAX} stages, which is the limit")
+                return ResourceExhausted(f"there are {STAGES_MAX} stages, which is the limit").at_limit(
+                    "stages of a cluster"
+                )
             stage = ReplicatedStage(self.next_stage, name)
             self.next_stage += 1
             self._put(stage)
@@ -215,17 +217,17 @@ class StageTable:
     def _exceeded(self, stage: ReplicatedStage, piece: PieceRecord) -> ResourceExhausted | None:
         """The limit that a new piece would exceed."""
         if len(stage.pieces) >= PIECES_MAX:
-            return ResourceExhausted(f"a stage may have {PIECES_MAX} pieces")
+            return ResourceExhausted(f"a stage may have {PIECES_MAX} pieces").at_limit("pieces of a stage")
         size = stage.size + _size(piece)
         if size > STAGE_BYTES_MAX:
             return ResourceExhausted(
                 f"the stage would have {size} bytes, {STAGE_BYTES_MAX} are allowed: begin another one"
-            )
+            ).at_limit("bytes of a stage")
         if self.extents + 1 + len(piece.parts) > EXTENTS_MAX:
             return ResourceExhausted(
                 f"all stages together have {self.extents} pieces and parts of pieces, and {EXTENTS_MAX} are allowed: make "
                 "larger pieces, of fewer partitions each, or publish or discard some stages"
-            )
+            ).at_limit("parts of all stages")
         return None
 
     def _seal(self, stage: ReplicatedStage, seal: StageSeal) -> PixyError | None:

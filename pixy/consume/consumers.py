@@ -238,7 +238,7 @@ class Consumers:
             done(
                 TooManyRequests(
                     f"Too many requests. {limit} acks of topics not consumed here are waiting already"
-                )
+                ).at_limit("consumer.channel_buffer_size")
             )
             return
         self._looking_up += 1
@@ -410,7 +410,9 @@ def _ignore(_: PixyError | None) -> None:
 
 
 def _too_many(option: str, what: str) -> TooManyRequests:
-    return TooManyRequests(f"Too many requests. Consider increasing `consumer.{option}`: {what} already")
+    return TooManyRequests(
+        f"Too many requests. Consider increasing `consumer.{option}`: {what} already"
+    ).at_limit(f"consumer.{option}")
 
 
 def _resolve(

@@ -315,4 +315,4 @@ class Dispatcher:
         return TooManyRequests(
             f"Too many requests. Consider increasing `consumer.channel_buffer_size`: {self._waiting_max} requests of this "
             f"consumer group and topic are waiting already"
-        )
+        ).at_limit("consumer.channel_buffer_size")

@@ -253,7 +253,7 @@ class WaitingAcks:
         return TooManyRequests(
             f"Too many requests. Consider increasing `consumer.channel_buffer_size`: {self._count + self._passed} acks of this "
             f"consumer group and topic are waiting already"
-        )
+        ).at_limit("consumer.channel_buffer_size")
 
     # --- the way of an ack ------------------------------------------------------------------------
 

@@ -128,6 +128,13 @@ class Http2Connection:
         """
         return self._sender.resets
 
+    def take_limits_hit(self) -> dict[str, int]:
+        """Counts of streams refused or reset at a limit since the last call, by reason."""
+        taken = self._sender.limits_hit
+        if taken:
+            self._sender.limits_hit = {}
+        return taken
+
     # --- input ------------------------------------------------------------------------------------
 
     def receive(self, chunk: bytes, now: float, work: int = UNBOUNDED) -> list[Event]:

@@ -36,6 +36,7 @@ _STREAM_WORK = 4
 """Work charged for a stream that new settings affect, in bytes."""
 
 _GOAWAY_BYTES_MIN = 8
+_LIMIT_CODES = (ErrorCode.REFUSED_STREAM, ErrorCode.ENHANCE_YOUR_CALM)
 _SETTINGS_PER_TOKEN = 32
 
 
@@ -349,6 +350,8 @@ class FrameHandler:
         if self._sender.discard(error.stream_id) is not None:
             events.append(StreamReset(error.stream_id, error.code, by_client=False))
         self._sender.refuse(error.stream_id, error.code)
+        if error.code in _LIMIT_CODES:
+            self._sender.hit_limit(error.reason)
 
 
 def _protocol_error(reason: str) -> Http2ConnectionError:

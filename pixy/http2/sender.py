@@ -30,8 +30,10 @@ from pixy.http2.options import Options
 from pixy.http2.settings import PeerSettings, Setting
 from pixy.http2.streams import UNANSWERED, Stream, StreamState, StreamTable
 
-__all__ = ["Delivery", "Sender"]
+__all__ = ["OUTPUT_LIMIT", "Delivery", "Sender"]
 
+OUTPUT_LIMIT = "response larger than the output buffer's space"
+"""Reason of a stream that was reset because its response did not fit `Options.output_bytes`."""
 _FAST_PATH_CLOSED = -1
 _WAITING_FRAMES_MAX = 128
 """Most frames that waiting streams send in one go: half a millisecond of work."""
@@ -77,6 +79,7 @@ class Sender:
         "_waiting",
         "backlogged",
         "frames",
+        "limits_hit",
         "now",
         "output",
         "peer",
@@ -98,6 +101,8 @@ class Sender:
         self.frames = self._tiny_frames = 0
         # Streams that were reset because of an error.
         self.resets = 0
+        # How often streams met a limit since the layer above asked last, by reason.
+        self.limits_hit: dict[str, int] = {}
         # Send window of the connection.
         self._send_window = self.peer.initial_window_bytes
         # Data bytes accepted at present. Invariant: at most _output_bytes together with data that
@@ -204,6 +209,7 @@ class Sender:
         assert stream.trailers is None, f"data behind the end of stream {stream_id}"
         if len(data) > self.send_capacity:
             self.reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
+            self.hit_limit(OUTPUT_LIMIT)
             return Delivery.GONE
         if data:
             self._queue(stream, data)
@@ -234,6 +240,10 @@ class Sender:
         self.resets += code != ErrorCode.NO_ERROR
         self.output.append(rst_stream(stream_id, code))
         self._streams.remember_reset(stream_id)
+
+    def hit_limit(self, reason: str) -> None:
+        """Count a stream that met a limit."""
+        self.limits_hit[reason] = self.limits_hit.get(reason, 0) + 1
 
     def discard(self, stream_id: int) -> Stream | None:
         """Close a stream and drop its queue; returns the stream, None if it was closed."""

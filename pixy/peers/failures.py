@@ -20,11 +20,12 @@ _WITHOUT_TEXT: dict[str, type[ShuttingDown | ServiceDisabled]] = {
     each.__name__: each for each in (ShuttingDown, ServiceDisabled)
 }
 _TEXT_MAX = 4000
+_LIMIT_MAX = 100
 
 
 def encode_failure(error: PixyError) -> bytes:
     """Payload of a FAILURE frame."""
-    failure = pb.Failure(error=type(error).__name__, message=str(error)[:_TEXT_MAX])
+    failure = pb.Failure(error=type(error).__name__, message=str(error)[:_TEXT_MAX], limit=error.limit)
     if isinstance(error, OffsetOutOfRange):
         failure.begin, failure.end = error.begin, error.end
     return failure.SerializeToString()
@@ -42,4 +43,6 @@ def decode_failure(payload: Payload) -> PixyError:
     if name in _WITHOUT_TEXT:
         return _WITHOUT_TEXT[name]()
     found = _CLASSES.get(name)
-    return Internal(f"{name}: {failure.message}") if found is None else found(failure.message)
+    if found is None:
+        return Internal(f"{name}: {failure.message}")
+    return found(failure.message).at_limit(failure.limit[:_LIMIT_MAX])

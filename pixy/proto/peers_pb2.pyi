@@ -136,12 +136,15 @@ class Failure(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     BEGIN_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
     error: _builtins.str
     """Name of the class in `pixy.errors`."""
     message: _builtins.str
     begin: _builtins.int
     """Valid range of an `OffsetOutOfRange`."""
     end: _builtins.int
+    limit: _builtins.str
+    """The limit that was reached, empty for an error of another kind."""
     def __init__(
         self,
         *,
@@ -149,10 +152,11 @@ class Failure(_message.Message):
         message: _builtins.str = ...,
         begin: _builtins.int = ...,
         end: _builtins.int = ...,
+        limit: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end", "error", b"error", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end", "error", b"error", "limit", b"limit", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

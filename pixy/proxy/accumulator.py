@@ -262,7 +262,7 @@ class Accumulators:
             raise Unavailable(
                 f"the producer's buffer is full and {len(self._waiting)} requests wait for room in it; slow down, or "
                 "increase producer.channel_buffer_size, producer.buffer_bytes or producer.waiting_requests"
-            )
+            ).at_limit("producer.waiting_requests")
         self._waiting[waiting] = None
         self._waiting_bytes += waiting.size
         self._empty.clear()

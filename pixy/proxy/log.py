@@ -274,7 +274,7 @@ class Log:
             raise Unavailable(
                 f"{self.semaphore.acquired} bytes of batches are being written and {self.semaphore.queued} wait; append fewer at a time, "
                 "or increase producer.buffer_bytes"
-            )
+            ).at_limit("producer.buffer_bytes")
         await self.update(versions)
         await self.semaphore.acquire(size)
         try:

@@ -89,7 +89,7 @@ class Staging:
             raise Unavailable(
                 f"{self.semaphore.acquired} bytes are being staged and {self.semaphore.queued} wait; stage fewer at a time, "
                 "or increase producer.buffer_bytes"
-            )
+            ).at_limit("producer.buffer_bytes")
         await self._log.update(versions)
         await self.semaphore.acquire(size)
         try:
@@ -148,7 +148,9 @@ class Staging:
 
     def _check_stages(self, stage_ids: Sequence[str]) -> None:
         if len(stage_ids) > STAGES_PER_CALL_MAX:
-            raise ResourceExhausted(f"{len(stage_ids)} stages in one call, {STAGES_PER_CALL_MAX} are allowed")
+            raise ResourceExhausted(
+                f"{len(stage_ids)} stages in one call, {STAGES_PER_CALL_MAX} are allowed"
+            ).at_limit("stages of a call")
         for stage_id in stage_ids:
             _check_name("stage_ids", stage_id)
         if len(set(stage_ids)) < len(stage_ids):

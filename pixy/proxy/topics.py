@@ -96,7 +96,7 @@ class TopicCreator:
             raise Unavailable(
                 f"{self._waiting} requests wait for the creation of topics; slow down, or increase "
                 "producer.waiting_requests or producer.buffer_bytes"
-            )
+            ).at_limit("producer.waiting_requests")
 
     async def _find(self, name: str, then: Callable[[], None], fail: Callable[[PixyError], None]) -> None:
         try:

@@ -182,7 +182,7 @@ class Call:
         """The client's time to complete the request is over."""
         limit = self._connection.environment.options.request_s
         reason = f"the request was not complete within grpc.request_timeout, {limit:g} s"
-        self._abort(GrpcError(Status.DEADLINE_EXCEEDED, reason))
+        self._abort(GrpcError(Status.DEADLINE_EXCEEDED, reason, limit="grpc.request_timeout"))
 
     def deadline_exceeded(self) -> None:
         """The deadline has come: end the call in a step of its connection."""
@@ -211,6 +211,8 @@ class Call:
 
     def _abandon(self, error: GrpcError) -> None:
         """End the call with a status."""
+        if error.limit:
+            self._connection.environment.limits.hit(error.limit, self.peer)
         try:
             self._settle()
             self._refuse(error)

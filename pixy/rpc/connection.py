@@ -34,6 +34,7 @@ from pixy.rpc.environment import Environment
 from pixy.rpc.headers import TIMEOUT, CallHeaders, read_call_headers, read_timeout, read_varying
 from pixy.rpc.incomplete_requests import IncompleteRequests
 from pixy.rpc.link import Link
+from pixy.rpc.protocol_limits import limit_of
 from pixy.rpc.receipts import Receipt, Receipts
 from pixy.rpc.refusals import Refusals
 from pixy.rpc.status import GrpcError
@@ -48,6 +49,7 @@ log = structlog.get_logger(__name__)
 _PATIENT_PART = 0.5
 """A reset costs no token if this part of the time until the call's deadline was over."""
 _DROPPED_PER_SLICE = 64
+_LIMIT_CODES = (ErrorCode.ENHANCE_YOUR_CALM, ErrorCode.SETTINGS_TIMEOUT)
 
 
 class GrpcConnection:
@@ -271,8 +273,14 @@ class GrpcConnection:
     def tick(self, now: float) -> None:
         """Act on the time. Called about once a second."""
         self.link.tick(now)
+        self._log_limits()
         if self._since and self.environment.options.request_s:
             self.workload.run(partial(self._end_incomplete, now - self.environment.options.request_s))
+
+    def _log_limits(self) -> None:
+        """Log the limits that streams have met since the last time."""
+        for reason, times in self.core.take_limits_hit().items():
+            self.environment.limits.hit(limit_of(reason), self.link.peer, times)
 
     def _end_incomplete(self, since: float) -> None:
         """End a slice of the calls that have been incomplete since then or earlier."""
@@ -314,6 +322,7 @@ class GrpcConnection:
         """See `EventLayer`."""
         if not self._dropping:
             self._dropping = True
+            self._log_limits()
             self.workload.run(self._drop_some)
 
     def _drop_some(self) -> None:
@@ -458,6 +467,8 @@ class GrpcConnection:
         if event.code is not ErrorCode.NO_ERROR:
             self.environment.counters.faulty += 1
             log.debug("connection ended", peer=self.link.peer, code=event.code.name, reason=event.reason)
+        if event.code in _LIMIT_CODES:
+            self.environment.limits.hit(limit_of(event.reason), self.link.peer)
         self.drop()
 
 

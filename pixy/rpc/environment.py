@@ -15,6 +15,7 @@ from pixy.rpc.counters import Totals
 from pixy.rpc.deadlines import Deadlines
 from pixy.rpc.fair_scheduler import FairScheduler
 from pixy.rpc.interception import Interceptor
+from pixy.rpc.limit_log import LimitLog
 from pixy.rpc.memory import Memory
 from pixy.rpc.methods import Method
 from pixy.rpc.status import GrpcError, Status
@@ -40,6 +41,7 @@ class ServerOptions:
         request_s: time to complete a request that has begun, or a message for which a handler
             waits.
         connections_max: connections in all; more are closed at once.
+        client_share_percent: part of them that one client address may have.
         turn_bytes: input of one connection in a slice of its work, see `Http2Connection.receive`.
         age_s: older connections are drained, a tenth earlier or later.
         age_grace_s: time for the running calls of such a connection.
@@ -52,6 +54,7 @@ class ServerOptions:
     buffer_bytes: int = 256 * _MIB
     request_s: float = 120
     connections_max: int = 10_000
+    client_share_percent: int = 50
     turn_bytes: int = 16 * 1024
     age_s: float = 0
     age_grace_s: float = 30
@@ -81,6 +84,7 @@ class Environment:
         monotonic: seconds on `clock`.
         draining: the server drains; new connections are served nevertheless.
         tasks: of handlers, and of the server itself. An exception that ends one is noted.
+        limits: log of the limits that clients reach.
     """
 
     def __init__(
@@ -102,7 +106,8 @@ class Environment:
         self.deadlines = Deadlines(clock)
         self.counters = Totals()
         self.scheduler = FairScheduler(clock.monotonic)
-        self.memory = Memory(options.buffer_bytes)
+        self.limits = LimitLog()
+        self.memory = Memory(options.buffer_bytes, self.limits)
         self.upload_quota = UploadQuota(options.buffer_bytes // 2)
         self.tasks = Tasks(self.note)
         # Every connection reads into this buffer, one at a time: into its first part, which bounds

@@ -69,7 +69,7 @@ class IncompleteRequests:
                 "incomplete requests of this connection exceed grpc.request_buffer_bytes, "
                 f"{self._options.request_bytes_max} bytes"
             )
-            raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, reason, limit="grpc.request_buffer_bytes")
 
     def release(self, stream_id: int) -> None:
         """Release all bytes of a request."""

@@ -390,6 +390,7 @@ class Link(asyncio.BufferedProtocol):
             self._layer.act(self.core.tick(now))
             self._layer.flush()
         elif options.http2.send_stall_s and now - self._blocked_since >= options.http2.send_stall_s:
+            self._environment.limits.hit("grpc.stall_timeout", self.peer)
             self.transport.abort()
 
     @_contained

@@ -2,7 +2,7 @@
 
 A listener owns its socket and accepts by itself: asyncio's servers accept everything that waits. It
 accepts a few connections in an iteration of the loop, so that a storm of them delays no calls, and
-none beyond the limit. A connection counts from the moment that it is accepted, in its TLS handshake
+none beyond a limit. A connection counts from the moment that it is accepted, in its TLS handshake
 too; one that has not finished that within `handshake_s` is cut off. New connections use the
 certificates that are on disk.
 """
@@ -22,6 +22,7 @@ from pixy.config import TlsConfig, split_address
 from pixy.errors import StartError
 from pixy.rpc.environment import ServerOptions
 from pixy.rpc.link import Link
+from pixy.rpc.transport import peer_name
 from pixy.tasks import Tasks
 
 __all__ = ["Listener", "Opener", "TlsFiles", "bind_tcp", "bind_unix"]
@@ -100,8 +101,8 @@ class Opener(Protocol):
     @property
     def options(self) -> ServerOptions: ...
 
-    def maybe_open(self, *, secure: bool) -> Link | None:
-        """Open a connection, None if there are too many."""
+    def maybe_open(self, peer: str, *, secure: bool) -> Link | None:
+        """Open a connection of a client, None if there are too many."""
 
     def note(self, bug: BaseException) -> None:
         """Count and report a bug."""
@@ -178,13 +179,13 @@ class Listener:
         """Accept some connections; the loop calls again if more wait."""
         for _ in range(_ACCEPTS_PER_ITERATION):
             try:
-                accepted, _address = self._socket.accept()
+                accepted, address = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._accept_later(error)
                 return
-            link = self._opener.maybe_open(secure=self._context is not None)
+            link = self._opener.maybe_open(peer_name(address), secure=self._context is not None)
             if link is None:
                 accepted.close()
             else:
@@ -246,8 +247,6 @@ def bind_tcp(address: str) -> tuple[socket.socket, str]:
 def bind_unix(path: str) -> tuple[socket.socket, str]:
     """Bind a unix socket to a path, replacing a socket that is there; returns it with its address.
 
-    Only the user of this process can connect, whatever the umask.
-
     Raises:
         StartError: the path cannot be used.
     """
@@ -258,7 +257,6 @@ def bind_unix(path: str) -> tuple[socket.socket, str]:
                 raise StartError(f"cannot listen on {path}: it exists and is not a socket")
             os.unlink(path)
         bound.bind(str(Path(path).absolute()))
-        os.chmod(path, 0o600)  # nobody can connect before it listens
         bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()

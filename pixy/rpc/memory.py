@@ -9,11 +9,9 @@ so that an honest client beside them does not pay for them.
 import asyncio
 from typing import Protocol
 
-import structlog
+from pixy.rpc.limit_log import LimitLog
 
 __all__ = ["NOTED_BYTES", "Holder", "Memory"]
-
-log = structlog.get_logger(__name__)
 
 NOTED_BYTES = 4096
 """Smaller changes need not be noted."""
@@ -37,12 +35,14 @@ class Memory:
 
     Args:
         limit: of all connections together.
+        limits: told of evictions.
     """
 
-    __slots__ = ("_held", "_limit", "_scheduled", "total")
+    __slots__ = ("_held", "_limit", "_limits", "_scheduled", "total")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, limits: LimitLog) -> None:
         self._limit = limit
+        self._limits = limits
         # By connection; none is 0. Invariant: total is their sum; evictions are scheduled while it
         # exceeds the limit.
         self._held: dict[Holder, int] = {}
@@ -64,18 +64,9 @@ class Memory:
         if self.total <= self._limit:
             return
         largest = sorted(self._held.items(), key=lambda entry: entry[1], reverse=True)
-        ended, before = 0, self.total
         for holder, _ in largest:
             if self.total <= self._limit * _REMAINING:
                 break
             self.note(holder, 0)
             holder.evict()
-            ended += 1
-        log.warning(
-            "evicted the connections that held most: all together exceeded grpc.buffer_bytes",
-            ended=ended,
-            largest=largest[0][0].peer,
-            largest_bytes=largest[0][1],
-            held_bytes=before,
-            limit_bytes=self._limit,
-        )
+            self._limits.hit("grpc.buffer_bytes", holder.peer)

@@ -85,7 +85,7 @@ def check_length(length: int, most: int) -> None:
     """
     if length > most:
         reason = f"the message has {length} bytes, grpc.max_message_bytes allows {most}"
-        raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
+        raise GrpcError(Status.RESOURCE_EXHAUSTED, reason, limit="grpc.max_message_bytes")
 
 
 class MessageReader:

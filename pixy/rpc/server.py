@@ -12,10 +12,12 @@ block the loop for long.
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 
+from pixy.client_address import client_address, share_of
 from pixy.clock import Clock
 from pixy.config import TlsConfig
 from pixy.rpc.connection import GrpcConnection
@@ -59,7 +61,10 @@ class RpcServer:
         self._environment = Environment(
             method_table(services), options, clock, rng or Random(os.urandom(8)), on_fault, intercept
         )
-        self._connections: set[GrpcConnection] = set()
+        # By connection, the client that it counts for.
+        self._connections: dict[GrpcConnection, str] = {}
+        # Connections by client. Invariant: they count the values of `_connections`; none is 0.
+        self._by_client: Counter[str] = Counter()
         self._listeners: list[Listener] = []
         # Connections that were not ticked in this second.
         self._unticked: list[GrpcConnection] = []
@@ -148,6 +153,7 @@ class RpcServer:
         if self._ticker is not None:
             self._ticker.cancel()
         self._environment.deadlines.close()
+        self._environment.limits.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CUT_OFF_S):
                 await self._environment.tasks.cancel_all()
@@ -159,16 +165,25 @@ class RpcServer:
         """The limits."""
         return self._environment.options
 
-    def maybe_open(self, *, secure: bool) -> Link | None:
-        """Open a connection that was accepted, None if there are too many.
+    def maybe_open(self, peer: str, *, secure: bool) -> Link | None:
+        """Open a connection that was accepted, None if there are too many, or too many of its
+        client.
 
         It counts from here on until it is gone.
         """
-        if len(self._connections) >= self._environment.options.connections_max:
+        client, limit = client_address(peer), ""
+        options = self._environment.options
+        if len(self._connections) >= options.connections_max:
+            limit = "grpc.max_connections"
+        elif self._by_client[client] >= share_of(options.connections_max, options.client_share_percent):
+            limit = "client_share_percent of grpc.max_connections"
+        if limit:
             self._environment.counters.refused += 1
+            self._environment.limits.hit(limit, peer)
             return None
         connection = GrpcConnection(self._environment, self._closed, secure=secure)
-        self._connections.add(connection)
+        self._connections[connection] = client
+        self._by_client[client] += 1
         return connection.link
 
     def note(self, bug: BaseException) -> None:
@@ -187,7 +202,10 @@ class RpcServer:
         if connection not in self._connections:
             # It was given up while it was made.
             return
-        self._connections.remove(connection)
+        client = self._connections.pop(connection)
+        self._by_client[client] -= 1
+        if not self._by_client[client]:
+            del self._by_client[client]
         self._environment.counters.add(connection.counters)
         if not self._connections:
             self._empty.set()

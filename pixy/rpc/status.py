@@ -50,17 +50,26 @@ class GrpcError(Exception):
         message: for the client.
         details: a serialized google.rpc.Status, b"" for none.
         metadata: sent in the trailer section.
+        limit: the limit that was reached, for the log; empty for an error of another kind.
 
     Raises:
         ValueError: the metadata cannot be sent.
     """
 
-    def __init__(self, status: int, message: str, details: bytes = b"", metadata: Metadata = ()) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        details: bytes = b"",
+        metadata: Metadata = (),
+        limit: str = "",
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.details = details
         self.fields = encode_metadata(metadata)
+        self.limit = limit
 
 
 def status_fields(error: GrpcError) -> list[Field]:

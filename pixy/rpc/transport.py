@@ -12,12 +12,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from pixy.client_address import UNIX_CLIENT
 from pixy.socket_writes import write_of
 
-__all__ = ["Transport"]
-
-_UNIX = "unix"
-"""The peer of a unix socket."""
+__all__ = ["Transport", "peer_name"]
 
 
 class Transport:
@@ -65,7 +63,7 @@ class Transport:
         self._transport = transport
         self._write = write_of(self._transport)
         self._socket = transport.get_extra_info("socket")
-        self.peer = _address(transport.get_extra_info("peername"))
+        self.peer = peer_name(transport.get_extra_info("peername"))
         if not self._secure:
             return True
         tls = transport.get_extra_info("ssl_object")
@@ -140,8 +138,9 @@ class Transport:
             self._transport.abort()
 
 
-def _address(peername: object) -> str:
+def peer_name(peername: object) -> str:
+    """A peer by its address as the system gives it, which of a unix socket is none."""
     if isinstance(peername, tuple):
         host, port = peername[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return _UNIX
+    return UNIX_CLIENT

@@ -58,7 +58,7 @@ class Unpacker:
         self.size += len(made)
         if self.size > self._message_bytes_max:
             reason = f"the message decompresses to more than grpc.max_message_bytes, {self._message_bytes_max} bytes"
-            raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, reason, limit="grpc.max_message_bytes")
         if unpacker.eof:
             if unpacker.unused_data or self._at < len(self._packed):
                 # Another member (RFC 1952 §2.2), which no client sends; ignored, it would cut the

@@ -12,6 +12,7 @@ Invariants: `bytes` is the sum of the sizes of all files; a piece that `has` is 
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 
@@ -185,7 +186,7 @@ class Pieces:
                 self._check_room(missing, must=must)
             error = await asyncio.shield(other or self._begin(number, missing))
             if error is not None:
-                raise type(error)(str(error))
+                raise copy(error)
             if other is None:
                 return
 
@@ -195,9 +196,11 @@ class Pieces:
         if not must and staged + size > self._bytes_max:
             raise ResourceExhausted(
                 f"{staged} bytes are staged, staging.max_bytes allows {self._bytes_max}: {size} more do not fit"
-            )
+            ).at_limit("staging.max_bytes")
         if self._queued_bytes and self._queued_bytes + size > QUEUED_BYTES_MAX:
-            raise Unavailable(f"{self._queued_bytes} bytes wait to be staged; try again")
+            raise Unavailable(f"{self._queued_bytes} bytes wait to be staged; try again").at_limit(
+                "bytes that wait to be staged"
+            )
 
     def _begin(self, number: int, pieces: Sequence[NewPiece]) -> "asyncio.Future[PixyError | None]":
         stage = self._stages.get(number)

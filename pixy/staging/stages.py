@@ -14,6 +14,7 @@ extents in memory of all stages, at most `EXTENTS_MAX`.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -211,7 +212,9 @@ class Stages:
                     "this node restarted before it was sealed"
                 )
             if len(self._stages) >= STAGES_MAX:
-                raise ResourceExhausted(f"there are {STAGES_MAX} stages, which is the limit")
+                raise ResourceExhausted(f"there are {STAGES_MAX} stages, which is the limit").at_limit(
+                    "stages of a cluster"
+                )
             self._check_room(batches, 0)
             stage = self._add(name, self._next_number)
             self._next_number += 1
@@ -242,10 +245,12 @@ class Stages:
                 f"stage {stage.name.stage_id} is sealed with {stage.seal.pieces} pieces, and {number} is not among them"
             )
         if len(stage.pieces) >= PIECES_MAX:
-            raise ResourceExhausted(f"a stage may have {PIECES_MAX} pieces")
+            raise ResourceExhausted(f"a stage may have {PIECES_MAX} pieces").at_limit("pieces of a stage")
         size = self._check_room(batches, stage.size)
         if self._queued_bytes and self._queued_bytes + size > QUEUED_BYTES_MAX:
-            raise Unavailable(f"{self._queued_bytes} bytes wait to be staged; try again")
+            raise Unavailable(f"{self._queued_bytes} bytes wait to be staged; try again").at_limit(
+                "bytes that wait to be staged"
+            )
         written: asyncio.Future[PixyError | None] = self._loop.create_future()
         piece = stage.pieces[number] = Piece(crc, size, written)
         self._count(stage, size, _extents(batches))
@@ -344,16 +349,16 @@ class Stages:
         if staged_bytes + size > STAGE_BYTES_MAX:
             raise ResourceExhausted(
                 f"the stage would have {staged_bytes + size} bytes, {STAGE_BYTES_MAX} are allowed: begin another one"
-            )
+            ).at_limit("bytes of a stage")
         if self.bytes + size > self._bytes_max:
             raise ResourceExhausted(
                 f"{self.bytes} bytes are staged, staging.max_bytes allows {self._bytes_max}: {size} more do not fit"
-            )
+            ).at_limit("staging.max_bytes")
         if self.extents + _extents(batches) > EXTENTS_MAX:
             raise ResourceExhausted(
                 f"all stages together have {self.extents} pieces and parts of pieces, and {EXTENTS_MAX} are allowed: make larger pieces, "
                 "of fewer partitions each, or publish or discard some stages"
-            )
+            ).at_limit("parts of all stages")
         return size
 
     # --- removal ----------------------------------------------------------------------------------
@@ -422,4 +427,4 @@ def _as_refusal(error: BaseException | None, what: str) -> PixyError | None:
 def _raise(error: Any) -> None:
     if error is not None:
         # Each caller gets its own: an exception raised repeatedly accumulates tracebacks.
-        raise type(error)(str(error))
+        raise copy(error)

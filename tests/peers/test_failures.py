@@ -3,7 +3,14 @@
 import pytest
 
 from pixy import errors
-from pixy.errors import Internal, OffsetOutOfRange, PixyError, ServiceDisabled, ShuttingDown
+from pixy.errors import (
+    Internal,
+    OffsetOutOfRange,
+    PixyError,
+    ResourceExhausted,
+    ServiceDisabled,
+    ShuttingDown,
+)
 from pixy.peers.failures import decode_failure, encode_failure
 from pixy.proto import peers_pb2 as pb
 
@@ -29,6 +36,12 @@ def test_the_range_of_an_offset_is_kept() -> None:
     found = decode_failure(encode_failure(OffsetOutOfRange("offset 7", 10, 20)))
     assert isinstance(found, OffsetOutOfRange)
     assert (str(found), found.begin, found.end) == ("offset 7", 10, 20)
+
+
+def test_the_limit_that_was_reached_is_kept() -> None:
+    found = decode_failure(encode_failure(ResourceExhausted("full").at_limit("staging.max_bytes")))
+    assert found.limit == "staging.max_bytes"
+    assert decode_failure(encode_failure(ResourceExhausted("full"))).limit == ""
 
 
 def test_an_error_of_a_later_release_is_internal() -> None:

@@ -77,9 +77,9 @@ class FakeTransport(asyncio.Transport):
 def connected(echo: EchoServer) -> tuple[Any, FakeTransport]:
     """Connect a fake transport to the server; returns the connection with it."""
     known = set(echo.server._connections)
-    link, transport = echo.server.maybe_open(secure=False), FakeTransport()
+    link, transport = echo.server.maybe_open("127.0.0.1:1", secure=False), FakeTransport()
     assert link is not None
-    (connection,) = echo.server._connections - known
+    (connection,) = set(echo.server._connections) - known
     link.connection_made(transport)
     connection.workload.received(GREETING)
     return connection, transport

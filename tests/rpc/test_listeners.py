@@ -245,7 +245,9 @@ async def connect(address: str) -> socket.socket:
 async def test_connections_in_their_handshake_count_until_it_fails_or_takes_too_long(
     tls: TlsConfig, certificates: Path
 ) -> None:
-    options = replace(ServerOptions(http2=Options(handshake_s=0.5)), connections_max=3)
+    options = replace(
+        ServerOptions(http2=Options(handshake_s=0.5)), connections_max=3, client_share_percent=100
+    )
     async with open_echo(options, tls=tls) as echo:
         trusted = trusting(certificates, "one")
         async with open_client(echo.address, tls=trusted) as client:

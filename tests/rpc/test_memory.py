@@ -9,6 +9,7 @@ import pytest
 
 from pixy.http2 import ErrorCode, Options
 from pixy.rpc import ServerOptions, Status
+from pixy.rpc.limit_log import LimitLog
 from pixy.rpc.memory import Memory
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
@@ -38,7 +39,7 @@ class Holder:
 
 
 async def test_those_that_hold_most_are_evicted_when_all_together_hold_too_much() -> None:
-    memory = Memory(100)
+    memory = Memory(100, LimitLog())
     few, most, some = Holder("few"), Holder("most"), Holder("some")
     memory.note(few, 10)
     memory.note(most, 60)
@@ -54,7 +55,7 @@ async def test_those_that_hold_most_are_evicted_when_all_together_hold_too_much(
 
 
 async def test_an_excess_within_one_iteration_evicts_nobody() -> None:
-    memory, holder = Memory(100), Holder("brief")
+    memory, holder = Memory(100, LimitLog()), Holder("brief")
     memory.note(holder, 200)
     memory.note(holder, 20)
     await asyncio.sleep(0)

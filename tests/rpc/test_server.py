@@ -132,10 +132,10 @@ async def test_a_stop_in_the_iteration_of_an_accept_does_not_wait_for_the_connec
             options = echo.server.options
             note = echo.server.note
 
-            def maybe_open(self, *, secure: bool) -> Link | None:
+            def maybe_open(self, peer: str, *, secure: bool) -> Link | None:
                 stops.append(asyncio.create_task(listener.close()))
                 stops.append(asyncio.create_task(echo.server.stop(3600)))
-                return echo.server.maybe_open(secure=secure)
+                return echo.server.maybe_open(peer, secure=secure)
 
         listener = Listener(sock, address, Stopping())
         listener.start()

@@ -11,7 +11,7 @@ __all__ = ["server_options"]
 _DEFAULT = Options()
 
 
-def server_options(config: GrpcConfig) -> ServerOptions:
+def server_options(config: GrpcConfig, client_share_percent: int) -> ServerOptions:
     """Limits by a configuration.
 
     Tokens that a bucket earns with each answer are not configurable.
@@ -48,6 +48,7 @@ def server_options(config: GrpcConfig) -> ServerOptions:
         buffer_bytes=config.buffer_bytes,
         request_s=config.request_timeout,
         connections_max=config.max_connections,
+        client_share_percent=client_share_percent,
         turn_bytes=config.turn_bytes,
         age_s=config.max_connection_age,
         age_grace_s=config.max_connection_age_grace,

@@ -11,7 +11,9 @@ __all__ = ["proxy_of", "translate"]
 
 def translate(error: Exception) -> GrpcError | None:
     """See `Translate`: the status is an attribute of each error class."""
-    return GrpcError(error.grpc_status, str(error)) if isinstance(error, PixyError) else None
+    if not isinstance(error, PixyError):
+        return None
+    return GrpcError(error.grpc_status, str(error), limit=error.limit)
 
 
 def proxy_of(proxies: Mapping[str, Proxy], cluster: str) -> Proxy:

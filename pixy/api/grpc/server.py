@@ -46,7 +46,8 @@ class GrpcServer:
         self._health = Health(service.descriptor.full_name for service in services)
         reflection = Reflection([*(service.descriptor for service in services), HEALTH])
         services += [self._health.service(), *reflection.services()]
-        self._server = RpcServer(services, server_options(config.grpc), clock, on_fault)
+        options = server_options(config.grpc, config.client_share_percent)
+        self._server = RpcServer(services, options, clock, on_fault)
 
     @property
     def counters(self) -> Counters:

@@ -155,7 +155,8 @@ class Producer:
             done(-1, ShuttingDown())
             return
         if self.buffered_bytes and self.buffered_bytes + len(batch) > self._options.buffer_bytes:
-            done(-1, Unavailable(f"{self.buffered_bytes} bytes wait to be written to Kafka; slow down"))
+            error = Unavailable(f"{self.buffered_bytes} bytes wait to be written to Kafka; slow down")
+            done(-1, error.at_limit("producer.buffer_bytes"))
             return
         queue = self._queues.get(partition)
         if queue is None or queue.topic_id != known.topic_id:

@@ -309,7 +309,9 @@ class KafkaStagedWrites:
         A publication that has begun continues even if the caller goes away.
         """
         if self._publishing >= PUBLICATIONS_MAX:
-            raise Unavailable(f"{PUBLICATIONS_MAX} publications are in progress; try again")
+            raise Unavailable(f"{PUBLICATIONS_MAX} publications are in progress; try again").at_limit(
+                "unfinished publications"
+            )
         if self._expiry is not None:
             self._expiry.touch(command.sink_id)
         outcome: asyncio.Future[Published] = asyncio.get_running_loop().create_future()

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from pixy.api.grpc.options import server_options
-from pixy.config import GrpcConfig
+from pixy.config import Config, GrpcConfig
 from pixy.rpc import ServerOptions
 
 
 def test_the_defaults_of_the_configuration_are_those_of_the_server() -> None:
-    assert server_options(GrpcConfig()) == ServerOptions()
+    assert server_options(GrpcConfig(), Config().client_share_percent) == ServerOptions()
 
 
 @pytest.mark.parametrize("name", [option.name for option in fields(GrpcConfig)])
 def test_every_option_changes_a_limit(name: str) -> None:
     changed: dict[str, Any] = {name: getattr(GrpcConfig(), name) + 70_000}
-    assert server_options(replace(GrpcConfig(), **changed)) != server_options(GrpcConfig())
+    assert server_options(replace(GrpcConfig(), **changed), 50) != server_options(GrpcConfig(), 50)
