@@ -5,7 +5,12 @@ A leaf of its own, so that a node names positions without the import of the Raft
 
 from typing import NamedTuple
 
-__all__ = ["LogPosition"]
+__all__ = ["POSITION_MAX", "TERM_JUMP_MAX", "LogPosition"]
+
+POSITION_MAX = 2**62 - 1
+"""Largest term, and largest index: no log gets there. One above comes from a faulty node."""
+TERM_JUMP_MAX = 2**32
+"""Largest distance of the terms of two nodes. Each election takes one."""
 
 
 class LogPosition(NamedTuple):

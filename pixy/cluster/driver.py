@@ -35,6 +35,7 @@ from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, Sequences, 
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import Application, Apply, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.refused_messages import RefusedMessages
 from pixy.cluster.snapshots import Snapshots
 from pixy.cluster.watched_proposals import LeadershipLost, WatchedProposals
 from pixy.errors import PixyError
@@ -117,6 +118,7 @@ class Driver:
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
         self.watched = WatchedProposals()
+        self._refusals = RefusedMessages()
         self._stopped = False
         self._commits = CommitMessages(options.commit_delay_s, self.drive)
         self.groups: dict[int, RaftGroup] = {}
@@ -595,17 +597,26 @@ class Driver:
             self.drive(group)
 
     def step(self, raft_group: int, message: Message) -> None:
-        """Process a message from a peer."""
+        """Process a message from a peer, unless no correct one sends it."""
         group = self.groups.get(raft_group)
         if group is None or self._stopped:
             return
+        node = self.open(group)
+        reason = node.why_impossible(message)
+        if reason:
+            self._refusals.note(raft_group, message.sender, message.type.name, reason)
+            return
         if message.type is MessageType.APP and message.entries and not self._takes_append(group, message):
             return
+        term = node.raft.term
         try:
-            self.open(group).step(message)
+            node.step(message)
         except StepPeerNotFound:
             return
         self.drive(group)
+        if message.term > term and message.type is MessageType.APP_RESP:
+            # A learner may be ahead of the only voter, which is elected at once.
+            self.seek_leader(group)
 
     def _takes_append(self, group: RaftGroup, message: Message) -> bool:
         if group.raft_group < FIRST_PARTITION_GROUP:

@@ -405,7 +405,7 @@ class NodePeers:
             self._on_raft(node_id, payload)
         elif kind == MessageKind.PROPOSALS:
             groups = self._driver.groups
-            for forwarded in decode_proposals(payload):
+            for forwarded in decode_proposals(payload, node_id):
                 group = groups.get(forwarded.raft_group)
                 if group is not None:
                     self._driver.propose_for(group, *forwarded[1:])

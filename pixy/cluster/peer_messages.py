@@ -47,8 +47,26 @@ times as long. All numbers are little-endian.
 
     RELAYED: `node_calls.Relayed`, with the kind and the payload of another message
 
-A message whose lengths do not fit raises `MalformedMessage`. The frame around it has a checksum
-(`pixy.peers`), so that is a fault of the sender.
+A message whose lengths do not fit raises `MalformedMessage`, and so does one that no correct node
+sends, whatever the state of the receiver: the frame around it has a checksum (`pixy.peers`), so
+that is a fault of the sender.
+
+    field                            is
+    -------------------------------  ---------------------------------------------------------------
+    type                             one that nodes send to each other
+    term                             at least 1; 0 in READ_INDEX
+    terms, indexes, votes, hints     at most `POSITION_MAX`, those of entries and snapshots included
+    entries                          in APP, READ_INDEX and READ_INDEX_RESP; exactly one in the
+                                     latter two. In APP their terms never decrease, from `log_term`
+                                     up to the message's
+    kind of an entry                 an `EntryType` of an application; EMPTY if Raft's type says
+                                     that it changes the configuration
+    sequence of a proposal           1 to `POSITION_MAX`
+    snapshot                         in SNAP alone, with a position and a possible configuration
+
+What depends on the state of the receiver is checked before the step (`pixy.raft.plausibility`).
+What a payload means, and if it can be decoded, is for whoever proposes or applies it
+(`entry_contents`): a leader has to bring on what is in its log.
 """
 
 import struct
@@ -56,8 +74,10 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from pixy.log_position import POSITION_MAX, LogPosition
 from pixy.proposal_id import ProposalId
-from pixy.raft import Entry, MalformedMessage, Message, MessageType, RaftEntryType
+from pixy.raft import Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
+from pixy.raft.conf_change import check_configuration
 from pixy.raft.node import is_local_message
 from pixy.raft.wire import decode_snapshot, encode_snapshot
 from pixy.storage import EntryType
@@ -146,12 +166,17 @@ _REJECT, _HAS_SNAPSHOT = 1, 2
 _MESSAGE_TYPES = {
     kind.value: kind
     for kind in MessageType
-    if not is_local_message(kind) and kind not in (MessageType.PROP, MessageType.FORGET_LEADER)
+    if not is_local_message(kind)
+    and kind not in (MessageType.PROP, MessageType.FORGET_LEADER, MessageType.TRANSFER_LEADER)
 }
 """Messages between nodes; the others never leave one. Proposals have a message of their own."""
 _RAFT_ENTRY_TYPES = {kind.value: kind for kind in RaftEntryType}
-_ENTRY_KINDS = {kind.value: kind for kind in EntryType}
+_PROPOSED = frozenset(EntryType) - {EntryType.CONF_CHANGE, EntryType.CONF_CHANGE_V2}
+"""Kinds of entries of an application, the empty one of a leader included."""
+_FORWARDED = {kind.value: kind for kind in EntryType if kind and kind in _PROPOSED}
 _NORMAL = RaftEntryType.NORMAL
+_APP, _SNAP = MessageType.APP.value, MessageType.SNAP.value
+_READS = (MessageType.READ_INDEX.value, MessageType.READ_INDEX_RESP.value)
 
 
 def encode_raft(messages: Sequence[tuple[int, Message]], flush_number: int) -> list[bytes | bytearray]:
@@ -218,6 +243,8 @@ def decode_raft(payload: bytes | memoryview, sender: int, to: int) -> Iterator[t
                 _MESSAGE.unpack_from(view, at)
             )
             at += _MESSAGE.size
+            if (term | log_term | index | commit | vote | hint) > POSITION_MAX or not term:
+                _check_numbers(kind, (term, log_term, index, commit, vote, hint))
             context = bytes(view[at : at + context_size]) if context_size else b""
             at += context_size
             snapshot = None
@@ -226,11 +253,19 @@ def decode_raft(payload: bytes | memoryview, sender: int, to: int) -> Iterator[t
                 at += _LENGTH.size
                 snapshot = decode_snapshot(bytes(view[at : at + size]))
                 at += size
+            if kind == _SNAP or snapshot is not None:
+                _check_snapshot(kind, term, snapshot)
             entries: list[Entry] = []
             if count:
                 entries, at = _decode_entries(view, at, index, count)
-                if entries[-1].term > term and kind == MessageType.APP:
-                    raise MalformedMessage(f"an entry of term {entries[-1].term} in an append of term {term}")
+            if kind == _APP:
+                if entries and (entries[0].term < log_term or entries[-1].term > term):
+                    terms = f"{entries[0].term} to {entries[-1].term}"
+                    raise MalformedMessage(
+                        f"entries of terms {terms} behind {log_term} in an append of {term}"
+                    )
+            elif count or kind in _READS:
+                _check_other_entries(kind, count)
             if at > end:
                 raise MalformedMessage(f"a message of {at} bytes in a payload of {end}")
             yield (
@@ -256,10 +291,36 @@ def decode_raft(payload: bytes | memoryview, sender: int, to: int) -> Iterator[t
         raise MalformedMessage(f"a malformed message at byte {at} of {end}: {error!r}") from error
 
 
+def _check_numbers(kind: int, numbers: tuple[int, ...]) -> None:
+    """Check terms and indexes of a message; the first one is its term."""
+    if max(numbers) > POSITION_MAX:
+        raise MalformedMessage(f"number {max(numbers)} in a message, at most {POSITION_MAX} is possible")
+    if kind != MessageType.READ_INDEX:
+        raise MalformedMessage(f"a message of type {kind} without a term")
+
+
+def _check_snapshot(kind: int, term: int, snapshot: Snapshot | None) -> None:
+    if kind != _SNAP or snapshot is None:
+        raise MalformedMessage(f"a message of type {kind} with snapshot {snapshot}")
+    if not (0 < snapshot.index <= POSITION_MAX and 0 < snapshot.term <= term):
+        raise MalformedMessage(
+            f"a snapshot at {snapshot.term}/{snapshot.index} in a message of term {term}, indexes go up to {POSITION_MAX}"
+        )
+    check_configuration(snapshot.conf_state)
+
+
+def _check_other_entries(kind: int, count: int) -> None:
+    """Check the number of entries in a message that appends none."""
+    if count != (1 if kind in _READS else 0):
+        raise MalformedMessage(f"a message of type {kind} with {count} entries")
+
+
 def _decode_entries(view: memoryview, at: int, index: int, count: int) -> tuple[list[Entry], int]:
     """Entries of a message, and the byte behind them."""
     entries = []
-    end = len(view)
+    end, newest = len(view), 0
+    if index + count > POSITION_MAX:
+        raise MalformedMessage(f"{count} entries behind index {index}, indexes go up to {POSITION_MAX}")
     unpack, header = _ENTRY.unpack_from, _ENTRY.size
     for _ in range(count):
         index += 1
@@ -268,6 +329,9 @@ def _decode_entries(view: memoryview, at: int, index: int, count: int) -> tuple[
         at = begin + size
         if at > end:
             raise MalformedMessage(f"an entry up to byte {at} in a payload of {end}")
+        if term < newest or kind or payload_kind not in _PROPOSED or sequence > POSITION_MAX:
+            _check_entry(LogPosition(term, index), newest, kind, payload_kind, sequence)
+        newest = term
         entries.append(
             Entry(
                 term,
@@ -281,17 +345,29 @@ def _decode_entries(view: memoryview, at: int, index: int, count: int) -> tuple[
     return entries, at
 
 
+def _check_entry(entry: LogPosition, newest: int, kind: int, payload_kind: int, sequence: int) -> None:
+    """Check an entry behind one of term `newest`."""
+    term, index = entry
+    if not newest <= term <= POSITION_MAX:
+        raise MalformedMessage(f"entry {index} of term {term} behind one of {newest}, at most {POSITION_MAX}")
+    if payload_kind not in _PROPOSED or (kind and payload_kind):
+        raise MalformedMessage(f"entry {index} has type {kind} and kind {payload_kind}")
+    if sequence > POSITION_MAX:
+        raise MalformedMessage(f"entry {index} has the sequence {sequence}, at most {POSITION_MAX}")
+
+
 def encode_proposal(forwarded: Forwarded) -> tuple[bytes, bytes | bytearray]:
     """Encode a proposal; returns its parts."""
     raft_group, kind, payload, proposal, after = forwarded
     return _PROPOSAL.pack(raft_group, kind, *proposal, after, len(payload)), payload
 
 
-def decode_proposals(payload: bytes | memoryview) -> Iterator[Forwarded]:
+def decode_proposals(payload: bytes | memoryview, sender: int) -> Iterator[Forwarded]:
     """Decode forwarded proposals.
 
     Raises:
-        MalformedMessage: a length or a kind is wrong; the proposals before it were returned.
+        MalformedMessage: a length or a kind is wrong, or it is the proposal of another node than
+            `sender`; the proposals before it were returned.
     """
     view, at, end = memoryview(payload), 0, len(payload)
     try:
@@ -302,7 +378,9 @@ def decode_proposals(payload: bytes | memoryview) -> Iterator[Forwarded]:
             if at > end:
                 raise MalformedMessage(f"a proposal up to byte {at} in a payload of {end}")
             proposal = ProposalId(node_id, incarnation, sequence)
-            yield Forwarded(raft_group, _ENTRY_KINDS[kind], bytes(view[begin:at]), proposal, after)
+            if node_id != sender or not 0 < sequence <= POSITION_MAX or after > POSITION_MAX:
+                raise MalformedMessage(f"{proposal} behind {after} in a message of node {sender}")
+            yield Forwarded(raft_group, _FORWARDED[kind], bytes(view[begin:at]), proposal, after)
     except (struct.error, KeyError) as error:
         raise MalformedMessage(f"a malformed proposal at byte {at} of {end}: {error!r}") from error
 

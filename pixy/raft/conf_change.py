@@ -13,11 +13,13 @@ changes, which is how a group is bootstrapped.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from pixy.raft.errors import ConfChangeError
+from pixy.raft.errors import ConfChangeError, MalformedMessage
 from pixy.raft.messages import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState
-from pixy.raft.progress import Progress
+from pixy.raft.progress import Inflights, Progress
 
-__all__ = ["Changer", "restore"]
+__all__ = ["Changer", "check_configuration", "restore"]
+
+_NODE_ID_MAX = 2**32 - 1
 
 NewProgress = Callable[[bool], Progress]
 """Creates the progress of a new member; the argument tells whether it is a learner."""
@@ -176,6 +178,23 @@ def restore(state: ConfState, new_progress: NewProgress) -> tuple[ConfState, dic
     progress = {node_id: new_progress(node_id in learners) for node_id in ids}
     _check(config, progress)
     return config, progress
+
+
+def check_configuration(state: ConfState) -> None:
+    """Check a configuration of another node.
+
+    Raises:
+        MalformedMessage: no group has this configuration.
+    """
+    halves = (state.voters, state.learners, state.voters_outgoing, state.learners_next)
+    if not state.voters or any(len(set(ids)) < len(ids) for ids in halves):
+        raise MalformedMessage(f"no voters, or a node twice, in {state}")
+    if not all(0 < node_id <= _NODE_ID_MAX for ids in halves for node_id in ids):
+        raise MalformedMessage(f"a node id that is not 1 to {_NODE_ID_MAX} in {state}")
+    try:
+        restore(state, lambda learner: Progress(1, Inflights(1), learner=learner))
+    except ConfChangeError as error:
+        raise MalformedMessage(f"{error}: {state}") from error
 
 
 def _check(config: ConfState, progress: Mapping[int, Progress]) -> None:

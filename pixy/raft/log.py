@@ -269,11 +269,11 @@ class RaftLog:
                 return LogPosition(0, index)
             if own <= term:
                 return LogPosition(own, index)
-            index = self._term_start(index) - 1
+            index = self.term_start(index) - 1
         return LogPosition(0, 0)
 
-    def _term_start(self, index: int) -> int:
-        """Index of an entry up to which all entries from there to `index` have one term."""
+    def term_start(self, index: int) -> int:
+        """Index of an entry from which on all entries up to `index` have one term."""
         unstable = self.unstable
         if index >= unstable.offset:
             return unstable.term_start(index)

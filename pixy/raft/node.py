@@ -36,6 +36,7 @@ from pixy.raft.messages import (
     SoftState,
     StateType,
 )
+from pixy.raft.plausibility import why_impossible
 from pixy.raft.proposals import NotAppended
 from pixy.raft.raft import Raft
 from pixy.raft.ready import (
@@ -152,6 +153,12 @@ class RaftNode:
         timeout has passed, so that there is no new work.
         """
         return self._raft.tick()
+
+    def why_impossible(self, message: Message) -> str:
+        """Reason why no correct node has sent a message, which is then not to be stepped; empty if
+        there is none. See `pixy.raft.plausibility`.
+        """
+        return why_impossible(self._raft, message)
 
     def step(self, message: Message) -> None:
         """Process a message from a peer or a storage thread.

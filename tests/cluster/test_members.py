@@ -335,7 +335,7 @@ async def test_what_is_for_a_node_without_a_connection_goes_to_one_that_reaches_
         hello(1),
         MessageKind.PROPOSALS,
     )
-    assert list(decode_proposals(relayed.payload)) == [forwarded(1)]
+    assert list(decode_proposals(relayed.payload, 1)) == [forwarded(1)]
     bench.channel.connected.discard(4)
     assert not bench.members.is_reachable(2), "node 4 said so before it went"
 
@@ -352,7 +352,7 @@ async def test_proposals_of_one_iteration_share_a_frame() -> None:
     assert bench.channel.sent == []
     await asyncio.sleep(0)
     assert [
-        (receiver, kind, list(decode_proposals(payload))) for receiver, kind, payload in bench.channel.sent
+        (receiver, kind, list(decode_proposals(payload, 1))) for receiver, kind, payload in bench.channel.sent
     ] == [
         (2, MessageKind.PROPOSALS, [proposals[0], proposals[2]]),
         (3, MessageKind.PROPOSALS, [proposals[1]]),
@@ -369,7 +369,9 @@ async def test_a_frame_of_proposals_is_bounded() -> None:
         bench.members.forward(2, proposal)
     await asyncio.sleep(0)
     assert max(len(payload) for _, _, payload in bench.channel.sent) < 16 * MIB
-    assert [each for _, _, payload in bench.channel.sent for each in decode_proposals(payload)] == proposals
+    assert [
+        each for _, _, payload in bench.channel.sent for each in decode_proposals(payload, 1)
+    ] == proposals
 
 
 def append(size: int) -> Message:

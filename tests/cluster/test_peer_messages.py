@@ -20,6 +20,7 @@ from pixy.cluster.peer_messages import (
     encode_raft,
     flush_number_of,
 )
+from pixy.log_position import POSITION_MAX
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
 from pixy.storage import EntryType
@@ -37,61 +38,73 @@ LOCAL = {
     MessageType.STORAGE_APPLY,
     MessageType.STORAGE_APPLY_RESP,
     MessageType.FORGET_LEADER,
+    MessageType.TRANSFER_LEADER,
 }
 """Types that no node sends to another."""
 BETWEEN_NODES = [kind for kind in MessageType if kind not in LOCAL]
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
-PROPOSAL_IDS = st.builds(ProposalId, st.integers(1, 2**32 - 1), U32, U64)
-ENTRIES = st.builds(
+NUMBERS = st.integers(0, POSITION_MAX)
+NODE_IDS = st.integers(1, 2**32 - 1)
+PROPOSED = [kind for kind in EntryType if kind not in (EntryType.CONF_CHANGE, EntryType.CONF_CHANGE_V2)]
+PROPOSAL_IDS = st.builds(ProposalId, NODE_IDS, U32, NUMBERS)
+PAYLOADS = st.builds(
     Entry,
-    U64,
+    NUMBERS,
     st.just(0),
-    st.sampled_from(RaftEntryType),
+    st.just(RaftEntryType.NORMAL),
     st.binary(max_size=40),
-    st.sampled_from([int(kind) for kind in EntryType]),
+    st.sampled_from([int(kind) for kind in PROPOSED]),
     st.none() | PROPOSAL_IDS,
 )
-IDS = st.lists(U64, max_size=3).map(tuple)
-SNAPSHOTS = st.builds(
-    Snapshot,
-    st.integers(1, 2**64 - 1),
-    U64,
-    st.builds(ConfState, IDS, IDS, IDS, IDS, st.booleans()),
-    st.binary(max_size=9),
+CHANGES = st.builds(
+    Entry, NUMBERS, st.just(0), st.sampled_from(list(RaftEntryType)[1:]), st.binary(max_size=40)
+)
+ENTRIES = PAYLOADS | CHANGES
+CONFIGURATIONS = st.lists(NODE_IDS, min_size=1, max_size=6, unique=True).map(
+    lambda ids: ConfState(tuple(ids[: 1 + len(ids) // 2]), tuple(ids[1 + len(ids) // 2 :]))
 )
 FORWARDED = st.builds(
     Forwarded,
     U64,
-    st.sampled_from(EntryType),
+    st.sampled_from(PROPOSED[1:]),
     st.binary(max_size=40),
-    st.builds(ProposalId, U32, U32, U64),
-    U64,
+    st.builds(ProposalId, st.just(SENDER), U32, st.integers(1, POSITION_MAX)),
+    NUMBERS,
 )
 
 
 @st.composite
 def messages(draw: st.DrawFn) -> Message:
-    """A message as it arrives: entries follow its index, and none has a later term."""
-    index = draw(st.integers(0, 2**63))
-    entries = [
-        replace(entry, index=number)
-        for number, entry in enumerate(draw(st.lists(ENTRIES, max_size=3)), index + 1)
-    ]
+    """A message of a correct node."""
+    kind = draw(st.sampled_from(BETWEEN_NODES))
+    term = draw(st.integers(1, POSITION_MAX))
+    log_term, index = draw(st.integers(0, term)), draw(st.integers(0, 2**61))
+    entries, snapshot = [], None
+    if kind is MessageType.APP:
+        found = draw(st.lists(ENTRIES, max_size=3))
+        terms = sorted(draw(st.lists(st.integers(log_term, term), min_size=3, max_size=3)))
+        entries = [replace(entry, index=index + 1 + at, term=terms[at]) for at, entry in enumerate(found)]
+    elif kind in (MessageType.READ_INDEX, MessageType.READ_INDEX_RESP):
+        entries = [Entry(0, index + 1, data=draw(st.binary(max_size=9)))]
+        term = 0 if kind is MessageType.READ_INDEX else term
+    elif kind is MessageType.SNAP:
+        position = draw(st.integers(1, POSITION_MAX)), draw(st.integers(1, term))
+        snapshot = Snapshot(*position, draw(CONFIGURATIONS), draw(st.binary(max_size=9)))
     return Message(
-        draw(st.sampled_from(BETWEEN_NODES)),
+        kind,
         RECEIVER,
         SENDER,
-        max([entry.term for entry in entries], default=draw(U64)),
-        draw(U64),
+        term,
+        log_term,
         index,
         entries,
-        draw(U64),
-        draw(U64),
-        draw(st.none() | SNAPSHOTS),
+        draw(NUMBERS),
+        draw(NUMBERS),
+        snapshot,
         draw(st.booleans()),
-        draw(U64),
+        draw(NUMBERS),
         draw(st.binary(max_size=9)),
     )
 
@@ -186,8 +199,8 @@ def test_raft_messages_come_as_they_were_sent(packed: list[tuple[int, Message]])
 @given(st.lists(FORWARDED, max_size=4))
 def test_forwarded_proposals_come_as_they_were_sent(proposals: list[Forwarded]) -> None:
     payload = proposals_payload(proposals)
-    assert list(decode_proposals(payload)) == proposals
-    assert list(decode_proposals(memoryview(payload))) == proposals
+    assert list(decode_proposals(payload, SENDER)) == proposals
+    assert list(decode_proposals(memoryview(payload), SENDER)) == proposals
 
 
 @given(st.builds(Beat, U64, U64, U64, st.lists(st.integers(1, 2**32 - 1), max_size=5).map(tuple)))
@@ -200,11 +213,11 @@ def test_payloads_do_not_share_the_buffer_that_they_came_in() -> None:
     entry = Entry(1, 1, data=b"payload", kind=1)
     buffer = bytearray(raft_payload([(1, Message(MessageType.APP, RECEIVER, SENDER, 1, entries=[entry]))]))
     proposals = bytearray(
-        proposals_payload([Forwarded(1, EntryType.COMMAND, b"payload", ProposalId(1, 1, 1))])
+        proposals_payload([Forwarded(1, EntryType.COMMAND, b"payload", ProposalId(SENDER, 1, 1))])
     )
     [(_, message)], [forwarded] = (
         decoded_raft(memoryview(buffer)),
-        list(decode_proposals(memoryview(proposals))),
+        list(decode_proposals(memoryview(proposals), SENDER)),
     )
     buffer[:], proposals[:] = bytes(len(buffer)), bytes(len(proposals))
     assert (message.entries[0].data, forwarded.payload) == (b"payload", b"payload")
@@ -232,7 +245,10 @@ def test_a_truncated_payload_has_the_proposals_that_are_whole(proposals: list[Fo
     ends = [0, *accumulate(len(proposals_payload([each])) for each in proposals)]
     for size in range(len(payload)):
         whole = sum(end <= size for end in ends) - 1
-        assert before_damage(decode_proposals(payload[:size])) == (proposals[:whole], size not in ends), size
+        assert before_damage(decode_proposals(payload[:size], SENDER)) == (
+            proposals[:whole],
+            size not in ends,
+        ), size
 
 
 @pytest.mark.slow
@@ -242,7 +258,7 @@ def test_flipped_bytes_are_other_messages_or_damage(
 ) -> None:
     decoders: list[tuple[bytes, Callable[[bytes], Iterator[Any]]]] = [
         (raft_payload(packed), lambda payload: decode_raft(payload, SENDER, RECEIVER)),
-        (proposals_payload(proposals), decode_proposals),
+        (proposals_payload(proposals), lambda payload: decode_proposals(payload, SENDER)),
     ]
     for payload, decode in decoders:
         damaged = bytearray(payload)
@@ -254,7 +270,7 @@ def test_flipped_bytes_are_other_messages_or_damage(
 @given(st.binary(max_size=300))
 def test_any_bytes_are_messages_or_damage(payload: bytes) -> None:
     before_damage(decode_raft(payload, SENDER, RECEIVER))
-    before_damage(decode_proposals(payload))
+    before_damage(decode_proposals(payload, SENDER))
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, 23, 25, 31])
@@ -270,18 +286,94 @@ def test_types_that_never_leave_a_node_are_refused(kind: MessageType) -> None:
     assert before_damage(decode_raft(raft_payload([fine, local]), SENDER, RECEIVER)) == ([fine], True)
 
 
-@pytest.mark.parametrize("kind", [7, 99])
-def test_a_proposal_of_an_unknown_kind_is_refused(kind: int) -> None:
-    forwarded = Forwarded(1, kind, b"", ProposalId(1, 1, 1))  # type: ignore[arg-type]  # of a newer release
+@pytest.mark.parametrize("kind", [EntryType.EMPTY, EntryType.CONF_CHANGE, EntryType.CONF_CHANGE_V2, 7, 99])
+def test_a_proposal_of_a_kind_that_no_node_forwards_is_refused(kind: int) -> None:
+    forwarded = Forwarded(1, kind, b"", ProposalId(SENDER, 1, 1))  # type: ignore[arg-type]  # of a newer release
     with pytest.raises(MalformedMessage):
-        list(decode_proposals(proposals_payload([forwarded])))
+        list(decode_proposals(proposals_payload([forwarded]), SENDER))
 
 
-def test_an_append_has_no_entry_of_a_later_term() -> None:
-    entries = [Entry(4, 1), Entry(5, 2)]
-    append = Message(MessageType.APP, RECEIVER, SENDER, 4, entries=entries)
-    with pytest.raises(MalformedMessage, match="an entry of term 5 in an append of term 4"):
-        decoded_raft(raft_payload([(1, append)]))
+@pytest.mark.parametrize(
+    "forwarded",
+    [
+        Forwarded(1, EntryType.COMMAND, b"", ProposalId(SENDER + 1, 1, 1)),
+        Forwarded(1, EntryType.COMMAND, b"", ProposalId(SENDER, 1, 0)),
+        Forwarded(1, EntryType.COMMAND, b"", ProposalId(SENDER, 1, POSITION_MAX + 1)),
+        Forwarded(1, EntryType.COMMAND, b"", ProposalId(SENDER, 1, 2), POSITION_MAX + 1),
+    ],
+)
+def test_a_proposal_of_another_node_or_with_an_impossible_number_is_refused(forwarded: Forwarded) -> None:
+    with pytest.raises(MalformedMessage, match=f"in a message of node {SENDER}"):
+        list(decode_proposals(proposals_payload([forwarded]), SENDER))
+
+
+TOO_LARGE = POSITION_MAX + 1
+APPEND = Message(MessageType.APP, RECEIVER, SENDER, 5, 3, 10, [Entry(4, 11), Entry(4, 12)])
+SNAPSHOT = Snapshot(9, 4, ConfState((1, 2), (3,)))
+SNAP = Message(MessageType.SNAP, RECEIVER, SENDER, 5, snapshot=SNAPSHOT)
+READ = Message(MessageType.READ_INDEX, RECEIVER, SENDER, entries=[Entry(data=b"context")])
+HEARTBEAT = Message(MessageType.HEARTBEAT, RECEIVER, SENDER, 5)
+
+
+def changed(message: Message, **fields: Any) -> Message:
+    return replace(message, **fields)
+
+
+def with_entries(*entries: Entry) -> Message:
+    return replace(APPEND, entries=entries)
+
+
+def with_snapshot(**fields: Any) -> Message:
+    return replace(SNAP, snapshot=replace(SNAPSHOT, **fields))
+
+
+@pytest.mark.parametrize("message", [APPEND, SNAP, READ, HEARTBEAT])
+def test_the_messages_of_the_next_test_are_fine_before_they_are_changed(message: Message) -> None:
+    assert decoded_raft(raft_payload([(1, message)]))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *[
+            changed(HEARTBEAT, **{field: number})
+            for field in ("term", "log_term", "index", "commit", "vote", "reject_hint")
+            for number in (TOO_LARGE, 2**64 - 1)
+        ],
+        changed(HEARTBEAT, term=0),
+        changed(APPEND, term=0),
+        changed(APPEND, index=POSITION_MAX - 1),
+        changed(APPEND, log_term=5),
+        changed(APPEND, term=3),
+        with_entries(Entry(5, 11), Entry(4, 12)),
+        with_entries(Entry(4, 11), Entry(6, 12)),
+        with_entries(Entry(TOO_LARGE, 11), Entry(4, 12)),
+        with_entries(Entry(4, 11, kind=7)),
+        with_entries(Entry(4, 11, kind=EntryType.CONF_CHANGE)),
+        with_entries(Entry(4, 11, RaftEntryType.CONF_CHANGE, kind=EntryType.COMMAND)),
+        with_entries(Entry(4, 11, proposal=ProposalId(1, 1, TOO_LARGE))),
+        changed(HEARTBEAT, entries=[Entry(5, 1)]),
+        changed(READ, entries=[]),
+        changed(READ, entries=[Entry(), Entry()]),
+        changed(READ, type=MessageType.READ_INDEX_RESP, term=5, entries=[]),
+        changed(SNAP, snapshot=None),
+        changed(HEARTBEAT, snapshot=SNAPSHOT),
+        with_snapshot(index=TOO_LARGE),
+        with_snapshot(index=0),
+        with_snapshot(term=0),
+        with_snapshot(term=6),
+        with_snapshot(conf_state=ConfState()),
+        with_snapshot(conf_state=ConfState((1, 1))),
+        with_snapshot(conf_state=ConfState((1, 2**32))),
+        with_snapshot(conf_state=ConfState((0, 1))),
+        with_snapshot(conf_state=ConfState((1,), (1,))),
+        with_snapshot(conf_state=ConfState((1,), learners_next=(1,))),
+        with_snapshot(conf_state=ConfState((1,), auto_leave=True)),
+    ],
+)
+def test_what_no_correct_node_sends_is_refused(message: Message) -> None:
+    with pytest.raises(MalformedMessage):
+        decoded_raft(raft_payload([(1, message)]))
 
 
 def test_the_damage_names_the_byte() -> None:
