@@ -4,7 +4,9 @@ lifecycle with real processes.
 
 import asyncio
 import gc
+import os
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -20,6 +22,7 @@ from pixy.daemon import Daemon, DaemonFault, QuietCollections
 from pixy.errors import PixyError
 from pixy.faults import internal_error
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.records import NewRecord, build_batch
 from pixy.staging import PieceBatches, StageName
 from pixy.steps import run_in_steps
 from tests.fakes.grpc_client import messages_in, open_client
@@ -157,6 +160,34 @@ async def test_a_bug_in_a_callback_of_stages_ends_the_daemon(
     with pytest.raises(DaemonFault, match="a bug"):
         await handled.wait()
     staging.cancel()
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.slow
+async def test_whatever_the_umask_all_files_are_for_its_user_alone(umask: None, tmp_path: Path) -> None:
+    data, unix = tmp_path / "new" / "data", tmp_path / "pixy.sock"
+    flags = {"grpc_addr": "", "unix_addr": str(unix), "data_dir": str(data), "shutdown_timeout": "1s"}
+    daemon = Daemon(load_config(None, {}, flags))
+    await daemon.start()
+    try:
+        assert await produced(daemon) == [None, None]
+        node = daemon._proxies["default"]._backend._node  # type: ignore[attr-defined]  # an embedded one
+        piece = PieceBatches(
+            "t", node.metadata.topics["t"].topic_id, 0, bytes(build_batch([NewRecord(None, b"x", (), 0)])), 1
+        )
+        await node.publisher.stage(StageName("sink", "stage"), 0, [piece], None)
+        assert stat.S_IMODE(unix.stat().st_mode) == 0o600
+    finally:
+        await daemon._drain_and_stop()
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in [data.parent, data, *data.rglob("*")]}
+    assert {path.suffix for path in modes} >= {".journal", ".batches"}
+    assert modes == {path: 0o700 if path.is_dir() else 0o600 for path in modes}
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from pixy.config import Config, load_config
+from pixy.errors import ConfigError
 from tests.test_documentation import unknown_words
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -23,8 +24,14 @@ def secret(tmp_path: Path) -> str:
     return str(path)
 
 
+def of_image() -> dict[str, str]:
+    """The environment that the image sets."""
+    (line,) = re.findall(r"^ENV (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    return dict(variable.split("=", 1) for variable in line.split())
+
+
 def of_container(name: str, secret: str) -> Config:
-    environment = dict(re.findall(r"(PIXY_\w+)=(\S+)", (DEPLOY / "Dockerfile").read_text()))
+    environment = of_image()
     environment |= COMPOSE["services"][name]["environment"]
     assert environment["PIXY_CLUSTER__SECRET_FILE"] == "/secret/peers"
     return load_config(None, {**environment, "PIXY_CLUSTER__SECRET_FILE": secret}, {})
@@ -35,6 +42,15 @@ def test_each_container_is_one_of_the_three_nodes(secret: str) -> None:
     assert {config.cluster.join for config in configs} == {tuple(f"{name}:19094" for name in NODES)}
     assert [config.advertised.peer for config in configs] == [f"{name}:19094" for name in NODES]
     assert [config.advertised.grpc for config in configs] == [f"{name}:19091" for name in NODES]
+
+
+def test_the_image_says_that_it_serves_everybody() -> None:
+    """Whoever runs it without that has to require client certificates."""
+    config = load_config(None, of_image(), {})
+    (warning,) = config.warnings
+    assert warning.startswith("insecure is true: whoever reaches grpc_addr 0.0.0.0:19091")
+    with pytest.raises(ConfigError, match=r"tls\.client_ca_path"):
+        load_config(None, {**of_image(), "PIXY_INSECURE": "false"}, {})
 
 
 def test_no_container_shares_its_data_or_its_port() -> None:

@@ -89,6 +89,12 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
 @click.option("--tls-certificate-path", metavar="FILE", help="Certificate of the gRPC API, PEM.")
 @click.option("--tls-key-path", metavar="FILE", help="Private key of that certificate, PEM.")
 @click.option(
+    "--insecure",
+    is_flag=True,
+    default=None,
+    help="Serve other machines without client certificates: whoever reaches the address may do everything.",
+)
+@click.option(
     "--pid-file",
     "--pidFile",
     "pid_file",
@@ -147,12 +153,14 @@ def _announce(addresses: Mapping[str, str]) -> None:
 
 @contextmanager
 def _pid_file(path: Path | None) -> Iterator[None]:
-    """Keeps the process id in a file during the `with` block."""
+    """Keeps the process id in a file of the user alone during the `with` block."""
     if path is None:
         yield
         return
     try:
-        path.write_text(f"{os.getpid()}\n")
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(number, "w") as file:
+            file.write(f"{os.getpid()}\n")
     except OSError as error:
         raise StartError(f"cannot write the process id to {path}: {error.strerror}") from error
     try:

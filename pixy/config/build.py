@@ -5,11 +5,11 @@ Decides only whether a key is known and whether its value fits. Rules between op
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pixy.config.options import Option, Section, ValueType, members
+from pixy.config.options import Config, Option, Section, ValueType, members
 from pixy.config.tree import Branch, Items, Node, Place, Problem, Scalar
 from pixy.config.values import parse_value
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 __all__ = ["Builder", "nearest"]
+
+_PROBLEMS_MAX = 100
+"""The walk ends there: a file with more is not one of this daemon."""
+_HOMES_MAX = 3
+"""A name of more sections, such as `name`, is no hint to any."""
 
 T = TypeVar("T", bound="DataclassInstance")
 
@@ -26,6 +31,27 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(names)}"
+
+
+def _home(name: str) -> str:
+    """Hint for an option or section of another place; empty if there is none of that name."""
+    homes = list(_sections_with(name, Config, ""))
+    if not homes or len(homes) > _HOMES_MAX:
+        return ""
+    return f"it belongs under {' or '.join(homes)}" if homes[0] else "it belongs at the top level"
+
+
+def _sections_with(name: str, table: "type[DataclassInstance]", path: str) -> Iterator[str]:
+    """Paths of the sections that have an option or a section of this name."""
+    known = members(table)
+    if name in known:
+        yield path
+    for child, member in known.items():
+        if isinstance(member, Section):
+            below = f"{path}.{child}" if path else child
+            yield from _sections_with(
+                name, member.table, f"{below}.<name>" if member.form == "map" else below
+            )
 
 
 class Builder:
@@ -44,10 +70,12 @@ class Builder:
         known = members(table)
         values: dict[str, Any] = {}
         for name, (place, node) in branch.entries.items():
+            if len(self.problems) >= _PROBLEMS_MAX:
+                break
             where = f"{path}.{name}" if path else name
             member = known.get(name)
             if member is None:
-                self._report(place, f"{where} is not an option; {nearest(name, known)}")
+                self._report(place, f"{where} is not an option; {_home(name) or nearest(name, known)}")
                 continue
             if isinstance(node, Scalar) and node.type == "null":
                 continue

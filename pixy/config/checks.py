@@ -23,31 +23,51 @@ _CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 def find_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
     """All contradictions between options, each with the place where one of the options was set."""
     check = _Checks(config, places)
-    for rule in (check.addresses, check.tls, check.clusters, check.nodes, check.sizes, check.kafka):
+    for rule in (
+        check.addresses,
+        check.public_address,
+        check.tls,
+        check.clusters,
+        check.nodes,
+        check.sizes,
+        check.kafka,
+    ):
         rule()
     return check.problems
 
 
 def find_warnings(config: Config) -> Iterator[str]:
     """Warnings about settings that work and are dangerous."""
-    if config.grpc_addr and not is_loopback(config.grpc_addr) and not config.tls.certificate_path:
+    if _is_for_anybody(config):
+        clear = "" if config.tls.certificate_path else ", and the network reads along: there is no TLS"
         yield (
-            f"grpc_addr {config.grpc_addr} CAN BE REACHED FROM OTHER MACHINES WITHOUT ENCRYPTION: anybody there can read "
-            "and write every topic. Set tls.certificate_path and tls.key_path, or an address such as 127.0.0.1:19091"
+            f"insecure is true: whoever reaches grpc_addr {config.grpc_addr} may read, write and delete every topic{clear}"
         )
     yield from find_dangers(config)
     for name, proxy in config.proxies.items():
+        if proxy.kind != "kafka":
+            continue
+        if proxy.kafka.tls and proxy.kafka.insecure:
+            yield (
+                f"proxies.{name}.kafka.insecure is true: the brokers' certificates are not verified, so whoever is between "
+                "pixy and Kafka can read and change everything. Set kafka.ca_certificate_file instead"
+            )
         sasl = proxy.net.sasl
-        if (
-            proxy.kind == "kafka"
-            and sasl.enable
-            and not proxy.kafka.tls
-            and not sasl.mechanism.startswith("SCRAM")
-        ):
+        if sasl.enable and not proxy.kafka.tls and not sasl.mechanism.startswith("SCRAM"):
             yield (
                 f"proxies.{name} authenticates at Kafka with {sasl.mechanism} and without TLS: anyone who can "
                 "read the connection gets the credentials. Set kafka.tls"
             )
+
+
+def _is_for_anybody(config: Config) -> bool:
+    """True if the gRPC API serves other machines, whoever they are.
+
+    Raises:
+        ValueError: grpc_addr is no address.
+    """
+    is_public = bool(config.grpc_addr) and not is_loopback(config.grpc_addr)
+    return is_public and not (config.tls.certificate_path and config.tls.client_ca_path)
 
 
 def _broker_address(address: str) -> None:
@@ -70,6 +90,20 @@ class _Checks:
             self._report("grpc_addr must not be empty unless unix_addr is set", "grpc_addr")
         if config.grpc_addr and not is_socket_path(config.grpc_addr):
             self._expect("grpc_addr", config.grpc_addr, split_address)
+
+    def public_address(self) -> None:
+        config = self._config
+        try:
+            is_refused = _is_for_anybody(config) and not config.insecure
+        except ValueError:
+            return
+        if is_refused:
+            self._report(
+                f"grpc_addr {config.grpc_addr} can be reached from other machines, where anybody could read, write and "
+                "delete every topic. Set an address of this machine alone, such as 127.0.0.1:19091; or require client "
+                "certificates with tls.certificate_path, tls.key_path and tls.client_ca_path; or set insecure: true",
+                "grpc_addr",
+            )
 
     def tls(self) -> None:
         tls = self._config.tls

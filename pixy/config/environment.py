@@ -7,13 +7,14 @@ clusters and adds none; otherwise a misspelt name would create a new and empty o
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from typing import NamedTuple
 
 from pixy.config.build import nearest
 from pixy.config.options import Config, ProxyConfig, leaves
+from pixy.config.secret_file import read_bounded
 from pixy.config.tree import Branch, Place, Problem, from_yaml, lay_over, plain_scalar
 
-__all__ = ["PREFIX", "lay_environment_over"]
+__all__ = ["PREFIX", "EnvironmentRead", "lay_environment_over"]
 
 PREFIX = "PIXY_"
 _NOT_OPTIONS = {"PIXY_CONFIG", "PIXY_ADDRESS", "PIXY_REQUIRE_ALL"}
@@ -26,30 +27,35 @@ _SERVICE_LINK = re.compile(r"PIXY_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(
 _PROXIES = "proxies"
 
 
+class EnvironmentRead(NamedTuple):
+    """Problems found, and the files of secrets: their variables and paths."""
+
+    problems: list[Problem]
+    secret_files: list[tuple[str, str]]
+
+
 def lay_environment_over(
     root: Branch, environment: Mapping[str, str], clusters: Iterable[str]
-) -> list[Problem]:
+) -> EnvironmentRead:
     """Overlays the variables on a tree.
 
     Args:
         root: the tree; changed.
         environment: all variables; unrelated ones are ignored.
         clusters: the names of the clusters.
-
-    Returns:
-        the problems found.
     """
     reader = _EnvironmentReader(root, tuple(clusters))
     for name, text in sorted(environment.items()):
         upper = name.upper()
         if upper.startswith(PREFIX) and upper not in _NOT_OPTIONS and not _SERVICE_LINK.fullmatch(upper):
             reader.read(name, text)
-    return reader.problems
+    return EnvironmentRead(reader.problems, reader.secret_files)
 
 
 class _EnvironmentReader:
     def __init__(self, root: Branch, clusters: tuple[str, ...]) -> None:
         self.problems: list[Problem] = []
+        self.secret_files: list[tuple[str, str]] = []
         self._root = root
         self._clusters = clusters
         self._secrets = {leaf.path for leaf in leaves(ProxyConfig) if leaf.option.secret}
@@ -62,10 +68,12 @@ class _EnvironmentReader:
             return
         if self._is_secret_file(path):
             path = (*path[:-1], path[-1].removesuffix("_file"))
+            self.secret_files.append((name, text))
             try:
-                text = Path(text).read_text().rstrip("\r\n")
+                text = read_bounded(text).decode().rstrip("\r\n")
             except (OSError, UnicodeDecodeError) as error:
-                self.problems.append(Problem(place, f"cannot read {text}: {_reason(error)}"))
+                # Not the path: it may be the secret itself, under the wrong name.
+                self.problems.append(Problem(place, f"names a file that cannot be read: {_reason(error)}"))
                 return
         if path in self._set:
             self.problems.append(Problem(place, f"sets the same option as {self._set[path]}"))

@@ -12,8 +12,9 @@ from typing import Any
 from pixy.config import checks, kafka_pixy
 from pixy.config.build import Builder
 from pixy.config.environment import lay_environment_over
-from pixy.config.options import Config, LoggingConfig, Option, members
-from pixy.config.secret_file import read_secret
+from pixy.config.file_access import find_open_directories, find_open_files, private_files
+from pixy.config.options import Config, LoggingConfig, Option, ProxyConfig, leaves, members
+from pixy.config.secret_file import read_bounded, read_secret
 from pixy.config.tree import (
     Branch,
     BranchEntry,
@@ -31,6 +32,7 @@ from pixy.errors import ConfigError
 __all__ = ["load_config"]
 
 _DEFAULT_CLUSTER = "default"
+_FILE_BYTES_MAX = 1 << 20
 _FLAG_NAMES = {path: f"--{flag}" for flag, path in kafka_pixy.FLAGS.items()} | {"cluster.join": "--join"}
 _LOGGING_FLAGS = {"log_format": "name", "log_level": "severity"}
 
@@ -52,7 +54,8 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
         path = Path(environment["PIXY_CONFIG"])
     root, problems = _read_file(path) if path is not None else (Branch(Place("defaults")), [])
     given = {name: value for name, value in flags.items() if value is not None}
-    problems += lay_environment_over(root, environment, _cluster_names(root))
+    from_environment = lay_environment_over(root, environment, _cluster_names(root))
+    problems += from_environment.problems
     problems += _lay_flags_over(root, given)
     warnings = kafka_pixy.adapt(root, problems)
     builder = Builder()
@@ -65,13 +68,17 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
         raise _error(problems)
     warnings += kafka_pixy.warnings(config, builder.places)
     warnings += checks.find_warnings(config)
+    named = [*from_environment.secret_files, *private_files(config)]
+    if path is not None and _has_secret(config, builder.places, str(path)):
+        named.append(("configuration file", str(path)))
+    warnings += [*find_open_files(named), *find_open_directories(config)]
     return replace(config, warnings=tuple(warnings))
 
 
 def _read_file(path: Path) -> tuple[Branch, list[Problem]]:
     source = str(path)
     try:
-        content = path.read_bytes()
+        content = read_bounded(source, _FILE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"{source}: cannot be read: {error.strerror or error}") from error
     node, problems = from_yaml(content, source)
@@ -148,6 +155,13 @@ def _logging(
     if "name" in chosen:
         entries = entries[:1]
     return tuple(replace(entry, **chosen) for entry in entries)
+
+
+def _has_secret(config: Config, places: Mapping[str, Place], source: str) -> bool:
+    """True if a file sets an option that is a secret."""
+    secrets = [leaf.path for leaf in leaves(ProxyConfig) if leaf.option.secret]
+    set_at = [places.get(f"proxies.{name}.{path}") for name in config.proxies for path in secrets]
+    return any(place is not None and place.source == source for place in set_at)
 
 
 def _secret_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:

@@ -83,6 +83,7 @@ class Option:
         choices: the allowed words of a CHOICE.
         effect: kinds of cluster that it affects; empty: none in this release.
         secret: never printed, and may be read from a file named by the variable `<name>_FILE`.
+        private_file: path of a file that other users of the machine must not read.
     """
 
     type: ValueType
@@ -93,6 +94,7 @@ class Option:
     choices: tuple[str, ...] = ()
     effect: tuple[str, ...] = EVERY_KIND
     secret: bool = False
+    private_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,10 @@ def _boolean(default: bool, doc: str, *, effect: tuple[str, ...] = EVERY_KIND) -
 
 def _text(default: str, doc: str, *, effect: tuple[str, ...] = EVERY_KIND, secret: bool = False) -> str:
     return _option(default, Option(ValueType.TEXT, doc, effect=effect, secret=secret))
+
+
+def _private_file(doc: str, *, effect: tuple[str, ...] = EVERY_KIND) -> str:
+    return _option("", Option(ValueType.TEXT, doc, effect=effect, private_file=True))
 
 
 def _texts(default: tuple[str, ...], doc: str, *, effect: tuple[str, ...] = EVERY_KIND) -> tuple[str, ...]:
@@ -507,7 +513,7 @@ class KafkaConfig:
     tls: bool = _boolean(False, "Connect with TLS.")
     ca_certificate_file: str = _text("", "Trusted certificate authority, PEM.")
     client_certificate_file: str = _text("", "Client certificate to present to the brokers, PEM.")
-    client_key_file: str = _text("", "Private key of that certificate, PEM.")
+    client_key_file: str = _private_file("Private key of that certificate, PEM.")
     insecure: bool = _boolean(False, "Skip verification of the brokers' certificates.")
 
 
@@ -525,8 +531,7 @@ class SaslConfig:
     handshake: bool = _boolean(False, "No effect: the handshake is always sent.", effect=NO_KIND)
     user: str = _text("", "User name.")
     password: str = _text("", "Password.", secret=True)
-    token_path: str = _text(
-        "",
+    token_path: str = _private_file(
         "File with the token of OAUTHBEARER. It is read for every connection: renew the token by "
         "rewriting the file.",
     )
@@ -616,7 +621,7 @@ class TlsConfig:
     """`tls`: certificates of the server."""
 
     certificate_path: str = _text("", "Certificate chain of the server, PEM. Empty: no TLS.")
-    key_path: str = _text("", "Private key of that certificate, PEM.")
+    key_path: str = _private_file("Private key of that certificate, PEM.")
     client_ca_path: str = _text(
         "",
         "Certificate authority of client certificates, PEM. Clients must present a certificate "
@@ -649,7 +654,7 @@ class PeerTlsConfig:
     """`cluster.tls`: certificates between nodes."""
 
     cert_file: str = _text("", "Certificate of this node, PEM, for both directions. Empty: no TLS.")
-    key_file: str = _text("", "Private key of that certificate, PEM.")
+    key_file: str = _private_file("Private key of that certificate, PEM.")
     ca_file: str = _text(
         "",
         "Certificate authority of the nodes, PEM. Use one that signs for this cluster alone: "
@@ -872,10 +877,19 @@ class Config:
     grpc_addr: str = _text(
         "127.0.0.1:19091",
         "Address and port of the gRPC API, or the path of a unix socket. Port 0 picks a free "
-        "port; empty: unix_addr only. 127.0.0.1 is reachable from this machine only; for other "
-        "machines set an address of this machine, and TLS.",
+        "port; empty: unix_addr only. 127.0.0.1 is reachable from this machine only; an address "
+        "that other machines reach needs tls with client_ca_path, or insecure.",
     )
-    unix_addr: str = _text("", "Path of an additional unix socket for the gRPC API. Empty: none.")
+    insecure: bool = _boolean(
+        False,
+        "Serve gRPC on an address that other machines reach without client certificates: whoever "
+        "reaches it may read, write and delete everything.",
+    )
+    unix_addr: str = _text(
+        "",
+        "Path of an additional unix socket for the gRPC API, for the user of the daemon alone, with "
+        "mode 0600. Empty: none.",
+    )
     tcp_addr: str = _text(
         "", "Address and port of kafka-pixy's HTTP API, which this release does not have.", effect=NO_KIND
     )
@@ -893,7 +907,9 @@ class Config:
         effect=KAFKA_ONLY,
     )
     data_dir: str = _text(
-        "./pixy-data", "Directory of the embedded clusters; each has a subdirectory of its name."
+        "./pixy-data",
+        "Directory of the embedded clusters; each has a subdirectory of its name, for the user of the "
+        "daemon alone.",
     )
     default_cluster: str = _text(
         "", "Cluster of requests that name none. Empty: the first one under proxies."

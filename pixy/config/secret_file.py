@@ -1,12 +1,27 @@
-"""The file with the secret that the nodes of a cluster share."""
+"""Files with secrets: that which the nodes of a cluster share, and those of variables."""
 
+import errno
 import os
 from pathlib import Path
 from stat import S_IRWXO, S_ISREG
 
-__all__ = ["SECRET_BYTES_MIN", "read_secret"]
+__all__ = ["SECRET_BYTES_MIN", "read_bounded", "read_secret"]
 
 SECRET_BYTES_MIN = 16
+_SECRET_BYTES_MAX = 64 << 10
+
+
+def read_bounded(path: str, limit: int = _SECRET_BYTES_MAX) -> bytes:
+    """The bytes of a file that may be anything, such as /dev/zero.
+
+    Raises:
+        OSError: it cannot be read; EFBIG: it has more bytes than the limit.
+    """
+    with Path(path).open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit} bytes", path)
+    return content
 
 
 def read_secret(path: str) -> bytes:
@@ -17,7 +32,7 @@ def read_secret(path: str) -> bytes:
     """
     try:
         with Path(path).open("rb") as file:
-            status, secret = os.fstat(file.fileno()), file.read().strip()
+            status, secret = os.fstat(file.fileno()), file.read(_SECRET_BYTES_MAX).strip()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     if S_ISREG(status.st_mode) and status.st_mode & S_IRWXO:

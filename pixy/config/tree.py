@@ -2,8 +2,13 @@
 
 File, environment and flags become one such tree, each overlaid on the one before. One walk along
 the table of options then interprets it, and every problem names its place.
+
+A document may be hostile: depth and number of values are bounded, with all aliases followed, before
+anything is built of them. Problems name keys and places and never show a value of the document,
+which may be a secret.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -23,6 +28,14 @@ __all__ = [
     "lay_over",
     "plain_scalar",
 ]
+
+_DEPTH_MAX = 32
+_VALUES_MAX = 50_000
+"""Values of a document, and values that are read when its aliases are followed."""
+_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")
+_SYNTAX = re.compile(r".?|\\.*|<[a-z ]+>", re.DOTALL)
+"""Quotations of pyyaml that are shown: one character, its escape, a kind of token."""
+_PROBLEM_CHARACTERS_MAX = 1000
 
 ScalarType = Literal["text", "number", "boolean", "null"]
 
@@ -52,8 +65,9 @@ class Problem(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        """One line, whatever a file has in its keys and values."""
-        return escape(f"{self.place}: {self.message}")
+        """One line of bounded length, whatever a file has in its keys and values."""
+        text = escape(f"{self.place}: {self.message}")
+        return text if len(text) <= _PROBLEM_CHARACTERS_MAX else f"{text[:_PROBLEM_CHARACTERS_MAX]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +142,56 @@ def from_yaml(text: str | bytes, source: str, *, numbered: bool = True) -> tuple
     """
     reader = _YamlReader(source, numbered)
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=_BoundedLoader)
+        return (None if node is None else reader.read(node)), reader.problems
+    except _TooLarge as error:
+        reader.report(error.problem_mark, str(error.problem))
     except yaml.MarkedYAMLError as error:
-        reader.report(error.problem_mark, f"not valid YAML: {error.problem or error.context}")
-        return None, reader.problems
+        reader.report(error.problem_mark, f"not valid YAML: {_without_values(error)}")
     except yaml.YAMLError as error:
         reader.report(None, f"not valid YAML: {' '.join(str(error).split())}")
-        return None, reader.problems
-    return (None if node is None else reader.read(node)), reader.problems
+    return None, reader.problems
+
+
+def _without_values(error: yaml.MarkedYAMLError) -> str:
+    """The problem, without the words of the document that the text quotes."""
+    text = str(error.problem or error.context)
+
+    def shown(found: re.Match[str]) -> str:
+        return found[0] if _SYNTAX.fullmatch(found[1] or found[2] or "") else "'...'"
+
+    return _QUOTED.sub(shown, text)
+
+
+class _TooLarge(yaml.MarkedYAMLError):
+    """The document exceeds a limit."""
+
+    def __init__(self, problem: str, mark: "yaml.Mark | None") -> None:
+        super().__init__(problem=problem, problem_mark=mark)
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Composes nodes while they are neither too deep nor too many."""
+
+    def __init__(self, stream: str | bytes) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        self._depth += 1
+        self._values += 1
+        if self._depth > _DEPTH_MAX:
+            raise _TooLarge(f"nested more than {_DEPTH_MAX} levels deep", self._mark())
+        if self._values > _VALUES_MAX:
+            raise _TooLarge(f"more than {_VALUES_MAX} values", self._mark())
+        node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[arg-type]  # None, above the root
+        self._depth -= 1
+        return node
+
+    def _mark(self) -> "yaml.Mark":
+        mark: yaml.Mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # untyped in types-PyYAML
+        return mark
 
 
 class _YamlReader:
@@ -146,12 +202,16 @@ class _YamlReader:
         self._source = source
         self._numbered = numbered
         self._open: set[int] = set()
+        self._values = 0
 
     def report(self, mark: "yaml.Mark | None", message: str) -> None:
         self.problems.append(Problem(self._place(mark), message))
 
     def read(self, node: yaml.Node) -> Node:
         place = self._place(node.start_mark)
+        self._values += 1
+        if self._values > _VALUES_MAX:
+            raise _TooLarge(f"more than {_VALUES_MAX} values when its aliases are followed", node.start_mark)
         if isinstance(node, yaml.ScalarNode):
             return Scalar(node.value, _TYPES.get(node.tag, "text"), place)
         if id(node) in self._open:
@@ -171,7 +231,8 @@ class _YamlReader:
         merged: dict[str, BranchEntry] = {}
         for key, value in node.value:
             if key.tag == f"{_TAG}merge":
-                merged = {**self._merged(value), **merged}
+                for name, entry in self._merged(value).items():
+                    merged.setdefault(name, entry)
             elif not isinstance(key, yaml.ScalarNode):
                 self.report(key.start_mark, "a key must be a text")
             elif key.value in branch.entries:

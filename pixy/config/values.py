@@ -34,6 +34,11 @@ _SIZE_UNITS = {
 }
 
 
+_CHARACTERS_MAX = 100
+_SHORT = frozenset(ValueType) - {ValueType.TEXT, ValueType.TEXTS}
+"""Types whose values are short, and are matched by expressions that take long for long texts."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Bound:
     """One bound of a value."""
@@ -102,6 +107,8 @@ def parse_value(option: Option, scalar: Scalar) -> bool | int | float | str | tu
         ValueError: wrong type or out of bounds; the text says what is allowed.
     """
     text = scalar.text.strip()
+    if option.type in _SHORT and len(text) > _CHARACTERS_MAX:
+        raise ValueError(f"has {len(text)} characters; expected {option.type.value}")
     match option.type:
         case ValueType.TEXT:
             return scalar.text

@@ -247,6 +247,8 @@ def bind_tcp(address: str) -> tuple[socket.socket, str]:
 def bind_unix(path: str) -> tuple[socket.socket, str]:
     """Bind a unix socket to a path, replacing a socket that is there; returns it with its address.
 
+    Only the user of this process can connect, whatever the umask.
+
     Raises:
         StartError: the path cannot be used.
     """
@@ -257,6 +259,7 @@ def bind_unix(path: str) -> tuple[socket.socket, str]:
                 raise StartError(f"cannot listen on {path}: it exists and is not a socket")
             os.unlink(path)
         bound.bind(str(Path(path).absolute()))
+        os.chmod(path, 0o600)  # nobody can connect before it listens
         bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()

@@ -64,6 +64,10 @@ _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 _DESCRIPTOR_RETRY_S = 0.01
 
+# Whatever the umask: messages, secrets of nodes and the lock are for the daemon's user alone.
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
+
 _THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _BLOCK_BYTES = 512
 """Unit of Linux's count of input blocks, for any block size of the file system."""
@@ -401,7 +405,7 @@ def _open(path: Path, flags: int) -> int:
     told = False
     while True:
         try:
-            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+            return os.open(path, flags | os.O_CLOEXEC, _FILE_MODE)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -442,7 +446,7 @@ class RealDisk:
             at = at.parent
         for directory in reversed(missing):
             try:
-                directory.mkdir(exist_ok=True)
+                directory.mkdir(_DIRECTORY_MODE, exist_ok=True)
             except FileExistsError as error:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from error
             try:

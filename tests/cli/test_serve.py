@@ -64,6 +64,7 @@ def test_every_flag_sets_its_option(daemon: Daemon, run_alone: Run) -> None:
         *("--default-partitions", "9"),
         *("--tls-certificate-path", "c.pem"),
         *("--tls-key-path", "k.pem"),
+        "--insecure",
     )
     assert result.exit_code == 0, result.stderr
     (config,) = daemon.configs
@@ -77,6 +78,7 @@ def test_every_flag_sets_its_option(daemon: Daemon, run_alone: Run) -> None:
         9,
     )
     assert (config.tls.certificate_path, config.tls.key_path) == ("c.pem", "k.pem")
+    assert config.insecure
 
 
 @pytest.mark.parametrize("dash", ["-", "--"])
@@ -152,6 +154,18 @@ def test_the_pid_file_is_there_while_the_daemon_runs(daemon: Daemon, run_alone: 
     daemon.while_running = lambda: seen.append(Path("pid").read_text())
     assert run_alone("serve", "--pid-file", "pid").exit_code == 0
     assert seen == [f"{os.getpid()}\n"]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_the_pid_file_is_for_its_user_alone(daemon: Daemon, run_alone: Run, umask: int) -> None:
+    seen: list[int] = []
+    daemon.while_running = lambda: seen.append(Path("pid").stat().st_mode & 0o777)
+    before = os.umask(umask)
+    try:
+        assert run_alone("serve", "--pid-file", "pid").exit_code == 0
+    finally:
+        os.umask(before)
+    assert seen == [0o600]
     assert not Path("pid").exists()
 
 

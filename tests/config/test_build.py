@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from pixy.config.build import Builder
@@ -23,7 +25,23 @@ def build(text: str) -> tuple[Config, list[str]]:
         ),
         (
             "xyz: 1\n",
-            "config.yaml:1: xyz is not an option; allowed: grpc_addr, unix_addr, tcp_addr, peer_addr, peers, data_dir, ",
+            "config.yaml:1: xyz is not an option; allowed: grpc_addr, insecure, unix_addr, tcp_addr, peer_addr, ",
+        ),
+        (
+            "producer: {flush_bytes: 1}\n",
+            "config.yaml:1: producer is not an option; it belongs under proxies.<name>",
+        ),
+        (
+            "ack_timeout: 5m\n",
+            "config.yaml:1: ack_timeout is not an option; it belongs under proxies.<name>.consumer",
+        ),
+        (
+            "proxies:\n  a:\n    data_dir: d\n",
+            "config.yaml:3: proxies.a.data_dir is not an option; it belongs at the top level",
+        ),
+        (
+            "seed_peers: [a:1]\n",
+            "config.yaml:1: seed_peers is not an option; it belongs under proxies.<name>.kafka or proxies.<name>.zoo_keeper",
         ),
         (
             "proxies:\n  default:\n    producer:\n      compression: brotli\n",
@@ -87,3 +105,11 @@ def test_a_number_is_accepted_as_text_and_a_list_as_texts() -> None:
     assert problems == []
     assert config.data_dir == "42"
     assert config.proxies["a"].kafka.seed_peers == ("x:1", "y:2")
+
+
+@pytest.mark.slow
+def test_the_walk_ends_after_many_problems() -> None:
+    began = time.process_time()
+    _, problems = build("".join(f"grpc_adr{number}: 1\n" for number in range(20_000)))
+    assert len(problems) == 100
+    assert time.process_time() - began < 10

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,20 +70,55 @@ def test_contradicting_options_are_reported_where_one_was_set(file: Path, text: 
     assert str(raised.value) == problem
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:19091", "[::]:19091", ":19091", "10.1.2.3:1", "pixy.example:1"])
-def test_an_address_reachable_from_other_machines_gives_a_loud_warning(address: str) -> None:
-    (warning,) = load_config(None, {}, {"grpc_addr": address}).warnings
-    assert warning.startswith(f"grpc_addr {address} CAN BE REACHED FROM OTHER MACHINES WITHOUT ENCRYPTION")
+PUBLIC = ["0.0.0.0:19091", "[::]:19091", ":19091", "10.1.2.3:1", "pixy.example:1"]
+TLS = {"tls.certificate_path": "c.pem", "tls.key_path": "k.pem"}
+CLIENT_CERTIFICATES = {**TLS, "tls.client_ca_path": "ca.pem"}
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "127.1.2.3:1", "[::1]:1", "localhost:1"])
-def test_loopback_needs_no_warning(address: str) -> None:
-    assert load_config(None, {}, {"grpc_addr": address}).warnings == ()
+def problem_of(flags: dict[str, Any], environment: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as raised:
+        load_config(None, environment or {}, flags)
+    return str(raised.value)
 
 
-def test_with_tls_a_public_address_needs_no_warning() -> None:
-    flags = {"grpc_addr": "0.0.0.0:1", "tls.certificate_path": "c.pem", "tls.key_path": "k.pem"}
-    assert load_config(None, {}, flags).warnings == ()
+@pytest.mark.parametrize("address", PUBLIC)
+@pytest.mark.parametrize("tls", [{}, TLS], ids=["plaintext", "TLS of the server alone"])
+def test_an_address_that_other_machines_reach_is_refused_unless_clients_have_certificates(
+    address: str, tls: dict[str, str]
+) -> None:
+    problem = problem_of({"grpc_addr": address, **tls})
+    assert problem.startswith(f"--grpc-addr: grpc_addr {address} can be reached from other machines")
+    for way_out in ("127.0.0.1:19091", "tls.client_ca_path", "insecure: true"):
+        assert way_out in problem
+    assert load_config(None, {}, {"grpc_addr": address, **CLIENT_CERTIFICATES}).warnings == ()
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+@pytest.mark.parametrize("tls", [{}, TLS], ids=["plaintext", "TLS of the server alone"])
+def test_insecure_allows_it_with_one_warning(address: str, tls: dict[str, str]) -> None:
+    (warning,) = load_config(None, {}, {"grpc_addr": address, "insecure": True, **tls}).warnings
+    assert warning.startswith(
+        f"insecure is true: whoever reaches grpc_addr {address} may read, write and delete"
+    )
+    assert ("there is no TLS" in warning) == (not tls)
+
+
+def test_insecure_is_an_option_like_others(file: Path) -> None:
+    file.write_text("grpc_addr: 0.0.0.0:1\n")
+    with pytest.raises(ConfigError, match=r"^config.yaml:1: grpc_addr 0.0.0.0:1 can be reached"):
+        load_config(file, {}, {})
+    assert load_config(file, {"PIXY_INSECURE": "true"}, {}).insecure
+    file.write_text("grpc_addr: 0.0.0.0:1\ninsecure: true\n")
+    assert load_config(file, {}, {}).insecure
+    assert "can be reached" in problem_of({"grpc_addr": "0.0.0.0:1"}, {"PIXY_INSECURE": "false"})
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:0", "127.1.2.3:1", "[::1]:1", "localhost:1", "/run/pixy.sock"]
+)
+@pytest.mark.parametrize("insecure", [False, True])
+def test_loopback_needs_no_warning(address: str, insecure: bool) -> None:
+    assert load_config(None, {}, {"grpc_addr": address, "insecure": insecure}).warnings == ()
 
 
 def test_a_unix_socket_alone_is_enough() -> None:
@@ -149,3 +185,10 @@ def test_credentials_sent_in_the_clear_give_a_warning(
     file.write_text(login.replace("    kafka:\n", f"    kafka:\n      tls: {str(tls).lower()}\n"))
     warned = [each for each in load_config(file, {}, {}).warnings if "without TLS" in each]
     assert bool(warned) == warns
+
+
+@pytest.mark.parametrize(("tls", "warns"), [("true", True), ("false", False)])
+def test_brokers_that_are_not_verified_give_a_warning(file: Path, tls: str, warns: bool) -> None:
+    file.write_text(f"{KAFKA}      tls: {tls}\n      insecure: true\n")
+    warned = [each for each in load_config(file, {}, {}).warnings if "certificates are not verified" in each]
+    assert len(warned) == warns

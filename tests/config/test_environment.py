@@ -98,8 +98,16 @@ def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
 
 def test_a_secret_from_a_file_that_is_missing_is_an_error() -> None:
     assert problem_of({f"{PASSWORD}_FILE": "/no/such"}) == (
-        f"{PASSWORD}_FILE: cannot read /no/such: No such file or directory"
+        f"{PASSWORD}_FILE: names a file that cannot be read: No such file or directory"
     )
+
+
+def test_a_file_of_a_secret_that_never_ends_is_an_error() -> None:
+    assert "has more than 65536 bytes" in problem_of({f"{PASSWORD}_FILE": "/dev/zero"})
+
+
+def test_a_secret_under_the_name_of_its_file_is_not_shown() -> None:
+    assert "hunter2" not in problem_of({f"{PASSWORD}_FILE": "hunter2"})
 
 
 def test_a_secret_given_twice_is_an_error(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def load(file: Path, text: str) -> Config:
+    file.touch(mode=0o600)
     file.write_text(text)
     return load_config(file, {}, {})
 

@@ -1,3 +1,6 @@
+import time
+from itertools import pairwise
+
 import pytest
 
 from pixy.config.tree import Branch, Node, Place, Scalar, from_yaml, lay_over, plain_scalar
@@ -68,3 +71,54 @@ def test_a_node_on_the_path_that_is_not_a_branch_stays() -> None:
 )
 def test_text_from_outside_is_typed_as_yaml_does_but_never_null(text: str, kind: str) -> None:
     assert plain_scalar(text, Place("V")).type == kind
+
+
+def bomb(pattern: str) -> str:
+    """Aliases of aliases: ten values become 10 to the power of 13."""
+    steps = "".join(
+        f"{name}: &{name} {pattern.format(*[before] * 10)}\n" for before, name in pairwise("abcdefghijklm")
+    )
+    return "a: &a [1]\n" + steps
+
+
+HOSTILE = {
+    "aliases in lists": bomb("[*{}, *{}, *{}, *{}, *{}, *{}, *{}, *{}, *{}, *{}]"),
+    "aliases in mappings": bomb(
+        "{{a: *{}, b: *{}, c: *{}, d: *{}, e: *{}, f: *{}, g: *{}, h: *{}, i: *{}, j: *{}}}"
+    ),
+    "merged aliases": "a: &a {" + ", ".join(f"k{n}: 1" for n in range(500)) + "}\nb:\n" + "  <<: *a\n" * 500,
+    "deep lists": "[" * 20_000,
+    "deep mappings": "{a: " * 20_000,
+    "deep blocks": "".join(f"{' ' * depth}a:\n" for depth in range(1000)),
+    "deep sequences": "- " * 20_000,
+    "deep keys": "? " * 20_000,
+    "many values": "[" + "1, " * 100_000,
+    "many keys": "".join(f"k{number}: 1\n" for number in range(60_000)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_document_is_refused_with_a_sentence_and_little_work(text: str) -> None:
+    began = time.process_time()
+    node, problems = from_yaml(text, "f.yaml")
+    assert node is None
+    (problem,) = problems
+    assert "more than" in problem.message
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    "text", ["a: *hunter2", "a: !hunter2!x y", 'a: "hunter2', "a: [hunter2", "a: hunter2: x"]
+)
+def test_a_syntax_error_shows_no_value(text: str) -> None:
+    ((_, message),) = from_yaml(text, "f.yaml")[1]
+    assert message.startswith("not valid YAML: ")
+    assert "hunter2" not in message
+
+
+def test_a_problem_is_one_line_of_bounded_length() -> None:
+    name = f"a\\n\\x1b{'x' * 5000}"
+    _, problems = from_yaml(f'? "{name}"\n: 1\n' * 3, "f.yaml")
+    assert len(problems) == 2
+    assert all(str(each).isprintable() and len(str(each)) < 1100 for each in problems)

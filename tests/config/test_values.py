@@ -113,3 +113,12 @@ def test_a_secret_is_masked_only_if_it_is_set() -> None:
 
 def test_a_list_of_texts_may_be_separated_by_commas() -> None:
     assert parse_value(Option(ValueType.TEXTS, ""), scalar("a:1, b:2,")) == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize("type_", [each for each in ValueType if "text" not in each.value])
+@pytest.mark.parametrize(
+    "text", ["1" * 1_000_000, "1." * 500_000, "1s" * 500_000], ids=["digits", "dots", "parts"]
+)
+def test_a_long_text_is_refused_before_it_is_matched(type_: ValueType, text: str) -> None:
+    with pytest.raises(ValueError, match=r"^has 1000000 characters; expected"):
+        parse_value(Option(type_, ""), scalar(text))

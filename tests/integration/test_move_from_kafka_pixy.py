@@ -131,12 +131,17 @@ async def test_the_migration_plan_works_in_both_directions(
     topic, group = kafka_name("moved"), kafka_name("movers")
     await leave_traces(kafka, topic, group)
 
-    # 1. The file is accepted, with warnings about options without effect.
+    # 1. The file is accepted once it says that everybody is served, with warnings about that and
+    # about options without effect.
     text = FILE.format(seed=kafka.addresses[0])
     file = tmp_path / "kafka-pixy.yaml"
     file.write_text(text)
+    with pytest.raises(AssertionError, match="can be reached from other machines"):
+        pixy("config", "check", str(file))
+    file.write_text(f"insecure: true\n{text}")
     warnings = pixy("config", "check", str(file))
     for option in (
+        "insecure",
         "zoo_keeper",
         "tcp_addr",
         "flush_frequency",
