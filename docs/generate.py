@@ -3,7 +3,7 @@
 
     cli.md            from the commands of `pixy.cli` (click)
     configuration.md  from the option table, `pixy.config.options`
-    api.md            from the comments of the proto files
+    api.md            from the comments of the proto files, and `pixy.api.grpc.maxima`
     images/*.svg      from `docs.diagrams`
 
 A page is written as a whole, and never edited by hand. `tests/test_documentation.py` fails when a
@@ -26,9 +26,11 @@ import click
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from docs.diagrams import IMAGES
+from pixy.api.grpc import REPEATED_MAX
 from pixy.cli import main as pixy_command
 from pixy.config.options import Config, Option, ProxyConfig, Section, ValueType, members, values_of
 from pixy.config.values import format_value
+from pixy.consume import METADATA_BYTES_MAX
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -305,6 +307,16 @@ A stream that is reset with REFUSED_STREAM was not started and may be tried agai
 so by themselves.
 """
 
+_MAXIMA = f"""\
+## Largest requests
+
+A request has at most `grpc.max_message_bytes`, and each field that it repeats at most so many
+elements. One with more is refused as a whole with INVALID_ARGUMENT before it is read, and the
+description names the field, the number and the maximum. So is a request with more than a thousand
+fields that the server does not know. `producer.max_headers` and the like apply besides; metadata of
+an offset has at most {METADATA_BYTES_MAX} bytes.
+"""
+
 _STATUS = re.compile(r"^\s+([A-Z_]+) \((\d+)\)\s+(.*)$")
 
 
@@ -341,10 +353,20 @@ def _protos() -> list[_Proto]:
 
 def api_page() -> str:
     """`docs/api.md`: every method with its statuses, every message with its fields."""
-    parts = [NOTE.format(source="the proto files"), _API]
+    parts = [NOTE.format(source="the proto files"), _API, _maxima_part()]
     for proto in _protos():
         parts += _service_parts(proto)
     return "\n".join(parts)
+
+
+def _maxima_part() -> str:
+    rows = [
+        [f"`{service}.{method}`", f"`{field}`", str(maximum)]
+        for service, methods in REPEATED_MAX.items()
+        for method, fields in methods.items()
+        for field, maximum in fields.items()
+    ]
+    return f"{_MAXIMA}\n{_table(['method', 'field', 'maximum'], rows)}\n"
 
 
 def _service_parts(proto: _Proto) -> Iterator[str]:

@@ -29,6 +29,7 @@ __all__ = [
     "InvalidTopic",
     "LongPollTimeout",
     "MessageTooLarge",
+    "MetadataTooLarge",
     "NotConsumed",
     "NotFound",
     "OffsetOutOfRange",
@@ -148,6 +149,12 @@ class InvalidOffset(InvalidArgument):
     """An offset to commit is out of range, or its sparse acks cannot be decoded."""
 
     kafka_code = 1
+
+
+class MetadataTooLarge(InvalidArgument):
+    """The metadata of an offset to commit is larger than a commit may have."""
+
+    kafka_code = 12
 
 
 class UnknownPartition(InvalidArgument):

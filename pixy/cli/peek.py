@@ -13,13 +13,15 @@ from pixy.cli.connection import CallFailed, DaemonConnection, client_command
 from pixy.cli.output import json_bytes, message_line, print_json, print_line, readable_bytes
 
 if TYPE_CHECKING:
-    from pixy.proto.pixy_log_pb2 import FetchResponse
+    from pixy.proto.pixy_log_pb2 import FetchResponse, OffsetAnswer
     from pixy.proto.pixy_log_pb2_grpc import LogStub
     from pixy.records import Record
 
 __all__ = ["peek"]
 
-_FOLLOW_MS = (1 << 31) - 1
+_FOLLOW_MS = 300_000
+_QUERIES_MAX = 10_000
+"""The daemon's maxima of `max_wait_ms` and `queries`."""
 
 
 @click.command()
@@ -96,8 +98,12 @@ class _TopicReader:
         query = pixy_log_pb2.OffsetQuery
         queries = [query(topic=self.topic, partition=number, earliest=True) for number in partitions]
         queries += [query(topic=self.topic, partition=number, latest=True) for number in partitions]
-        request = pixy_log_pb2.ListOffsetsRequest(cluster=self.connection.cluster, queries=queries)
-        answers = self.stub.ListOffsets(request, timeout=self.connection.timeout).answers
+        answers: list[OffsetAnswer] = []
+        for at in range(0, len(queries), _QUERIES_MAX):
+            request = pixy_log_pb2.ListOffsetsRequest(
+                cluster=self.connection.cluster, queries=queries[at : at + _QUERIES_MAX]
+            )
+            answers += self.stub.ListOffsets(request, timeout=self.connection.timeout).answers
         begins, ends = answers[: len(partitions)], answers[len(partitions) :]
         return (
             {number: answer.offset for number, answer in zip(partitions, begins, strict=True)},

@@ -23,6 +23,7 @@ from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMiss
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.offer import OfferLimits
 from pixy.consume.passed_acks import UNDECIDED, check_ack, pass_ack
+from pixy.consume.sparse_acks import METADATA_BYTES_MAX
 from pixy.consume.subscription import Subscription
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import BatchUnpacker, Unpack
@@ -30,6 +31,7 @@ from pixy.consume.waiting_acks import AckDone
 from pixy.errors import (
     InvalidAck,
     InvalidOffset,
+    MetadataTooLarge,
     PixyError,
     ServiceDisabled,
     ShuttingDown,
@@ -38,6 +40,7 @@ from pixy.errors import (
 )
 from pixy.faults import OnFault
 from pixy.retries import Backoff
+from pixy.steps import in_steps
 from pixy.tasks import Tasks
 
 __all__ = ["NEWEST", "OLDEST", "Consumers"]
@@ -302,12 +305,14 @@ class Consumers:
             topic: an existing topic.
             offsets: by partition; `OLDEST` and `NEWEST` are allowed. An offset beyond the end is
                 committed as it is, and the group continues at the end until the log gets there.
-                Metadata other than sparse acks is committed and acks nothing.
+                Metadata other than sparse acks is committed and acks nothing; it has
+                `METADATA_BYTES_MAX` bytes at most.
             passed: see `ConsumerGroup.set_offsets`.
 
         Raises:
             UnknownPartition: the topic has no such partition.
             InvalidOffset: an offset is negative.
+            MetadataTooLarge: metadata is.
             UnknownTopic: there is no such topic.
             OwnedElsewhere: another process consumes a partition.
             TooManyRequests: the limit of consumer groups is reached.
@@ -319,7 +324,7 @@ class Consumers:
         known = backend.topic(topic)
         count = len(ranges) if known is None else len(known.partitions)
         commits: dict[TopicPartition, OffsetCommit] = {}
-        for partition, commit in offsets.items():
+        async for partition, commit in in_steps(offsets.items()):
             key = TopicPartition(topic, partition)
             commits[key] = _resolve(key, commit, ranges, count)
         if not commits:
@@ -427,5 +432,10 @@ def _resolve(
         raise InvalidOffset(
             f"offset {offset} of {key.topic}/{key.partition} is out of range: expected 0 or more, "
             f"{OLDEST} for the oldest or {NEWEST} for the newest"
+        )
+    size = len(commit.metadata.encode())
+    if size > METADATA_BYTES_MAX:
+        raise MetadataTooLarge(
+            f"the metadata of {key.topic}/{key.partition} has {size} bytes, {METADATA_BYTES_MAX} are allowed"
         )
     return OffsetCommit(offset, commit.metadata)

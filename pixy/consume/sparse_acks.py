@@ -30,7 +30,10 @@ from typing import NamedTuple
 
 from pixy.errors import InvalidOffset
 
-__all__ = ["AckRange", "decode", "describe", "encode"]
+__all__ = ["METADATA_BYTES_MAX", "AckRange", "decode", "describe", "encode"]
+
+METADATA_BYTES_MAX = 4096
+"""Largest metadata of a commit: Kafka's default of `offset.metadata.max.bytes`."""
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _VALUES = {char: value for value, char in enumerate(_ALPHABET)}

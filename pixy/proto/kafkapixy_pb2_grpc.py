@@ -181,10 +181,12 @@ class KafkaPixyServicer(object):
         messages that are handed out at that moment count only when these were handed out again. Only
         partition, offset and metadata of each entry are read, and stored as they are. Offset -2 is
         the oldest, -1 the end. With an offset beyond the end the group goes on at the end until the
-        log gets there. Metadata that is not an encoding of sparse acks acknowledges nothing.
+        log gets there. Metadata that is not an encoding of sparse acks acknowledges nothing. It may
+        have 4096 bytes.
 
         Status codes:
-        INVALID_ARGUMENT (3)    unknown cluster or partition, or another negative offset;
+        INVALID_ARGUMENT (3)    unknown cluster or partition, another negative offset, or metadata
+        that is too large: nothing was changed;
         NOT_FOUND (5)           no such topic;
         RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
         INTERNAL (13)           a fault of the daemon, described in its log;

@@ -275,7 +275,7 @@ class FetchRequest(_message.Message):
     """
     max_wait_ms: _builtins.int
     """Time to wait at the end of the log for further records, counted from the last one received,
-    before a range ends. 0: do not wait.
+    before a range ends. 0: do not wait. At most 5 minutes: longer is taken for that.
     """
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchRange]: ...

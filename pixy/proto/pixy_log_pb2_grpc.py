@@ -120,7 +120,9 @@ class LogServicer(object):
         Status codes:
         INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
         FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
-        written;
+        written. If it comes to have one while a request with many
+        partitions is being written, this is the `code` of those that were
+        not;
         UNAVAILABLE (14)         too many batches are being written: nothing was written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -164,8 +166,7 @@ class LogServicer(object):
         Status codes:
         INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
         larger than the topic takes: nothing was published;
-        RESOURCE_EXHAUSTED (8)   the call names more than 10000 stages, or 100000 sinks exist:
-        nothing was published;
+        RESOURCE_EXHAUSTED (8)   100000 sinks exist: nothing was published;
         FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
         of it was deleted, or the sink belongs to another query: nothing was
         published;
@@ -181,8 +182,7 @@ class LogServicer(object):
         keepalive: like every call of a sink it restarts `staging.expiry` for the sink's stages.
 
         Status codes:
-        INVALID_ARGUMENT (3)    an id is not allowed;
-        RESOURCE_EXHAUSTED (8)  the call names more than 10000 stages.
+        INVALID_ARGUMENT (3)  an id is not allowed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

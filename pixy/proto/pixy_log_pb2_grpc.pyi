@@ -79,7 +79,9 @@ class LogStub:
     Status codes:
       INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
       FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
-                               written;
+                               written. If it comes to have one while a request with many
+                               partitions is being written, this is the `code` of those that were
+                               not;
       UNAVAILABLE (14)         too many batches are being written: nothing was written.
     """
     Stage: _grpc.UnaryUnaryMultiCallable[_pixy_log_pb2.StageRequest, _pixy_log_pb2.StageResponse]
@@ -115,8 +117,7 @@ class LogStub:
     Status codes:
       INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
                                larger than the topic takes: nothing was published;
-      RESOURCE_EXHAUSTED (8)   the call names more than 10000 stages, or 100000 sinks exist:
-                               nothing was published;
+      RESOURCE_EXHAUSTED (8)   100000 sinks exist: nothing was published;
       FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
                                of it was deleted, or the sink belongs to another query: nothing was
                                published;
@@ -128,8 +129,7 @@ class LogStub:
     keepalive: like every call of a sink it restarts `staging.expiry` for the sink's stages.
 
     Status codes:
-      INVALID_ARGUMENT (3)    an id is not allowed;
-      RESOURCE_EXHAUSTED (8)  the call names more than 10000 stages.
+      INVALID_ARGUMENT (3)  an id is not allowed.
     """
 
 @_typing.type_check_only
@@ -169,7 +169,9 @@ class LogAsyncStub(LogStub):
     Status codes:
       INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
       FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
-                               written;
+                               written. If it comes to have one while a request with many
+                               partitions is being written, this is the `code` of those that were
+                               not;
       UNAVAILABLE (14)         too many batches are being written: nothing was written.
     """
     Stage: _aio.UnaryUnaryMultiCallable[_pixy_log_pb2.StageRequest, _pixy_log_pb2.StageResponse]  # type: ignore[assignment]
@@ -205,8 +207,7 @@ class LogAsyncStub(LogStub):
     Status codes:
       INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
                                larger than the topic takes: nothing was published;
-      RESOURCE_EXHAUSTED (8)   the call names more than 10000 stages, or 100000 sinks exist:
-                               nothing was published;
+      RESOURCE_EXHAUSTED (8)   100000 sinks exist: nothing was published;
       FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
                                of it was deleted, or the sink belongs to another query: nothing was
                                published;
@@ -218,8 +219,7 @@ class LogAsyncStub(LogStub):
     keepalive: like every call of a sink it restarts `staging.expiry` for the sink's stages.
 
     Status codes:
-      INVALID_ARGUMENT (3)    an id is not allowed;
-      RESOURCE_EXHAUSTED (8)  the call names more than 10000 stages.
+      INVALID_ARGUMENT (3)  an id is not allowed.
     """
 
 class LogServicer(metaclass=_abc_1.ABCMeta):
@@ -280,7 +280,9 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         Status codes:
           INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
           FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
-                                   written;
+                                   written. If it comes to have one while a request with many
+                                   partitions is being written, this is the `code` of those that were
+                                   not;
           UNAVAILABLE (14)         too many batches are being written: nothing was written.
         """
 
@@ -328,8 +330,7 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         Status codes:
           INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
                                    larger than the topic takes: nothing was published;
-          RESOURCE_EXHAUSTED (8)   the call names more than 10000 stages, or 100000 sinks exist:
-                                   nothing was published;
+          RESOURCE_EXHAUSTED (8)   100000 sinks exist: nothing was published;
           FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
                                    of it was deleted, or the sink belongs to another query: nothing was
                                    published;
@@ -347,8 +348,7 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         keepalive: like every call of a sink it restarts `staging.expiry` for the sink's stages.
 
         Status codes:
-          INVALID_ARGUMENT (3)    an id is not allowed;
-          RESOURCE_EXHAUSTED (8)  the call names more than 10000 stages.
+          INVALID_ARGUMENT (3)  an id is not allowed.
         """
 
 def add_LogServicer_to_server(servicer: LogServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -38,14 +38,19 @@ from pixy.futures import reject, resolve
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
 from pixy.proxy.topics import TopicCreator
 from pixy.records import NewBatch, check_new_batches, check_topic_name
+from pixy.steps import in_steps, run_in_steps
 
-__all__ = ["Appended", "Log", "OffsetPosition", "OffsetQuery", "PartitionBatches"]
+__all__ = ["FETCH_WAIT_MAX_S", "Appended", "Log", "OffsetPosition", "OffsetQuery", "PartitionBatches"]
 
 log = structlog.get_logger(__name__)
 
 _FETCH_BYTES = 1 << 20
 _FETCH_BYTES_MAX = 4 << 20
 """Larger answers are no faster, and gRPC clients refuse them by default."""
+FETCH_WAIT_MAX_S = 300.0
+"""A range that waits longer for records ends, so that calls of clients that are gone do."""
+
+_HANDED_OVER_PER_STEP = 25
 
 
 class OffsetPosition(Enum):
@@ -155,13 +160,13 @@ class Log:
         if not names:
             return list(await self._backend.list_topics())
         wanted = sorted(set(names))
-        for name in wanted:
+        async for name in in_steps(wanted):
             check_topic_name(name)
         if create_missing:
-            for name in wanted:
+            async for name in in_steps(wanted):
                 await self._create_if_missing(name)
         found = []
-        for name in wanted:
+        async for name in in_steps(wanted):
             try:
                 found.append(await self._backend.describe_topic(name))
             except UnknownTopic:
@@ -176,10 +181,10 @@ class Log:
             InvalidTopic: no topic may have that name.
             CorruptData, Unavailable: as the backend raises them.
         """
-        for query in queries:
+        async for query in in_steps(queries):
             check_topic_name(query.partition.topic)
         ranges: dict[str, Mapping[int, OffsetRange]] = {}
-        return [await self._offset(query, ranges) for query in queries]
+        return [await self._offset(query, ranges) async for query in in_steps(queries)]
 
     async def _offset(self, query: OffsetQuery, ranges: dict[str, Mapping[int, OffsetRange]]) -> int | None:
         """One offset. `ranges` caches the ranges of topics."""
@@ -225,12 +230,14 @@ class Log:
         """Bytes to acquire for an answer, which has one whole batch at least."""
         return max(max_bytes, self._config.producer.max_message_bytes)
 
-    def readers(self, ranges: Sequence[Range], *, max_bytes: int, max_wait: float) -> Iterator[RangeReader]:
+    async def readers(
+        self, ranges: Sequence[Range], *, max_bytes: int, max_wait: float
+    ) -> Iterator[RangeReader]:
         """A reader for each range, made when the iterator yields it: its `max_wait` begins then.
 
         Args:
             max_bytes: the result of `fetch_bytes`.
-            max_wait: seconds.
+            max_wait: seconds; `FETCH_WAIT_MAX_S` if it is longer.
 
         Raises:
             InvalidArgument: there are no ranges, or one is invalid; `max_wait` is negative.
@@ -239,10 +246,11 @@ class Log:
             raise InvalidArgument("no ranges, expected at least one")
         if max_wait < 0:
             raise InvalidArgument(f"max_wait_ms is {max_wait * 1000:.0f}, expected 0 or above")
-        for each in ranges:
+        async for each in in_steps(ranges):
             each.check()
+        wait_s = min(max_wait, FETCH_WAIT_MAX_S)
         return (
-            RangeReader(self._backend, self._clock, each, max_bytes=max_bytes, max_wait=max_wait)
+            RangeReader(self._backend, self._clock, each, max_bytes=max_bytes, max_wait=wait_s)
             for each in ranges
         )
 
@@ -265,8 +273,8 @@ class Log:
             StaleTopicVersion: a topic has another version or id; nothing was written.
             ShuttingDown, Unavailable: nothing was written.
         """
-        self.check_partitions([each.partition for each in partitions])
-        checked = [self.check_batches(each) for each in partitions]
+        await self.check_partitions([each.partition for each in partitions])
+        checked = [self.check_batches(each) async for each in in_steps(partitions)]
         size = sum(len(each.batches) for each in partitions)
         if self.semaphore.queued + size > self._config.producer.buffer_bytes and not self.semaphore.available(
             size
@@ -290,18 +298,18 @@ class Log:
         self._in_flight += records
         self._idle.clear()
         request = _Append(len(partitions), partial(self._answered, size, records))
-        for place, (each, batches) in enumerate(zip(partitions, checked, strict=True)):
-            self._hand_over(each, batches, _PartitionAppend(partial(request.ended, place)))
+        # It goes on if the caller goes away meanwhile: all that was acquired is to be released.
+        run_in_steps(self._hand_over_all(partitions, checked, versions, request))
         return await request.answer
 
-    def check_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+    async def check_partitions(self, partitions: Sequence[TopicPartition]) -> None:
         """Check that each partition has a valid topic name and is listed once.
 
         Raises:
             InvalidTopic, InvalidArgument.
         """
         seen: set[TopicPartition] = set()
-        for each in partitions:
+        async for each in in_steps(partitions):
             check_topic_name(each.topic)
             if each in seen:
                 raise InvalidArgument(
@@ -351,6 +359,31 @@ class Log:
             reason = "" if topic is None else _why_stale(topic, version)
             if reason:
                 raise StaleTopicVersion(reason)
+
+    def _hand_over_all(
+        self,
+        partitions: Sequence[PartitionBatches],
+        checked: Sequence[Sequence[NewBatch]],
+        versions: Sequence[TopicVersion],
+        request: "_Append",
+    ) -> Iterator[None]:
+        """Append the batches of all partitions in steps.
+
+        The versions hold at each of them: if a topic changes in between, the rest of the
+        partitions fails.
+        """
+        stale: PixyError | None = None
+        for place, (each, batches) in enumerate(zip(partitions, checked, strict=True)):
+            if place and not place % _HANDED_OVER_PER_STEP:
+                yield
+                try:
+                    self.check_versions(versions)
+                except PixyError as error:
+                    stale = error
+            if stale is not None:
+                request.ended(place, Appended(-1, stale))
+            else:
+                self._hand_over(each, batches, _PartitionAppend(partial(request.ended, place)))
 
     def _hand_over(
         self, of: PartitionBatches, batches: Sequence[NewBatch], append: "_PartitionAppend"

@@ -33,6 +33,7 @@ from pixy.proxy.produce_answers import ProduceDone
 from pixy.proxy.staging import Staging
 from pixy.proxy.topics import TopicCreator
 from pixy.records import Header, check_topic_name, make_partitioner
+from pixy.steps import in_steps
 
 __all__ = ["PartitionOffsets", "Proxy"]
 
@@ -329,7 +330,7 @@ class Proxy:
             now = self._topic_id(topic)
         return [
             _partition_offsets(partition, served.begin, served.end, committed.get(partition))
-            for partition, served in sorted(ranges.items())
+            async for partition, served in in_steps(sorted(ranges.items()))
         ]
 
     def _topic_id(self, topic: str) -> bytes:
@@ -341,7 +342,8 @@ class Proxy:
         `Consumers.set_offsets`.
 
         Raises:
-            InvalidGroup, InvalidTopic, UnknownTopic, UnknownPartition, InvalidOffset.
+            InvalidGroup, InvalidTopic, UnknownTopic, UnknownPartition, InvalidOffset,
+            MetadataTooLarge.
         """
         await self._know(group, topic)
         by_partition = dict(offsets)

@@ -13,18 +13,15 @@ from pixy.config import ProxyConfig
 from pixy.errors import (
     InvalidArgument,
     PartitionNotFound,
-    ResourceExhausted,
     ShuttingDown,
     Unavailable,
     UnknownPartition,
 )
 from pixy.proxy.log import Log, PartitionBatches, TopicVersion
 from pixy.staging import StagedWrites
+from pixy.steps import in_steps
 
-__all__ = ["STAGES_PER_CALL_MAX", "Staging"]
-
-STAGES_PER_CALL_MAX = 10_000
-"""Limit of the stages in one call to publish or discard."""
+__all__ = ["Staging"]
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PIECE_MAX = 2**31 - 1
@@ -75,14 +72,14 @@ class Staging:
             raise InvalidArgument(f"seal.pieces is {seal.pieces}, expected 0 or above")
         if not partitions and seal is None:
             raise InvalidArgument("neither partitions nor a seal: there is nothing to do")
-        self._log.check_partitions([each.partition for each in partitions])
+        await self._log.check_partitions([each.partition for each in partitions])
         batches = [
             StagedBatches(
                 each.partition,
                 each.batches,
                 sum(batch.records for batch in self._log.check_batches(each)),
             )
-            for each in partitions
+            async for each in in_steps(partitions)
         ]
         size = sum(len(each.batches) for each in partitions)
         if self.semaphore.queued + size > self._buffer_bytes and not self.semaphore.available(size):
@@ -126,7 +123,7 @@ class Staging:
             _check_name("query_id", query_id)
         if replaces:
             _check_name("replaces_query_id", replaces)
-        self._check_stages(stage_ids)
+        await self._check_stages(stage_ids)
         if self._draining:
             raise ShuttingDown
         return await self._backend.publish(
@@ -141,21 +138,18 @@ class Staging:
             ShuttingDown.
         """
         _check_name("sink_id", sink_id)
-        self._check_stages(stage_ids)
+        await self._check_stages(stage_ids)
         if self._draining:
             raise ShuttingDown
         await self._backend.discard(sink_id, stage_ids)
 
-    def _check_stages(self, stage_ids: Sequence[str]) -> None:
-        if len(stage_ids) > STAGES_PER_CALL_MAX:
-            raise ResourceExhausted(
-                f"{len(stage_ids)} stages in one call, {STAGES_PER_CALL_MAX} are allowed"
-            ).at_limit("stages of a call")
-        for stage_id in stage_ids:
+    async def _check_stages(self, stage_ids: Sequence[str]) -> None:
+        seen: set[str] = set()
+        async for stage_id in in_steps(stage_ids):
             _check_name("stage_ids", stage_id)
-        if len(set(stage_ids)) < len(stage_ids):
-            twice = next(each for each in stage_ids if stage_ids.count(each) > 1)
-            raise InvalidArgument(f"stage {twice} is there more than once")
+            if stage_id in seen:
+                raise InvalidArgument(f"stage {stage_id} is there more than once")
+            seen.add(stage_id)
 
 
 def _check_name(field: str, name: str) -> None:

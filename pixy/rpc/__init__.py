@@ -8,9 +8,10 @@ from pixy.rpc.counters import ConnectionCounters, Counters
 from pixy.rpc.environment import ServerOptions
 from pixy.rpc.health import HEALTH, Health
 from pixy.rpc.interception import CallHead, Interceptor
+from pixy.rpc.joined import JoinedMessage, join_in_steps
 from pixy.rpc.large_fields import Parted, parse_with, serialize_with
 from pixy.rpc.messages import Serialized, pack_message, pack_prefix
-from pixy.rpc.methods import Cancellable, Handler, Service
+from pixy.rpc.methods import Cancellable, Handler, Maxima, Service
 from pixy.rpc.receipts import Receipt
 from pixy.rpc.reflection import Reflection
 from pixy.rpc.server import RpcServer
@@ -27,6 +28,8 @@ __all__ = [
     "Handler",
     "Health",
     "Interceptor",
+    "JoinedMessage",
+    "Maxima",
     "Parted",
     "Receipt",
     "Reflection",
@@ -38,6 +41,7 @@ __all__ = [
     "StreamCall",
     "UnaryCall",
     "answer_all",
+    "join_in_steps",
     "pack_message",
     "pack_prefix",
     "parse_with",

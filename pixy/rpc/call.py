@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from pixy.http2 import Delivery, Field, ResponseTemplate
+from pixy.rpc.field_limits import SCANNED_BYTES_MIN
 from pixy.rpc.headers import ANSWER_HEADERS, CallHeaders
 from pixy.rpc.messages import (
     PREFIX_BYTES,
@@ -344,9 +345,14 @@ class UnaryCall(Call):
         method = self.head.method
         assert method is not None
         try:
+            if len(body) >= SCANNED_BYTES_MIN:
+                method.check(body)
             request = method.parse(body)
         except DecodeError:
             self._abort(NOT_A_MESSAGE)
+            return
+        except GrpcError as error:
+            self._abort(error)
             return
         except Exception as bug:
             self.fail(bug)

@@ -38,7 +38,7 @@ class Health:
 
     def service(self) -> Service:
         """The service with its handlers."""
-        return Service(HEALTH, {"Check": self.check, "Watch": self.watch})
+        return Service(HEALTH, {"Check": self.check, "Watch": self.watch}, maxima={})
 
     def check(self, request: pb.HealthCheckRequest, call: UnaryCall) -> None:
         """# health.proto: Check"""

@@ -22,6 +22,8 @@ _PIECE_BYTES = 16_384
 """A smaller buffer is cheaper to copy than to send on its own, because it fills no frame."""
 _PARTED_BYTES_MIN = 65_536
 """Protobuf alone parses smaller messages faster."""
+_FIELDS_PER_MESSAGE, _MORE_FIELDS = 4, 100
+"""Protobuf alone parses requests with more fields faster: of each repeated message, and besides."""
 
 
 class Parted(NamedTuple):
@@ -70,13 +72,20 @@ def _part(body: memoryview, outer_tag: int, inner_tag: int) -> tuple[bytes, list
     """Part a message into all but a field of its repeated messages, and that field of each."""
     rest = bytearray()
     fields: list[memoryview] = []
+    left = _MORE_FIELDS
     for tag, begin, value, end in _fields(body, 0, len(body)):
+        left += _FIELDS_PER_MESSAGE if tag == outer_tag else -1
+        if left < 0:
+            raise _UnusualError
         if tag != outer_tag:
             rest += body[begin:end]
             continue
         others = bytearray()
         found: list[memoryview] = []
         for inner, inner_begin, inner_value, inner_end in _fields(body, value, end):
+            left -= 1
+            if left < 0:
+                raise _UnusualError
             if inner == inner_tag:
                 found.append(body[inner_value:inner_end])
             else:

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from pixy.rpc.field_limits import FieldLimits
 from pixy.rpc.status import GrpcError
 
 if TYPE_CHECKING:
     from pixy.rpc.call import UnaryCall
 
-__all__ = ["Cancellable", "Handler", "Message", "Method", "Service", "Translate", "method_table"]
+__all__ = ["Cancellable", "Handler", "Maxima", "Message", "Method", "Service", "Translate", "method_table"]
 
 Message = Any
 """A protobuf message of the class that the descriptor names."""
@@ -50,6 +51,12 @@ Translate = Callable[[Exception], GrpcError | None]
 """The status of an error that a handler raised on purpose, None for a bug."""
 Parse = Callable[[Any], Any]
 """The request in bytes or a bytearray; raises `DecodeError`."""
+Check = Callable[[bytes | bytearray], None]
+"""Of the bytes of a request before they are parsed; raises `GrpcError`."""
+Maxima = Mapping[str, Mapping[str, int]]
+"""Largest number of elements, by method and repeated field of its request; a method without a row
+has no repeated field.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +68,14 @@ class Service:
         handlers: by method name; a method without one is answered UNIMPLEMENTED.
         translate: the status of an error other than `GrpcError`.
         parsers: by method name; a parser replaces the message class of the request.
+        maxima: of the repeated fields of all requests; None for no limits.
     """
 
     descriptor: ServiceDescriptor
     handlers: Mapping[str, Handler]
     translate: Translate = lambda _: None
     parsers: Mapping[str, Parse] = field(default_factory=dict)
+    maxima: Maxima | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +85,13 @@ class Method:
     Attributes:
         name: as in the path, without the leading slash.
         parse: the request as the handler takes it, from its bytes.
+        check: of the bytes of a request that is large enough to exceed a limit of its fields.
         client_streams, server_streams: any number of requests or responses, rather than one.
     """
 
     name: str
     parse: Parse
+    check: Check
     client_streams: bool
     server_streams: bool
     translate: Translate
@@ -96,6 +107,8 @@ def method_table(services: Iterable[Service]) -> dict[bytes, Method]:
         methods = service.descriptor.methods_by_name
         unknown = service.handlers.keys() - methods.keys()
         assert not unknown, f"{service.descriptor.full_name} has no methods {unknown}"
+        strange = (service.maxima or {}).keys() - methods.keys()
+        assert not strange, f"{service.descriptor.full_name} has maxima of unknown methods {strange}"
         for name, handler in service.handlers.items():
             method = _method(methods[name], handler, service)
             table[b"/" + method.name.encode()] = method
@@ -111,8 +124,15 @@ def _method(descriptor: MethodDescriptor, handler: Any, service: Service) -> Met
     return Method(
         f"{service.descriptor.full_name}/{descriptor.name}",
         service.parsers.get(descriptor.name) or GetMessageClass(descriptor.input_type).FromString,
+        _check(descriptor, service.maxima),
         descriptor.client_streaming,
         descriptor.server_streaming,
         service.translate,
         **{kind: handler},
     )
+
+
+def _check(descriptor: MethodDescriptor, maxima: Maxima | None) -> Check:
+    if maxima is None:
+        return lambda _: None
+    return FieldLimits(descriptor.input_type, maxima.get(descriptor.name, {})).check

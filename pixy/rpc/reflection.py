@@ -51,7 +51,9 @@ class Reflection:
 
     def services(self) -> list[Service]:
         """The service with its handler, in both versions."""
-        return [Service(version, {"ServerReflectionInfo": self.info}) for version in self._versions]
+        return [
+            Service(version, {"ServerReflectionInfo": self.info}, maxima={}) for version in self._versions
+        ]
 
     async def info(self, call: StreamCall) -> None:
         """# reflection.proto: ServerReflectionInfo"""

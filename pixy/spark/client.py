@@ -21,7 +21,7 @@ nobody has read for minutes, with CANCELLED.
 
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -39,7 +39,10 @@ from pixy.proto.pixy_log_pb2_grpc import LogStub
 from pixy.spark.addresses import answered, avoid, next_place
 from pixy.spark.connection import ConnectionOptions, Tls
 
-__all__ = ["FetchedRange", "LogClient"]
+__all__ = ["ELEMENTS_MAX", "FetchedRange", "LogClient"]
+
+ELEMENTS_MAX = 10_000
+"""Largest number of names, queries, ranges or stages that a daemon takes in a request."""
 
 T = TypeVar("T")
 
@@ -102,6 +105,12 @@ class LogClient:
         self, topics: Sequence[str] = (), *, create_missing: bool = False
     ) -> pb.DescribeTopicsResponse:
         """# pixy_log.proto: DescribeTopics"""
+        answer = pb.DescribeTopicsResponse()
+        for some in _parts(topics):
+            answer.MergeFrom(self._describe(some, create_missing))
+        return answer
+
+    def _describe(self, topics: Sequence[str], create_missing: bool) -> pb.DescribeTopicsResponse:
         request = pb.DescribeTopicsRequest(
             cluster=self._connection.cluster, topics=topics, create_missing=create_missing
         )
@@ -111,9 +120,10 @@ class LogClient:
 
     def list_offsets(self, queries: Sequence[pb.OffsetQuery]) -> Sequence[pb.OffsetAnswer]:
         """# pixy_log.proto: ListOffsets"""
+        return [answer for some in _parts(queries) if some for answer in self._list_offsets(some)]
+
+    def _list_offsets(self, queries: Sequence[pb.OffsetQuery]) -> Sequence[pb.OffsetAnswer]:
         request = pb.ListOffsetsRequest(cluster=self._connection.cluster, queries=queries)
-        if not queries:
-            return ()
         return self._call(
             "ListOffsets", lambda stub, seconds: stub.ListOffsets(request, timeout=seconds)
         ).answers
@@ -130,6 +140,10 @@ class LogClient:
 
     def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         """# pixy_log.proto: Discard"""
+        for some in _parts(stage_ids):
+            self._discard(sink_id, some)
+
+    def _discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         request = pb.DiscardRequest(cluster=self._connection.cluster, sink_id=sink_id, stage_ids=stage_ids)
         self._call("Discard", lambda stub, seconds: stub.Discard(request, timeout=seconds))
 
@@ -148,7 +162,7 @@ class LogClient:
         while left:
             request = pb.FetchRequest(
                 cluster=self._connection.cluster,
-                ranges=[each for _, each in left],
+                ranges=[each for _, each in left[:ELEMENTS_MAX]],
                 max_bytes=_FETCH_BYTES,
                 max_wait_ms=_FETCH_WAIT_MS,
             )
@@ -164,9 +178,9 @@ class LogClient:
                     yield FetchedRange(number, response)
                     # However long the reader took, the deadline of the next response starts here.
                     attempts.restart_deadline()
-                if done < len(left):
+                if done < len(request.ranges):
                     raise PixyError(
-                        f"Fetch at pixy {attempts.address} ended after {done} of {len(left)} ranges"
+                        f"Fetch at pixy {attempts.address} ended after {done} of {len(request.ranges)} ranges"
                     )
             except grpc.RpcError as error:
                 attempts.failed(error)
@@ -267,6 +281,12 @@ class _Attempts:
 
     def _seconds_left(self) -> float:
         return self._until - time.monotonic()
+
+
+def _parts(elements: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Parts that fit into a request each; one without elements if there are none."""
+    for at in range(0, max(len(elements), 1), ELEMENTS_MAX):
+        yield elements[at : at + ELEMENTS_MAX]
 
 
 def _copy(given: pb.FetchRange) -> pb.FetchRange:

@@ -36,7 +36,7 @@ from pixy.spark.partitioning import KEY_PARTITIONERS, key_partitions
 from pixy.spark.rows import Rows, project
 from pixy.spark.schema import WriteColumns
 
-__all__ = ["PIECE_BYTES", "STAGE_BYTES", "STAGE_PIECES", "StageWriter"]
+__all__ = ["PIECE_BYTES", "PIECE_PARTITIONS", "STAGE_BYTES", "STAGE_PIECES", "StageWriter"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -49,6 +49,11 @@ STAGE_BYTES = 512 << 20
 STAGE_PIECES = 5000
 """A stage is sealed, and another one begun, at these limits. Half of the daemon's limits: pieces in
 flight come on top.
+"""
+
+PIECE_PARTITIONS = 500
+"""Limit of the partitions of a piece: half of the daemon's, because rows without a key, which count
+for one partition of each topic, may get another one.
 """
 
 _PIECES_IN_FLIGHT = 2
@@ -96,7 +101,7 @@ class StageWriter:
                 dropped.
         """
         self.stage_ids = []
-        pieces = _gather(batches, lambda batch: project(batch, self._columns))
+        pieces = self._split(_gather(batches, lambda batch: project(batch, self._columns)))
         try:
             with KeepAlive(lambda: self._client.keep_alive(self._sink_id), self._keep_alive_seconds):
                 first = next(pieces, None)
@@ -106,6 +111,21 @@ class StageWriter:
             self._discard()
             raise
         return self.stage_ids
+
+    def _split(self, pieces: Iterator[Rows]) -> Iterator[Rows]:
+        """Split pieces that go to more partitions than a request may have.
+
+        If a wide topic gets more of them before a piece is sent, the task fails and is tried again.
+        """
+        topic = self._options.topic
+        for rows in pieces:
+            if len(rows.value) <= PIECE_PARTITIONS or self._topics.width(rows, topic) <= PIECE_PARTITIONS:
+                yield rows
+                continue
+            _, slots, _ = self._topics.place(rows, 0, topic)
+            used = np.unique(slots)
+            for at in range(0, len(used), PIECE_PARTITIONS):
+                yield rows.at(np.flatnonzero(np.isin(slots, used[at : at + PIECE_PARTITIONS])))
 
     def _write_stage(self, held: Rows, pieces: Iterator[Rows]) -> Rows | None:
         """Write one stage, up to its limit; returns the first piece of the next one."""
@@ -202,14 +222,24 @@ class _Topics:
             for each in versions
         )
 
+    def width(self, rows: Rows, topic: str | None) -> int:
+        """Number of partitions that rows may go to."""
+        names, _ = self._names(rows, topic)
+        return sum(self._known[name].partitions for name in names)
+
+    def _names(self, rows: Rows, topic: str | None) -> tuple[list[str], Ints | None]:
+        """Topics of rows, which are known then, and the index of each row's."""
+        names, topic_of_row = ([topic], None) if topic is not None else rows.topics()
+        self._describe([each for each in names if each not in self._known])
+        return names, topic_of_row
+
     def place(
         self, rows: Rows, number: int, topic: str | None
     ) -> tuple[dict[int, tuple[str, int]], Ints, list[pb.TopicVersion]]:
         """Topic and partition by slot, the slot of each row, and the topic versions that these
         depend on.
         """
-        names, topic_of_row = ([topic], None) if topic is not None else rows.topics()
-        self._describe([each for each in names if each not in self._known])
+        names, topic_of_row = self._names(rows, topic)
         slots = np.empty(len(rows.value), np.int64)
         slot_names: dict[int, tuple[str, int]] = {}
         versions = []

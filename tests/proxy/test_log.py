@@ -23,7 +23,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.server import serve_cluster
-from tests.fakes.waiting import settle
+from tests.fakes.waiting import settle, until
 
 T0 = TopicPartition("t", 0)
 BATCH = batch_of(b"value")
@@ -210,11 +210,58 @@ async def test_each_range_has_its_full_wait_time() -> None:
     await backend.start()
     await backend.create_topic("t", 1)
     log = Log(backend, ProxyConfig(), TopicCreator(backend, ProxyConfig(), fault), clock)
-    readers = log.readers([Range(T0, 0, -1), Range(T0, 0, -1)], max_bytes=1, max_wait=10)
+    readers = await log.readers([Range(T0, 0, -1), Range(T0, 0, -1)], max_bytes=1, max_wait=10)
     for reader in readers:
         assert (await reader.read()).state is RangeState.MORE
         clock.advance(10)
         assert (await reader.read()).state is RangeState.END_OF_RANGE
+
+
+async def test_no_range_waits_longer_than_five_minutes() -> None:
+    backend, clock = FakeBackend(), FakeClock()
+    await backend.start()
+    await backend.create_topic("t", 1)
+    log = Log(backend, ProxyConfig(), TopicCreator(backend, ProxyConfig(), fault), clock)
+    (reader,) = await log.readers([Range(T0, 0, -1)], max_bytes=1, max_wait=24 * 86400)
+    clock.advance(299)
+    assert (await reader.read()).state is RangeState.MORE
+    clock.advance(1)
+    assert (await reader.read()).state is RangeState.END_OF_RANGE
+
+
+async def wide(partitions: int) -> tuple[Log, FakeBackend, list[PartitionBatches]]:
+    """A log, and batches for each partition of a topic."""
+    log, backend = await make()
+    await backend.create_topic("wide", partitions)
+    every = [PartitionBatches(TopicPartition("wide", number), BATCH) for number in range(partitions)]
+    return log, backend, every
+
+
+async def written(backend: FakeBackend) -> int:
+    """Number of partitions with records."""
+    return sum(served.end > 0 for served in (await backend.offset_ranges("wide")).values())
+
+
+async def test_a_topic_that_changes_while_many_partitions_are_written_fails_the_rest() -> None:
+    log, backend, every = await wide(200)
+    appended = asyncio.create_task(log.append(every, [TopicVersion("wide", 1)]))
+    await until(lambda: written(backend))
+    await backend.alter_topic("wide", partitions=201)
+    results = await appended
+    refused = [isinstance(result.error, StaleTopicVersion) for result in results]
+    assert refused == sorted(refused)
+    assert {*refused} == {True, False}
+    assert await written(backend) == refused.count(False)
+    assert log.semaphore.acquired == 0
+
+
+async def test_a_caller_that_goes_away_while_many_partitions_are_written_leaks_nothing() -> None:
+    log, backend, every = await wide(200)
+    appended = asyncio.create_task(log.append(every, []))
+    await until(lambda: written(backend))
+    appended.cancel()
+    await log.drained()
+    assert (await written(backend), log.semaphore.acquired) == (200, 0)
 
 
 async def test_a_response_has_a_size_that_clients_accept_and_space_for_a_whole_batch() -> None:

@@ -193,7 +193,7 @@ def test_a_range_of_a_topic_that_was_made_anew_is_read(tmp_path: Path) -> None:
             (old.topic_id, RangeState.UNKNOWN_PARTITION),
         ):
             wanted = Range(TopicPartition("t", 0), 0, 1, topic_id)
-            (reader,) = behind.log.readers([wanted], max_bytes=1 << 20, max_wait=0)
+            (reader,) = await behind.log.readers([wanted], max_bytes=1 << 20, max_wait=0)
             await reader.wait()
             assert (await reader.read()).state is state
 

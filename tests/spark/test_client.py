@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from pixy.api.grpc import REPEATED_MAX
 from pixy.errors import InvalidArgument, PixyError, Unavailable
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
@@ -49,6 +50,35 @@ def test_the_next_address_is_tried_when_one_is_unreachable(daemon: Daemon, log: 
     assert [
         each.response.next_offset for each in log_client.fetch([pb.FetchRange(topic=topic, to_offset=1)])
     ][-1] == 1
+
+
+def test_more_elements_than_a_request_may_have_go_into_several(
+    daemon: Daemon, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = [
+        REPEATED_MAX["Log"][method][field]
+        for method, field in (
+            ("DescribeTopics", "topics"),
+            ("ListOffsets", "queries"),
+            ("Fetch", "ranges"),
+            ("Discard", "stage_ids"),
+        )
+    ]
+    assert min(taken) >= client.ELEMENTS_MAX
+    monkeypatch.setattr(client, "ELEMENTS_MAX", 3)
+    topics = [log.create(1) for _ in range(7)]
+    for number, topic in enumerate(topics):
+        log.append(topic, 0, [b"x"] * (number + 1))
+    log_client = LogClient(ConnectionOptions((daemon.address,), timeout_seconds=10))
+    assert [each.topic for each in log_client.describe(topics).topics] == topics
+    assert {*topics} <= {each.topic for each in log_client.describe().topics}
+    queries = [pb.OffsetQuery(topic=topic, latest=True) for topic in topics]
+    assert [each.offset for each in log_client.list_offsets(queries)] == [*range(1, 8)]
+    ranges = [pb.FetchRange(topic=topic, to_offset=-1) for topic in topics]
+    ends = {number: response.next_offset for number, response in log_client.fetch(ranges)}
+    assert ends == {number: number + 1 for number in range(7)}
+    log_client.discard("sink", [f"stage-{number}" for number in range(7)])
+    log_client.keep_alive("sink")
 
 
 def test_an_error_status_is_not_retried(daemon: Daemon) -> None:

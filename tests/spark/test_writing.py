@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from pixy.api.grpc import REPEATED_MAX
 from pixy.errors import FailedPrecondition, InvalidArgument
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.records import NewRecord, build_batch, crc32c
@@ -116,6 +117,36 @@ def test_many_pieces_keep_the_order_of_a_key(log: Log, monkeypatch: pytest.Monke
     assert sorted(pieces) == list(range(len(pieces)))
     assert len(pieces) >= 3
     assert [int(value[:6]) for value in log.values(topic) if value] == list(range(300))
+
+
+def test_rows_for_more_partitions_than_a_request_may_have_go_to_several_pieces(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert REPEATED_MAX["Log"]["Stage"]["partitions"] >= 2 * writing.PIECE_PARTITIONS
+    assert REPEATED_MAX["Log"]["Stage"]["versions"] >= 2 * writing.PIECE_PARTITIONS
+    monkeypatch.setattr(writing, "PIECE_PARTITIONS", 4)
+    topic = log.create(20)
+    writer = writer_of(log, topic)
+    widths: list[int] = []
+    original = LogClient.stage
+
+    def stage(self: LogClient, request: pb.StageRequest) -> pb.StageResponse:
+        widths.append(len(request.partitions))
+        return original(self, request)
+
+    monkeypatch.setattr(LogClient, "stage", stage)
+    rows: list[dict[str, object]] = [
+        {"value": b"%d" % number, "key": None if number % 7 == 0 else f"k{number % 50}"}
+        for number in range(500)
+    ]
+    writer.write(iter([batch(rows)]))
+    publish(log, writer)
+    assert max(widths) <= 5
+    stored = log.read(topic)
+    assert Counter(each.value for each in stored) == Counter(row["value"] for row in rows)
+    for key in {row["key"] for row in rows if row["key"] is not None}:
+        of_key = [each.value for each in stored if each.key == str(key).encode()]
+        assert of_key == [row["value"] for row in rows if row["key"] == key]
 
 
 @pytest.mark.parametrize("limit", [("STAGE_BYTES", 30_000), ("STAGE_PIECES", 4)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.cluster import encode_status, problems, safe_to_stop
 from pixy.proto import pixy_cluster_pb2 as pb
@@ -28,7 +29,9 @@ class ClusterService:
             "RemoveNode": self.remove_node,
             "ForgetNode": self.forget_node,
         }
-        return Service(pb.DESCRIPTOR.services_by_name["Cluster"], handlers, translate)
+        return Service(
+            pb.DESCRIPTOR.services_by_name["Cluster"], handlers, translate, maxima=REPEATED_MAX["Cluster"]
+        )
 
     async def status(self, request: pb.StatusRequest, call: UnaryCall) -> pb.StatusResponse:
         """# pixy_cluster.proto: Status"""

@@ -5,10 +5,11 @@ its answer: it is delivered when the answer was handed to the transport, and oth
 another caller.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from pixy.api.grpc.answers import consumed_message, produced_messages
+from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.api.grpc.requests import (
     ConsumeRequest,
@@ -20,8 +21,18 @@ from pixy.backend import OffsetCommit, TopicDescription
 from pixy.consume import Offer
 from pixy.errors import PixyError
 from pixy.proto import kafkapixy_pb2 as pb
-from pixy.proxy import Proxy
-from pixy.rpc import Cancellable, Handler, Service, UnaryCall, answer_all
+from pixy.proxy import PartitionOffsets, Proxy
+from pixy.rpc import (
+    Cancellable,
+    Handler,
+    JoinedMessage,
+    Service,
+    UnaryCall,
+    answer_all,
+    join_in_steps,
+    serialize_with,
+)
+from pixy.steps import in_steps
 
 __all__ = ["KafkaPixyService"]
 
@@ -49,7 +60,8 @@ class KafkaPixyService:
             "GetTopicMetadata": self.get_topic_metadata,
         }
         parsers = {"Produce": ProduceRequestParser().parse, "ConsumeNAck": ConsumeRequestParser().parse}
-        return Service(pb.DESCRIPTOR.services_by_name["KafkaPixy"], handlers, translate, parsers)
+        descriptor = pb.DESCRIPTOR.services_by_name["KafkaPixy"]
+        return Service(descriptor, handlers, translate, parsers, REPEATED_MAX["KafkaPixy"])
 
     def produce(self, request: ProduceRequest, call: UnaryCall) -> Cancellable | None:
         """# kafkapixy.proto: Produce"""
@@ -69,59 +81,40 @@ class KafkaPixyService:
         proxy = proxy_of(self._proxies, request.cluster)
         proxy.ack(request.group, request.topic, request.partition, request.offset, partial(_acked, call))
 
-    async def get_offsets(self, request: pb.GetOffsetsRq, call: UnaryCall) -> pb.GetOffsetsRs:
+    async def get_offsets(self, request: pb.GetOffsetsRq, call: UnaryCall) -> JoinedMessage:
         """# kafkapixy.proto: GetOffsets"""
         offsets = await proxy_of(self._proxies, request.cluster).get_offsets(request.group, request.topic)
-        return pb.GetOffsetsRs(
-            offsets=[
-                pb.PartitionOffset(
-                    partition=of.partition,
-                    begin=of.begin,
-                    end=of.end,
-                    count=of.end - of.begin,
-                    offset=of.offset,
-                    lag=of.lag,
-                    metadata=of.metadata,
-                    sparse_acks=of.sparse_acks,
-                )
-                for of in offsets
-            ]
-        )
+        return await join_in_steps(pb.GetOffsetsRs(offsets=[_partition_offset(of)]) for of in offsets)
 
     async def set_offsets(self, request: pb.SetOffsetsRq, call: UnaryCall) -> pb.SetOffsetsRs:
         """# kafkapixy.proto: SetOffsets"""
-        offsets = [(of.partition, OffsetCommit(of.offset, of.metadata)) for of in request.offsets]
+        offsets = [
+            (of.partition, OffsetCommit(of.offset, of.metadata)) async for of in in_steps(request.offsets)
+        ]
         await proxy_of(self._proxies, request.cluster).set_offsets(request.group, request.topic, offsets)
         return pb.SetOffsetsRs()
 
-    async def list_topics(self, request: pb.ListTopicRq, call: UnaryCall) -> pb.ListTopicRs:
+    async def list_topics(self, request: pb.ListTopicRq, call: UnaryCall) -> JoinedMessage:
         """# kafkapixy.proto: ListTopics"""
         topics = await proxy_of(self._proxies, request.cluster).list_topics()
-        return pb.ListTopicRs(
-            topics={topic.name: _topic_metadata(topic, request.with_partitions) for topic in topics}
+        return JoinedMessage(
+            [
+                _listed(topic.name, await _topic_metadata(topic, request.with_partitions))
+                async for topic in in_steps(topics)
+            ]
         )
 
-    async def list_consumers(self, request: pb.ListConsumersRq, call: UnaryCall) -> pb.ListConsumersRs:
+    async def list_consumers(self, request: pb.ListConsumersRq, call: UnaryCall) -> JoinedMessage:
         """# kafkapixy.proto: ListConsumers"""
         groups = await proxy_of(self._proxies, request.cluster).list_consumers(request.topic, request.group)
-        return pb.ListConsumersRs(
-            groups={
-                group: pb.ConsumerGroups(
-                    consumers={
-                        client_id: pb.ConsumerPartitions(partitions=partitions)
-                        for client_id, partitions in consumers.items()
-                    }
-                )
-                for group, consumers in groups.items()
-            }
+        return await join_in_steps(
+            pb.ListConsumersRs(groups={group: _consumers(consumers)}) for group, consumers in groups.items()
         )
 
-    async def get_topic_metadata(
-        self, request: pb.GetTopicMetadataRq, call: UnaryCall
-    ) -> pb.GetTopicMetadataRs:
+    async def get_topic_metadata(self, request: pb.GetTopicMetadataRq, call: UnaryCall) -> JoinedMessage:
         """# kafkapixy.proto: GetTopicMetadata"""
         topic = await proxy_of(self._proxies, request.cluster).describe_topic(request.topic)
-        return _topic_metadata(topic, request.with_partitions)
+        return await _topic_metadata(topic, request.with_partitions)
 
 
 def _produced(calls: Sequence[UnaryCall], partition: int, offset: int, error: PixyError | None) -> None:
@@ -157,14 +150,46 @@ def _acked(call: UnaryCall, error: PixyError | None) -> None:
         call.fail(error)
 
 
-def _topic_metadata(topic: TopicDescription, with_partitions: bool) -> pb.GetTopicMetadataRs:
-    metadata = pb.GetTopicMetadataRs(version=topic.metadata_version, config=topic.config)
-    if with_partitions:
-        for partition in topic.partitions:
-            metadata.partitions.add(
-                partition=partition.partition,
-                leader=partition.leader,
-                replicas=partition.replicas,
-                isr=partition.isr,
-            )
-    return metadata
+def _consumers(consumers: Mapping[str, Sequence[int]]) -> pb.ConsumerGroups:
+    return pb.ConsumerGroups(
+        consumers={
+            client_id: pb.ConsumerPartitions(partitions=partitions)
+            for client_id, partitions in consumers.items()
+        }
+    )
+
+
+def _partition_offset(of: PartitionOffsets) -> pb.PartitionOffset:
+    return pb.PartitionOffset(
+        partition=of.partition,
+        begin=of.begin,
+        end=of.end,
+        count=of.end - of.begin,
+        offset=of.offset,
+        lag=of.lag,
+        metadata=of.metadata,
+        sparse_acks=of.sparse_acks,
+    )
+
+
+async def _topic_metadata(topic: TopicDescription, with_partitions: bool) -> JoinedMessage:
+    """A `GetTopicMetadataRs`."""
+    return await join_in_steps(_metadata_parts(topic, with_partitions))
+
+
+def _metadata_parts(topic: TopicDescription, with_partitions: bool) -> Iterator[pb.GetTopicMetadataRs]:
+    yield pb.GetTopicMetadataRs(version=topic.metadata_version, config=topic.config)
+    for partition in topic.partitions if with_partitions else ():
+        described = pb.PartitionMetadata(
+            partition=partition.partition,
+            leader=partition.leader,
+            replicas=partition.replicas,
+            isr=partition.isr,
+        )
+        yield pb.GetTopicMetadataRs(partitions=[described])
+
+
+def _listed(topic: str, metadata: JoinedMessage) -> bytes:
+    """The encoding of a `ListTopicRs` with one topic."""
+    entry = serialize_with(pb.ListTopicRs.TopicsEntry(key=topic), "value", [metadata.SerializeToString()])
+    return b"".join(serialize_with(pb.ListTopicRs(), "topics", entry))

@@ -5,10 +5,12 @@ has taken what was read before, and the connection accepts more output. No recor
 """
 
 from collections.abc import Mapping
+from itertools import chain
 
+from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
-from pixy.api.grpc.staging import StagingMethods, partition_batches
-from pixy.backend import TopicPartition
+from pixy.api.grpc.staging import StagingMethods, partition_batches, topic_versions
+from pixy.backend import TopicDescription, TopicPartition
 from pixy.errors import InvalidArgument
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import (
@@ -20,9 +22,20 @@ from pixy.proxy import (
     Range,
     RangeReader,
     RangeState,
-    TopicVersion,
 )
-from pixy.rpc import Handler, Parted, Serialized, Service, StreamCall, UnaryCall, parse_with, serialize_with
+from pixy.rpc import (
+    Handler,
+    JoinedMessage,
+    Parted,
+    Serialized,
+    Service,
+    StreamCall,
+    UnaryCall,
+    join_in_steps,
+    parse_with,
+    serialize_with,
+)
+from pixy.steps import in_steps
 
 __all__ = ["LogService"]
 
@@ -59,56 +72,41 @@ class LogService:
             "Stage": parse_with(pb.StageRequest, "partitions", "batches"),
         }
         descriptor = pb.DESCRIPTOR.services_by_name["Log"]
-        return Service(descriptor, handlers, translate, parsers)
+        return Service(descriptor, handlers, translate, parsers, REPEATED_MAX["Log"])
 
-    async def describe_topics(
-        self, request: pb.DescribeTopicsRequest, call: UnaryCall
-    ) -> pb.DescribeTopicsResponse:
+    async def describe_topics(self, request: pb.DescribeTopicsRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_log.proto: DescribeTopics"""
         log = proxy_of(self._proxies, request.cluster).log
         topics = await log.describe_topics(request.topics, create_missing=request.create_missing)
-        return pb.DescribeTopicsResponse(
-            topics=[
-                pb.Topic(
-                    topic=topic.name,
-                    topic_id=topic.topic_id,
-                    version=topic.version,
-                    partitions=len(topic.partitions),
-                )
-                for topic in topics
-            ],
-            partitioner=log.partitioner,
-        )
+        partitioner = pb.DescribeTopicsResponse(partitioner=log.partitioner)
+        described = (pb.DescribeTopicsResponse(topics=[_topic(topic)]) for topic in topics)
+        return await join_in_steps(chain((partitioner,), described))
 
-    async def list_offsets(self, request: pb.ListOffsetsRequest, call: UnaryCall) -> pb.ListOffsetsResponse:
+    async def list_offsets(self, request: pb.ListOffsetsRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_log.proto: ListOffsets"""
         log = proxy_of(self._proxies, request.cluster).log
-        offsets = await log.list_offsets([_query(each) for each in request.queries])
-        return pb.ListOffsetsResponse(
-            answers=[
-                pb.OffsetAnswer(offset=-1 if offset is None else offset, unknown_partition=offset is None)
-                for offset in offsets
-            ]
-        )
+        queries = [_query(each) async for each in in_steps(request.queries)]
+        offsets = await log.list_offsets(queries)
+        return await join_in_steps(pb.ListOffsetsResponse(answers=[_answer(offset)]) for offset in offsets)
 
     async def fetch(self, request: pb.FetchRequest, call: StreamCall) -> None:
         """# pixy_log.proto: Fetch"""
         log = proxy_of(self._proxies, request.cluster).log
         max_bytes = log.fetch_bytes(request.max_bytes)
-        ranges = [_range(each) for each in request.ranges]
-        readers = log.readers(ranges, max_bytes=max_bytes, max_wait=request.max_wait_ms / 1000)
+        ranges = [_range(each) async for each in in_steps(request.ranges)]
+        readers = await log.readers(ranges, max_bytes=max_bytes, max_wait=request.max_wait_ms / 1000)
         for number, reader in enumerate(readers):
             while await _send_some(call, number, reader, log.held_bytes(max_bytes)):
                 pass
 
-    async def append(self, parted: Parted, call: UnaryCall) -> pb.AppendResponse:
+    async def append(self, parted: Parted, call: UnaryCall) -> JoinedMessage:
         """# pixy_log.proto: Append"""
         request: pb.AppendRequest = parted.message
         log = proxy_of(self._proxies, request.cluster).log
-        partitions = partition_batches(request.partitions, parted.fields)
-        versions = [TopicVersion(each.topic, each.version, each.topic_id) for each in request.versions]
+        partitions = await partition_batches(request.partitions, parted.fields)
+        versions = await topic_versions(request.versions)
         results = await log.append(partitions, versions)
-        return pb.AppendResponse(results=[_result(each) for each in results])
+        return await join_in_steps(pb.AppendResponse(results=[_result(each)]) for each in results)
 
 
 async def _send_some(call: StreamCall, number: int, reader: RangeReader, held_bytes: int) -> bool:
@@ -157,6 +155,16 @@ def _query(each: pb.OffsetQuery) -> OffsetQuery:
                 f"the query for partition {each.partition} of topic {each.topic} has no position, expected one of earliest, "
                 "latest and timestamp_ms"
             )
+
+
+def _topic(topic: TopicDescription) -> pb.Topic:
+    return pb.Topic(
+        topic=topic.name, topic_id=topic.topic_id, version=topic.version, partitions=len(topic.partitions)
+    )
+
+
+def _answer(offset: int | None) -> pb.OffsetAnswer:
+    return pb.OffsetAnswer(offset=-1 if offset is None else offset, unknown_partition=offset is None)
 
 
 def _result(appended: Appended) -> pb.AppendResult:

@@ -7,18 +7,24 @@ from pixy.backend import StageSeal, TopicPartition
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import PartitionBatches, Proxy, TopicVersion
 from pixy.rpc import Handler, Parted, UnaryCall
+from pixy.steps import in_steps
 
-__all__ = ["StagingMethods", "partition_batches"]
+__all__ = ["StagingMethods", "partition_batches", "topic_versions"]
 
 
-def partition_batches(
+async def partition_batches(
     partitions: Iterable[pb.PartitionBatches], batches: Iterable[bytes | memoryview]
 ) -> list[PartitionBatches]:
     """Join the partitions of a request with their batches, which were parsed apart, in order."""
     return [
         PartitionBatches(TopicPartition(each.topic, each.partition), of)
-        for each, of in zip(partitions, batches, strict=True)
+        async for each, of in in_steps(zip(partitions, batches, strict=True))
     ]
+
+
+async def topic_versions(versions: Iterable[pb.TopicVersion]) -> list[TopicVersion]:
+    """The topics that a request was partitioned for."""
+    return [TopicVersion(each.topic, each.version, each.topic_id) async for each in in_steps(versions)]
 
 
 class StagingMethods:
@@ -39,8 +45,8 @@ class StagingMethods:
         """# pixy_log.proto: Stage"""
         request: pb.StageRequest = parted.message
         staging = proxy_of(self._proxies, request.cluster).staging
-        partitions = partition_batches(request.partitions, parted.fields)
-        versions = [TopicVersion(each.topic, each.version, each.topic_id) for each in request.versions]
+        partitions = await partition_batches(request.partitions, parted.fields)
+        versions = await topic_versions(request.versions)
         seal = StageSeal(request.seal.pieces, request.seal.crc) if request.HasField("seal") else None
         size = await staging.stage(
             request.sink_id, request.stage_id, request.piece, partitions, versions, seal

@@ -4,15 +4,16 @@ Kafka's dotted names of options become pixy's here, so that no layer below knows
 option. The backend decides which options exist and which values they take.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.backend import OffsetRange, TopicDescription
 from pixy.errors import InvalidArgument
 from pixy.proto import pixy_topics_pb2 as pb
 from pixy.proxy import Proxy
-from pixy.rpc import Handler, Service, UnaryCall
+from pixy.rpc import Handler, JoinedMessage, Service, UnaryCall, join_in_steps
 
 __all__ = ["TopicsService"]
 
@@ -38,39 +39,42 @@ class TopicsService:
             "DescribeTopic": self.describe_topic,
             "ListGroups": self.list_groups,
         }
-        return Service(pb.DESCRIPTOR.services_by_name["Topics"], handlers, translate)
+        return Service(
+            pb.DESCRIPTOR.services_by_name["Topics"], handlers, translate, maxima=REPEATED_MAX["Topics"]
+        )
 
-    async def create_topic(self, request: pb.CreateTopicRequest, call: UnaryCall) -> pb.TopicDescription:
+    async def create_topic(self, request: pb.CreateTopicRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_topics.proto: CreateTopic"""
         proxy = proxy_of(self._proxies, request.cluster)
         config = _options(request.config.items())
-        return _description(await proxy.create_topic(request.topic, request.partitions or None, config))
+        topic = await proxy.create_topic(request.topic, request.partitions or None, config)
+        return await _description(topic)
 
-    async def alter_topic(self, request: pb.AlterTopicRequest, call: UnaryCall) -> pb.TopicDescription:
+    async def alter_topic(self, request: pb.AlterTopicRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_topics.proto: AlterTopic"""
         proxy = proxy_of(self._proxies, request.cluster)
         changes: list[tuple[str, str | None]] = [
             *request.set.items(),
             *((name, None) for name in request.unset),
         ]
-        return _description(
-            await proxy.alter_topic(request.topic, request.partitions or None, _options(changes))
-        )
+        topic = await proxy.alter_topic(request.topic, request.partitions or None, _options(changes))
+        return await _description(topic)
 
     async def delete_topic(self, request: pb.DeleteTopicRequest, call: UnaryCall) -> pb.DeleteTopicResponse:
         """# pixy_topics.proto: DeleteTopic"""
         await proxy_of(self._proxies, request.cluster).delete_topic(request.topic, force=request.force)
         return pb.DeleteTopicResponse()
 
-    async def describe_topic(self, request: pb.DescribeTopicRequest, call: UnaryCall) -> pb.TopicDescription:
+    async def describe_topic(self, request: pb.DescribeTopicRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_topics.proto: DescribeTopic"""
         proxy = proxy_of(self._proxies, request.cluster)
         topic = await proxy.describe_topic(request.topic)
-        return _description(topic, await proxy.offset_ranges(request.topic))
+        return await _description(topic, await proxy.offset_ranges(request.topic))
 
-    async def list_groups(self, request: pb.ListGroupsRequest, call: UnaryCall) -> pb.ListGroupsResponse:
+    async def list_groups(self, request: pb.ListGroupsRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_topics.proto: ListGroups"""
-        return pb.ListGroupsResponse(groups=await proxy_of(self._proxies, request.cluster).list_groups())
+        groups = await proxy_of(self._proxies, request.cluster).list_groups()
+        return await join_in_steps(pb.ListGroupsResponse(groups=[group]) for group in groups)
 
 
 def _options(named: Iterable[tuple[str, V]]) -> dict[str, V]:
@@ -88,21 +92,25 @@ def _options(named: Iterable[tuple[str, V]]) -> dict[str, V]:
     return options
 
 
-def _description(
+async def _description(
     topic: TopicDescription, ranges: Mapping[int, OffsetRange] | None = None
-) -> pb.TopicDescription:
-    """A topic as a response.
+) -> JoinedMessage:
+    """A topic as a `TopicDescription`.
 
     A partition that came or went during the request has no offset range.
     """
-    description = pb.TopicDescription(
+    return await join_in_steps(_parts(topic, ranges or {}))
+
+
+def _parts(topic: TopicDescription, ranges: Mapping[int, OffsetRange]) -> Iterator[pb.TopicDescription]:
+    yield pb.TopicDescription(
         topic=topic.name, topic_id=topic.topic_id, version=topic.version, config=topic.config
     )
     for each in topic.partitions:
-        partition = description.partitions.add(
+        partition = pb.PartitionDescription(
             partition=each.partition, leader=each.leader, replicas=each.replicas, isr=each.isr
         )
-        if ranges is not None and each.partition in ranges:
+        if each.partition in ranges:
             begin, end = ranges[each.partition]
             partition.offsets.CopyFrom(pb.OffsetRange(begin=begin, end=end))
-    return description
+        yield pb.TopicDescription(partitions=[partition])

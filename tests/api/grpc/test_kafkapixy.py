@@ -132,6 +132,8 @@ async def test_every_error_has_the_status_in_the_proto(stub: KafkaPixyAsyncStub)
         (stub.SetOffsets(pb.SetOffsetsRq(topic="none", group="g")), missing, "unknown topic none"),
         (set_offset(stub, partition=7), bad, "no partition 7"),
         (set_offset(stub, offset=-3), bad, "offset -3"),
+        (set_offset(stub, metadata="x" * 4097), bad, "metadata of t/0 has 4097 bytes, 4096 are allowed"),
+        (set_offset(stub, metadata="\u00e9" * 2049), bad, "has 4098 bytes, 4096 are allowed"),
         (stub.GetTopicMetadata(pb.GetTopicMetadataRq(topic="none")), missing, "unknown topic none"),
         (stub.ListConsumers(pb.ListConsumersRq(topic="t", group="h")), missing, "unknown consumer group h"),
     ]:
@@ -140,6 +142,16 @@ async def test_every_error_has_the_status_in_the_proto(stub: KafkaPixyAsyncStub)
 
 def set_offset(stub: KafkaPixyAsyncStub, **fields: Any) -> Any:
     return stub.SetOffsets(pb.SetOffsetsRq(topic="t", group="g", offsets=[pb.PartitionOffset(**fields)]))
+
+
+async def test_the_largest_metadata_is_stored_and_larger_one_changes_nothing(
+    stub: KafkaPixyAsyncStub,
+) -> None:
+    await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
+    await set_offset(stub, offset=1, metadata="x" * 4096)
+    await fails(set_offset(stub, metadata="x" * 4097), CODE.INVALID_ARGUMENT, "4097 bytes")
+    (stored,) = (await stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="g"))).offsets
+    assert (stored.offset, stored.metadata) == (1, "x" * 4096)
 
 
 async def test_too_many_waiting_consumers_are_resource_exhausted(stub: KafkaPixyAsyncStub) -> None:

@@ -1,0 +1,38 @@
+"""Largest number of elements of each repeated field of each request, by service and method.
+
+A server refuses a request beyond a maximum before it makes an object (`pixy.rpc.field_limits`).
+Handlers go through thousands of elements in steps; the maxima bound the memory and the time of a
+call, and the steps that cannot be divided: its scan, its parser, and its answer.
+
+Every method whose request repeats a field has a row, else the server does not start.
+"""
+
+from pixy.rpc import Maxima
+
+__all__ = ["REPEATED_MAX"]
+
+_PARTITIONS = 1000
+"""Partitions of one write, and topics in it."""
+_ELEMENTS = 10_000
+"""Names, queries, ranges and stages of one call."""
+_OFFSETS = 2000
+"""Offsets that are set: all or none, so in one command, which each node applies in one step."""
+_HEADERS = 10_000
+"""Above `producer.max_headers`, which has its own refusal."""
+_OPTIONS = 1000
+
+REPEATED_MAX: dict[str, Maxima] = {
+    "KafkaPixy": {"Produce": {"headers": _HEADERS}, "SetOffsets": {"offsets": _OFFSETS}},
+    "Topics": {"CreateTopic": {"config": _OPTIONS}, "AlterTopic": {"set": _OPTIONS, "unset": _OPTIONS}},
+    "Log": {
+        "DescribeTopics": {"topics": _ELEMENTS},
+        "ListOffsets": {"queries": _ELEMENTS},
+        "Fetch": {"ranges": _ELEMENTS},
+        "Append": {"partitions": _PARTITIONS, "versions": _PARTITIONS},
+        "Stage": {"partitions": _PARTITIONS, "versions": _PARTITIONS},
+        "Publish": {"stage_ids": _ELEMENTS},
+        "Discard": {"stage_ids": _ELEMENTS},
+    },
+    "Cluster": {},
+}
+"""By name of the service, method and field."""

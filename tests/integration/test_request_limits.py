@@ -1,0 +1,271 @@
+"""The largest request of every method, and one that is larger, at daemons that go on meanwhile.
+
+The cases are made from the descriptors of all services: of each repeated field of each method as
+many elements as are allowed, one more, and as many as fit into a message; and for each method as
+many bytes as are allowed in any text, and in fields that nobody knows. A method or field without a
+row in the tables here or in `pixy.api.grpc.maxima` fails.
+
+The longest step of the loop is asserted on the processor's time, at several times of what is
+measured, so that a busy machine passes; one element in Python for each two bytes takes a second.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+
+from pixy.api.grpc import REPEATED_MAX
+from pixy.proto import kafkapixy_pb2, pixy_cluster_pb2, pixy_log_pb2, pixy_topics_pb2
+from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+from pixy.rpc import HEALTH, Reflection
+from pixy.rpc.field_limits import repeated_fields
+from tests.fakes.batches import batch_of
+from tests.fakes.waiting import until_blocking
+from tests.integration.clusters import Cluster, ClusterNode
+from tests.integration.daemon import CHANNEL_OPTIONS
+from tests.integration.measured_daemon import MEASURED, take_steps
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+Code = grpc.StatusCode
+
+BYTES = 4 << 20
+"""Default of `grpc.max_message_bytes`."""
+STEP_MS = 50.0
+"""A multiple of the ten milliseconds of a step, for machines that are slow or busy."""
+SECONDS = 60.0
+WIDE = {1: 2000, 3: 60}
+"""Partitions of the topic, by the number of nodes."""
+
+_SERVICES = [
+    module.DESCRIPTOR.services_by_name[name]
+    for module, name in (
+        (kafkapixy_pb2, "KafkaPixy"),
+        (pixy_topics_pb2, "Topics"),
+        (pixy_log_pb2, "Log"),
+        (pixy_cluster_pb2, "Cluster"),
+    )
+]
+_OTHERS = [HEALTH, *(service.descriptor for service in Reflection([]).services())]
+METHODS = [method for service in (*_SERVICES, *_OTHERS) for method in service.methods]
+"""All methods of a daemon."""
+
+
+class Served(NamedTuple):
+    """Running nodes, and a connection to the first."""
+
+    nodes: list[ClusterNode]
+    channel: grpc.Channel
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def _partitions(count: int) -> list[pixy_log_pb2.PartitionBatches]:
+    batches = bytes(batch_of(b"x"))
+    return [pixy_log_pb2.PartitionBatches(topic="t", partition=at, batches=batches) for at in range(count)]
+
+
+def _versions(count: int) -> list[pixy_log_pb2.TopicVersion]:
+    return [pixy_log_pb2.TopicVersion(topic="t", version=1)] * count
+
+
+def _ids(count: int) -> list[str]:
+    return [f"{'s' * 240}{at:06}" for at in range(count)]
+
+
+Make = Callable[[int], Any]
+
+OK, INVALID = Code.OK, Code.INVALID_ARGUMENT
+ELEMENTS: Mapping[str, tuple[Make, set[Code]]] = {
+    "KafkaPixy.Produce.headers": (
+        lambda n: kafkapixy_pb2.ProdRq(
+            topic="t", message=b"x", headers=[kafkapixy_pb2.RecordHeader(key="k", value=b"v")] * n
+        ),
+        {INVALID},
+    ),
+    "KafkaPixy.SetOffsets.offsets": (
+        lambda n: kafkapixy_pb2.SetOffsetsRq(
+            topic="t",
+            group="g",
+            offsets=[kafkapixy_pb2.PartitionOffset(partition=at, metadata="B" * 100) for at in range(n)],
+        ),
+        {OK, INVALID},
+    ),
+    "Topics.CreateTopic.config": (
+        lambda n: pixy_topics_pb2.CreateTopicRequest(topic="new", config={f"o{at}": "1" for at in range(n)}),
+        {INVALID},
+    ),
+    "Topics.AlterTopic.set": (
+        lambda n: pixy_topics_pb2.AlterTopicRequest(topic="t", set={f"o{at}": "1" for at in range(n)}),
+        {INVALID},
+    ),
+    "Topics.AlterTopic.unset": (
+        lambda n: pixy_topics_pb2.AlterTopicRequest(topic="t", unset=[f"o{at}" for at in range(n)]),
+        {INVALID},
+    ),
+    "Log.DescribeTopics.topics": (lambda n: pixy_log_pb2.DescribeTopicsRequest(topics=_ids(n)), {OK}),
+    "Log.ListOffsets.queries": (
+        lambda n: pixy_log_pb2.ListOffsetsRequest(
+            queries=[pixy_log_pb2.OffsetQuery(topic="t", partition=at, latest=True) for at in range(n)]
+        ),
+        {OK},
+    ),
+    "Log.Fetch.ranges": (
+        lambda n: pixy_log_pb2.FetchRequest(
+            ranges=[pixy_log_pb2.FetchRange(topic="t", partition=at, to_offset=-1) for at in range(n)]
+        ),
+        {OK},
+    ),
+    "Log.Append.partitions": (lambda n: pixy_log_pb2.AppendRequest(partitions=_partitions(n)), {OK}),
+    "Log.Append.versions": (
+        lambda n: pixy_log_pb2.AppendRequest(partitions=_partitions(1), versions=_versions(n)),
+        {OK},
+    ),
+    "Log.Stage.partitions": (
+        lambda n: pixy_log_pb2.StageRequest(sink_id="s", stage_id="a", partitions=_partitions(n)),
+        {OK, Code.NOT_FOUND},
+    ),
+    "Log.Stage.versions": (
+        lambda n: pixy_log_pb2.StageRequest(
+            sink_id="s", stage_id="b", partitions=_partitions(1), versions=_versions(n)
+        ),
+        {OK},
+    ),
+    "Log.Publish.stage_ids": (
+        lambda n: pixy_log_pb2.PublishRequest(sink_id="s", epoch=1, stage_ids=[*_ids(n - 1), *_ids(1)]),
+        {INVALID},
+    ),
+    "Log.Discard.stage_ids": (
+        lambda n: pixy_log_pb2.DiscardRequest(sink_id="s", stage_ids=_ids(n)),
+        {OK},
+    ),
+}
+"""A request with a number of elements, and statuses of the largest one, by method and field."""
+
+
+def _texts(message: Descriptor) -> Iterator[bytes]:
+    """Requests with one text that fills them."""
+    for field in message.fields:
+        if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+            size = BYTES - 16
+            yield _varint(field.number << 3 | 2) + _varint(size) + b"x" * size
+
+
+def _strangers() -> Iterator[bytes]:
+    """Requests with fields that nobody knows."""
+    for unit in (b"\xf8\x7f\x01", b"\xfa\x7f\x00", b"\xfb\x7f\xfc\x7f"):
+        yield unit * (BYTES // len(unit))
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+# --- tests ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["one node", "three nodes"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("limits")
+    with Cluster(folder, request.param, program=MEASURED) as cluster:
+        cluster.start()
+        with grpc.insecure_channel(cluster[1].address, options=CHANNEL_OPTIONS) as channel:
+            wide = pixy_topics_pb2.CreateTopicRequest(topic="t", partitions=WIDE[request.param])
+            TopicsStub(channel).CreateTopic(wide, timeout=SECONDS)
+            until_blocking(lambda: _is_settled(cluster[1], channel), cluster.logs)
+            yield Served(cluster.nodes, channel)
+
+
+def _call(channel: grpc.Channel, method: MethodDescriptor, body: bytes) -> tuple[Code, str]:
+    """Send a request; returns its status. Of a stream without an end only the first answer is
+    awaited.
+    """
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    raw: Any = channel  # without serializers it takes and gives bytes
+    try:
+        if method.client_streaming:
+            list(raw.stream_stream(path)(iter([body]), timeout=SECONDS))
+        elif method.server_streaming:
+            call = raw.unary_stream(path)(body, timeout=SECONDS)
+            for _ in call:
+                if method.name == "Watch":
+                    call.cancel()
+                    break
+        else:
+            raw.unary_unary(path)(body, timeout=SECONDS)
+    except grpc.RpcError as error:
+        return error.code(), error.details() or ""
+    return OK, ""
+
+
+def _leaders(nodes: list[ClusterNode]) -> dict[str, tuple[int, int]]:
+    """Leader and term of each raft group."""
+    return {group.name: (group.leader, group.term) for group in nodes[0].status().groups}
+
+
+def _is_settled(node: ClusterNode, channel: grpc.Channel) -> bool:
+    """True when all groups have the leaders that they keep."""
+    asked = pixy_topics_pb2.DescribeTopicRequest(topic="t")
+    topic = TopicsStub(channel).DescribeTopic(asked, timeout=SECONDS)
+    groups = [group for group in node.status().groups if not group.is_partition and group.name != "metadata"]
+    return all(each.leader == each.replicas[0] for each in topic.partitions) and all(
+        group.leader == sorted(group.voters)[group.raft_group % len(group.voters)] for group in groups
+    )
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
+def test_no_request_stops_a_daemon(served: Served, method: MethodDescriptor) -> None:
+    nodes, channel = served
+    service, request = method.containing_service, method.input_type
+    maxima = REPEATED_MAX.get(service.name, {}).get(method.name, {})
+    assert sorted(maxima) == sorted(repeated_fields(request)), "every repeated field has a maximum"
+    leaders = _leaders(nodes)
+    for node in nodes:
+        take_steps(node.folder)
+
+    for field, maximum in maxima.items():
+        make, expected = ELEMENTS[f"{service.name}.{method.name}.{field}"]
+        code, details = _call(channel, method, make(maximum).SerializeToString())
+        assert code in expected, details
+        assert "elements" not in details
+        text = f"the request has {maximum + 1} elements of {field} or more, at most {maximum} are allowed"
+        larger = make(maximum + 1).SerializeToString()
+        most = _varint(request.fields_by_name[field].number << 3 | 2) + b"\x00"
+        for body in (larger, most * (BYTES // len(most))):
+            assert _call(channel, method, body) == (INVALID, text)
+    for body in _strangers():
+        assert _call(channel, method, body)[0] is INVALID
+    for body in _texts(request):
+        assert _call(channel, method, body)[0] not in (Code.INTERNAL, Code.UNKNOWN)
+    steps = [step for node in nodes for step in take_steps(node.folder) if step.ms > STEP_MS]
+    assert not steps, steps
+    after = _leaders(nodes)
+    assert {name: after[name] for name in leaders} == leaders, "no leader has changed"
+
+
+def test_all_of_a_topic_with_many_partitions_is_answered_in_steps(served: Served) -> None:
+    nodes, channel = served
+    for node in nodes:
+        take_steps(node.folder)
+    for name, asked in (
+        ("KafkaPixy.GetOffsets", kafkapixy_pb2.GetOffsetsRq(topic="t", group="g")),
+        ("KafkaPixy.ListTopics", kafkapixy_pb2.ListTopicRq(with_partitions=True)),
+        ("KafkaPixy.GetTopicMetadata", kafkapixy_pb2.GetTopicMetadataRq(topic="t", with_partitions=True)),
+        ("KafkaPixy.ListConsumers", kafkapixy_pb2.ListConsumersRq(topic="t")),
+        ("pixy.topics.v1.Topics.DescribeTopic", pixy_topics_pb2.DescribeTopicRequest(topic="t")),
+        ("pixy.topics.v1.Topics.ListGroups", pixy_topics_pb2.ListGroupsRequest()),
+        ("pixy.log.v1.Log.DescribeTopics", pixy_log_pb2.DescribeTopicsRequest()),
+        ("pixy.cluster.v1.Cluster.Status", pixy_cluster_pb2.StatusRequest()),
+    ):
+        method = next(each for each in METHODS if each.full_name == name)
+        assert _call(channel, method, asked.SerializeToString()) == (OK, "")
+    steps = [step for node in nodes for step in take_steps(node.folder) if step.ms > STEP_MS]
+    assert not steps, steps

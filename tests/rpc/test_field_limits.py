@@ -1,0 +1,125 @@
+"""pixy/rpc/field_limits.py: maxima of fields hold for every encoding, and the scan is short."""
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pixy.proto import kafkapixy_pb2, pixy_cluster_pb2, pixy_log_pb2, pixy_topics_pb2
+from pixy.rpc.field_limits import OTHER_FIELDS_MAX, REPEATED_MIN, FieldLimits, repeated_fields
+from pixy.rpc.status import GrpcError, Status
+
+MAXIMUM = 1000
+APPEND = FieldLimits(pixy_log_pb2.AppendRequest.DESCRIPTOR, {"partitions": MAXIMUM, "versions": MAXIMUM + 1})
+CREATE = FieldLimits(pixy_topics_pb2.CreateTopicRequest.DESCRIPTOR, {"config": MAXIMUM})
+NONE = FieldLimits(kafkapixy_pb2.GetOffsetsRq.DESCRIPTOR, {})
+
+ELEMENTS = {
+    "empty": b"\x12\x00",
+    "short": b"\x12\x03\x0a\x01t",
+    "long": b"\x12\xac\x02\x1a\xa9\x02" + bytes(297),
+    "longer": b"\x12\x84\x80\x01\x1a\x80\x80\x01" + bytes(16384),
+    "tag in two bytes": b"\x92\x00\x00",
+    "tag in five bytes": b"\x92\x80\x80\x80\x00\x00",
+    "length in five bytes": b"\x12\x80\x80\x80\x80\x00",
+}
+
+
+@pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
+def test_one_element_more_than_the_maximum_is_refused(element: bytes) -> None:
+    largest = element * MAXIMUM
+    assert len(pixy_log_pb2.AppendRequest.FromString(largest).partitions) == MAXIMUM
+    APPEND.check(largest)
+    with pytest.raises(GrpcError) as refused:
+        APPEND.check(largest + b"\x0a\x01c" + element)
+    assert refused.value.status == Status.INVALID_ARGUMENT
+    text = "the request has 1001 elements of partitions or more, at most 1000 are allowed"
+    assert refused.value.message == text
+
+
+def test_each_field_has_its_own_maximum() -> None:
+    largest = b"\x12\x00" * MAXIMUM + b"\x1a\x00" * (MAXIMUM + 1)
+    APPEND.check(largest)
+    with pytest.raises(GrpcError, match="1002 elements of versions or more, at most 1001 are allowed"):
+        APPEND.check(largest + b"\x1a\x00")
+
+
+def test_entries_of_a_map_are_counted() -> None:
+    CREATE.check(b"\x22\x00" * MAXIMUM)
+    with pytest.raises(GrpcError, match="1001 elements of config"):
+        CREATE.check(b"\x22\x00" * (MAXIMUM + 1))
+
+
+OTHERS = {
+    "a number": b"\x78\x01",
+    "a long number": b"\x78" + b"\xff" * 9 + b"\x01",
+    "eight bytes": b"\x79" + bytes(8),
+    "four bytes": b"\x7d" + bytes(4),
+    "text": b"\x7a\x01x",
+    "groups": b"\x7b\x7c",
+    "a known field": b"\x0a\x01x",
+    "a repeated field as a number": b"\x10\x01",
+}
+
+
+@pytest.mark.parametrize("field", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("limits", [NONE, CREATE], ids=["nothing is repeated", "a field is repeated"])
+def test_other_fields_are_counted_too(limits: FieldLimits, field: bytes) -> None:
+    limits.check(field * (OTHER_FIELDS_MAX // 2))
+    with pytest.raises(GrpcError, match="fields or more, at most"):
+        limits.check(field * (OTHER_FIELDS_MAX + MAXIMUM + 1))
+
+
+def test_the_scan_ends_at_the_maximum() -> None:
+    class Counted(bytes):
+        read = 0
+
+        def __getitem__(self, at: object) -> int:  # type: ignore[override]
+            Counted.read += 1
+            return super().__getitem__(at)  # type: ignore[call-overload, no-any-return]
+
+    with pytest.raises(GrpcError):
+        APPEND.check(Counted(b"\x12\x00" * 2_000_000))
+    assert Counted.read < 5 * MAXIMUM
+
+
+@given(st.lists(st.sampled_from([*ELEMENTS.values(), *OTHERS.values()]), max_size=30), st.data())
+@settings(max_examples=200)
+def test_what_protobuf_refuses_is_left_to_it(fields: list[bytes], draw: st.DataObject) -> None:
+    body = bytearray(b"".join(fields))
+    if body:
+        body = body[: draw.draw(st.integers(0, len(body)))]
+    if body:
+        body[draw.draw(st.integers(0, len(body) - 1))] ^= draw.draw(st.integers(0, 255))
+    APPEND.check(bytes(body))
+
+
+@given(st.binary(max_size=40))
+@settings(max_examples=500)
+def test_no_encoding_hides_elements(unit: bytes) -> None:
+    """Whatever is repeated: what protobuf finds more often than allowed, the scan refuses."""
+    body = unit * 1200
+    try:
+        found = pixy_log_pb2.AppendRequest.FromString(body)
+    except DecodeError:
+        return
+    if len(found.partitions) > MAXIMUM or len(found.versions) > MAXIMUM + 1:
+        with pytest.raises(GrpcError):
+            APPEND.check(body)
+
+
+def test_repeated_fields_are_found_in_nested_messages() -> None:
+    assert repeated_fields(pixy_log_pb2.StageRequest.DESCRIPTOR) == ["partitions", "versions"]
+    assert repeated_fields(pixy_topics_pb2.AlterTopicRequest.DESCRIPTOR) == ["set", "unset"]
+    found = repeated_fields(pixy_cluster_pb2.StatusResponse.DESCRIPTOR)
+    assert {"nodes", "nodes.reasons_to_stay", "groups.members"} <= {*found}
+
+
+def test_a_field_without_a_maximum_or_that_cannot_be_counted_is_a_fault_of_the_table() -> None:
+    stage, partitions = pixy_log_pb2.StageRequest.DESCRIPTOR, {"partitions": MAXIMUM}
+    with pytest.raises(AssertionError, match=r"StageRequest repeats \['partitions', 'versions'\]"):
+        FieldLimits(stage, partitions)
+    with pytest.raises(AssertionError, match="too small for a scan"):
+        FieldLimits(stage, {**partitions, "versions": REPEATED_MIN - 1})
+    with pytest.raises(AssertionError, match="may be packed"):
+        FieldLimits(kafkapixy_pb2.ConsumerPartitions.DESCRIPTOR, {"partitions": MAXIMUM})
