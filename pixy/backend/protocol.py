@@ -303,6 +303,7 @@ class Backend(StagedWrites, Protocol):
 
         Args:
             age_s: age of its oldest record, which counts towards the time limit of a write.
+                Negative for a longer limit.
 
         Raises:
             UnknownPartition: there is no such partition; `done` is not called then. One of several

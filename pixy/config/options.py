@@ -280,14 +280,22 @@ class ProducerConfig:
     )
     retry_backoff: float = _seconds(
         10.0,
-        "Longest pause before a failed write is retried. The first pauses are short, and none exceeds 1s.",
-        effect=KAFKA_ONLY,
+        "Longest pause before a failed write is tried again. The first pauses are short, and none "
+        "exceeds 1s.",
     )
-    retry_max: int = _integer(6, "No effect: timeout limits how long a write is retried.", effect=NO_KIND)
+    retry_max: int = _integer(
+        6,
+        "Messages of Produce with async_mode that cannot be written are tried again for retry_max "
+        "times retry_backoff, and for timeout at least; then they are given up, and counted in the "
+        "log. Other messages have the time limit alone.",
+        minimum=0,
+        maximum=100_000,
+    )
     timeout: float = _seconds(
         10.0,
         "How long a message may take to be answered, queueing and all attempts included. A node "
-        "that is alone has no such limit: it knows what becomes of the message.",
+        "that is alone has no such limit: it knows what becomes of the message. See retry_max for "
+        "async_mode.",
         above=0,
     )
 

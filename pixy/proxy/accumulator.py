@@ -17,6 +17,22 @@ The buffer has limits in messages and bytes, which count records from their arri
 Callers that find it full queue in FIFO order; the queue is bounded as well. No accepted record is
 dropped silently: it is answered, or, if asynchronous, counted and logged.
 
+Asynchronous records survive an outage of the backend. They are written within
+`KeptRecords.keep_s`, counted
+from the flush that sends them first; this is longer than the limit of synchronous records, because
+nobody waits:
+
+    all records of a flush are asynchronous   the backend has that time: it knows what it has sent,
+                                              and repeats nothing that was written
+    some are                                  it has the limit of the synchronous ones, which get
+                                              its error; the others are kept
+    the backend refuses them at once          asynchronous ones are kept
+
+What is kept is sent again after growing pauses, batch by batch; what comes later for the partition
+stays behind it. Of these later records the synchronous ones are answered at their own limit, and so
+are callers that queue for room meanwhile. If the outcome of a mixed batch is unknown at that limit,
+its asynchronous records may be written twice: better than not at all.
+
 The accumulator holds each topic's description. A record with another description updates it:
 
     more partitions               used from this record on; the others keep their records
@@ -39,7 +55,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -48,11 +64,22 @@ from pixy.clock import Clock
 from pixy.config import ProducerConfig
 from pixy.errors import PixyError, TopicMissing, Unavailable
 from pixy.faults import OnFault, internal_error
-from pixy.proxy.produce_answers import ProduceAnswers, ProduceDone
-from pixy.proxy.topic_accumulators import PartitionAccumulator, TopicAccumulators
-from pixy.records import COMPRESSION, HEADER_BYTES, Header, NewRecordFields, Partitioner, build_batch
+from pixy.proxy.kept_records import KeptRecords
+from pixy.proxy.late_records import LateRecords
+from pixy.proxy.lost_messages import LostMessages
+from pixy.proxy.produce_answers import ProduceDone, answer
+from pixy.proxy.topic_accumulators import (
+    HEADER_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    PartitionAccumulator,
+    ProduceBatch,
+    TopicAccumulators,
+    batch_bytes,
+    record_size,
+)
+from pixy.records import COMPRESSION, HEADER_BYTES, Header, Partitioner, build_batch
 
-__all__ = ["Accumulators", "headers_bytes"]
+__all__ = ["Accumulators"]
 
 log = structlog.get_logger(__name__)
 
@@ -62,10 +89,7 @@ _ANSWERS_PER_ITERATION = 512
 """Batches sent, and records of a batch answered, in one iteration of the loop: 1 or 2 ms each."""
 _NEVER = sys.maxsize
 _TOPICS_MIN = 64
-_RECORD_OVERHEAD_BYTES = 36
-"""Largest overhead of a record in a batch: its attributes and seven varints."""
-_HEADER_OVERHEAD_BYTES = 10
-"""Largest overhead of each of its headers."""
+_TOPICS_LOGGED = 100
 
 
 Produce = tuple[TopicDescription, bytes | None, bytes, Sequence[Header], int, ProduceDone, Any, bool]
@@ -89,15 +113,6 @@ class _Waiting:
     def cancel(self) -> None:
         """The caller is gone; the record is not written if it is still queued."""
         self._give_up(self)
-
-
-class _Batch(NamedTuple):
-    """A batch in flight."""
-
-    accumulator: PartitionAccumulator
-    dones: list[ProduceDone | None]
-    waiters: list[Any]
-    size: int
 
 
 class Accumulators:
@@ -147,7 +162,10 @@ class Accumulators:
         self._waiting_bytes = 0
         self._empty = asyncio.Event()
         self._empty.set()
-        self._answers = ProduceAnswers(self._monotonic)
+        self._kept = KeptRecords(options, self._monotonic, self._append, self._give_up_kept)
+        self._late = LateRecords(options.timeout, self._monotonic, self._answer_late, self._refuse_queued)
+        self._lost = LostMessages()
+        self._abandoned = False
         self.buffered = 0
         self.buffered_bytes = 0
 
@@ -190,22 +208,24 @@ class Accumulators:
         accumulator = topic.unkeyed if key is None else None
         if accumulator is None or not accumulator.records:
             accumulator = topic.choose(key)
-        batch_bytes = size + _RECORD_OVERHEAD_BYTES
+        packed_bytes = size + RECORD_OVERHEAD_BYTES
         if headers:
-            batch_bytes += _HEADER_OVERHEAD_BYTES * len(headers)
+            packed_bytes += HEADER_OVERHEAD_BYTES * len(headers)
         dirty = accumulator.dirty
-        if dirty and accumulator.batch_bytes + batch_bytes > self._options.flush_bytes:
+        if dirty and accumulator.batch_bytes + packed_bytes > self._options.flush_bytes:
             self._flush(accumulator)
             dirty = False
         if not accumulator.records:
             accumulator.since = self._monotonic() if since is None else since
         accumulator.records.append((key, value, headers, self._wall_ns() // 1_000_000))
         accumulator.bytes += size
-        accumulator.batch_bytes += batch_bytes
+        accumulator.batch_bytes += packed_bytes
         if not self.buffered:
             self._empty.clear()
         self.buffered += 1
         self.buffered_bytes += size
+        if since is not None:
+            self._late.admitted(accumulator, since)
         if not dirty and not accumulator.in_flight:
             self._mark_dirty(accumulator)
         if self._flush_timer is not None and self.buffered - self._in_flight >= self._linger_target:
@@ -217,6 +237,7 @@ class Accumulators:
             accumulator.dones.append(done)
         else:
             accumulator.dones.append(None)
+            accumulator.asynchronous = True
             done((waiter,), -1, -1, None)
         return None
 
@@ -228,7 +249,7 @@ class Accumulators:
     @property
     def lost(self) -> int:
         """Asynchronous records that were not written."""
-        return self._answers.lost
+        return self._lost.total
 
     async def drained(self) -> None:
         """Flush everything, and wait until it is answered."""
@@ -240,10 +261,23 @@ class Accumulators:
 
         They may or may not be written.
         """
+        self._abandoned = True
+        self._kept.stop()
+        self._late.stop()
         messages = self.buffered + len(self._waiting)
         if messages:
-            log.error("stopped with messages that are not known to be written", messages=messages)
+            topics = {name: topic.messages for name, topic in self._topics.items() if topic.unanswered}
+            most = sorted(topics, key=lambda name: -topics[name])[:_TOPICS_LOGGED]
+            log.error(
+                "stopped with messages that are not known to be written",
+                messages=messages,
+                topics={name: topics[name] for name in most},
+            )
         return messages
+
+    def report_lost(self) -> None:
+        """Log the asynchronous records that were lost since the last report."""
+        self._lost.report()
 
     # --- into the buffer --------------------------------------------------------------------------
 
@@ -345,70 +379,121 @@ class Accumulators:
         """Send all accumulated records, in batches of at most `flush_bytes`, overhead included."""
         records, size = accumulator.records, accumulator.bytes
         dones, waiters = accumulator.dones, accumulator.waiters
-        batch_bytes, limit = accumulator.batch_bytes, self._options.flush_bytes
+        gathered_bytes, limit = accumulator.batch_bytes, self._options.flush_bytes
         accumulator.records, accumulator.dones, accumulator.waiters, accumulator.bytes = [], [], [], 0
         accumulator.batch_bytes, accumulator.dirty = HEADER_BYTES, False
-        if batch_bytes <= limit:
-            self._send(_Batch(accumulator, dones, waiters, size), records)
+        if accumulator.marks:
+            accumulator.marks = []
+        now = self._monotonic()
+        age_s, until = now - accumulator.since, 0.0
+        if accumulator.asynchronous:
+            accumulator.asynchronous = False
+            self._late.watch(accumulator, now)
+            until = now + self._kept.keep_s
+            if dones.count(None) == len(dones):
+                age_s = self._options.timeout - self._kept.keep_s
+        if gathered_bytes <= limit:
+            self._send(ProduceBatch(accumulator, dones, waiters, size, records, until), age_s)
             return
         first = size = 0
-        batch_bytes = HEADER_BYTES
+        gathered_bytes = HEADER_BYTES
         for at, record in enumerate(records):
-            record_size = _size(record)
-            added = _batch_bytes(record_size, record[2])
-            if at > first and batch_bytes + added > limit:
-                part = _Batch(accumulator, dones[first:at], waiters[first:at], size)
-                self._send(part, records[first:at])
-                first, size, batch_bytes = at, 0, HEADER_BYTES
-            size += record_size
-            batch_bytes += added
-        self._send(_Batch(accumulator, dones[first:], waiters[first:], size), records[first:])
+            added = batch_bytes(record)
+            if at > first and gathered_bytes + added > limit:
+                part = slice(first, at)
+                batch = ProduceBatch(accumulator, dones[part], waiters[part], size, records[part], until)
+                self._send(batch, age_s)
+                first, size, gathered_bytes = at, 0, HEADER_BYTES
+            size += record_size(record)
+            gathered_bytes += added
+        batch = ProduceBatch(accumulator, dones[first:], waiters[first:], size, records[first:], until)
+        self._send(batch, age_s)
 
-    def _send(self, batch: _Batch, records: list[NewRecordFields]) -> None:
+    def _send(self, batch: ProduceBatch, age_s: float) -> None:
         accumulator = batch.accumulator
-        age_s = self._monotonic() - accumulator.since
+        records = len(batch.dones)
         accumulator.in_flight += 1
-        self._in_flight += len(records)
-        appended = partial(self._appended, batch)
+        accumulator.unanswered += records
+        self._in_flight += records
+        if accumulator.kept:  # by the same flush, whose first batch was refused at once
+            self._appended(batch, -1, accumulator.fault)
+        else:
+            self._append(batch, age_s)
+
+    def _append(self, batch: ProduceBatch, age_s: float) -> None:
+        records = batch.records
+        assert records is not None
+        # Only asynchronous records are needed once more.
+        appended = partial(self._appended, batch if batch.until else batch._replace(records=None))
         try:
             packed = build_batch(records, self._compression)
-            self._backend.append(accumulator.partition, packed, len(records), appended, age_s)
+            self._backend.append(batch.accumulator.partition, packed, len(records), appended, age_s)
         except PixyError as error:
             appended(-1, error)
         except Exception as bug:
             self._on_fault(bug)
             appended(-1, internal_error(bug))
 
-    def _appended(self, batch: _Batch, base_offset: int, error: PixyError | None) -> None:
-        accumulator, dones, waiters, size = batch
+    def _appended(self, batch: ProduceBatch, base_offset: int, error: PixyError | None) -> None:
+        accumulator, dones, waiters, size, _, until = batch
+        if until:
+            was_kept, accumulator.trying = accumulator.trying, False
+            if error is not None and self._kept.may_keep(batch, error):
+                dones, waiters, size = self._kept.keep(batch, error, first=was_kept)
         if len(dones) > _ANSWERS_PER_ITERATION:
-            rest = _Batch(accumulator, dones[_ANSWERS_PER_ITERATION:], waiters[_ANSWERS_PER_ITERATION:], size)
+            at = slice(_ANSWERS_PER_ITERATION, None)
+            rest = ProduceBatch(accumulator, dones[at], waiters[at], size, None, 0.0)
             self._loop.call_soon(self._appended, rest, base_offset + _ANSWERS_PER_ITERATION, error)
             dones, waiters, size = dones[:_ANSWERS_PER_ITERATION], waiters[:_ANSWERS_PER_ITERATION], 0
         else:
             accumulator.in_flight -= 1
+        accumulator.unanswered -= len(dones)
         self._in_flight -= len(dones)
-        self.buffered -= len(dones)
-        self.buffered_bytes -= size
-        self._answers.answer(dones, waiters, accumulator.partition.partition, base_offset, error)
+        if dones:
+            self._answer(accumulator, dones, waiters, size, base_offset, error)
         if self._waiting:
             self._admit_waiting()
-        if accumulator.records and not accumulator.in_flight and not accumulator.dirty:
-            self._mark_dirty(accumulator)
+        self._go_on(accumulator, error)
         self._maybe_empty()
 
+    def _answer(
+        self,
+        accumulator: PartitionAccumulator,
+        dones: list[ProduceDone | None],
+        waiters: list[Any],
+        size: int,
+        base_offset: int,
+        error: PixyError | None,
+    ) -> None:
+        self.buffered -= len(dones)
+        self.buffered_bytes -= size
+        topic, partition = accumulator.partition
+        asynchronous = answer(dones, waiters, partition, base_offset, error)
+        if error is not None and asynchronous and not self._abandoned:
+            self._lost.add(topic, asynchronous, error)
 
-def _size(record: NewRecordFields) -> int:
-    """Size of a record in the buffer."""
-    key, value, headers, _ = record
-    return len(key or b"") + len(value or b"") + headers_bytes(headers)
+    def _go_on(self, accumulator: PartitionAccumulator, error: PixyError | None) -> None:
+        """Send what is due after an answer."""
+        if accumulator.kept:
+            self._kept.go_on(accumulator, error)
+        elif not accumulator.in_flight:
+            self._late.unwatch(accumulator)
+            if accumulator.records and not accumulator.dirty:
+                self._mark_dirty(accumulator)
 
+    def _give_up_kept(self, batch: ProduceBatch, error: PixyError) -> None:
+        self._appended(batch, -1, error)
 
-def headers_bytes(headers: Sequence[Header]) -> int:
-    """Size of a record's headers: their names and values."""
-    return sum(len(name.encode()) + len(value or b"") for name, value in headers)
+    # --- late records -----------------------------------------------------------------------------
 
+    def _answer_late(self, batch: ProduceBatch, error: Unavailable) -> None:
+        self._answer(batch.accumulator, batch.dones, batch.waiters, batch.size, -1, error)
+        self._admit_waiting()
+        self._maybe_empty()
 
-def _batch_bytes(size: int, headers: Sequence[Header]) -> int:
-    """Upper bound for the size of a record in a batch."""
-    return size + _RECORD_OVERHEAD_BYTES + _HEADER_OVERHEAD_BYTES * len(headers)
+    def _refuse_queued(self, since: float, error: Unavailable) -> None:
+        """Refuse callers that have queued for room since a time."""
+        while self._waiting and (first := next(iter(self._waiting))).since <= since:
+            first.cancel()
+            done, waiter = first.produce[5], first.produce[6]
+            done((waiter,), -1, -1, error)

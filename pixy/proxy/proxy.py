@@ -27,10 +27,11 @@ from pixy.errors import (
     ShuttingDown,
     UnknownGroup,
 )
-from pixy.proxy.accumulator import Accumulators, headers_bytes
+from pixy.proxy.accumulator import Accumulators
 from pixy.proxy.log import Log
 from pixy.proxy.produce_answers import ProduceDone
 from pixy.proxy.staging import Staging
+from pixy.proxy.topic_accumulators import headers_bytes
 from pixy.proxy.topics import TopicCreator
 from pixy.records import Header, check_topic_name, make_partitioner
 from pixy.steps import in_steps
@@ -155,12 +156,15 @@ class Proxy:
         return in_doubt
 
     async def _drain_producer(self, timeout: float) -> int:
+        accumulators, in_doubt = self._accumulators, 0
+        lost = accumulators.lost
         try:
             async with asyncio.timeout(min(self._config.producer.shutdown_timeout, timeout)):
-                await asyncio.gather(self._accumulators.drained(), self.log.drained())
+                await asyncio.gather(accumulators.drained(), self.log.drained())
         except TimeoutError:
-            return self._accumulators.abandon() + self.log.abandon()
-        return 0
+            in_doubt = accumulators.abandon() + self.log.abandon()
+        accumulators.report_lost()
+        return in_doubt + accumulators.lost - lost
 
     async def stop(self) -> None:
         """Release the cluster."""

@@ -5,28 +5,72 @@ They go to partitions that this process leads, if it leads some, else to those w
 there are any.
 """
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pixy.backend import TopicDescription, TopicPartition
+from pixy.errors import PixyError
 from pixy.proxy.produce_answers import ProduceDone
-from pixy.records import HEADER_BYTES, NewRecordFields, Partitioner
+from pixy.records import HEADER_BYTES, Header, NewRecordFields, Partitioner
+from pixy.retries import Backoff
 
-__all__ = ["PartitionAccumulator", "TopicAccumulators"]
+__all__ = [
+    "HEADER_OVERHEAD_BYTES",
+    "RECORD_OVERHEAD_BYTES",
+    "PartitionAccumulator",
+    "ProduceBatch",
+    "TopicAccumulators",
+    "batch_bytes",
+    "headers_bytes",
+    "record_size",
+]
+
+RECORD_OVERHEAD_BYTES = 36
+"""Largest overhead of a record in a batch: its attributes and seven varints."""
+HEADER_OVERHEAD_BYTES = 10
+"""Largest overhead of each of its headers."""
+
+
+class ProduceBatch(NamedTuple):
+    """A batch that was sent, and is not answered.
+
+    Attributes:
+        dones: for each record the callback of its caller, None if asynchronous.
+        waiters: the callers.
+        size: bytes of the records in the buffer.
+        records: kept to be sent again; None without asynchronous ones.
+        until: time on the monotonic clock until which these are sent again.
+    """
+
+    accumulator: "PartitionAccumulator"
+    dones: list[ProduceDone | None]
+    waiters: list[Any]
+    size: int
+    records: list[NewRecordFields] | None
+    until: float
 
 
 class PartitionAccumulator:
     """The accumulated records of one partition."""
 
     __slots__ = (
+        "asynchronous",
+        "backoff",
         "batch_bytes",
         "bytes",
         "dirty",
         "dones",
+        "fault",
         "in_flight",
+        "kept",
+        "marks",
         "partition",
         "records",
+        "retry",
         "since",
+        "trying",
+        "unanswered",
         "waiters",
     )
 
@@ -42,10 +86,60 @@ class PartitionAccumulator:
         self.since = 0.0
         # Upper bound for the size of their batch, uncompressed.
         self.batch_bytes = HEADER_BYTES
-        # Batches in flight.
+        # Some of the records are asynchronous.
+        self.asynchronous = False
+        # Batches in flight, kept ones included.
         self.in_flight = 0
+        # Their records.
+        self.unanswered = 0
+        # Asynchronous records that failed and are sent again, oldest first.
+        self.kept: list[ProduceBatch] = []
+        # The next attempt. Invariant: None unless all batches in flight are kept.
+        self.retry: asyncio.TimerHandle | None = None
+        # The oldest kept batch is in flight. Invariant: then it is not in the list.
+        self.trying = False
+        # The last failure, and the pauses after failures. Invariant: set while batches are kept.
+        self.fault: PixyError | None = None
+        self.backoff: Backoff | None = None
+        # Times, and the numbers of records that had arrived by then. Invariant: both ascend.
+        self.marks: list[tuple[float, int]] = []
         # In the list of accumulators to flush.
         self.dirty = False
+
+    def mark(self, time: float, gap: float) -> None:
+        """Note that all records had arrived by a time; marks within the gap become one."""
+        marks = self.marks
+        while marks and marks[-1][0] > time:
+            marks.pop()
+        if marks and marks[-1][0] > time - gap:
+            time = marks.pop()[0]
+        marks.append((time, len(self.records)))
+
+    def take_synchronous(self, before: float) -> ProduceBatch | None:
+        """Take out the synchronous records that were there at a mark before that time, if any."""
+        count = 0
+        while self.marks and self.marks[0][0] <= before:
+            self.since, count = self.marks.pop(0)
+        taken = [at for at in range(count) if self.dones[at] is not None]
+        if not taken:
+            return None
+        gone = frozenset(taken)
+        left = [at for at in range(len(self.records)) if at not in gone]
+        batch = ProduceBatch(
+            self,
+            [self.dones[at] for at in taken],
+            [self.waiters[at] for at in taken],
+            sum(record_size(self.records[at]) for at in taken),
+            None,
+            0.0,
+        )
+        self.batch_bytes -= sum(batch_bytes(self.records[at]) for at in taken)
+        self.bytes -= batch.size
+        self.records = [self.records[at] for at in left]
+        self.dones = [self.dones[at] for at in left]
+        self.waiters = [self.waiters[at] for at in left]
+        self.marks = [(time, number - len(taken)) for time, number in self.marks]
+        return batch
 
 
 class _ReadyPartitions:
@@ -80,6 +174,11 @@ class TopicAccumulators:
         """True if records are accumulated or in flight."""
         return any(each.records or each.in_flight for each in self.accumulators.values())
 
+    @property
+    def messages(self) -> int:
+        """Number of records that are accumulated or in flight."""
+        return sum(len(each.records) + each.unanswered for each in self.accumulators.values())
+
     def choose(self, key: bytes | None) -> PartitionAccumulator:
         """The accumulator for a record, by the partitioner."""
         number = self._chooses(key, self._count)
@@ -103,3 +202,19 @@ class TopicAccumulators:
         self._chooses: Partitioner = self._partitioner
         if 0 < len(ready) < len(partitions):
             self._chooses = _ReadyPartitions(self._partitioner, ready)
+
+
+def record_size(record: NewRecordFields) -> int:
+    """Size of a record in the buffer."""
+    key, value, headers, _ = record
+    return len(key or b"") + len(value or b"") + headers_bytes(headers)
+
+
+def headers_bytes(headers: Sequence[Header]) -> int:
+    """Size of a record's headers: their names and values."""
+    return sum(len(name.encode()) + len(value or b"") for name, value in headers)
+
+
+def batch_bytes(record: NewRecordFields) -> int:
+    """Upper bound for the size of a record in a batch."""
+    return record_size(record) + RECORD_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(record[2])

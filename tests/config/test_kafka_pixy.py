@@ -98,7 +98,7 @@ def test_a_file_with_brokers_configures_a_kafka_cluster_and_never_an_empty_log(f
     assert config.proxies["main"].kind == "kafka"
     assert config.proxies["main"].kafka.seed_peers == ("localhost:9092",)
     assert config.warnings[3:] == (
-        "proxies.main is kind: kafka, where producer.flush_frequency, producer.retry_max, kafka.version, net.write_timeout, "
+        "proxies.main is kind: kafka, where producer.flush_frequency, kafka.version, net.write_timeout, "
         "net.sasl.handshake have no effect",
     )
 
@@ -121,7 +121,7 @@ def test_every_option_of_kafka_pixy_is_known_and_those_without_effect_are_named(
         "config.yaml:66: logging to syslog is not available and is ignored",
         "config.yaml:2: tcp_addr has no effect: this release has no HTTP API, only gRPC",
         "config.yaml:18: zoo_keeper is ignored: pixy needs no ZooKeeper",
-        "proxies.main is kind: embedded, where producer.required_acks, producer.retry_backoff, producer.retry_max, "
+        "proxies.main is kind: embedded, where producer.required_acks, "
         "consumer.fetch_max_wait, consumer.retry_backoff, consumer.rebalance_delay, kafka.seed_peers, "
         "kafka.version, kafka.tls, kafka.ca_certificate_file, kafka.client_certificate_file, kafka.client_key_file, "
         "kafka.insecure, net.dial_timeout, net.read_timeout, net.write_timeout, net.sasl.enable, net.sasl.handshake, "
@@ -251,5 +251,5 @@ def test_an_unknown_sink_is_an_error(file: Path) -> None:
 
 
 def test_a_single_option_without_effect_is_named_in_the_singular(file: Path) -> None:
-    config = load(file, "proxies:\n  a:\n    producer:\n      retry_max: 6\n")
-    assert config.warnings == ("proxies.a is kind: embedded, where producer.retry_max has no effect",)
+    config = load(file, "proxies:\n  a:\n    producer:\n      required_acks: wait_for_all\n")
+    assert config.warnings == ("proxies.a is kind: embedded, where producer.required_acks has no effect",)

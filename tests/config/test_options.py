@@ -23,8 +23,8 @@ def test_every_default_is_within_its_bounds() -> None:
 def test_a_leaf_names_the_kinds_of_cluster_it_affects() -> None:
     effect = {leaf.path: leaf.effect for leaf in leaves(ProxyConfig)}
     assert effect["producer.compression"] == ("embedded", "kafka")
-    assert effect["producer.retry_backoff"] == ("kafka",)
-    assert effect["producer.retry_max"] == ()
+    assert effect["producer.required_acks"] == ("kafka",)
+    assert effect["kafka.version"] == ()
     assert effect["journal.file_bytes"] == ("embedded",)
     assert effect["net.sasl.user"] == ("kafka",)
     assert effect["zoo_keeper.chroot"] == ()

@@ -53,7 +53,7 @@ def test_durations_are_written_with_units_and_sizes_plain() -> None:
     assert "      ack_timeout: 5m\n" in text
     assert "      flush_frequency: 0s\n" in text
     assert "      file_bytes: 33554432\n" in text
-    assert "      #retry_backoff: 10s\n" in text
+    assert "      #rebalance_delay: 250ms\n" in text
     assert "\n#tcp_addr: " in text
 
 
@@ -78,5 +78,5 @@ def test_secrets_are_masked_and_options_without_effect_are_omitted() -> None:
     assert "storage" not in kafka
     embedded = config_values(replace(Config(), proxies={"a": proxy}))["proxies"]["a"]
     assert "net" not in embedded
-    assert "retry_max" not in embedded["producer"]
+    assert "required_acks" not in embedded["producer"]
     assert embedded["storage"]["segment_bytes"] == 268435456

@@ -469,6 +469,10 @@ class FakeBackend:
         """Answer the next `appends` appends with an error, in order, and write nothing."""
         self._append_errors.extend([error] * appends)
 
+    def heal_appends(self) -> None:
+        """Answer no further appends with an error."""
+        self._append_errors.clear()
+
     def fail_fetches(self, error: PixyError, fetches: int = 1) -> None:
         """Make the next fetches, of any partition, raise an error."""
         self._fetch_errors.extend([error] * fetches)

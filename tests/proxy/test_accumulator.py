@@ -9,7 +9,7 @@ import structlog
 
 from pixy.backend import TopicPartition
 from pixy.config import ProducerConfig
-from pixy.errors import PixyError, Unavailable
+from pixy.errors import Internal, PixyError, Unavailable
 from pixy.proxy.produce_answers import ProduceDone
 from pixy.records import read_header, read_records
 from tests.fakes.clock import FakeClock
@@ -300,14 +300,15 @@ async def test_a_failed_append_fails_every_record_of_the_batch() -> None:
 
 async def test_failed_asynchronous_records_are_counted_and_logged_together() -> None:
     accumulators, backend, answers = await make()
-    backend.fail_appends(Unavailable("no disk"), 3)
+    backend.fail_appends(Internal("no disk"), 3)
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
             append(accumulators, b"a", answers, sync=False)
             await accumulators.drained()
+        accumulators.report_lost()
     assert accumulators.lost == 3
     assert [(line["event"], line["messages"]) for line in logs] == [
-        ("asynchronous messages could not be written", 1)
+        ("asynchronous messages could not be written", 3)
     ]
 
 
@@ -432,7 +433,7 @@ async def told(*, fails: bool) -> dict[str, list[tuple[list[object], int, int, b
     for waiter, done in ((1, a), (2, a), (3, b), (None, answers), (4, b), (5, a)):
         accumulators.append(description, b"k", b"v", (), 2, done, waiter, waiter is not None)
     if fails:
-        backend.fail_appends(Unavailable("no disk"), 1)
+        backend.fail_appends(Internal("no disk"), 1)
     await accumulators.drained()
     assert answers.all == [(-1, -1, None)]
     assert accumulators.lost == (1 if fails else 0)

@@ -144,6 +144,7 @@ async def test_all_records_of_a_deleted_topic_are_answered() -> None:
     with structlog.testing.capture_logs() as logs:
         await backend.delete_topic(TOPIC)
         await accumulators.drained()
+        accumulators.report_lost()
     errors = [error for _, _, error in answers.all]
     assert [type(error) for error in errors] == [
         UnknownPartition,

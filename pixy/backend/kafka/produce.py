@@ -11,8 +11,8 @@ sequence of a partition advances only when a batch is known to be written. If th
 batch has timed out), or the broker disagrees, the partition continues with a new producer id and
 sequence 0.
 
-A batch has `delivery_timeout_s`. Single attempts end earlier, so that a broker that hangs leaves
-time for its successor. At the end:
+A batch has `delivery_timeout_s`, less the age that it comes with, which may be negative. Single
+attempts end earlier, so that a broker that hangs leaves time for its successor. At the end:
 
     not written (no leader, no connection, refused)    Unavailable, with the last reason
     an attempt was sent, its outcome is unknown        DeadlineExceeded, with the last reason
@@ -161,11 +161,9 @@ class Producer:
         queue = self._queues.get(partition)
         if queue is None or queue.topic_id != known.topic_id:
             queue = self._queues[partition] = ProduceQueue(partition, known.topic_id, self._backoff())
-        now = self._loop.time()
-        deadline = now + self._options.delivery_timeout_s - age_s
-        if queue.pending:
-            deadline = max(deadline, queue.pending[-1].deadline)
-        pending = PendingBatch(batch, records, done, deadline)
+        now, limit_s = self._loop.time(), self._options.delivery_timeout_s
+        deadline = now + limit_s - age_s
+        pending = PendingBatch(batch, records, done, deadline, limit_s - min(age_s, 0.0))
         if deadline <= now:
             done(-1, self._time_is_over(queue, pending))
             return
@@ -177,10 +175,15 @@ class Producer:
             self._make_ready(queue)
 
     async def stop(self) -> None:
-        """Refuse further batches, and return when all others are answered, at their deadlines at
-        the latest.
+        """Refuse further batches, and return when all others are answered, at their deadlines and
+        within `delivery_timeout_s` at the latest.
         """
         self._stopped = True
+        latest = self._loop.time() + self._options.delivery_timeout_s
+        for queue in self._queues.values():
+            for pending in queue.pending:
+                pending.deadline = min(pending.deadline, latest)
+        self._watch(latest)
         await self._empty.wait()
         if self._timer is not None:
             self._timer.cancel()
@@ -431,8 +434,8 @@ class Producer:
                     continue
                 if pending.deadline > now:
                     self._watch(pending.deadline)
-                    break
-                self._run_out(queue, pending)
+                else:
+                    self._run_out(queue, pending)
 
     def _run_out(self, queue: ProduceQueue, pending: PendingBatch) -> None:
         if queue.in_flight and queue.pending[0] is pending:
@@ -457,7 +460,7 @@ class Producer:
 
     def _time_is_over(self, queue: ProduceQueue, pending: PendingBatch) -> PixyError:
         topic, number = queue.partition
-        limit = f"{self._options.delivery_timeout_s:g} s"
+        limit = f"{pending.limit_s:g} s"
         reason = queue.reason or self._client.fault or "the broker has not answered"
         if pending.maybe_written:
             return DeadlineExceeded(

@@ -19,13 +19,17 @@ class ProducerId(NamedTuple):
 class PendingBatch:
     """An unanswered batch."""
 
-    __slots__ = ("answered", "batch", "deadline", "done", "maybe_written", "records", "sequenced")
+    __slots__ = ("answered", "batch", "deadline", "done", "limit_s", "maybe_written", "records", "sequenced")
 
-    def __init__(self, batch: bytearray, records: int, done: AppendDone, deadline: float) -> None:
+    def __init__(
+        self, batch: bytearray, records: int, done: AppendDone, deadline: float, limit_s: float
+    ) -> None:
         self.batch = batch
         self.records = records
         self.done = done
         self.deadline = deadline
+        # Its time limit, before its age counts.
+        self.limit_s = limit_s
         # Its header has the producer id and sequence.
         self.sequenced = False
         # An attempt without a response may have been written.
@@ -58,7 +62,6 @@ class ProduceQueue:
     def __init__(self, partition: TopicPartition, topic_id: bytes, backoff: Backoff) -> None:
         self.partition = partition
         self.topic_id = topic_id
-        # Invariant: deadlines ascend.
         self.pending: deque[PendingBatch] = deque()
         self.in_flight = False
         # The attempt in flight has been sent.

@@ -1,0 +1,109 @@
+"""pixy/proxy/late_records.py: synchronous records behind asynchronous ones that are not written."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from pixy.config import ProducerConfig
+from pixy.errors import Unavailable
+from tests.fakes.clock import FakeClock
+from tests.fakes.waiting import until
+from tests.proxy.producing import Answers, append, batches, flat, make
+
+OPTIONS = ProducerConfig(timeout=0.1, retry_backoff=0.01, retry_max=1_000_000)
+"""Synchronous records have 0.1 s by the fake clock; they are looked at every 5 ms."""
+PAUSE_S = 0.005
+OUTAGE = 100_000
+
+
+async def advance(clock: FakeClock, seconds: float) -> None:
+    for _ in range(round(seconds / PAUSE_S)):
+        clock.advance(PAUSE_S)
+        await asyncio.sleep(2 * PAUSE_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", [True, False], ids=["in flight", "kept"])
+async def test_they_are_answered_at_their_own_limit_and_not_written(held: bool) -> None:
+    clock = FakeClock()
+    accumulators, backend, answers = await make(OPTIONS, clock=clock)
+    if held:
+        backend.hold_appends()
+    else:
+        backend.fail_appends(Unavailable("no leader"), OUTAGE)
+    nobody = Answers()
+    append(accumulators, b"a", nobody, sync=False)
+    await until(lambda: backend.ages)
+    append(accumulators, b"early", answers)
+    append(accumulators, b"b", nobody, sync=False)
+    await advance(clock, 0.06)
+    append(accumulators, b"late", answers)
+    append(accumulators, b"c", nobody, sync=False)
+    await advance(clock, 0.06)
+    reason = "messages before it are not written yet" if held else "no leader"
+    assert [(type(error), str(error)) for _, _, error in answers.all] == [
+        (Unavailable, f"letters-0 could not be written within 0.1 s: {reason}")
+    ]
+    if held:
+        backend.release_appends()
+    else:
+        backend.heal_appends()
+    await accumulators.drained()
+    assert flat(await batches(backend)) == [b"a", b"b", b"late", b"c"]
+    assert answers.all[1:] == [(0, 2, None)]
+    assert accumulators.lost == accumulators.buffered == accumulators.buffered_bytes == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", [True, False])
+async def test_callers_that_queue_for_room_behind_them_have_the_limit_too(sync: bool) -> None:
+    clock = FakeClock()
+    accumulators, backend, answers = await make(replace(OPTIONS, channel_buffer_size=1), clock=clock)
+    backend.hold_appends()
+    append(accumulators, b"a", Answers(), sync=False)
+    await until(lambda: backend.ages)
+    append(accumulators, b"b", answers, sync=sync)
+    await advance(clock, 0.12)
+    assert [str(error) for _, _, error in answers.all] == ["the producer's buffer has been full for 0.1 s"]
+    backend.release_appends()
+    await accumulators.drained()
+    assert flat(await batches(backend)) == [b"a"]
+
+
+@pytest.mark.slow
+async def test_nobody_is_answered_early_behind_records_that_are_not_late() -> None:
+    clock = FakeClock()
+    accumulators, backend, answers = await make(OPTIONS, clock=clock)
+    backend.hold_appends()
+    append(accumulators, b"a", Answers(), sync=False)
+    await until(lambda: backend.ages)
+    append(accumulators, b"b", answers)
+    await advance(clock, 0.09)
+    assert not answers.all
+    backend.release_appends()
+    await answers.wait(1)
+    assert answers.all == [(0, 1, None)]
+
+
+@pytest.mark.slow
+async def test_the_time_in_the_queue_counts() -> None:
+    clock = FakeClock()
+    options = replace(OPTIONS, channel_buffer_size=3)
+    accumulators, backend, answers = await make(options, partitions=4, clock=clock)
+    backend.hold_appends()
+    append(accumulators, b"other", Answers(), key=b"foo", sync=False)
+    append(accumulators, b"a", Answers(), key=b"bar", sync=False)
+    await until(lambda: len(backend.ages) == 2)
+    append(accumulators, b"b", Answers(), key=b"bar", sync=False)
+    append(accumulators, b"queued", answers, key=b"bar")
+    await advance(clock, 0.06)
+    assert accumulators.waiting == 1
+    backend.release_appends(1)
+    await until(lambda: not accumulators.waiting)
+    assert not answers.all
+    await advance(clock, 0.06)
+    assert [type(error) for _, _, error in answers.all] == [Unavailable]
+    backend.release_appends()
+    await accumulators.drained()
+    assert flat(await batches(backend, 2)) == [b"a", b"b"]
