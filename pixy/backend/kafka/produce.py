@@ -163,6 +163,8 @@ class Producer:
             queue = self._queues[partition] = ProduceQueue(partition, known.topic_id, self._backoff())
         now, limit_s = self._loop.time(), self._options.delivery_timeout_s
         deadline = now + limit_s - age_s
+        if age_s >= 0:
+            deadline = queue.no_earlier(deadline)
         pending = PendingBatch(batch, records, done, deadline, limit_s - min(age_s, 0.0))
         if deadline <= now:
             done(-1, self._time_is_over(queue, pending))

@@ -47,6 +47,7 @@ class ProduceQueue:
     """
 
     __slots__ = (
+        "_deadline",
         "backoff",
         "in_flight",
         "not_before",
@@ -62,6 +63,8 @@ class ProduceQueue:
     def __init__(self, partition: TopicPartition, topic_id: bytes, backoff: Backoff) -> None:
         self.partition = partition
         self.topic_id = topic_id
+        # The last deadline of those with the common limit. Invariant: these deadlines ascend.
+        self._deadline = 0.0
         self.pending: deque[PendingBatch] = deque()
         self.in_flight = False
         # The attempt in flight has been sent.
@@ -75,3 +78,8 @@ class ProduceQueue:
         self.reason = ""
         self.backoff = backoff
         self.not_before = 0.0
+
+    def no_earlier(self, deadline: float) -> float:
+        """The deadline of a batch with the common limit: such batches are answered in order."""
+        self._deadline = max(deadline, self._deadline if self.pending else 0.0)
+        return self._deadline

@@ -230,3 +230,26 @@ async def test_stop_answers_all_batches_even_without_answers_of_the_broker(
     assert type(answers[0].exception()) is DeadlineExceeded
     late = append_nowait(backend, partition, b"late")
     assert isinstance(late.exception(), ShuttingDown)
+
+
+@hasty
+async def test_a_batch_with_a_longer_limit_delays_no_answer_behind_it(
+    backend: KafkaBackend, partition: TopicPartition, relay: Relay
+) -> None:
+    await append(backend, partition, b"0")
+    relay.lose_answers = 1_000_000
+    answered: list[tuple[str, int, type[object]]] = []
+
+    def append_aged(name: str, age_s: float) -> None:
+        def done(offset: int, error: PixyError | None) -> None:
+            answered.append((name, offset, type(error)))
+
+        backend.append(partition, make_batch(name.encode()), 1, done, age_s)
+
+    append_aged("patient", -600.0)
+    append_aged("hasty", 0.0)
+    await until(lambda: answered)
+    assert answered == [("hasty", -1, Unavailable)]
+    relay.lose_answers = 0
+    await until(lambda: len(answered) == 2)
+    assert answered[1] == ("patient", 1, type(None))
