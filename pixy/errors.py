@@ -26,6 +26,7 @@ __all__ = [
     "InvalidGroup",
     "InvalidHeaders",
     "InvalidOffset",
+    "InvalidRecords",
     "InvalidTopic",
     "LongPollTimeout",
     "MessageTooLarge",
@@ -49,6 +50,7 @@ __all__ = [
     "TopicExists",
     "TopicMissing",
     "Unavailable",
+    "Undecodable",
     "UnknownCluster",
     "UnknownGroup",
     "UnknownPartition",
@@ -133,6 +135,10 @@ class InvalidBatch(InvalidArgument):
     """A client's record batch is corrupt, or of a kind that the log does not accept."""
 
     kafka_code = 87
+
+
+class InvalidRecords(InvalidBatch):
+    """The records of a client's record batch are not what its header says, or too large."""
 
 
 class InvalidAck(InvalidArgument):
@@ -347,7 +353,22 @@ class CorruptData(Internal):
     kafka_code = 2
 
 
-class UnpackedTooLarge(CorruptData):
+class Undecodable(CorruptData):
+    """Records of an intact batch cannot be decoded: their producer wrote them wrongly.
+
+    Args:
+        message: names the batch, the record and the offset of the next batch.
+        offset: of the first one of these records.
+        next_offset: where to go on.
+    """
+
+    def __init__(self, message: str, offset: int = -1, next_offset: int = -1) -> None:
+        super().__init__(message)
+        self.offset = offset
+        self.next_offset = next_offset
+
+
+class UnpackedTooLarge(Undecodable):
     """An intact batch is larger than readers allow when decompressed; names its offset."""
 
 

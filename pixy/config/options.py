@@ -236,6 +236,12 @@ class ProducerConfig:
         "client may append. A larger one is rejected.",
         maximum=_LARGEST_BATCH_BYTES,
     )
+    timestamp_after_max: float = _seconds(
+        3600.0,
+        "How far in the future the timestamps of appended and staged records may be: Kafka's "
+        "message.timestamp.after.max.ms. Retention by age keeps such records until then. Later "
+        "ones are rejected.",
+    )
     max_headers: int = _integer(1024, "Maximum number of headers of a message.")
     max_header_bytes: int = _bytes(
         262_144, "Maximum size of a message's headers, names and values together.", minimum=0

@@ -14,9 +14,10 @@ event. Never polls, and never decides which request gets a record.
         and bugs                        time out get the error, until a fetch succeeds; such a fetch
                                         does not wait for records
 
-A batch that cannot be decoded is not skipped: no record is passed over silently. Its partition
-waits, the others of the group continue. The error names topic, partition, and the offset behind the
-batch, to which the group's offset can be set.
+What cannot be decoded is not skipped: no record is passed over silently. Its partition waits, the
+others of the group continue. The error names topic, partition, and the offset behind the batch, to
+which the group's offset can be set. Each attempt is a retry of the record, so with a limit of
+retries the offers pass it at last.
 """
 
 import asyncio
@@ -85,9 +86,10 @@ class PartitionFetcher:
         self._on_fed = on_fed
         self._on_failing = on_failing
         self._wanted = asyncio.Event()
-        # Waiting on `_wanted`; waiting inside the backend. Invariant: never both.
+        # Waiting on `_wanted`; offset of the fetch that waits inside the backend. Invariant: never
+        # both.
         self._idle = False
-        self._fetching = False
+        self._fetching: int | None = None
         # The last logged error, empty after a success.
         self._failing = ""
         self._backoff = Backoff(_BACKOFF_MIN, _BACKOFF_MAX)
@@ -98,7 +100,6 @@ class PartitionFetcher:
     def start(self) -> None:
         """Fetch from the current offset of the offers; a fetch in progress is abandoned."""
         self.stop()
-        self._idle = self._fetching = False
         self._task = self._environment.tasks.spawn(self._run(), self._named("fetch"))
         self.wake()
 
@@ -108,14 +109,17 @@ class PartitionFetcher:
             if task is not None:
                 task.cancel()
         self._task = self._unpacking = None
+        self._idle, self._fetching = False, None
 
     def wake(self) -> None:
-        """The offers want more, or have a batch to decompress, or found damage."""
+        """The offers want more, or have a batch to decompress, or found damage, or passed it."""
         if self._offers.packed is not None and self._unpacking is None and self._task is not None:
             self._unpacking = self._environment.tasks.spawn(self._unpack(), self._named("unpack"))
         if self._idle:
             self._wanted.set()
-        elif self._fetching and self._offers.fault is not None:
+        elif self._fetching is not None and (
+            self._offers.fault is not None or self._fetching != self._offers.fetch_offset
+        ):
             self.start()
 
     async def _run(self) -> None:
@@ -123,7 +127,7 @@ class PartitionFetcher:
             try:
                 await self._supply()
             except Exception as bug:
-                self._idle = self._fetching = False
+                self._idle, self._fetching = False, None
                 await self._fail(self._environment.tasks.expected(bug))
 
     async def _supply(self) -> None:
@@ -142,7 +146,7 @@ class PartitionFetcher:
     async def _fetch(self) -> None:
         offers = self._offers
         asked = offset, _ = offers.fetch_offset, offers.generation
-        self._fetching = True
+        self._fetching = offset
         try:
             result = await self._environment.backend.fetch(
                 self._partition,
@@ -151,15 +155,15 @@ class PartitionFetcher:
                 max_wait=0.0 if self._failing else None,
             )
         except OffsetOutOfRange as error:
-            self._fetching = False
+            self._fetching = None
             if asked == (offers.fetch_offset, offers.generation):
                 await self._out_of_range(error)
             return
         except PixyError as error:
-            self._fetching = False
+            self._fetching = None
             await self._fail(error)
             return
-        self._fetching = False
+        self._fetching = None
         if asked != (offers.fetch_offset, offers.generation):
             return
         if result.log_begin_offset > offers.tracker.base:
@@ -176,7 +180,9 @@ class PartitionFetcher:
         offers = self._offers
         while (batch := offers.packed) is not None:
             try:
-                records: Iterator[Record] | CorruptData = await self._environment.unpack(batch)
+                records: Iterator[Record] | CorruptData = await self._environment.unpack(
+                    batch, offers.position
+                )
             except CorruptData as error:
                 records = error
             except Exception as bug:

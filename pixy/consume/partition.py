@@ -220,9 +220,11 @@ class LivePartition:
             self._host.wake(self)
 
     def look(self) -> None:
-        """React to the state of the offers: commit, fetch, decompress."""
+        """React to the state of the offers: commit, fetch, decompress, report."""
         offers = self.offers
         offers.notable = False
+        if offers.passed:
+            self._report_passed()
         if offers.changed:
             offers.changed = False
             if not self.dirty:
@@ -230,6 +232,19 @@ class LivePartition:
                 self._host.mark_dirty(self)
         if offers.fault is not None or offers.packed is not None or offers.wants_more:
             self._fetcher.wake()
+
+    def _report_passed(self) -> None:
+        passed, self.offers.passed = self.offers.passed, []
+        for (begin, end), error in passed:
+            _log.error(
+                "records passed, not decodable after the last retry",
+                group=self._host.group_name,
+                topic=self.topic,
+                partition=self.partition,
+                first=begin,
+                next=end,
+                error=str(error),
+            )
 
     def _set_expiry(self) -> None:
         deadline = self.offers.next_deadline()

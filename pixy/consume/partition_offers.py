@@ -21,7 +21,10 @@ A record is in exactly one of these places; from `sending` and `out` an ack move
   be offered. So memory is bounded even if an offer is never acked while others pass it.
 - Batches are validated when they are fed, and decoded record by record when they are offered. One
   record, the head, is decoded ahead, to know whether there is a record to offer. Records acked
-  earlier are skipped, and offsets without a record count as acked.
+  earlier are skipped, and offsets without a record count as acked. The position behind a batch is
+  the one that its header gives, which is not beyond the high watermark.
+- A record that cannot be decoded is a `fault` at first: the shell fetches again. Each time is a
+  retry of it, and after the last one it is `passed`, up to where decoding goes on.
 - A compressed batch of more than `_UNPACKED_AT_ONCE_BYTES` becomes `packed`, and decoding stops
   there until the shell, which has threads, passes its records to `unpacked`. So the order stays,
   and one batch of a partition is decompressed at a time.
@@ -50,8 +53,8 @@ from pixy.backend import Batch, FetchResult
 from pixy.consume.offer import Offer, OfferLimits, OfferOwner
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.voided import NOTHING_VOIDED, VoidedOffsets
-from pixy.errors import AckBeyondEnd, CorruptData, UnpackedTooLarge
-from pixy.records import Record, read_header, read_records
+from pixy.errors import AckBeyondEnd, CorruptData, Undecodable, UnpackedTooLarge
+from pixy.records import OffsetRange, Record, read_header, read_records
 
 __all__ = ["PartitionOffers"]
 
@@ -97,6 +100,7 @@ class PartitionOffers:
         "_queue",
         "_records",
         "_sending",
+        "_undecodable",
         "_unoffered",
         "acked",
         "behind_commit",
@@ -110,6 +114,7 @@ class PartitionOffers:
         "notable",
         "offered",
         "packed",
+        "passed",
         "ready",
         "tracker",
         "voided",
@@ -148,7 +153,8 @@ class PartitionOffers:
         self.fetch_offset = tracker.base
         # The next offset to decode. Invariant: all offsets below are acked, pending or the head.
         self._position = tracker.base
-        # Batches to decode: records, the batch, and behind the last one of a fetch its next offset.
+        # Batches to decode: records, the batch, and the offset behind it. Behind the last one of a
+        # fetch an empty one with the next offset of the fetch.
         self._queue: deque[tuple[Iterator[Record], Batch, int]] = deque()
         # Bytes in the queue.
         self._buffered_bytes = 0
@@ -177,6 +183,10 @@ class PartitionOffers:
         self.ready = False
         # The damage of the fetched data at `fetch_offset`.
         self.fault: CorruptData | None = None
+        # The offset at which decoding failed last, and its retries.
+        self._undecodable = (_UNKNOWN, 0)
+        # What was passed after the last retry, for the shell to report.
+        self.passed: list[tuple[OffsetRange, Undecodable]] = []
         # The tracker moved without an ack: a gap was skipped, or a record was dropped.
         self.changed = False
         # The shell should read `wants_more`, `changed` and `fault`.
@@ -219,13 +229,14 @@ class PartitionOffers:
         next_offset = result.next_offset
         for batch in result.batches:
             try:
-                queue.append((read_records(batch, _UNPACKED_AT_ONCE_BYTES), batch, _UNKNOWN))
+                records = self._open(batch, result.high_watermark)
             except CorruptData as error:
                 self._set_fault(error)
                 next_offset = self.fetch_offset
                 break
-            self._buffered_bytes += len(batch)
             self.fetch_offset = read_header(batch).next_offset
+            queue.append((records, batch, self.fetch_offset))
+            self._buffered_bytes += len(batch)
             if self.behind_commit:
                 self.behind_commit, self.changed = False, True
         self.fetch_offset = next_offset
@@ -236,6 +247,22 @@ class PartitionOffers:
             self._refresh()
         self.notable = True
 
+    def _open(self, batch: Batch, high_watermark: int) -> Iterator[Record]:
+        """Check a batch; returns its records, which are decoded later."""
+        records = read_records(batch, _UNPACKED_AT_ONCE_BYTES, first_offset=self._position)
+        header = read_header(batch)
+        if not self.fetch_offset < header.next_offset <= high_watermark:
+            raise CorruptData(
+                f"record batch at offset {header.base_offset} ends at {header.next_offset}, expected an end above "
+                f"{self.fetch_offset} and not above the high watermark {high_watermark}"
+            )
+        return records
+
+    @property
+    def position(self) -> int:
+        """The next offset to decode."""
+        return self._position
+
     def unpacked(self, batch: Batch, records: Iterator[Record] | CorruptData) -> None:
         """Take over the records of the `packed` batch, or its damage.
 
@@ -245,8 +272,7 @@ class PartitionOffers:
             return
         self.packed = None
         if isinstance(records, CorruptData):
-            self._drop_fetched(self._position)
-            self._set_fault(records)
+            self._cannot_decode(self._position, records)
             return
         self._records = records
         self._advance()
@@ -324,10 +350,11 @@ class PartitionOffers:
             except CorruptData as error:
                 if isinstance(error, UnpackedTooLarge) and self._batch is not None:
                     self._wait_unpacked(position)
-                else:
-                    self._drop_fetched(position)
-                    self._set_fault(error)
-                return
+                    return
+                if position < self._batch_end:
+                    self._cannot_decode(position, error)
+                    return
+                # All offsets of the batch have their records.
             if self._batch_end > position:
                 self._pass_gap(position, self._batch_end)
                 position = self._batch_end
@@ -340,6 +367,21 @@ class PartitionOffers:
         self._batch_end = _UNKNOWN
         self._position = position
         self._head = None
+
+    def _cannot_decode(self, position: int, error: CorruptData) -> None:
+        """Stop at a record that cannot be decoded, or pass it after its last retry."""
+        failed_at, retries = self._undecodable
+        retries = retries + 1 if position == failed_at else 0
+        self._undecodable = (position, retries)
+        if isinstance(error, Undecodable) and 0 <= self._limits.retries_max <= retries:
+            passed = OffsetRange(position, max(position + 1, error.next_offset))
+            self.passed.append((passed, error))
+            self.dropped += passed.end - passed.begin
+            self._pass_gap(*passed)
+            self._drop_fetched(passed.end)
+        else:
+            self._drop_fetched(position)
+            self._set_fault(error)
 
     def _wait_unpacked(self, position: int) -> None:
         """Stop at the current batch, which has to be decompressed elsewhere."""

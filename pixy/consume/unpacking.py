@@ -4,16 +4,17 @@ One batch takes up to three times `UNPACKED_BYTES_MAX` of memory while it is dec
 number of partitions may have such batches.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 from pixy.backend import Batch
+from pixy.one_thread import OneThread
 from pixy.records import Record, unpack_records
 
 __all__ = ["BatchUnpacker", "Unpack"]
 
-Unpack = Callable[[Batch], Awaitable[Iterator[Record]]]
-"""Decompresses the records of a batch.
+Unpack = Callable[[Batch, int], Awaitable[Iterator[Record]]]
+"""Decompresses the records of a batch; those below an offset that cannot be decoded are left out.
 
 Raises:
     CorruptData: the batch is damaged, or its records are too large.
@@ -21,14 +22,10 @@ Raises:
 
 
 class BatchUnpacker:
-    """The `Unpack` of all consumer groups of a cluster.
-
-    Cancelling ends the wait, not the decompression.
-    """
+    """The `Unpack` of all consumer groups of a cluster."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._thread = OneThread()
 
-    async def __call__(self, batch: Batch) -> Iterator[Record]:
-        async with self._turn:
-            return await asyncio.to_thread(unpack_records, batch)
+    async def __call__(self, batch: Batch, first_offset: int = 0) -> Iterator[Record]:
+        return await self._thread.run(partial(unpack_records, batch, first_offset=first_offset))

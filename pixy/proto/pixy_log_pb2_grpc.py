@@ -115,10 +115,13 @@ class LogServicer(object):
 
     def Append(self, request, context):
         """Appends batches. Batches that have an offset in the response are durable. Each partition
-        succeeds or fails independently.
+        succeeds or fails independently. A partition with a batch whose records are not what its header
+        says, or too large, or too far in the future, has INVALID_ARGUMENT as its result, and nothing of
+        it is written.
 
         Status codes:
-        INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
+        INVALID_ARGUMENT (3)     batches are not whole or of a kind that is not allowed: nothing was
+        written;
         FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
         written. If it comes to have one while a request with many
         partitions is being written, this is the `code` of those that were
@@ -138,7 +141,7 @@ class LogServicer(object):
         pieces' numbers.
 
         Status codes:
-        INVALID_ARGUMENT (3)     batches are not allowed, or the piece differs from the one received
+        INVALID_ARGUMENT (3)     batches or records are not allowed, or the piece differs from the one received
         with its number;
         NOT_FOUND (5)            no such topic or partition;
         FAILED_PRECONDITION (9)  a topic has another version or id than the request says (describe it

@@ -74,10 +74,13 @@ class LogStub:
     """
     Append: _grpc.UnaryUnaryMultiCallable[_pixy_log_pb2.AppendRequest, _pixy_log_pb2.AppendResponse]
     """Appends batches. Batches that have an offset in the response are durable. Each partition
-    succeeds or fails independently.
+    succeeds or fails independently. A partition with a batch whose records are not what its header
+    says, or too large, or too far in the future, has INVALID_ARGUMENT as its result, and nothing of
+    it is written.
 
     Status codes:
-      INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
+      INVALID_ARGUMENT (3)     batches are not whole or of a kind that is not allowed: nothing was
+                               written;
       FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
                                written. If it comes to have one while a request with many
                                partitions is being written, this is the `code` of those that were
@@ -93,7 +96,7 @@ class LogStub:
     pieces' numbers.
 
     Status codes:
-      INVALID_ARGUMENT (3)     batches are not allowed, or the piece differs from the one received
+      INVALID_ARGUMENT (3)     batches or records are not allowed, or the piece differs from the one received
                                with its number;
       NOT_FOUND (5)            no such topic or partition;
       FAILED_PRECONDITION (9)  a topic has another version or id than the request says (describe it
@@ -164,10 +167,13 @@ class LogAsyncStub(LogStub):
     """
     Append: _aio.UnaryUnaryMultiCallable[_pixy_log_pb2.AppendRequest, _pixy_log_pb2.AppendResponse]  # type: ignore[assignment]
     """Appends batches. Batches that have an offset in the response are durable. Each partition
-    succeeds or fails independently.
+    succeeds or fails independently. A partition with a batch whose records are not what its header
+    says, or too large, or too far in the future, has INVALID_ARGUMENT as its result, and nothing of
+    it is written.
 
     Status codes:
-      INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
+      INVALID_ARGUMENT (3)     batches are not whole or of a kind that is not allowed: nothing was
+                               written;
       FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
                                written. If it comes to have one while a request with many
                                partitions is being written, this is the `code` of those that were
@@ -183,7 +189,7 @@ class LogAsyncStub(LogStub):
     pieces' numbers.
 
     Status codes:
-      INVALID_ARGUMENT (3)     batches are not allowed, or the piece differs from the one received
+      INVALID_ARGUMENT (3)     batches or records are not allowed, or the piece differs from the one received
                                with its number;
       NOT_FOUND (5)            no such topic or partition;
       FAILED_PRECONDITION (9)  a topic has another version or id than the request says (describe it
@@ -275,10 +281,13 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_pixy_log_pb2.AppendResponse, _abc.Awaitable[_pixy_log_pb2.AppendResponse]]:
         """Appends batches. Batches that have an offset in the response are durable. Each partition
-        succeeds or fails independently.
+        succeeds or fails independently. A partition with a batch whose records are not what its header
+        says, or too large, or too far in the future, has INVALID_ARGUMENT as its result, and nothing of
+        it is written.
 
         Status codes:
-          INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
+          INVALID_ARGUMENT (3)     batches are not whole or of a kind that is not allowed: nothing was
+                                   written;
           FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
                                    written. If it comes to have one while a request with many
                                    partitions is being written, this is the `code` of those that were
@@ -300,7 +309,7 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         pieces' numbers.
 
         Status codes:
-          INVALID_ARGUMENT (3)     batches are not allowed, or the piece differs from the one received
+          INVALID_ARGUMENT (3)     batches or records are not allowed, or the piece differs from the one received
                                    with its number;
           NOT_FOUND (5)            no such topic or partition;
           FAILED_PRECONDITION (9)  a topic has another version or id than the request says (describe it

@@ -1,8 +1,9 @@
-"""Bulk access to the log of one cluster: whole record batches in and out, never decoded.
+"""Bulk access to the log of one cluster: whole record batches in and out.
 
-Everything is validated before anything is written. Memory is bounded: by one answer for each range
-that is read (`RangeReader`), and by `producer.buffer_bytes` for writes, with as much again in the
-queue.
+Everything is validated before anything is written, the records in the batches too: on the event
+loop if that takes half a millisecond, else on another thread, one request at a time. Memory is
+bounded: by one answer for each range that is read (`RangeReader`), and by `producer.buffer_bytes`
+for writes, with as much again in the queue.
 
 Road not taken: the batches through the accumulators. They make batches of records; these are
 batches.
@@ -25,6 +26,7 @@ from pixy.errors import (
     CorruptData,
     InvalidArgument,
     InvalidBatch,
+    InvalidRecords,
     MessageTooLarge,
     PartitionNotFound,
     PixyError,
@@ -35,9 +37,17 @@ from pixy.errors import (
     UnknownTopic,
 )
 from pixy.futures import reject, resolve
+from pixy.one_thread import OneThread
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
 from pixy.proxy.topics import TopicCreator
-from pixy.records import NewBatch, check_new_batches, check_topic_name
+from pixy.records import (
+    BatchLimits,
+    CheckEffort,
+    LongCheckError,
+    NewBatch,
+    check_new_batches,
+    check_topic_name,
+)
 from pixy.steps import in_steps, run_in_steps
 
 __all__ = ["FETCH_WAIT_MAX_S", "Appended", "Log", "OffsetPosition", "OffsetQuery", "PartitionBatches"]
@@ -116,6 +126,7 @@ class Log:
         self._topics = topics
         self._clock = clock
         self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
+        self._checks = OneThread()
         self._draining = False
         # Records in flight; the event is set while there are none.
         self._in_flight = 0
@@ -274,7 +285,6 @@ class Log:
             ShuttingDown, Unavailable: nothing was written.
         """
         await self.check_partitions([each.partition for each in partitions])
-        checked = [self.check_batches(each) async for each in in_steps(partitions)]
         size = sum(len(each.batches) for each in partitions)
         if self.semaphore.queued + size > self._config.producer.buffer_bytes and not self.semaphore.available(
             size
@@ -283,18 +293,19 @@ class Log:
                 f"{self.semaphore.acquired} bytes of batches are being written and {self.semaphore.queued} wait; append fewer at a time, "
                 "or increase producer.buffer_bytes"
             ).at_limit("producer.buffer_bytes")
-        await self.update(versions)
         await self.semaphore.acquire(size)
         try:
+            checked = await self._checked(partitions)
+            await self.update(versions)
             if self._draining:
                 raise ShuttingDown
             # Nothing suspends between this check and the last append, so the versions still hold
             # then.
             self.check_versions(versions)
-        except PixyError:
+        except BaseException:
             self.semaphore.release(size)
             raise
-        records = sum(batch.records for batches in checked for batch in batches)
+        records = sum(batch.records for batches in checked if isinstance(batches, list) for batch in batches)
         self._in_flight += records
         self._idle.clear()
         request = _Append(len(partitions), partial(self._answered, size, records))
@@ -317,17 +328,29 @@ class Log:
                 )
             seen.add(each)
 
-    def check_batches(self, of: PartitionBatches) -> list[NewBatch]:
-        """Validate the batches of one partition and return their places.
+    async def check_batches(self, partitions: Sequence[PartitionBatches]) -> list[list[NewBatch]]:
+        """Validate the batches of each partition and return their places.
 
         Raises:
             InvalidBatch, MessageTooLarge: a batch is invalid; the message says where.
         """
-        try:
-            return check_new_batches(of.batches, self._config.producer.max_message_bytes)
-        except (InvalidBatch, MessageTooLarge) as error:
-            topic, number = of.partition
-            raise type(error)(f"partition {number} of topic {topic}: {error}") from None
+        found = []
+        for batches in await self._checked(partitions):
+            if isinstance(batches, InvalidRecords):
+                raise batches
+            found.append(batches)
+        return found
+
+    async def _checked(self, partitions: Sequence[PartitionBatches]) -> "list[_Checked]":
+        producer = self._config.producer
+        latest_ms = self._clock.wall_ms() + round(producer.timestamp_after_max * 1000)
+        limits = BatchLimits(producer.max_message_bytes, latest_ms)
+        if self._checks.is_idle:  # else one would overtake those that wait
+            try:
+                return _check_batches(partitions, limits, CheckEffort())
+            except LongCheckError:
+                pass
+        return await self._checks.run(partial(_check_batches, partitions, limits, None))
 
     async def update(self, versions: Sequence[TopicVersion]) -> None:
         """Ask the cluster for the topics that differ here from these versions: another process may
@@ -363,7 +386,7 @@ class Log:
     def _hand_over_all(
         self,
         partitions: Sequence[PartitionBatches],
-        checked: Sequence[Sequence[NewBatch]],
+        checked: "Sequence[_Checked]",
         versions: Sequence[TopicVersion],
         request: "_Append",
     ) -> Iterator[None]:
@@ -380,7 +403,9 @@ class Log:
                     self.check_versions(versions)
                 except PixyError as error:
                     stale = error
-            if stale is not None:
+            if isinstance(batches, InvalidRecords):
+                request.ended(place, Appended(-1, batches))
+            elif stale is not None:
                 request.ended(place, Appended(-1, stale))
             else:
                 self._hand_over(each, batches, _PartitionAppend(partial(request.ended, place)))
@@ -407,6 +432,31 @@ class Log:
         self._in_flight -= records
         if not self._in_flight:
             self._idle.set()
+
+
+_Checked = list[NewBatch] | InvalidRecords
+"""The batches of one partition, or why they are refused."""
+
+
+def _check_batches(
+    partitions: Sequence[PartitionBatches], limits: BatchLimits, effort: CheckEffort | None
+) -> list[_Checked]:
+    """Check the batches of each partition.
+
+    Raises:
+        InvalidBatch, MessageTooLarge: something is not a batch that could be appended.
+        LongCheckError: it takes more than `effort`.
+    """
+    checked: list[_Checked] = []
+    for (topic, number), batches in partitions:
+        try:
+            checked.append(check_new_batches(batches, limits, effort))
+        except (InvalidBatch, MessageTooLarge) as error:
+            located = type(error)(f"partition {number} of topic {topic}: {error}")
+            if not isinstance(located, InvalidRecords):
+                raise located from None
+            checked.append(located)
+    return checked
 
 
 def _why_stale(topic: TopicDescription, wanted: TopicVersion) -> str:

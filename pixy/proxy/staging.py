@@ -73,23 +73,20 @@ class Staging:
         if not partitions and seal is None:
             raise InvalidArgument("neither partitions nor a seal: there is nothing to do")
         await self._log.check_partitions([each.partition for each in partitions])
-        batches = [
-            StagedBatches(
-                each.partition,
-                each.batches,
-                sum(batch.records for batch in self._log.check_batches(each)),
-            )
-            async for each in in_steps(partitions)
-        ]
         size = sum(len(each.batches) for each in partitions)
         if self.semaphore.queued + size > self._buffer_bytes and not self.semaphore.available(size):
             raise Unavailable(
                 f"{self.semaphore.acquired} bytes are being staged and {self.semaphore.queued} wait; stage fewer at a time, "
                 "or increase producer.buffer_bytes"
             ).at_limit("producer.buffer_bytes")
-        await self._log.update(versions)
         await self.semaphore.acquire(size)
         try:
+            checked = await self._log.check_batches(partitions)
+            batches = [
+                StagedBatches(each.partition, each.batches, sum(batch.records for batch in found))
+                for each, found in zip(partitions, checked, strict=True)
+            ]
+            await self._log.update(versions)
             if self._draining:
                 raise ShuttingDown
             self._log.check_versions(versions)

@@ -22,7 +22,6 @@ from pixy.records.batch import (
     split_batches,
 )
 from pixy.records.crc import crc32c
-from pixy.records.new_batches import NewBatch, check_new_batches
 from pixy.records.positions import OffsetCommit, OffsetRange, TopicPartition
 from pixy.records.topic_name import check_topic_name
 from pixy.records.unpack import UNPACKED_BYTES_MAX
@@ -42,6 +41,13 @@ if TYPE_CHECKING:
         read_records,
         unpack_records,
     )
+    from pixy.records.new_batches import (
+        BatchLimits,
+        CheckEffort,
+        LongCheckError,
+        NewBatch,
+        check_new_batches,
+    )
     from pixy.records.partitioner import PARTITIONERS, Partitioner, make_partitioner
 
 __all__ = [
@@ -52,7 +58,10 @@ __all__ = [
     "PARTITIONERS",
     "UNPACKED_BYTES_MAX",
     "BatchHeader",
+    "BatchLimits",
+    "CheckEffort",
     "Header",
+    "LongCheckError",
     "NewBatch",
     "NewRecord",
     "NewRecordFields",
@@ -99,6 +108,10 @@ _LATE = {
             "unpack_records",
         ),
         "pixy.records.codec",
+    ),
+    **dict.fromkeys(
+        ("BatchLimits", "CheckEffort", "LongCheckError", "NewBatch", "check_new_batches"),
+        "pixy.records.new_batches",
     ),
     **dict.fromkeys(("PARTITIONERS", "Partitioner", "make_partitioner"), "pixy.records.partitioner"),
 }

@@ -15,8 +15,9 @@ given buffers where that is harmless:
 - Everything else (a last byte with that bit, a slice of other memory, decompressed records) is
   copied and padded with zeros.
 
-Offsets inside a batch are as written by its producer. They are not checked against the header,
-which would cost a third of the decoding time.
+Offsets inside a batch are as written by its producer, so each is compared with the header and with
+the one before. A batch in which one of them is wrong, or that the codec cannot decode, goes to
+`lenient`, which delivers what can be delivered.
 """
 
 import struct
@@ -27,8 +28,8 @@ from typing import NamedTuple, Protocol
 
 import cramjam
 
-from pixy.errors import CorruptData, UnpackedTooLarge
-from pixy.records.batch import HEADER_BYTES, check_batch, mark_control, read_header
+from pixy.errors import CorruptData, Undecodable, UnpackedTooLarge
+from pixy.records.batch import HEADER_BYTES, BatchHeader, Buffer, check_batch, mark_control, read_header
 from pixy.records.compiled import (
     CorruptRecordException,
     DefaultRecordBatch,
@@ -38,10 +39,12 @@ from pixy.records.compiled import (
     snappy_encode,
     zstd_encode,
 )
+from pixy.records.lenient import decode_leniently
 from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpackLimitError, unpack
 
 __all__ = [
     "COMPRESSION",
+    "UNREADABLE",
     "Header",
     "NewRecord",
     "NewRecordFields",
@@ -49,6 +52,8 @@ __all__ = [
     "build_batch",
     "build_control_batch",
     "compress_records",
+    "decode_trusted",
+    "decompress_new",
     "decompress_records",
     "read_control_record",
     "read_records",
@@ -74,7 +79,7 @@ _COMPRESS: dict[int, Callable[[bytes], bytes]] = {
     4: zstd_encode,
 }
 
-_UNREADABLE = (
+UNREADABLE = (
     CorruptRecordException,
     cramjam.DecompressionError,
     OSError,  # gzip: not a gzip file, wrong checksum
@@ -84,6 +89,7 @@ _UNREADABLE = (
     ValueError,  # includes a header name that is not UTF-8
     OverflowError,  # a length beyond any memory
     MemoryError,  # the same
+    IndexError,  # the codec without compiled modules
 )
 """Exceptions of the codec, and of the libraries below it, for invalid bytes."""
 
@@ -145,57 +151,94 @@ def build_batch(records: Sequence[NewRecordFields], compression: int = 0) -> byt
 
 
 def read_records(
-    batch: bytes | bytearray | memoryview, unpacked_bytes_max: int = UNPACKED_BYTES_MAX
+    batch: Buffer, unpacked_bytes_max: int = UNPACKED_BYTES_MAX, *, first_offset: int = 0
 ) -> Iterator[Record]:
     """Records of a whole batch in offset order, decoded lazily one by one.
 
-    Control batches yield no records. `unpacked_bytes_max` limits the memory for decompressed
-    records.
+    Their offsets ascend and are within those of the batch. Control batches yield no records.
+
+    Args:
+        unpacked_bytes_max: limits the memory for decompressed records.
+        first_offset: records below that cannot be decoded are left out.
 
     Raises:
-        CorruptData: immediately if header, length or checksum is wrong; during iteration if a
-            record cannot be decoded.
+        CorruptData: immediately if header, length or checksum is wrong.
+        Undecodable: during iteration, if a record cannot be decoded.
         UnpackedTooLarge: at the first record, if the batch exceeds the limit when decompressed.
     """
     check_batch(batch)
     if read_header(batch).is_control:
         return iter(())
-    return _decode(batch, unpacked_bytes_max)
+    return _decode(batch, unpacked_bytes_max, first_offset)
 
 
 def unpack_records(
-    batch: bytes | bytearray | memoryview, unpacked_bytes_max: int = UNPACKED_BYTES_MAX
+    batch: Buffer, unpacked_bytes_max: int = UNPACKED_BYTES_MAX, *, first_offset: int = 0
 ) -> Iterator[Record]:
     """Like `read_records`, but compressed records are decompressed before this returns, so that
     another thread can do it than the one that decodes.
     """
-    records = read_records(batch, unpacked_bytes_max)
+    records = read_records(batch, unpacked_bytes_max, first_offset=first_offset)
     first = next(records, None)
     return iter(()) if first is None else chain((first,), records)
 
 
-def _decode(
-    batch: bytes | bytearray | memoryview, unpacked_bytes_max: int = UNPACKED_BYTES_MAX
-) -> Iterator[Record]:
-    try:
-        yield from DefaultRecordBatch(_safe_to_read(batch, unpacked_bytes_max))
-    except UnpackLimitError as error:
-        raise UnpackedTooLarge(
-            f"{_place(batch)}: its {len(batch)} bytes decompress to more than {unpacked_bytes_max}"
-        ) from error
-    except _UNREADABLE as error:
-        raise CorruptData(f"{_place(batch)}: {error}") from error
-
-
-def _place(batch: bytes | bytearray | memoryview) -> str:
-    """The batch by offset, and the offset after it for readers that can skip it."""
+def _decode(batch: Buffer, unpacked_bytes_max: int, first_offset: int = 0) -> Iterator[Record]:
     header = read_header(batch)
-    return f"record batch at offset {header.base_offset} cannot be decoded, the next batch is at {header.next_offset}"
+    try:
+        buffer = _safe_to_read(batch, unpacked_bytes_max)
+    except UnpackLimitError as error:
+        text = f"its {len(batch)} bytes decompress to more than {unpacked_bytes_max}"
+        raise UnpackedTooLarge(*_undecodable(header, text)) from error
+    except UNREADABLE as error:
+        raise Undecodable(*_undecodable(header, error)) from error
+    # Without gaps: as many records as offsets.
+    dense = header.records == header.last_offset_delta + 1
+    decoded, expected, end = 0, header.base_offset, header.next_offset
+    try:
+        for record in DefaultRecordBatch(buffer):
+            offset = record.offset
+            if offset != expected and (dense or offset < expected):
+                break
+            if offset >= end:
+                break
+            expected = offset + 1
+            decoded += 1
+            yield record
+        else:
+            return
+    except UNREADABLE:
+        pass
+    yield from decode_leniently(buffer, header, decoded, first_offset)
 
 
-def _safe_to_read(
-    batch: bytes | bytearray | memoryview, unpacked_bytes_max: int
-) -> bytes | bytearray | memoryview:
+def decode_trusted(batch: Buffer) -> Iterator[Record]:
+    """Records of an uncompressed batch as they are, not compared with its header.
+
+    Raises:
+        Exception: one of `UNREADABLE`, during iteration.
+    """
+    records: Iterator[Record] = iter(DefaultRecordBatch(_safe_to_read(batch, 0)))
+    return records
+
+
+def decompress_new(batch: bytearray, unpacked_bytes_max: int) -> Buffer:
+    """The batch with decompressed records, as `decode_trusted` takes it.
+
+    Raises:
+        UnpackLimitError: it exceeds the limit when decompressed.
+        Exception: one of `UNREADABLE`; also for several gzip members or empty snappy blocks.
+    """
+    return _decompress(batch, read_header(batch).codec, unpacked_bytes_max, strict=True)
+
+
+def _undecodable(header: BatchHeader, reason: object) -> tuple[str, int, int]:
+    """Arguments of an error that concerns all records of a batch."""
+    place = f"record batch at offset {header.base_offset} cannot be decoded, the next batch is at {header.next_offset}"
+    return f"{place}: {reason}", header.base_offset, header.next_offset
+
+
+def _safe_to_read(batch: Buffer, unpacked_bytes_max: int) -> Buffer:
     """The uncompressed batch in a buffer where reading slightly past the end is harmless."""
     codec = read_header(batch).codec
     if codec:
@@ -205,16 +248,16 @@ def _safe_to_read(
     return _pad(batch)
 
 
-def _pad(*parts: bytes | bytearray | memoryview) -> memoryview:
+def _pad(*parts: Buffer) -> memoryview:
     """The parts joined into one buffer, with zeros behind its end."""
     return memoryview(b"".join((*parts, _PADDING)))[: -len(_PADDING)]
 
 
-def _decompress(batch: bytes | bytearray | memoryview, codec: int, unpacked_bytes_max: int) -> memoryview:
+def _decompress(batch: Buffer, codec: int, unpacked_bytes_max: int, *, strict: bool = False) -> memoryview:
     """The batch with decompressed records; length and checksum in the header stay as they were."""
     header = bytearray(batch[:HEADER_BYTES])
     header[_CODEC_BYTE] -= codec
-    return _pad(header, unpack(codec, bytes(batch[HEADER_BYTES:]), unpacked_bytes_max))
+    return _pad(header, unpack(codec, bytes(batch[HEADER_BYTES:]), unpacked_bytes_max, strict=strict))
 
 
 def compress_records(records: bytes, compression: int) -> bytes:
@@ -235,7 +278,7 @@ def decompress_records(records: bytes, codec: int) -> bytes:
         raise CorruptData(
             f"compressed records exceed {UNPACKED_BYTES_MAX} bytes when decompressed"
         ) from error
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CorruptData(f"compressed records cannot be decompressed: {error}") from error
 
 
@@ -245,7 +288,7 @@ def build_control_batch(control_type: int, value: bytes, timestamp_ms: int) -> b
     return mark_control(build_batch([NewRecord(key, value, (), timestamp_ms)]))
 
 
-def read_control_record(batch: bytes | bytearray | memoryview) -> tuple[int, bytes]:
+def read_control_record(batch: Buffer) -> tuple[int, bytes]:
     """Type and value of the first record of a control batch.
 
     Raises:
@@ -255,7 +298,7 @@ def read_control_record(batch: bytes | bytearray | memoryview) -> tuple[int, byt
     header = read_header(batch)
     if not header.is_control:
         raise CorruptData(f"record batch at offset {header.base_offset} is not a control batch")
-    for record in _decode(batch):
+    for record in _decode(batch, UNPACKED_BYTES_MAX):
         if record.key is not None and len(record.key) >= _CONTROL_KEY.size:
             control_type: int = _CONTROL_KEY.unpack_from(record.key)[1]
             return control_type, record.value or b""

@@ -22,6 +22,7 @@ import io
 import mmap
 import struct
 import threading
+import zlib
 from collections.abc import Callable
 
 import cramjam
@@ -41,8 +42,8 @@ while it is being created there are two or three copies of it.
 _KEPT_BYTES = 1 << 20
 """Size of the buffer kept per thread: a batch of `producer.flush_bytes`."""
 
-_GZIP_RATIO = 16
-"""Text seldom compresses better than by this factor."""
+_GZIP_FORMAT = 16 + zlib.MAX_WBITS
+"""Header and trailer of a gzip member, not those of zlib."""
 
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _BLOCK_SIZE = struct.Struct(">i")
@@ -62,13 +63,15 @@ class _UnpackBuffer(threading.local):
 _kept = _UnpackBuffer()
 
 
-def unpack(codec: int, packed: bytes, bytes_max: int) -> Buffer:
+def unpack(codec: int, packed: bytes, bytes_max: int, *, strict: bool = False) -> Buffer:
     """Decompress the records of a batch.
 
     Args:
         codec: a value of `COMPRESSION` other than 0.
         packed: everything after the batch's header.
         bytes_max: limit of the output.
+        strict: accept one gzip member only, and no empty snappy blocks: a great many of them take
+            long and are no output.
 
     Returns:
         The records. Valid until this thread decompresses again.
@@ -80,9 +83,9 @@ def unpack(codec: int, packed: bytes, bytes_max: int) -> Buffer:
     """
     match codec:
         case 1:
-            return _gzip(packed, bytes_max)
+            return _gzip(packed, bytes_max, strict=strict)
         case 2:
-            return _snappy(packed, bytes_max)
+            return _snappy(packed, bytes_max, strict=strict)
         case 3:
             return _into_bounded(cramjam.lz4.decompress_into, packed, bytes_max)
         case 4:
@@ -91,20 +94,29 @@ def unpack(codec: int, packed: bytes, bytes_max: int) -> Buffer:
             raise ValueError(f"unknown compression codec {codec}, expected 1 to 4")
 
 
-def _gzip(packed: bytes, bytes_max: int) -> bytes:
+def _gzip(packed: bytes, bytes_max: int, *, strict: bool) -> bytes:
+    member = zlib.decompressobj(_GZIP_FORMAT)
+    unpacked = member.decompress(packed, bytes_max + 1)
+    if len(unpacked) > bytes_max:
+        raise UnpackLimitError
+    if not member.eof:
+        raise EOFError("the gzip member is incomplete")
+    if member.unused_data:
+        if strict:
+            raise ValueError(f"{len(member.unused_data)} bytes behind the gzip member")
+        return _gzip_members(packed, bytes_max)
+    return unpacked
+
+
+def _gzip_members(packed: bytes, bytes_max: int) -> bytes:
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
-        # Python allocates all memory asked for: 32 MiB would cost a small batch more than its
-        # decompression.
-        asked = min(_GZIP_RATIO * len(packed), bytes_max) + 1
-        unpacked = stream.read(asked)
-        if len(unpacked) == asked:
-            unpacked += stream.read(bytes_max + 1 - asked)
+        unpacked = stream.read(bytes_max + 1)
     if len(unpacked) > bytes_max:
         raise UnpackLimitError
     return unpacked
 
 
-def _snappy(packed: bytes, bytes_max: int) -> Buffer:
+def _snappy(packed: bytes, bytes_max: int, *, strict: bool) -> Buffer:
     if not packed.startswith(_XERIAL_HEADER):
         return _snappy_block(packed, bytes_max)
     view = memoryview(packed)
@@ -115,7 +127,10 @@ def _snappy(packed: bytes, bytes_max: int) -> Buffer:
         at += _BLOCK_SIZE.size
         if not 0 <= size <= len(packed) - at:
             raise ValueError(f"snappy block of {size} bytes with {len(packed) - at} bytes left")
-        unpacked += _snappy_block(view[at : at + size], bytes_max - len(unpacked))
+        block = _snappy_block(view[at : at + size], bytes_max - len(unpacked))
+        if strict and not block:
+            raise ValueError("an empty snappy block")
+        unpacked += block
         at += size
     return unpacked
 

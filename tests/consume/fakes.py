@@ -97,11 +97,11 @@ class World:
         )
         return self.consumers
 
-    async def _unpack(self, batch: Batch) -> Iterator[Record]:
+    async def _unpack(self, batch: Batch, first_offset: int) -> Iterator[Record]:
         """Unpacks in place instead of on a thread."""
         self.unpacked.append(len(batch))
         await self.backend.step("unpack")
-        return unpack_records(batch)
+        return unpack_records(batch, first_offset=first_offset)
 
     def _missing(self, topic: str, fail: Callable[[PixyError], None]) -> None:
         self.missed.append(topic)

@@ -1,10 +1,20 @@
-"""pixy/consume/partition_offers.py: batches unpacked on a thread keep their place."""
+"""pixy/consume/partition_offers.py: batches unpacked on a thread keep their place, and those with
+wrong fields take nothing from others.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
 
 from pixy.consume import OffsetTracker
+from pixy.consume.partition_offers import PartitionOffers
 from pixy.errors import CorruptData
-from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch, unpack_records
+from pixy.records import COMPRESSION, NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
 from tests.consume.fakes import fed, make_batch
-from tests.consume.test_partition_offers import offers_from, take_all
+from tests.consume.test_partition_offers import LIMITS, offers_from, take_all
+from tests.fakes.batches import BROKEN_RECORD, as_stored, bomb, patched, raw_batch, raw_record
 
 
 def large_batch(base: int, records: int = 3) -> bytes:
@@ -63,3 +73,90 @@ def test_a_large_batch_that_cannot_be_unpacked_is_fetched_again() -> None:
     offers.feed(fed([large]))
     offers.unpacked(large, unpack_records(large))
     assert take_all(offers) == [1, 2, 3]
+
+
+# --- batches with wrong fields --------------------------------------------------------------------
+
+
+def test_an_offset_beyond_its_batch_moves_no_position() -> None:
+    offers = offers_from()
+    lying = as_stored(raw_batch([raw_record(1000, b"lie")]), 1)
+    offers.feed(fed([make_batch(0, [b"before"]), lying, make_batch(2, [b"behind"])]))
+    assert take_all(offers) == [0, 1, 2]
+    for offset in (0, 1, 2):
+        assert offers.ack(offset)
+    assert offers.tracker.base == 3
+
+
+@pytest.mark.parametrize("end", [1, 2**40])
+def test_a_batch_beyond_the_high_watermark_or_below_the_position_is_damaged(end: int) -> None:
+    offers = offers_from(1)
+    lying = patched(make_batch(0, [b"a"]), 23, struct.pack(">i", 2**31 - 1 if end > 1 else 0))
+    offers.feed(fed([lying], 3, 3))
+    assert isinstance(offers.fault, CorruptData)
+    assert "not above the high watermark 3" in str(offers.fault)
+    assert (offers.tracker.base, offers.fetch_offset, offers.ready) == (1, 1, False)
+
+
+GARBAGE = as_stored(raw_batch([b"\x80" * 60], count=3), 1)
+HALF = as_stored(raw_batch([raw_record(0, b"good"), BROKEN_RECORD, raw_record(2, b"good too")]), 1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "delivered", "passed"),
+    [(GARBAGE, [], (1, 4)), (HALF, [1, 3], (2, 3)), (as_stored(bomb(), 1), [], (1, 2))],
+    ids=["garbage", "one record", "too large"],
+)
+@pytest.mark.parametrize("retries_max", [0, 1, 3])
+def test_what_cannot_be_decoded_is_passed_after_its_last_retry(
+    batch: bytes, delivered: list[int], passed: tuple[int, int], retries_max: int
+) -> None:
+    offers = offers_from(limits=replace(LIMITS, retries_max=retries_max))
+    whole = [make_batch(0, [b"before"]), batch, make_batch(read_header(batch).next_offset, [b"behind"])]
+    found: list[int] = []
+    faults = 0
+    while offers.fetch_offset < read_header(whole[-1]).next_offset or offers.packed:
+        offers.feed(fed([each for each in whole if read_header(each).next_offset > offers.fetch_offset]))
+        found += take_all(offers)
+        if offers.packed:
+            unpack(offers)
+            found += take_all(offers)
+        faults += offers.fault is not None
+        offers.fault = None
+        assert faults <= retries_max
+    assert faults == retries_max
+    assert found == [0, *delivered, read_header(batch).next_offset]
+    assert [tuple(range_) for range_, _ in offers.passed] == [passed]
+    assert offers.dropped == passed[1] - passed[0]
+    for offset in found:
+        offers.ack(offset)
+    assert offers.tracker.base == read_header(whole[-1]).next_offset
+
+
+def test_without_a_limit_of_retries_nothing_is_passed() -> None:
+    offers = offers_from(1)
+    for _ in range(100):
+        offers.feed(fed([GARBAGE, make_batch(4, [b"behind"])]))
+        assert isinstance(offers.fault, CorruptData)
+        assert offers.fetch_offset == 1
+        offers.fault = None
+    assert (offers.passed, offers.ready) == ([], False)
+
+
+def test_bytes_behind_the_last_record_of_a_batch_stop_nothing() -> None:
+    offers = offers_from()
+    offers.feed(
+        fed([as_stored(raw_batch([raw_record(0, b"a"), b"more"], count=1), 0), make_batch(1, [b"b"])])
+    )
+    assert take_all(offers) == [0, 1]
+    assert offers.fault is None
+
+
+def unpack(offers: PartitionOffers) -> None:
+    batch = offers.packed
+    assert batch is not None
+    try:
+        records: Iterator[Record] | CorruptData = unpack_records(batch, first_offset=offers.position)
+    except CorruptData as error:
+        records = error
+    offers.unpacked(batch, records)

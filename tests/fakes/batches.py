@@ -1,7 +1,7 @@
 """Record batches as built by clients, and the contents of those that clients receive."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import cramjam
 
@@ -12,11 +12,25 @@ from pixy.records import (
     NewRecord,
     batch_bytes,
     build_batch,
+    compress_records,
     crc32c,
+    patch_batch,
     read_records,
 )
 
-__all__ = ["as_batches", "batch_of", "bomb", "offsets_in", "patched", "values_in"]
+__all__ = [
+    "BROKEN_RECORD",
+    "as_batches",
+    "as_stored",
+    "batch_of",
+    "bomb",
+    "offsets_in",
+    "patched",
+    "raw_batch",
+    "raw_record",
+    "values_in",
+    "varint",
+]
 
 
 def batch_of(*values: bytes, timestamp_ms: int = 1000, compression: int = 0) -> bytes:
@@ -31,6 +45,71 @@ def patched(batch: bytes, at: int, replacement: bytes) -> bytes:
     changed[at : at + len(replacement)] = replacement
     changed[17:21] = crc32c(memoryview(changed)[21:]).to_bytes(4, "big")
     return bytes(changed)
+
+
+def varint(value: int) -> bytes:
+    """A number as in records."""
+    left = ((value << 1) ^ (value >> 63)) % 2**64
+    encoded = bytearray()
+    while left > 0x7F:
+        encoded.append(0x80 | (left & 0x7F))
+        left >>= 7
+    return bytes([*encoded, left])
+
+
+def raw_record(
+    delta: int,
+    value: bytes,
+    *,
+    timestamp_delta: int = 0,
+    headers: bytes = b"\0",
+    length: int | None = None,
+    value_length: int | None = None,
+) -> bytes:
+    """The bytes of a record whose fields may lie.
+
+    Args:
+        headers: their number and bytes.
+        length, value_length: instead of the true ones.
+    """
+    body = b"\0" + varint(timestamp_delta) + varint(delta) + varint(-1)
+    body += varint(len(value) if value_length is None else value_length) + value + headers
+    return varint(len(body) if length is None else length) + body
+
+
+BROKEN_RECORD = raw_record(1, b"x", headers=varint(3))
+"""A record with a true length and headers that are not there."""
+
+
+def raw_batch(
+    records: Sequence[bytes],
+    *,
+    count: int | None = None,
+    last_delta: int | None = None,
+    codec: int = 0,
+    base_timestamp: int = 1000,
+    max_timestamp: int = 1000,
+) -> bytes:
+    """An intact batch with these bytes as its records, and a header that may lie.
+
+    Args:
+        records: joined, and compressed if there is a codec.
+        count, last_delta: instead of the true ones.
+    """
+    count = len(records) if count is None else count
+    last_delta = count - 1 if last_delta is None else last_delta
+    body = b"".join(records)
+    packed = compress_records(body, codec) if codec else body
+    numbers = struct.pack(">hiqqqhii", codec, last_delta, base_timestamp, max_timestamp, -1, -1, -1, count)
+    head = struct.pack(">qiibI", 0, len(packed) + HEADER_BYTES - 12, -1, 2, 0)
+    return patched(head + numbers + packed, 0, b"")
+
+
+def as_stored(batch: bytes, base_offset: int) -> bytes:
+    """The batch as it is in a log."""
+    stored = bytearray(batch)
+    patch_batch(stored, base_offset, 0)
+    return bytes(stored)
 
 
 def bomb(timestamp_ms: int = 1000) -> bytes:

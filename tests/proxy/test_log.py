@@ -3,7 +3,9 @@ over.
 """
 
 import asyncio
+import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from pixy.backend import AppendDone, TopicPartition
 from pixy.config import ProducerConfig, ProxyConfig
 from pixy.errors import (
     InvalidArgument,
+    InvalidRecords,
     PartitionNotFound,
     ShuttingDown,
     StaleTopicVersion,
@@ -18,9 +21,11 @@ from pixy.errors import (
     Unavailable,
 )
 from pixy.proxy import Appended, Log, PartitionBatches, Range, RangeState, TopicVersion
+from pixy.proxy import log as log_module
 from pixy.proxy.topics import TopicCreator
+from pixy.records import check_new_batches
 from tests.fakes.backend import FakeBackend
-from tests.fakes.batches import batch_of
+from tests.fakes.batches import batch_of, raw_batch, raw_record
 from tests.fakes.clock import FakeClock
 from tests.fakes.server import serve_cluster
 from tests.fakes.waiting import settle, until
@@ -270,3 +275,70 @@ async def test_a_response_has_a_size_that_clients_accept_and_space_for_a_whole_b
     assert [log.held_bytes(size) for size in (1, 4 << 20)] == [1_000_000, 4 << 20]
     with pytest.raises(InvalidArgument, match="max_bytes is -1, expected 0 for 1048576, or above"):
         log.fetch_bytes(-1)
+
+
+# --- records that are not what their batch says ---------------------------------------------------
+
+LYING = raw_batch([raw_record(1000, b"x")])
+NOW_MS = FakeClock().wall_ms()
+
+
+async def test_wrong_records_fail_their_partition_alone() -> None:
+    log, backend = await make()
+    wrong, right = await log.append(
+        [PartitionBatches(T0, BATCH + LYING), PartitionBatches(TopicPartition("t", 1), BATCH)], []
+    )
+    assert isinstance(wrong.error, InvalidRecords)
+    place = (
+        f"partition 0 of topic t: record batch 1 at byte {SIZE}: record 0 has offset delta 1000, expected 0"
+    )
+    assert (wrong.base_offset, str(wrong.error)) == (-1, place)
+    assert right == Appended(0, None)
+    ranges = await backend.offset_ranges("t")
+    assert (ranges[0].end, ranges[1].end) == (0, 1)
+    assert (log.semaphore.acquired, log.abandon()) == (0, 0)
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+async def test_timestamps_are_compared_with_the_clock_and_the_option(count: int) -> None:
+    log, _ = await make()
+    hour_ms = 3_600_000
+    allowed, late = (
+        batch_of(*[b"x"] * count, timestamp_ms=NOW_MS + hour_ms + late - count) for late in (1, 2)
+    )
+    assert await log.append([PartitionBatches(T0, allowed)], []) == [Appended(0, None)]
+    ((offset, error),) = await log.append([PartitionBatches(T0, late)], [])
+    assert offset == -1
+    assert f"record {count - 1} has timestamp {NOW_MS + hour_ms + 1}" in str(error)
+
+
+async def test_large_requests_are_checked_on_another_thread_and_small_ones_do_not_overtake_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, backend = await make()
+    threads: list[str] = []
+    check = check_new_batches
+
+    def noted(*arguments: Any) -> Any:
+        found = check(*arguments)
+        threads.append("loop" if threading.current_thread() is threading.main_thread() else "other")
+        return found
+
+    monkeypatch.setattr(log_module, "check_new_batches", noted)
+    many = batch_of(*[b"x"] * 5000)
+    requests = [[PartitionBatches(T0, batches)] for batches in (BATCH, many, BATCH, BATCH * 3)]
+    answers = await asyncio.gather(*(log.append(each, []) for each in requests))
+    assert [answer[0].base_offset for answer in answers] == [0, 1, 5001, 5002]
+    assert threads == ["loop", "other", "other", "other"]
+    assert (await backend.offset_ranges("t"))[0].end == 5005
+
+
+async def test_a_request_cancelled_while_it_is_checked_writes_nothing_and_frees_its_bytes() -> None:
+    log, _ = await make(room=1000)
+    first = asyncio.create_task(log.append([PartitionBatches(T0, batch_of(*[b"x"] * 5000))], []))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert log.semaphore.acquired == 0
+    assert await append(log) == [Appended(0, None)]

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pixy.errors import CorruptData
+from pixy.errors import CorruptData, Undecodable
 from pixy.records import (
     COMPRESSION,
     HEADER_BYTES,
     Header,
     NewRecord,
+    Record,
     build_batch,
     build_control_batch,
     compress_records,
@@ -329,7 +330,7 @@ def test_memory_behind_a_slice_does_not_become_part_of_its_records(what_follows:
 
 READ_AT_THE_END_OF_MEMORY = """
 import ctypes, mmap, sys
-from pixy.errors import CorruptData
+from pixy.errors import CorruptData, Undecodable
 from pixy.records import read_records
 
 batch = sys.stdin.buffer.read()
@@ -368,12 +369,34 @@ def test_a_varint_beyond_the_end_is_rejected(tail: bytes, codec: int) -> None:
         list(read_records(hostile(body, codec=codec)))
 
 
-@pytest.mark.parametrize("declared", [0, 1, 2, 4, 2**31 - 1])
-def test_a_wrong_record_count_is_rejected(declared: int) -> None:
+@pytest.mark.parametrize("declared", [0, 1, 2])
+def test_a_record_count_below_the_records_is_rejected(declared: int) -> None:
     batch = build_batch(compressible(3))
     struct.pack_into(">i", batch, 57, declared)
     with pytest.raises(CorruptData):
         list(read_records(with_crc(batch)))
+
+
+@pytest.mark.parametrize("declared", [4, 2**31 - 1])
+def test_a_record_count_above_the_offsets_hides_no_record(declared: int) -> None:
+    batch = build_batch(compressible(3))
+    struct.pack_into(">i", batch, 57, declared)
+    assert decoded(with_crc(batch)) == compressible(3)
+
+
+@pytest.mark.parametrize("declared", [4, 2**31 - 1])
+def test_a_record_and_offset_count_above_the_records_is_rejected_behind_them(declared: int) -> None:
+    batch = build_batch(compressible(3))
+    struct.pack_into(">i", batch, 23, declared - 1)
+    struct.pack_into(">i", batch, 57, declared)
+    records = read_records(with_crc(batch))
+    found: list[Record] = []
+    with pytest.raises(
+        Undecodable, match=f"the next batch is at {declared}: record 3 of {declared}"
+    ) as caught:
+        found.extend(records)
+    assert (caught.value.offset, caught.value.next_offset) == (3, declared)
+    assert [record.offset for record in found] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
@@ -382,10 +405,87 @@ def test_an_unknown_codec_is_rejected_by_number(codec: int) -> None:
         list(read_records(hostile(b"abc", codec=codec)))
 
 
-def test_a_header_name_that_is_not_utf8_is_rejected() -> None:
-    body = RECORD_START + varint(-1) * 2 + varint(1) + varint(1) + b"\xff" + varint(-1)
-    with pytest.raises(CorruptData, match="utf-8"):
-        list(read_records(hostile(varint(len(body)) + body)))
+def test_a_header_name_that_is_not_utf8_is_read_with_replacement_characters() -> None:
+    body = RECORD_START + varint(-1) * 2 + varint(1) + varint(2) + b"n\xff" + varint(-1)
+    (record,) = read_records(hostile(varint(len(body)) + body))
+    assert record.headers == [("n\ufffd", None)]
+
+
+def record_of(delta: int, value: bytes = b"v", timestamp_delta: int = 0) -> bytes:
+    body = (
+        b"\0" + varint(timestamp_delta) + varint(delta) + varint(-1) + varint(len(value)) + value + varint(0)
+    )
+    return varint(len(body)) + body
+
+
+@pytest.mark.parametrize("codec", [0, 1, 4])
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [1000],
+        [2**62],
+        [2**63 - 1],
+        [-1],
+        [-(2**63)],
+        [0, 0, 1],
+        [0, 2, 3],
+        [2, 1, 0],
+        [0, 1, 3],
+        [0, -1, 2**62],
+    ],
+)
+def test_offsets_that_a_batch_does_not_have_are_replaced_by_those_that_it_has(
+    deltas: list[int], codec: int
+) -> None:
+    body = b"".join(record_of(delta, b"%d" % at) for at, delta in enumerate(deltas))
+    if codec:
+        body = gzip.compress(body) if codec == 1 else bytes(cramjam.zstd.compress(body))
+    batch = hostile(body, len(deltas), codec)
+    patch_batch(batch, 70, 0)
+    found = [(record.offset, record.value) for record in read_records(batch)]
+    assert found == [(70 + at, b"%d" % at) for at in range(len(deltas))]
+
+
+def with_gaps(*deltas: int) -> bytearray:
+    """A batch of ten offsets with fewer records, as Kafka's compaction leaves it."""
+    batch = hostile(b"".join(record_of(delta) for delta in deltas), len(deltas))
+    struct.pack_into(">i", batch, 23, 9)
+    return with_crc(batch)
+
+
+def test_records_of_a_compacted_batch_keep_their_offsets() -> None:
+    assert [record.offset for record in read_records(with_gaps(1, 4, 9))] == [1, 4, 9]
+
+
+@pytest.mark.parametrize("wrong", [4, 3, -1, 10, 2**62])
+def test_a_wrong_offset_in_a_compacted_batch_ends_it(wrong: int) -> None:
+    records = read_records(with_gaps(1, 4, wrong, 9))
+    found: list[Record] = []
+    with pytest.raises(Undecodable, match=f"record 2 of 4: its offset is {wrong}, expected 5") as caught:
+        found.extend(records)
+    assert (caught.value.offset, caught.value.next_offset) == (5, 10)
+    assert [record.offset for record in found] == [1, 4]
+
+
+def test_behind_a_record_that_cannot_be_decoded_reading_goes_on() -> None:
+    broken = record_of(1)[:-1] + varint(3)  # three headers that are not there
+    batch = hostile(record_of(0, b"a") + broken + record_of(2, b"c"), 3)
+    records = read_records(batch)
+    found: list[Record] = []
+    with pytest.raises(Undecodable, match="record 1 of 3: 3 headers in 0 bytes") as caught:
+        found.extend(records)
+    assert (caught.value.offset, caught.value.next_offset) == (1, 2)
+    found += [record for record in read_records(batch, first_offset=2) if record.offset >= 2]
+    assert [(record.offset, record.value) for record in found] == [(0, b"a"), (2, b"c")]
+
+
+@pytest.mark.parametrize("delta", [2**63 - 1, -(2**63)])
+def test_a_timestamp_beyond_64_bits_wraps_around_as_in_the_codec(delta: int) -> None:
+    for offset_delta in (0, 5):
+        batch = hostile(record_of(offset_delta, timestamp_delta=delta))
+        struct.pack_into(">q", batch, 27, 2**40 if delta > 0 else -(2**40))
+        (record,) = read_records(with_crc(batch))
+        assert record.timestamp == (2**40 + delta - 2**64 if delta > 0 else 2**64 - 2**40 + delta)
 
 
 def test_a_snappy_block_of_negative_length_does_not_loop_forever() -> None:

@@ -1,16 +1,29 @@
 """Validation of clients' record batches: accepted batches, and the errors for all others."""
 
+import gzip
 import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.errors import InvalidBatch, MessageTooLarge
-from pixy.records import NewBatch, build_control_batch, check_new_batches
-from tests.fakes.batches import batch_of, patched
+from pixy.errors import InvalidBatch, InvalidRecords, MessageTooLarge
+from pixy.records import (
+    COMPRESSION,
+    HEADER_BYTES,
+    BatchLimits,
+    CheckEffort,
+    LongCheckError,
+    NewBatch,
+    NewRecord,
+    build_batch,
+    build_control_batch,
+    check_new_batches,
+    read_header,
+)
+from tests.fakes.batches import batch_of, patched, raw_batch, raw_record, varint
 
-ANY_SIZE = 1 << 20
+ANY_SIZE = BatchLimits(1 << 20)
 GOOD = batch_of(b"a", b"b")
 ATTRIBUTES, LAST_DELTA, MAX_TIMESTAMP, PRODUCER_ID, RECORDS = 21, 23, 35, 43, 57
 
@@ -32,8 +45,9 @@ def test_batches_are_returned_with_position_and_number_of_records() -> None:
 
 @pytest.mark.parametrize("compression", range(5))
 def test_every_codec_of_kafka_is_accepted(compression: int) -> None:
-    batch = patched(batch_of(bytes(1000)), ATTRIBUTES, number(compression, "h"))
-    assert [each.records for each in check_new_batches(batch, ANY_SIZE)] == [1]
+    batch = batch_of(bytes(1000), b"b", compression=compression)
+    assert read_header(batch).codec == compression
+    assert [each.records for each in check_new_batches(batch, ANY_SIZE)] == [2]
 
 
 def test_base_offset_and_leader_epoch_are_ignored() -> None:
@@ -43,12 +57,12 @@ def test_base_offset_and_leader_epoch_are_ignored() -> None:
 
 
 def test_a_largest_batch_is_allowed_and_one_byte_more_is_not() -> None:
-    assert len(check_new_batches(GOOD, len(GOOD))) == 1
+    assert len(check_new_batches(GOOD, BatchLimits(len(GOOD)))) == 1
     text = (
         f"record batch 0 at byte 0 has {len(GOOD)} bytes, producer.max_message_bytes allows {len(GOOD) - 1}"
     )
     with pytest.raises(MessageTooLarge, match=text):
-        check_new_batches(GOOD, len(GOOD) - 1)
+        check_new_batches(GOOD, BatchLimits(len(GOOD) - 1))
 
 
 @pytest.mark.parametrize(
@@ -120,3 +134,172 @@ def test_every_flipped_bit_is_detected_except_in_fields_the_server_writes() -> N
             else:
                 with pytest.raises((InvalidBatch, MessageTooLarge)):
                     check_new_batches(changed, ANY_SIZE)
+
+
+# --- the records ----------------------------------------------------------------------------------
+
+
+def one(record: bytes, **header: int) -> bytes:
+    return raw_batch([record], **header)
+
+
+LYING = {
+    "a delta of 1000": (one(raw_record(1000, b"x")), "record 0 has offset delta 1000, expected 0"),
+    "a delta of 2^62": (one(raw_record(2**62, b"x")), f"record 0 has offset delta {2**62}, expected 0"),
+    "a negative delta": (one(raw_record(-1, b"x")), "record 0 has offset delta -1, expected 0"),
+    "a repeated delta": (
+        raw_batch([raw_record(0, b"x"), raw_record(0, b"y")]),
+        "record 1 has offset delta 0, expected 1",
+    ),
+    "deltas out of order": (
+        raw_batch([raw_record(1, b"x"), raw_record(0, b"y")]),
+        "record 0 has offset delta 1, expected 0",
+    ),
+    "garbage": (one(bytes(range(100, 160))), "record 0 of 1 cannot be decoded"),
+    "fewer records than it counts": (
+        raw_batch([raw_record(0, bytes(100))], count=2),
+        "record 1 of 2 cannot be decoded",
+    ),
+    "a huge count inside compression": (
+        raw_batch([raw_record(0, b"x")], count=2**31 - 1, codec=4),
+        f"record 1 of {2**31 - 1} cannot be decoded",
+    ),
+    "more records than it counts": (
+        raw_batch([raw_record(0, b"x"), raw_record(1, b"y")], count=1),
+        "record 1 of 1 cannot be decoded",
+    ),
+    "a length above the record": (one(raw_record(0, b"x", length=9)), "record 0 of 1 cannot be decoded"),
+    "a length below the record": (one(raw_record(0, b"x", length=6)), "record 0 of 1 cannot be decoded"),
+    "a value beyond the batch": (
+        one(raw_record(0, b"x", value_length=2**62)),
+        "record 0 of 1 cannot be decoded",
+    ),
+    "headers that are not there": (
+        one(raw_record(0, b"x", headers=varint(3))),
+        "record 0 of 1 cannot be decoded",
+    ),
+    "a header name that is not UTF-8": (
+        one(raw_record(0, b"x", headers=varint(1) + varint(1) + b"\xff" + varint(-1))),
+        "record 0 has a header name that is not UTF-8",
+    ),
+    "a max timestamp above the records": (
+        one(raw_record(0, b"x"), max_timestamp=2**63 - 1),
+        f"has max timestamp {2**63 - 1}, but 1000 is the largest of its records",
+    ),
+    "a max timestamp below the records": (
+        one(raw_record(0, b"x", timestamp_delta=5)),
+        "has max timestamp 1000, but 1005 is the largest of its records",
+    ),
+    "a base timestamp before all times": (
+        one(raw_record(0, b"x", timestamp_delta=3000), base_timestamp=-2000),
+        "has base timestamp -2000, expected -1 or above",
+    ),
+    "a timestamp before all times": (
+        raw_batch([raw_record(0, b"x"), raw_record(1, b"x", timestamp_delta=-2000)]),
+        "record 1 has timestamp -1000, expected -1 or above",
+    ),
+    "a timestamp beyond 64 bits": (
+        raw_batch([raw_record(0, b"x"), raw_record(1, b"x", timestamp_delta=2**63 - 1)]),
+        "record 1 has timestamp -9223372036854774809, expected -1 or above",
+    ),
+}
+
+
+@pytest.mark.parametrize("codec", [None, 1, 2, 3, 4])
+@pytest.mark.parametrize(("batch", "text"), LYING.values(), ids=LYING)
+def test_records_that_are_not_what_the_header_says_are_rejected(
+    batch: bytes, text: str, codec: int | None
+) -> None:
+    if codec is not None and read_header(batch).codec == 0:
+        batch = compressed(batch, codec)
+    with pytest.raises(InvalidBatch) as caught:
+        check_new_batches(GOOD + batch, ANY_SIZE)
+    assert f"record batch 1 at byte {len(GOOD)}" in str(caught.value)
+    assert text in str(caught.value)
+
+
+def compressed(batch: bytes, codec: int) -> bytes:
+    header = read_header(batch)
+    return raw_batch(
+        [batch[HEADER_BYTES:]],
+        count=header.records,
+        codec=codec,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+    )
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_timestamp_in_the_future_is_allowed_up_to_a_limit(codec: int) -> None:
+    values = [b"x" * 100] * 3
+    assert check_new_batches(
+        batch_of(*values, timestamp_ms=998, compression=codec), BatchLimits(10_000, 1000)
+    )
+    with pytest.raises(
+        InvalidRecords, match=r"record 2 has timestamp 1001, .* allows up to 1000 at this moment"
+    ):
+        check_new_batches(batch_of(*values, timestamp_ms=999, compression=codec), BatchLimits(10_000, 1000))
+
+
+def test_records_without_timestamps_are_accepted() -> None:
+    batch = raw_batch([raw_record(0, b"x"), raw_record(1, b"y")], base_timestamp=-1, max_timestamp=-1)
+    assert check_new_batches(batch, BatchLimits(1000, 0))
+
+
+def test_with_the_time_of_appending_all_records_have_that_of_the_batch() -> None:
+    batch = patched(GOOD, ATTRIBUTES, number(8, "h"))
+    assert check_new_batches(batch, ANY_SIZE)
+    with pytest.raises(InvalidRecords, match="record 0 has timestamp 1001"):
+        check_new_batches(batch, BatchLimits(1000, 1000))
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_record_inside_compression_is_as_large_as_a_batch_at_most(codec: int) -> None:
+    def of(key: int, value: int, header: int) -> bytes:
+        record = NewRecord(bytes(key), bytes(value), [("name", bytes(header))], 1000)
+        return bytes(build_batch([NewRecord(None, bytes(50_000), (), 1000), record], codec))
+
+    limits = BatchLimits(100_000)
+    assert check_new_batches(of(1000, 98_000, 996), limits)
+    for sizes in ((1001, 98_000, 996), (1000, 98_001, 996), (1000, 98_000, 997)):
+        with pytest.raises(InvalidRecords, match=r"record 1 has 100001 bytes, .* allows 100000"):
+            check_new_batches(of(*sizes), limits)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_compressed_records_may_be_four_times_a_batch(codec: int) -> None:
+    limits = BatchLimits(2_000_000)
+    allowed, too_large = (
+        bytes(build_batch([NewRecord(None, bytes(1_000_000), (), 1000)] * count, codec)) for count in (7, 8)
+    )
+    assert check_new_batches(allowed, limits)
+    with pytest.raises(InvalidRecords, match="decompresses to more than 8000000 bytes"):
+        check_new_batches(too_large, limits)
+    assert BatchLimits(1000).unpacked_bytes_max == 4 << 20
+
+
+def test_a_small_batch_cannot_take_long_to_decompress() -> None:
+    record = raw_record(0, b"x")
+    members = gzip.compress(b"") * 1000 + gzip.compress(record)
+    blocks = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + struct.pack(">iB", 1, 0) * 1000
+    for codec, packed, text in ((1, members, "behind the gzip member"), (2, blocks, "an empty snappy block")):
+        batch = bytearray(raw_batch([packed]))
+        batch[ATTRIBUTES + 1] = codec
+        with pytest.raises(InvalidRecords, match=text):
+            check_new_batches(patched(bytes(batch), 0, b""), ANY_SIZE)
+
+
+def test_a_check_that_takes_long_is_left_to_another_thread() -> None:
+    many, few = (batch_of(*[b"x"] * count) for count in (5000, 50))
+    small, large = (batch_of(bytes(size), compression=COMPRESSION["zstd"]) for size in (50_000, 200_000))
+    for batch, times in ((few, 35), (small, 2), (batch_of(bytes(500_000)), 60)):
+        effort = CheckEffort()
+        for _ in range(times):
+            assert check_new_batches(batch, ANY_SIZE, effort)
+    for batch, before in ((many, []), (large, []), (few, [few] * 35), (small, [small] * 2)):
+        effort = CheckEffort()
+        for each in before:
+            check_new_batches(each, ANY_SIZE, effort)
+        with pytest.raises(LongCheckError):
+            check_new_batches(batch, ANY_SIZE, effort)
+        assert check_new_batches(batch, ANY_SIZE)

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.errors import InvalidArgument
-from pixy.records import COMPRESSION, batch_bytes, check_batch, check_new_batches, read_header, read_records
+from pixy.records import (
+    COMPRESSION,
+    BatchLimits,
+    batch_bytes,
+    check_batch,
+    check_new_batches,
+    read_header,
+    read_records,
+)
 from pixy.spark.encode import Columns, encode, row_bytes
 from pixy.spark.schema import arrow_schema
 
@@ -81,7 +89,7 @@ def test_records_equal_the_rows(
             header = read_header(batch)
             assert header.records == 1 or len(batch) <= batch_bytes_max
             assert header.max_timestamp == header.base_timestamp == NOW
-        check_new_batches(content, 1 << 20)
+        check_new_batches(content, BatchLimits(1 << 20))
 
 
 def test_missing_columns_are_null() -> None:

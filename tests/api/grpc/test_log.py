@@ -2,6 +2,7 @@
 and on one in memory.
 """
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,22 @@ import grpc
 import pytest
 
 from pixy.config import Config, ConsumerConfig, ProxyConfig
-from pixy.errors import Unavailable
+from pixy.errors import PixyError, Unavailable
 from pixy.proto import kafkapixy_pb2 as kafkapixy
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.api.grpc.bulk import T0, ServedBulk, fails, offsets, range_of, serve
 from tests.fakes.backend import FakeBackend
-from tests.fakes.batches import as_batches, batch_of, bomb, patched, values_in
+from tests.fakes.batches import (
+    as_batches,
+    batch_of,
+    bomb,
+    patched,
+    raw_batch,
+    raw_record,
+    values_in,
+    varint,
+)
 from tests.fakes.node import make_embedded
 
 pytestmark = pytest.mark.slow
@@ -288,11 +298,7 @@ async def test_a_batch_that_decompresses_too_far_is_reported_only_to_readers_tha
     config = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig(), consumer=consumer)})
     where = "partition 0 of topic t: record batch at offset 0 cannot be decoded, the next batch is at 1: "
     async with serve(make_embedded(tmp_path / "data"), config) as bulk:
-        request = pb.AppendRequest(
-            partitions=[batches_for(0, bomb(1000), batch_of(b"behind", timestamp_ms=2000))]
-        )
-        (result,) = (await bulk.log.Append(request)).results
-        assert (result.code, result.base_offset) == (0, 0)
+        await store_unchecked(bulk, bomb(1000), batch_of(b"behind", timestamp_ms=2000))
         await bulk.append(b"elsewhere", partition=1)
         query = pb.OffsetQuery(topic="t", partition=0, timestamp_ms=500)
         await fails(bulk.log.ListOffsets(pb.ListOffsetsRequest(queries=[query])), CODE.INTERNAL, where)
@@ -309,6 +315,80 @@ async def test_a_batch_that_decompresses_too_far_is_reported_only_to_readers_tha
         passed = kafkapixy.PartitionOffset(partition=0, offset=1)
         await stub.SetOffsets(kafkapixy.SetOffsetsRq(topic="t", group="g", offsets=[passed]))
         assert (await stub.ConsumeNAck(consume)).message == b"behind"
+
+
+async def store_unchecked(bulk: ServedBulk, *batches: bytes) -> None:
+    """Store batches as they are, as earlier releases did."""
+    for batch in batches:
+        stored: asyncio.Future[PixyError | None] = asyncio.get_running_loop().create_future()
+        bulk.backend.append(T0, bytearray(batch), 1, lambda _, error, to=stored: to.set_result(error))  # type: ignore[misc]
+        assert await stored is None
+
+
+LYING = {
+    "an offset beyond the batch": raw_batch([raw_record(1000, b"lie")]),
+    "an offset beyond all numbers": raw_batch([raw_record(2**62, b"lie")]),
+    "offsets that repeat": raw_batch([raw_record(0, b"lie"), raw_record(0, b"lie")]),
+    "garbage": raw_batch([bytes(range(120, 180))]),
+    "a huge count": raw_batch([raw_record(0, b"lie")], count=2**31 - 1, codec=4),
+    "headers that are not there": raw_batch([raw_record(0, b"lie", headers=varint(3))]),
+    "a length beyond the batch": raw_batch([raw_record(0, b"lie", length=1000)]),
+    "a decompression bomb": bomb(),
+}
+
+
+@pytest.mark.parametrize("batch", LYING.values(), ids=LYING)
+async def test_messages_around_a_batch_with_wrong_fields_reach_every_group_once(
+    tmp_path: Path, batch: bytes
+) -> None:
+    consumer = replace(ConsumerConfig(), long_polling_timeout=0.5, max_retries=1)
+    config = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig(), consumer=consumer)})
+    async with serve(make_embedded(tmp_path / "data"), config) as bulk:
+        (refused,) = (await bulk.log.Append(pb.AppendRequest(partitions=[batches_for(0, batch)]))).results
+        assert (refused.base_offset, refused.code) == (-1, CODE.INVALID_ARGUMENT.value[0])
+        assert "record batch 0 at byte 0" in refused.message
+        await bulk.append(*[b"%d" % number for number in range(5)])
+        await store_unchecked(bulk, batch)
+        await bulk.append(*[b"%d" % number for number in range(5, 10)])
+        (end,) = (await bulk.backend.offset_ranges("t", [0])).values()
+        stub: Any = KafkaPixyStub(bulk.channel)
+        for group in ("first", "second"):
+            found: list[bytes] = []
+            while len(found) < 10:
+                try:
+                    got = await stub.ConsumeNAck(kafkapixy.ConsNAckRq(topic="t", group=group, auto_ack=True))
+                except grpc.aio.AioRpcError as error:
+                    if error.code() not in (CODE.INTERNAL, CODE.NOT_FOUND):
+                        raise
+                    continue
+                found += [each for each in (got.message,) if each != b"lie"]
+            assert found == [b"%d" % number for number in range(10)]
+            await committed(stub, group, end.end)
+
+
+async def committed(stub: Any, group: str, end: int) -> None:
+    """Wait until a group has committed the end of partition 0."""
+    async with asyncio.timeout(60):
+        while True:
+            answer = await stub.GetOffsets(kafkapixy.GetOffsetsRq(topic="t", group=group))
+            found = next(each for each in answer.offsets if each.partition == 0)
+            assert found.end == end
+            assert found.offset <= end
+            if (found.offset, found.lag) == (end, 0):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_partition_with_wrong_records_fails_alone_and_a_stage_as_a_whole(bulk: ServedBulk) -> None:
+    lying = raw_batch([raw_record(0, b"x"), raw_record(2, b"y")])
+    partitions = [batches_for(0, lying), batches_for(1, batch_of(b"right"))]
+    wrong, right = (await bulk.log.Append(pb.AppendRequest(partitions=partitions))).results
+    assert (wrong.base_offset, wrong.code) == (-1, CODE.INVALID_ARGUMENT.value[0])
+    text = "partition 0 of topic t: record batch 0 at byte 0: record 1 has offset delta 2, expected 1"
+    assert wrong.message == text
+    assert (right.base_offset, right.code) == (0, 0)
+    stage = pb.StageRequest(sink_id="s", stage_id="a", partitions=partitions)
+    await fails(bulk.log.Stage(stage), CODE.INVALID_ARGUMENT, text)
 
 
 async def test_an_error_of_the_backend_has_its_status_and_reason(
