@@ -39,6 +39,7 @@ from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import SystemClock
 from pixy.cluster import ClusterOptions, Node, NodeOptions, unsynced_logs_max
 from pixy.config import Config, ProxyConfig, effective_client_id, read_secret
+from pixy.drain_report import report_drain
 from pixy.errors import Internal, StartError
 from pixy.faults import FaultLog
 from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, TcpNetwork
@@ -277,15 +278,26 @@ class Daemon:
         """
         limit = self._config.shutdown_timeout + _STOP_S
         drain = asyncio.create_task(self._drain_and_stop(), name="drain")
+        report = asyncio.create_task(
+            report_drain(self._drain_waits, self._config.shutdown_timeout, _STOP_S), name="report the drain"
+        )
         broken = asyncio.create_task(self._broken.wait(), name="watch for faults while draining")
         ended, _ = await asyncio.wait({drain, broken}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        for task in (drain, broken):
+        for task in (drain, broken, report):
             task.cancel()
-        await asyncio.wait({drain, broken}, timeout=_CANCEL_S)
+        await asyncio.wait({drain, broken, report}, timeout=_CANCEL_S)
         self._raise_fault()
         if drain not in ended:
             raise DaemonFault(f"could not stop in good order within {limit:g} seconds")
         await drain
+
+    def _drain_waits(self) -> list[str]:
+        several = len(self._proxies) > 1
+        return [
+            f"{what} of cluster {name}" if several else what
+            for name, proxy in self._proxies.items()
+            for what in proxy.drain_waits()
+        ]
 
     def _raise_fault(self) -> None:
         if self._fault is not None:

@@ -355,6 +355,15 @@ class Consumers:
         await asyncio.gather(*(group.stop() for group in list(self._groups.values())))
         await self._environment.tasks.cancel_all()
 
+    def drain_waits(self) -> list[str]:
+        """The things that `drain` waits for at the moment, in words."""
+        offers, waits = self.outstanding, []
+        if offers:
+            waits.append(f"{offers} ack{'' if offers == 1 else 's'} of messages that are out")
+        if self._owing:
+            waits.append("other nodes to be told of their messages")
+        return waits
+
     def _check_serving_nodes(self) -> None:
         if self._environment.options.disabled:
             raise ServiceDisabled

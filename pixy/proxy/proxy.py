@@ -155,6 +155,16 @@ class Proxy:
         _, in_doubt = await asyncio.gather(self._consumers.drain(timeout), self._drain_producer(timeout))
         return in_doubt
 
+    def drain_waits(self) -> list[str]:
+        """The things that `drain` waits for at the moment, in words."""
+        waits = self._consumers.drain_waits()
+        messages = self._accumulators.buffered + self._accumulators.waiting
+        if messages:
+            waits.append(f"{messages} message{'' if messages == 1 else 's'} to be written")
+        if self.log.semaphore.acquired:
+            waits.append(f"{self.log.semaphore.acquired} bytes of record batches to be written")
+        return waits
+
     async def _drain_producer(self, timeout: float) -> int:
         accumulators, in_doubt = self._accumulators, 0
         lost = accumulators.lost

@@ -251,6 +251,22 @@ def test_the_shutdown_timeout_bounds_the_wait_for_acks(make_daemon: MakeDaemon) 
     assert (entry.offset, entry.sparse_acks) == (0, "1-2")
 
 
+def test_a_stop_that_takes_time_says_what_it_waits_for_and_until_when(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon(proxy_config(**ONE_PARTITION))
+    daemon.start()
+    stub = daemon.stub()
+    produce(stub, "t", b"0", b"1")
+    consume(stub, "t", "g")
+    consume(stub, "t", "g")
+    daemon.signal(signal.SIGINT)
+    said = r"waiting until \d\d:\d\d:\d\dZ at the latest for 2 acks of messages that are out; a second SIGTERM or Ctrl-C"
+    until_blocking(lambda: re.search(said, daemon.log()) is not None)
+    for offset in range(2):
+        stub.Ack(pb.AckRq(topic="t", group="g", partition=0, offset=offset), timeout=SECONDS)
+    assert daemon.wait() == 0, daemon.log()
+    assert daemon.log().count("waiting until") == 1
+
+
 def test_a_second_signal_stops_it_at_once_without_losing_answered_messages(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon(proxy_config(**ONE_PARTITION))
     daemon.start()
