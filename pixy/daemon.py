@@ -165,11 +165,13 @@ class Daemon:
             server = GrpcServer(config, by_cluster, self._clock, self._faults.note)
             addresses = await server.start()
             self._server = server
-        except BaseException:
+        except BaseException as error:
             for proxy in self._proxies.values():
                 await proxy.stop()
             if self._peers is not None:
                 await self._peers.stop()
+            if isinstance(error, OSError):
+                raise StartError(f"the start has failed: {error}") from error
             raise
         return addresses
 

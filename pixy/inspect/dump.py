@@ -59,11 +59,13 @@ from pixy.storage import (
     read_identity,
     read_partition_identity,
     read_stage_record,
+    read_whole,
     scan_batches,
 )
 
 __all__ = ["DumpLine", "dump"]
 
+_MASKED = "********"
 _SUFFIXES = (".journal", ".checkpoint", ".log", ".batches", ".pieces")
 _IDENTITIES = ("identity", STAGE_FILE)
 _HEADER_BYTES = 64
@@ -119,7 +121,7 @@ def _files(path: Path) -> list[Path]:
         raise DataDirectoryError(f"{path} does not exist")
     if not path.is_dir():
         return [path] if _is_known(path) else []
-    return sorted(file for file in path.rglob("*") if file.is_file() and _is_known(file))
+    return sorted(file for file in path.rglob("*") if _is_known(file) and not file.is_dir())
 
 
 def _is_known(path: Path) -> bool:
@@ -154,11 +156,7 @@ def _dump_identity(disk: Disk, path: Path) -> Iterator[DumpLine]:
 
 
 def _dump_journal(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
-    file = disk.open(path)
-    try:
-        view = memoryview(file.read_at(file.size(), 0))
-    finally:
-        file.close()
+    view = memoryview(read_whole(disk, path))
     header = read_file_header(view)
     if isinstance(header, str):
         raise CorruptData(header)
@@ -418,13 +416,13 @@ def _dump_sink(key: bytes, value: bytes) -> DumpLine:
 def _plain(message: Message) -> dict[str, Any]:
     """A message as a mapping, with fields at their defaults, without absent messages.
 
-    Bytes are ids and become hexadecimal.
+    Bytes are ids and become hexadecimal. Secrets are masked: nodes prove with them who they are.
     """
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if not isinstance(value, Message) or message.HasField(field.name):
-            fields[field.name] = _plain_value(value)
+            fields[field.name] = _MASKED if value and field.name == "secret" else _plain_value(value)
     return fields
 
 

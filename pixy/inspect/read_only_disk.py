@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from pixy.storage import RealDisk, RealFile
+from pixy.storage import RealDisk, RealFile, regular_file
 
 __all__ = ["ReadOnlyDisk"]
 
@@ -17,7 +17,7 @@ class ReadOnlyDisk(RealDisk):
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> RealFile:
         if create:
             _refuse(path)
-        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._durable_writes)
+        return RealFile(_open(path), self._durable_writes)
 
     def make_directory(self, path: Path) -> None:
         _refuse(path)
@@ -43,13 +43,18 @@ class ReadOnlyDisk(RealDisk):
         Raises:
             FileNotFoundError: there is no lock file, so nobody holds it.
         """
-        file_number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file_number = _open(path)
         try:
             fcntl.flock(file_number, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file_number)
             return None
         return RealFile(file_number, self._durable_writes)
+
+
+def _open(path: Path) -> int:
+    """Descriptor of a regular file; without O_NONBLOCK a FIFO would wait for a writer."""
+    return regular_file(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), path)
 
 
 def _refuse(path: Path) -> NoReturn:

@@ -128,6 +128,9 @@ _REFUSED = {
 }
 """Options that are rejected with a hint."""
 
+_SECRET_WORDS = ("pass", "secret", "token", "jaas", "key", "credential")
+"""Parts of the names of options whose values are in no error."""
+
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark adds to those of a sink."""
 
@@ -246,9 +249,9 @@ def _check_names(options: Options, use: Use) -> dict[str, str]:
             continue
         name = _SPELLING.get(lower)
         if name is None:
-            raise _unknown(key, value, use)
+            raise _unknown(key, use)
         if name in _REFUSED:
-            raise InvalidArgument(f"option {name}={value!r} is not supported: {_REFUSED[name]}")
+            raise InvalidArgument(f"option {name} is not supported: {_REFUSED[name]}")
         if name in _WITHOUT_EFFECT:
             warnings.warn(f"option {name} has no effect: {_WITHOUT_EFFECT[name]}", stacklevel=3)
         elif use in _KNOWN[name]:
@@ -257,11 +260,23 @@ def _check_names(options: Options, use: Use) -> dict[str, str]:
             warnings.warn(f"option {name} has no effect in a batch read", stacklevel=3)
         else:
             where = " and ".join(each.value for each in Use if each in _KNOWN[name])
-            raise InvalidArgument(f"option {name}={value!r} is not allowed in {use.value}, only in {where}")
+            raise InvalidArgument(
+                f"option {_shown(name, value)} is not allowed in {use.value}, only in {where}"
+            )
     return given
 
 
-def _unknown(key: str, value: str, use: Use) -> InvalidArgument:
+def _shown(name: str, value: str) -> str:
+    """An option and its value, without the value if the name is that of a secret.
+
+    Errors are in the logs of drivers, in event logs and in notebooks.
+    """
+    is_secret = any(word in name.lower() for word in _SECRET_WORDS)
+    return name if is_secret else f"{name}={value!r}"
+
+
+def _unknown(key: str, use: Use) -> InvalidArgument:
+    """Error for an option of any name, whose value may be any secret."""
     lower = key.lower()
     if lower.startswith(("kafka.ssl.", "kafka.sasl.", "kafka.security.")):
         hint = "connections are secured with pixy.tls, pixy.tls.caPath, pixy.tls.certificatePath and pixy.tls.keyPath"
@@ -269,7 +284,7 @@ def _unknown(key: str, value: str, use: Use) -> InvalidArgument:
         allowed = {name.lower(): name for name, uses in _KNOWN.items() if use in uses}
         near = get_close_matches(lower, allowed, n=1)
         hint = f"did you mean {allowed[near[0]]}?" if near else f"allowed are {', '.join(allowed.values())}"
-    return InvalidArgument(f"unknown option {key}={value!r} in {use.value}: {hint}")
+    return InvalidArgument(f"unknown option {key} in {use.value}: {hint}")
 
 
 def _replaced_query(given: Options) -> str:
@@ -331,7 +346,7 @@ def _tls(given: Options) -> Tls | None:
     parts = [name for name in given if name.startswith("pixy.tls.")]
     if not _flag(given, "pixy.tls", default=bool(parts)):
         if parts:
-            raise InvalidArgument(f"option {parts[0]}={given[parts[0]]!r} contradicts pixy.tls=false")
+            raise InvalidArgument(f"option {_shown(parts[0], given[parts[0]])} contradicts pixy.tls=false")
         return None
     certificate, key = given.get("pixy.tls.certificatePath"), given.get("pixy.tls.keyPath")
     if (certificate is None) != (key is None):

@@ -45,6 +45,7 @@ from pixy.storage.partition_directory import (
 )
 from pixy.storage.partition_log import PartitionLog, SyncedPosition
 from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, recover_journal
+from pixy.storage.regular_file import regular_file
 from pixy.storage.removal import Removal
 from pixy.storage.retention import LogOptions
 from pixy.storage.scan import scan_batches
@@ -52,6 +53,7 @@ from pixy.storage.segment import RETIRED, Chunk, segment_path
 from pixy.storage.staged_part import StagedPart
 from pixy.storage.term_runs import TermRun
 from pixy.storage.upkeep import Upkeep
+from pixy.storage.whole_file import read_whole
 from pixy.storage.worker import MakeWorker, ThreadWorker, Worker, run_on
 
 __all__ = [
@@ -130,7 +132,9 @@ __all__ = [
     "read_partition_identity",
     "read_publication_mark",
     "read_stage_record",
+    "read_whole",
     "recover_journal",
+    "regular_file",
     "remove_with_files",
     "run_on",
     "scan_batches",

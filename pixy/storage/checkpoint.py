@@ -96,6 +96,7 @@ from pixy.records import (
     read_records,
 )
 from pixy.storage.disk import Disk, File, sync_is_final
+from pixy.storage.whole_file import CHECKPOINT_BYTES_MAX, read_whole
 
 __all__ = [
     "PART",
@@ -105,7 +106,6 @@ __all__ = [
     "decode_checkpoint",
     "intact_bytes",
     "read_checkpoint",
-    "read_whole",
 ]
 
 log = structlog.get_logger(__name__)
@@ -312,16 +312,7 @@ def read_checkpoint(disk: Disk, path: Path) -> list[tuple[bytes, bytes]]:
     id = CheckpointId.from_file_name(path.name)
     if id is None:
         raise CorruptData("its name is not a checkpoint's")
-    return decode_checkpoint(read_whole(disk, path), id, path)
-
-
-def read_whole(disk: Disk, path: Path) -> bytes:
-    """Content of a file. Blocks."""
-    file = disk.open(path)
-    try:
-        return file.read_at(file.size(), 0)
-    finally:
-        file.close()
+    return decode_checkpoint(read_whole(disk, path, CHECKPOINT_BYTES_MAX), id, path)
 
 
 def decode_checkpoint(data: bytes, id: CheckpointId, path: Path) -> list[tuple[bytes, bytes]]:

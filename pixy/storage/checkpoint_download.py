@@ -22,9 +22,9 @@ from pixy.storage.checkpoint import (
     CheckpointStore,
     decode_checkpoint,
     intact_bytes,
-    read_whole,
 )
 from pixy.storage.disk import Buffer
+from pixy.storage.whole_file import CHECKPOINT_BYTES_MAX, read_whole
 
 __all__ = ["CheckpointDownload", "DownloadedBytes"]
 
@@ -109,7 +109,7 @@ class CheckpointDownload:
 
     def _content(self) -> bytes:
         try:
-            return read_whole(self._disk, self._path)
+            return read_whole(self._disk, self._path, CHECKPOINT_BYTES_MAX)
         except OSError as error:
             # It can be fetched again, so this is no fault of the node.
             raise CorruptData(f"{self._path} cannot be read: {error.strerror}") from error

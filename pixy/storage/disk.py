@@ -31,6 +31,7 @@ import structlog
 
 from pixy.storage.direct_writes import DIRECT_BYTES_MIN, DirectWrites, write_all
 from pixy.storage.io_uring import IoUring
+from pixy.storage.regular_file import DIRECTORY_MODE, FILE_MODE, regular_file
 
 __all__ = ["Buffer", "Disk", "File", "RealDisk", "RealFile", "is_disk_full", "sync_is_final"]
 
@@ -63,10 +64,6 @@ _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 """Flag for a read that fails instead of waiting for the device; 0 on systems without it."""
 
 _DESCRIPTOR_RETRY_S = 0.01
-
-# Whatever the umask: messages, secrets of nodes and the lock are for the daemon's user alone.
-_FILE_MODE = 0o600
-_DIRECTORY_MODE = 0o700
 
 _THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _BLOCK_BYTES = 512
@@ -153,7 +150,8 @@ class Disk(Protocol):
     """A file system.
 
     A missing path raises `FileNotFoundError`, a path through a file `NotADirectoryError`, and a
-    directory in place of a file `IsADirectoryError`. Removing and renaming need no space.
+    directory in place of a file `IsADirectoryError`; anything else in its place, such as a FIFO,
+    EINVAL. Removing and renaming need no space.
     """
 
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> File:
@@ -405,7 +403,7 @@ def _open(path: Path, flags: int) -> int:
     told = False
     while True:
         try:
-            return os.open(path, flags | os.O_CLOEXEC, _FILE_MODE)
+            return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -423,7 +421,7 @@ class RealDisk:
         self._durable_writes = _DurableWrites()
 
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> RealFile:
-        fd = _open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+        fd = regular_file(_open(path, os.O_RDWR | (os.O_CREAT if create else 0)), path)
         if background and self._durable_writes.are_expected():
             return _BackgroundFile(fd, self._durable_writes)
         return RealFile(fd, self._durable_writes)
@@ -446,7 +444,7 @@ class RealDisk:
             at = at.parent
         for directory in reversed(missing):
             try:
-                directory.mkdir(_DIRECTORY_MODE, exist_ok=True)
+                directory.mkdir(DIRECTORY_MODE, exist_ok=True)
             except FileExistsError as error:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from error
             try:
@@ -484,7 +482,7 @@ class RealDisk:
         return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
     def lock(self, path: Path) -> RealFile | None:
-        fd = _open(path, os.O_RDWR | os.O_CREAT)
+        fd = regular_file(_open(path, os.O_RDWR | os.O_CREAT), path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -40,6 +40,7 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import NodeIdentity, PartitionIdentity, PublishStages, StageRecord
 from pixy.records import crc32c
 from pixy.storage.disk import Disk, sync_is_final
+from pixy.storage.whole_file import read_whole
 
 __all__ = [
     "IDENTITY_PART",
@@ -167,11 +168,7 @@ def _encode(magic: bytes, payload: bytes) -> bytes:
 
 def _read(disk: Disk, path: Path, magic: bytes) -> bytes:
     """The payload of an identity file."""
-    file = disk.open(path)
-    try:
-        data = file.read_at(file.size(), 0)
-    finally:
-        file.close()
+    data = read_whole(disk, path)
     if len(data) < _PAYLOAD_AT:
         raise CorruptData(f"{path} has {len(data)} bytes, expected {_PAYLOAD_AT} at least")
     found, version = _START.unpack_from(data)

@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pixy.storage.disk import Disk, File
+from pixy.storage.whole_file import read_whole
 
 __all__ = ["INDEX_INTERVAL_BYTES", "IndexEntries", "OffsetIndex", "TimeIndex"]
 
@@ -94,13 +95,9 @@ class _Index:
     def ascends(self, least: tuple[int, int]) -> bool:
         """True if the first entries of all sectors ascend, and none is below `least`."""
         try:
-            file = self._disk.open(self.path)
+            data = read_whole(self._disk, self.path)
         except FileNotFoundError:
             return True
-        try:
-            data = file.read_at(file.size(), 0)
-        finally:
-            file.close()
         size = self._entry.size
         firsts = [-(-at // size) * size for at in range(0, len(data), _SECTOR_BYTES)]
         entries = [self._entry.unpack_from(data, at) for at in firsts if at + size <= len(data)]
@@ -121,13 +118,9 @@ class _Index:
     def entries(self) -> list[tuple[int, int]]:
         """All entries."""
         try:
-            file = self._disk.open(self.path)
+            data = read_whole(self._disk, self.path)
         except FileNotFoundError:
             return []
-        try:
-            data = file.read_at(file.size(), 0)
-        finally:
-            file.close()
         whole = len(data) // self._entry.size * self._entry.size
         return [(first, second) for first, second in self._entry.iter_unpack(data[:whole])]
 

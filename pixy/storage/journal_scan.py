@@ -99,6 +99,7 @@ from pixy.storage.journal_format import (
 )
 from pixy.storage.journal_groups import JournalGroups, MakeEntry
 from pixy.storage.torn_flush import why_not_torn
+from pixy.storage.whole_file import read_whole
 
 __all__ = [
     "JournalScan",
@@ -240,7 +241,7 @@ class JournalScan(Generic[T]):
     ) -> Iterator[ScannedFile | UnfinishedFile | TornTail | RefusedStart]:
         path = journal_path(self._directory, number)
         try:
-            data = _read_bytes(self._disk, path)
+            data = read_whole(self._disk, path)
         except OSError as error:
             yield self._refuse(RefusedStart(path, f"cannot be read: {error.strerror}", error))
             return
@@ -362,11 +363,3 @@ def _refused_start(path: Path, reason: str, error: type[PixyError] = CorruptData
 def _corrupt(path: Path, byte: int, found: str) -> RefusedStart:
     reason = f"corrupt at byte {byte}: {found}"
     return RefusedStart(path, reason, CorruptData(f"{path} is {reason}"))
-
-
-def _read_bytes(disk: Disk, path: Path) -> bytes:
-    file = disk.open(path)
-    try:
-        return file.read_at(file.size(), 0)
-    finally:
-        file.close()

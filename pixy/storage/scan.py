@@ -48,6 +48,10 @@ def _scan(file: File, size: int) -> Iterator[ScannedBatch]:
             block = memoryview(file.read_at(requested, position))
         except OSError as error:
             raise CorruptData(f"byte {position} cannot be read: {error.strerror}") from error
+        except MemoryError as error:
+            raise CorruptData(
+                f"byte {position}: a batch of {requested} bytes does not fit into memory"
+            ) from error
         if requested < HEADER_BYTES or len(block) < requested:
             raise CorruptData(f"corrupt at byte {position}: {len(block)} bytes are left, too few for a batch")
         at, wanted = 0, _BLOCK_BYTES

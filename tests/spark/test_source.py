@@ -215,7 +215,7 @@ def test_another_schema_is_rejected(spark: SparkSession, log: Log) -> None:
 def test_an_unknown_option_fails_when_spark_plans(spark: SparkSession, log: Log) -> None:
     with pytest.raises(
         AnalysisException,
-        match="unknown option startingofset='earliest' in a batch read: did you mean startingOffsets",
+        match="unknown option startingofset in a batch read: did you mean startingOffsets",
     ):
         load(spark, log, subscribe="t", startingOfset="earliest").count()
 
