@@ -38,11 +38,11 @@ from pixy.api.grpc import GrpcServer
 from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import SystemClock
 from pixy.cluster import ClusterOptions, Node, NodeOptions, unsynced_logs_max
-from pixy.config import Config, ProxyConfig, effective_client_id, read_secret
+from pixy.config import Config, ProxyConfig, effective_client_id
 from pixy.drain_report import report_drain
 from pixy.errors import Internal, StartError
 from pixy.faults import FaultLog
-from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, TcpNetwork
+from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, SharedSecrets, TcpNetwork
 from pixy.proxy import Proxy
 from pixy.scheduling import run_soon
 from pixy.storage import RealDisk, ThreadWorker
@@ -191,12 +191,15 @@ class Daemon:
         tls = cluster.tls
         certificates = PeerCertificates(tls.cert_file, tls.key_file, tls.ca_file) if tls.cert_file else None
         defaults = PeerOptions()
+        secrets = (
+            SharedSecrets(cluster.secret_file, cluster.second_secret_file) if cluster.secret_file else tuple
+        )
         options = PeerOptions(
             Address.parse(config.peer_addr),
+            secrets=secrets,
             clusters=frozenset(clusters),
             main_bytes_max=max(defaults.main_bytes_max, 4 * largest),
             bulk_bytes_max=max(defaults.bulk_bytes_max, 4 * largest),
-            secret=read_secret(cluster.secret_file) if cluster.secret_file else b"",
             mutual_tls=certificates is not None,
         )
         peers = Peers(TcpNetwork(certificates), options, on_fault=self._faults.note)

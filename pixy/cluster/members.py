@@ -1,8 +1,21 @@
 """The other nodes of a cluster, as one node sees them: connections, admission, beats.
 
-Every node connects to every registered node. A node that comes is admitted if metadata knows it by
-id and secret, and if it is no older self (`peer_starts`). Twice a second each node tells the others
-what it is: start, newest flush, clock.
+Every node connects to every registered node. A node that comes is admitted if metadata knows its id
+and it has proven its secret, and if it is no older self (`peer_starts`). One that metadata does not
+know is told to come again, and costs nothing: no entry, no record, no dial. Twice a second each
+node tells the others what it is: start, newest flush, clock.
+
+    a connection from          metadata knows it     it was told of       neither
+    -------------------------  --------------------  -------------------  -----------------------
+    it                         with its secret       with its secret      NOT_YET
+    this node, to its address  with its secret       with its secret      yes: where this node was
+                                                                          sent, by whoever let it
+                                                                          join, or by its join list
+
+Metadata may lag: of a node that has just joined it is empty, and while a node was away others may
+have come. Such a node asks one that it has dialled for the table of nodes (`PeerMethod.NODES`), as
+soon as it is connected to one that it does not know, or was dialled by one. What it is told counts
+until metadata knows the node.
 
 A node counts as lost when its connection has ended and it cannot be reached at once, and as found
 when a connection stands again. Raft's own timeouts do not depend on that; elections are quicker
@@ -11,18 +24,18 @@ with it (`failover`).
 
 import asyncio
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from pixy.clock import Clock
-from pixy.cluster.nodes import NodeInfo, why_refused
+from pixy.cluster.nodes import NodeInfo, other_secret, why_left, why_older
 from pixy.cluster.peer_messages import Beat, Forwarded, MessageKind, encode_beat, encode_proposal, encode_raft
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStart
 from pixy.cluster.relays import Relays
-from pixy.peers import Address, Hello, PeerChannel
+from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel
 from pixy.raft import Message
 from pixy.raft.sizes import payload_size
 
@@ -73,6 +86,11 @@ class Members:
         registered: the nodes that metadata knows, by id.
         clock: of this node.
         on_lost: called with the id of a node that went.
+
+    Attributes:
+        told: the nodes that another one has told of and metadata does not know. Replaced by each
+            answer.
+        met_unknown: a node that neither metadata nor `told` knows has dialled this one.
     """
 
     def __init__(
@@ -97,6 +115,8 @@ class Members:
         # Forwarded proposals that leave at the end of this iteration of the loop, by leader.
         self._forwarded: dict[int, list[bytes | bytearray]] = {}
         self._refused: dict[int, str] = {}
+        self.told: dict[int, NodeInfo] = {}
+        self.met_unknown = False
 
     def __iter__(self) -> Iterator[PeerNode]:
         return iter(self._members.values())
@@ -143,36 +163,89 @@ class Members:
         """Connect to a node at an address: that of a handshake, or of metadata."""
         if node_id == self._node_id or not address:
             return
+        try:
+            parsed = Address.parse(address)
+        except ValueError as error:
+            log.error("a node cannot be reached: its address is none", node=node_id, reason=str(error))
+            return
         member = self._members.setdefault(node_id, PeerNode(node_id, ""))
         if member.address != address:
             # The connection to the former address ends without a word.
             member.address, member.up = address, False
-            self._channel.connect(node_id, Address.parse(address))
+            self._channel.connect(node_id, parsed)
 
-    def admit(self, hello: Hello) -> str | None:
-        """Reason to refuse a node, None if it is welcome."""
-        reason = self._judge(hello)
-        if reason is None:
-            self._refused.pop(hello.node_id, None)
-            # Identity is id and secret: a node may come with another address.
-            self.add_address(hello.node_id, hello.address)
-            member = self._members.get(hello.node_id)
-            if member is not None:
-                member.incarnation = hello.incarnation
-        else:
-            self._refused[hello.node_id] = reason
+    def tell(self, nodes: Iterable[NodeInfo]) -> None:
+        """Another node has told of the nodes of the cluster."""
+        known = self._registered()
+        self.told = {
+            node.node_id: node
+            for node in nodes
+            if node.node_id not in known and node.node_id != self._node_id and not node.lost
+        }
+        for node in self.told.values():
+            if node.node_id not in self._members:
+                self.add_address(node.node_id, node.address)
+
+    def knows(self, node_id: int) -> bool:
+        """True for a node that may speak Raft, and make calls."""
+        node = self._find(node_id)
+        return node is not None and not node.lost
+
+    def _find(self, node_id: int) -> NodeInfo | None:
+        return self._registered().get(node_id) or self.told.get(node_id)
+
+    def recognize(self, claim: Claim) -> str | None:
+        """Reason to refuse a node as none of the cluster, None if it is one. See the module."""
+        node_id = claim.hello.node_id
+        known = self._find(node_id)
+        if known is None:
+            if claim.dialled:
+                self._take_up(claim.hello)
+                return None
+            self.met_unknown = True
+            return NotYet(f"node {node_id} is not known here yet")
+        if not known.lost and claim.has_secret(known.secret):
+            return None
+        reason = self._refused[node_id] = why_left(known) if known.lost else other_secret(known)
         return reason
 
-    def _judge(self, hello: Hello) -> str | None:
+    def _take_up(self, hello: Hello) -> None:
+        """Know a node that was dialled by the secret that it sends.
+
+        A release with protocol 1 does so, and cannot be asked for the table of nodes.
+        """
+        if hello.secret:
+            self.told = {
+                **self.told,
+                hello.node_id: NodeInfo(hello.node_id, hello.secret, hello.address, "", "", 0, hello.version),
+            }
+
+    def admit(self, claim: Claim) -> str | None:
+        """Reason to refuse a node that was recognized as an older self, None if it is welcome."""
+        hello = claim.hello
+        known = self._find(hello.node_id)
+        if known is None:
+            return None
+        reason = self._why_older(known, hello)
+        if reason is not None:
+            self._refused[hello.node_id] = reason
+            return reason
+        self._refused.pop(hello.node_id, None)
+        # Identity is id and secret: a node may come with another address.
+        self.add_address(hello.node_id, hello.address)
+        member = self._members.get(hello.node_id)
+        if member is not None:
+            member.incarnation = hello.incarnation
+        return None
+
+    def _why_older(self, known: NodeInfo, hello: Hello) -> str | None:
         try:
             Address.parse(hello.address)
         except ValueError as error:
             return f"node {hello.node_id} cannot be reached at the address that it gives: {error}"
-        known = self._registered().get(hello.node_id)
-        if known is not None:
-            reason = why_refused(known, hello.secret, hello.incarnation, hello.process)
-            if reason is not None:
-                return reason
+        reason = why_older(known, hello.incarnation, hello.process)
+        if reason is not None:
+            return reason
         start = PeerStart(hello.incarnation, hello.flush_number)
         return self._starts.admit(hello.node_id, start, hello.process, hello.found_flush_number)
 

@@ -24,7 +24,8 @@ from pixy.cluster.leader_placement import LeaderPlacement
 from pixy.cluster.members import Members
 from pixy.cluster.membership_keeper import MembershipKeeper
 from pixy.cluster.node_log import LogPeers, NodeLog
-from pixy.cluster.nodes import FEATURE_LEVEL, NodeInfo, why_left
+from pixy.cluster.node_lookup import NodeLookup
+from pixy.cluster.nodes import FEATURE_LEVEL, SECOND_PROTOCOL_LEVEL, NodeInfo, node_record, why_left
 from pixy.cluster.peer_messages import (
     Forwarded,
     MessageKind,
@@ -41,9 +42,9 @@ from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.ticker import Ticker
 from pixy.errors import FailedPrecondition, Unavailable
-from pixy.peers import Hello, PeerChannel, PeerHooks
+from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
-from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, Relayed
+from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, NodesResponse, Relayed
 from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, Message, StateType
 from pixy.storage import EntryType
@@ -126,14 +127,21 @@ class NodePeers:
         self._failover: Failover
         self._placement: LeaderPlacement
         self._keeper: MembershipKeeper
+        self._lookup: NodeLookup
         self._ticker = Ticker(self._tick, self._on_pause)
         self._ticks = 0
         self._up_since: dict[int, float] = {}
         # Removed nodes that no raft group here has as a member any more, nor ever will.
         self._gone: set[int] = set()
+        # The nodes of metadata that `_known` is made of; every message asks for it.
+        self._nodes_of: dict[int, NodeInfo] | None = None
+        self._known: dict[int, NodeInfo] = {}
         self.stopping = False
         hooks = PeerHooks(
             hello=self._hello,
+            falls_back=self._falls_back,
+            why_not_first=self._why_not_first,
+            recognize=self._recognize,
             admit=self._admit,
             on_message=self._on_message,
             on_call=self._on_call,
@@ -141,7 +149,7 @@ class NodePeers:
             on_down=self._on_down,
         )
         self.channel = open_channel(options.name, hooks)
-        self.relays = Relays(self.channel, self._hello)
+        self.relays = Relays(self.channel, self._relayed_hello)
         self._search = ClusterSearch(options, self.channel, self._hello)
 
     # --- identity ---------------------------------------------------------------------------------
@@ -225,6 +233,7 @@ class NodePeers:
         self._placement = LeaderPlacement(self._driver, self._up_since.get)
         self._groups = groups
         self._keeper = MembershipKeeper(self._driver, groups)
+        self._lookup = NodeLookup(self.members, self.channel.call)
         self._log = node_log
 
     async def start(self) -> None:
@@ -301,6 +310,7 @@ class NodePeers:
             self._failover.stop()
             self._serving.stop()
             await self._fetching.stop()
+            await self._lookup.stop()
         self._search.stop()
         await self.channel.stop()
 
@@ -324,12 +334,18 @@ class NodePeers:
                 )
             ):
                 self._gone.add(node_id)
+                self._nodes_of = None
                 self.nodes_changed()
 
     def _nodes(self) -> dict[int, NodeInfo]:
         """The nodes that metadata knows; those that are gone count as lost."""
         nodes = self._groups.metadata.nodes
-        return {id: replace(node, lost=True) if id in self._gone else node for id, node in nodes.items()}
+        if nodes is not self._nodes_of:
+            self._nodes_of = nodes
+            self._known = {
+                id: replace(node, lost=True) if id in self._gone else node for id, node in nodes.items()
+            }
+        return self._known
 
     def is_clock_certain(self) -> bool:
         """True while the clock of this node is near those of the others."""
@@ -344,6 +360,7 @@ class NodePeers:
         if not self._ticks % _BEAT_EVERY_TICKS:
             journal, number = self._log.journal, self._log.incarnation.number
             self.members.beat(number, journal.flush_number)
+            self._lookup.tick()
         if not self.stopping:
             self._placement.tick()
             self._keeper.tick()
@@ -354,13 +371,34 @@ class NodePeers:
 
     # --- connections ------------------------------------------------------------------------------
 
-    def _admit(self, hello: Hello) -> str | None:
-        if not hello.node_id or not self._node_id:
-            return None  # one of them asks, or wants to join
-        return self.members.admit(hello)
+    def _falls_back(self) -> bool:
+        """True as long as this node does not know that every other one speaks protocol 2."""
+        return not self._node_id or self._groups.metadata.feature_level < SECOND_PROTOCOL_LEVEL
+
+    def _why_not_first(self) -> str | None:
+        if not self._node_id or self._node_id not in self._groups.metadata.nodes:
+            return NotYet(f"node {self._options.address} is starting, and speaks peer protocol 2")
+        if self._falls_back():
+            return None
+        return "peer protocol 1 is spoken here no more: all nodes of the cluster have a later release, as this one needs"
+
+    def _relayed_hello(self) -> Hello:
+        """The greeting for a node without a connection; protocol 1 wants the secret in it."""
+        hello = self._hello()
+        return hello if self._falls_back() else replace(hello, secret=b"")
+
+    def _recognize(self, claim: Claim) -> str | None:
+        if not self._node_id:
+            return NotYet(f"node {self._options.address} is starting")
+        return self.members.recognize(claim)
+
+    def _admit(self, claim: Claim) -> str | None:
+        return self.members.admit(claim)
 
     def _on_up(self, node_id: int, hello: Hello) -> None:
         if self._node_id:
+            if not self.members.knows(node_id):
+                self._lookup.ask(node_id)
             self._up_since.setdefault(node_id, self._loop.time())
             self._serving.lost(node_id)
             self.members.on_up(node_id, hello)
@@ -399,7 +437,7 @@ class NodePeers:
     # --- messages in ------------------------------------------------------------------------------
 
     def _on_message(self, node_id: int, kind: int, payload: bytes | memoryview) -> None:
-        if not self._node_id:
+        if not self._node_id or not self.members.knows(node_id):
             return
         if kind == MessageKind.RAFT:
             self._on_raft(node_id, payload)
@@ -412,16 +450,21 @@ class NodePeers:
         elif kind == MessageKind.BEAT:
             self.members.heard(node_id, decode_beat(payload))
         elif kind == MessageKind.RELAYED:
-            self._on_relayed(Relayed.FromString(bytes(payload)))
+            self._on_relayed(node_id, Relayed.FromString(bytes(payload)))
 
-    def _on_relayed(self, relayed: Relayed) -> None:
+    def _on_relayed(self, node_id: int, relayed: Relayed) -> None:
         if relayed.target != self._node_id:
-            self.relays.pass_on(relayed)
+            self.relays.pass_on(node_id, relayed)
             return
         sender = Hello.from_message(relayed.sender)
-        if self.members.admit(sender) is None:
+        if relayed.kind != MessageKind.RELAYED and self._why_not_relayed(sender) is None:
             self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
             self._on_message(sender.node_id, relayed.kind, relayed.payload)
+
+    def _why_not_relayed(self, sender: Hello) -> str | None:
+        """Reason to refuse what another node has passed on, which has the sender's proofs."""
+        claim = Claim(sender, dialled=False, has_secret=bool)
+        return self._recognize(claim) or self._admit(claim)
 
     def _on_raft(self, node_id: int, payload: bytes | memoryview) -> None:
         driver = self._driver
@@ -441,28 +484,37 @@ class NodePeers:
             raise Unavailable(f"node {self._options.address} is starting")
         if method == PeerMethod.JOIN:
             return await self._register(JoinRequest.FromString(payload))
-        if not caller.node_id or caller.cluster_id != self._cluster_id:
+        if not self.members.knows(caller.node_id):
             raise FailedPrecondition("only nodes of this cluster may call, and others to join it")
+        if method == PeerMethod.NODES:
+            nodes = map(node_record, self._nodes().values())
+            return NodesResponse(nodes=nodes).SerializeToString()
         if method == PeerMethod.FETCH_SNAPSHOT:
             return await self._serving.answer(payload)
         if method == PeerMethod.RELAY:
-            return await self._answer_relayed(Relayed.FromString(payload))
+            return await self._answer_relayed(caller.node_id, Relayed.FromString(payload))
         handler = self._duties.methods.get(method)
         if handler is None:
             raise FailedPrecondition(f"call {method} is not known to this release ({self._options.version})")
         return await handler(caller.node_id, payload)
 
-    async def _answer_relayed(self, relayed: Relayed) -> bytes:
+    async def _answer_relayed(self, caller: int, relayed: Relayed) -> bytes:
         if relayed.target != self._node_id:
-            return await self.relays.pass_call_on(relayed)
+            return await self.relays.pass_call_on(caller, relayed)
+        if relayed.kind == PeerMethod.RELAY:
+            raise FailedPrecondition("a call is passed on once")
         sender = Hello.from_message(relayed.sender)
-        reason = self.members.admit(sender)
+        reason = self._why_not_relayed(sender)
         if reason is not None:
             raise Unavailable(reason)
         self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
         return await self._on_call(sender, relayed.kind, relayed.payload)
 
     async def _register(self, request: JoinRequest) -> bytes:
+        try:
+            Address.parse(request.address)
+        except ValueError as error:
+            raise FailedPrecondition(f"a node cannot join with the peer address {error}") from error
         node_id = await self._duties.register(request)
         nodes = [each for each in self._groups.metadata.nodes.values() if not each.lost]
         return JoinResponse(

@@ -28,22 +28,38 @@ cluster has its level, so that every node can apply it. It never falls, because 
 refused.
 """
 
+import hmac
 from dataclasses import dataclass, replace
 
 from pixy.errors import FailedPrecondition, NotFound, PixyError
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
 
-__all__ = ["FEATURE_LEVEL", "FIRST_NODE", "NodeInfo", "NodeTable", "node_record", "why_left", "why_refused"]
+__all__ = [
+    "FEATURE_LEVEL",
+    "FIRST_NODE",
+    "SECOND_PROTOCOL_LEVEL",
+    "NodeInfo",
+    "NodeTable",
+    "node_of",
+    "node_record",
+    "other_secret",
+    "why_left",
+    "why_older",
+]
 
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 1
+FEATURE_LEVEL = 2
 """Feature level of this release:
 
     0  a node alone
     1  several nodes: the table of nodes
+    2  protocol 2 of connections between nodes (`pixy.peers.handshake`)
 """
+
+SECOND_PROTOCOL_LEVEL = 2
+"""Once all nodes have it, protocol 1 is spoken no more."""
 
 _NODES = 1
 """First level with the table of nodes, hence of every node in it."""
@@ -102,13 +118,15 @@ class NodeTable:
 
     def add_first(self, record: NodeRecord) -> None:
         """Enter the node that makes the cluster."""
-        self._put(_node_of(record))
+        self._put(node_of(record))
 
     def register(self, command: RegisterNode) -> int | PixyError:
         """Enter a new node; returns its id."""
         if not command.secret:
             return FailedPrecondition("a node without a secret cannot join")
-        known = next((node for node in self.nodes.values() if node.secret == command.secret), None)
+        known = next(
+            (node for node in self.nodes.values() if hmac.compare_digest(node.secret, command.secret)), None
+        )
         if known is not None and known.removed:
             return FailedPrecondition(why_left(known))
         if known is not None and command.incarnation <= known.incarnation:
@@ -126,7 +144,7 @@ class NodeTable:
         if known is None and command.node_id != FIRST_NODE:
             return FailedPrecondition(f"node {command.node_id} is unknown in this cluster")
         if known is not None:
-            reason = why_refused(known, command.secret, command.incarnation, command.process)
+            reason = _why_refused(known, command)
             if reason is not None:
                 return FailedPrecondition(reason)
             if command.incarnation == known.incarnation:
@@ -173,7 +191,7 @@ class NodeTable:
 
     def restore(self, record: NodeRecord) -> None:
         """Add a node of a checkpoint."""
-        self._put(_node_of(record))
+        self._put(node_of(record))
 
 
 def node_record(node: NodeInfo) -> NodeRecord:
@@ -193,7 +211,8 @@ def node_record(node: NodeInfo) -> NodeRecord:
     )
 
 
-def _node_of(record: NodeRecord) -> NodeInfo:
+def node_of(record: NodeRecord) -> NodeInfo:
+    """The node of a message."""
     return NodeInfo(
         record.node_id,
         record.secret,
@@ -223,21 +242,27 @@ def _started(node_id: int, command: RegisterNode | StartNode) -> NodeInfo:
     )
 
 
-def why_refused(known: NodeInfo, secret: bytes, incarnation: int, process: bytes) -> str | None:
-    """Reason to refuse a start of a node that is known, None if there is none.
-
-    Args:
-        secret, incarnation, process: as the node comes.
-    """
-    name = f"node {known.node_id}"
+def _why_refused(known: NodeInfo, command: StartNode) -> str | None:
+    """Reason to refuse a start of a node that is known, None if there is none."""
     if known.lost:
         return why_left(known)
-    if known.secret not in (b"", secret):
-        return f"{name} comes with another secret: two nodes have its id"
+    # A directory of a release without secrets gets one with its next start.
+    if known.secret and not hmac.compare_digest(known.secret, command.secret):
+        return other_secret(known)
+    return why_older(known, command.incarnation, command.process)
+
+
+def other_secret(node: NodeInfo) -> str:
+    """Reason to refuse a node that comes with another secret than it was registered with."""
+    return f"node {node.node_id} comes with another secret: two nodes have its id"
+
+
+def why_older(known: NodeInfo, incarnation: int, process: bytes) -> str | None:
+    """Reason to refuse a start of a node as an older one than the newest that is known."""
     if (incarnation, process) == (known.incarnation, known.process) or incarnation > known.incarnation:
         return None
     return (
-        f"{name} comes with start {incarnation}, but has been here with start {known.incarnation}: its data directory is "
+        f"node {known.node_id} comes with start {incarnation}, but has been here with start {known.incarnation}: its data directory is "
         "an older copy, or is used twice; forget the node and let it join as a new one, with an empty directory"
     )
 

@@ -124,6 +124,7 @@ class PeerMethod(IntEnum):
     PUT_PIECES = 11
     GET_PIECE = 12
     GIVE_UP = 13
+    NODES = 14
 
 
 class Beat(NamedTuple):

@@ -3,7 +3,9 @@
 Each node tells in its beats which others it reaches. A node without a connection to another one
 gives what it has for it to a node that reaches it, which passes it on once, and only over a
 connection of its own. So everything goes on between the two, Raft's messages included, and no
-leader changes. The greeting of the sender goes along: the receiver admits it as in a handshake.
+leader changes. The greeting of the sender goes along: the node that passes it on vouches that it
+came from that sender, whose proofs it has; otherwise the receiver admits the sender as in a
+handshake. So nothing is passed on for a third node, and nothing twice.
 
 The road not taken: leaders that every member reaches. They would need an election whenever a link
 is cut, and there need not be such a node.
@@ -12,9 +14,10 @@ is cut, and there need not be such a node.
 from collections.abc import Callable, Sequence
 
 from pixy.cluster.peer_messages import MessageKind, PeerMethod
-from pixy.errors import Unavailable
+from pixy.errors import FailedPrecondition, Unavailable
 from pixy.peers import Hello, PeerChannel
 from pixy.proto.node_calls_pb2 import Relayed
+from pixy.raft import MalformedMessage
 
 __all__ = ["Relays"]
 
@@ -76,17 +79,29 @@ class Relays:
     def _relayed(self, node_id: int, kind: int, payload: bytes) -> Relayed:
         return Relayed(target=node_id, sender=self._hello().to_message(), kind=kind, payload=payload)
 
-    def pass_on(self, relayed: Relayed) -> None:
-        """Send a message for another node to its target; dropped unless there is a connection."""
+    def pass_on(self, sender: int, relayed: Relayed) -> None:
+        """Send a message for another node to its target; dropped unless there is a connection.
+
+        Args:
+            sender: the node that it came from.
+        """
+        if relayed.sender.node_id != sender:
+            raise MalformedMessage(f"node {sender} sends a message of node {relayed.sender.node_id}")
         self._channel.send(relayed.target, MessageKind.RELAYED, (relayed.SerializeToString(),))
 
-    async def pass_call_on(self, relayed: Relayed) -> bytes:
+    async def pass_call_on(self, caller: int, relayed: Relayed) -> bytes:
         """Make a call for another node; returns the answer.
 
+        Args:
+            caller: the node that it came from.
+
         Raises:
+            FailedPrecondition: another node has made the call.
             Unavailable: there is no connection to the target.
             PixyError: the answer.
         """
+        if relayed.sender.node_id != caller:
+            raise FailedPrecondition(f"node {caller} makes a call of node {relayed.sender.node_id}")
         if not self._channel.is_connected(relayed.target):
             raise Unavailable(f"no connection to node {relayed.target} either")
         request, timeout = relayed.SerializeToString(), relayed.timeout_ms / 1000

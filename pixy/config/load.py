@@ -4,7 +4,7 @@ All problems are reported together, each with its file and line, variable or fla
 file and the files of secrets are read, and nothing is remembered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from pixy.config.build import Builder
 from pixy.config.environment import lay_environment_over
 from pixy.config.file_access import find_open_directories, find_open_files, private_files
 from pixy.config.options import Config, LoggingConfig, Option, ProxyConfig, leaves, members
-from pixy.config.secret_file import read_bounded, read_secret
+from pixy.config.secret_file import is_strong, read_bounded, read_secret
 from pixy.config.tree import (
     Branch,
     BranchEntry,
@@ -68,6 +68,7 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
         raise _error(problems)
     warnings += kafka_pixy.warnings(config, builder.places)
     warnings += checks.find_warnings(config)
+    warnings += _secret_warnings(config)
     named = [*from_environment.secret_files, *private_files(config)]
     if path is not None and _has_secret(config, builder.places, str(path)):
         named.append(("configuration file", str(path)))
@@ -165,14 +166,30 @@ def _has_secret(config: Config, places: Mapping[str, Place], source: str) -> boo
 
 
 def _secret_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
-    option = "cluster.secret_file"
-    if not config.cluster.secret_file:
-        return []
-    try:
-        read_secret(config.cluster.secret_file)
-    except ValueError as error:
-        return [Problem(places[option], f"{option} {error}")]
-    return []
+    first, second = config.cluster.secret_file, config.cluster.second_secret_file
+    named = {"cluster.secret_file": first}
+    if second and Path(second).exists():
+        named["cluster.second_secret_file"] = second
+    problems = []
+    for option, path in named.items():
+        try:
+            if path:
+                read_secret(path)
+        except ValueError as error:
+            problems.append(Problem(places[option], f"{option} {error}"))
+    if second and not first:
+        option = "cluster.second_secret_file"
+        problems.append(Problem(places[option], f"{option} needs cluster.secret_file, which is empty"))
+    return problems
+
+
+def _secret_warnings(config: Config) -> Iterator[str]:
+    path = config.cluster.secret_file
+    if path and not is_strong(read_secret(path)):
+        yield (
+            f"cluster.secret_file {path} has a secret that may be guessed: whoever is dialled by a node can try as many as "
+            f"a computer can. 32 or more hexadecimal or base64 characters are safe: openssl rand -hex 32 > {path}"
+        )
 
 
 def _error(problems: list[Problem]) -> ConfigError:

@@ -691,7 +691,13 @@ class ClusterConfig:
         "",
         "File with a secret of at least 16 bytes, the same on all nodes. Each node proves to the "
         "others that it knows it. What nodes then send is neither encrypted nor protected from "
-        "changes: for that set tls. Peer addresses beyond loopback require one or the other.",
+        "changes: for that set tls. Peer addresses beyond loopback require one or the other. The file "
+        "is read again when it changes.",
+    )
+    second_secret_file: str = _text(
+        "",
+        "File with another secret that nodes may prove while secret_file is being changed. Empty, or no "
+        "file there: none.",
     )
     tls: PeerTlsConfig = _section(
         PeerTlsConfig, PeerTlsConfig, "Mutual TLS between nodes. All three files, or none."

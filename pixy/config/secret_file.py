@@ -2,13 +2,15 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 from stat import S_IRWXO, S_ISREG
 
-__all__ = ["SECRET_BYTES_MIN", "read_bounded", "read_secret"]
+__all__ = ["SECRET_BYTES_MIN", "is_strong", "read_bounded", "read_secret"]
 
 SECRET_BYTES_MIN = 16
 _SECRET_BYTES_MAX = 64 << 10
+_STRONG = re.compile(rb"[A-Za-z0-9+/_=\s-]{32,}")
 
 
 def read_bounded(path: str, limit: int = _SECRET_BYTES_MAX) -> bytes:
@@ -46,3 +48,8 @@ def read_secret(path: str) -> bytes:
             f"openssl rand -hex 32 > {path}"
         )
     return secret
+
+
+def is_strong(secret: bytes) -> bool:
+    """True if a secret is 32 or more hexadecimal or base64 characters, and not a few repeated."""
+    return _STRONG.fullmatch(secret) is not None and len(set(secret)) > 8

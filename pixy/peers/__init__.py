@@ -8,25 +8,30 @@ accept each other.
 from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
-from pixy.peers.hello import Hello, join_hash
+from pixy.peers.handshake_side import NotYet
+from pixy.peers.hello import Claim, Hello, join_hash
 from pixy.peers.network import Listening, Network
 from pixy.peers.options import PeerHooks, PeerOptions
 from pixy.peers.peers import Peers
 from pixy.peers.protection import why_unprotected
+from pixy.peers.secrets import SharedSecrets
 from pixy.peers.tcp import TcpNetwork
 from pixy.peers.tls import PeerCertificates
 
 __all__ = [
     "Address",
+    "Claim",
     "Hello",
     "Listening",
     "Network",
+    "NotYet",
     "PauseDetector",
     "PeerCertificates",
     "PeerChannel",
     "PeerHooks",
     "PeerOptions",
     "Peers",
+    "SharedSecrets",
     "TcpNetwork",
     "join_hash",
     "why_unprotected",

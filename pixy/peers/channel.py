@@ -6,12 +6,16 @@ dialled; answers come back on it.
 
 A new connection of the same process replaces the old one. One of another process with the id of a
 node that is connected is a duplicate: it is refused, unless its incarnation is higher and no old
-connection answers in time, as after a crash of the machine. This is asked before `admit`, so the
-layer above never takes note of a copy while the original is there.
+connection answers in time, as after a crash of the machine. This is asked behind `recognize`, so
+a stranger does not disturb a connection, and before `admit`, so the layer above never takes note of
+a copy while the original is there.
+
+A passing connection is nobody's: it names no node, and is not judged.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -21,8 +25,8 @@ from pixy.peers.address import Address
 from pixy.peers.dialling import Destination, KeptLink, dial
 from pixy.peers.environment import PeerEnvironment
 from pixy.peers.frames import MESSAGE, Payload
-from pixy.peers.handshake import NotYet
-from pixy.peers.hello import Greeting, Hello, LinkPurpose
+from pixy.peers.handshake_side import NotYet
+from pixy.peers.hello import Claim, Greeting, Hello, LinkPurpose
 from pixy.peers.link import PeerLink
 from pixy.peers.open_links import AcceptedLink, DialledLink
 from pixy.peers.options import PeerHooks
@@ -199,23 +203,44 @@ class PeerChannel:
             raise Unavailable(f"{address} does not answer within {timeout:.3g} s") from error
 
     def _destination(self, address: Address, purpose: LinkPurpose, node_id: int = 0) -> Destination:
-        return Destination(address, purpose, self._hooks.hello, self.judge, node_id)
+        hello = self._anonymous if purpose is LinkPurpose.PASSING else self._hooks.hello
+        return Destination(address, purpose, hello, self.judge, self._hooks.falls_back, node_id)
+
+    def _anonymous(self) -> Hello:
+        return self._hooks.hello().anonymous
 
     # --- connections ------------------------------------------------------------------------------
 
-    def hello(self) -> Hello:
+    def hello(self, purpose: LinkPurpose) -> Hello:
         """See `Acceptor`."""
-        return self._hooks.hello()
+        hello = self._hooks.hello()
+        return replace(hello, secret=b"") if purpose is LinkPurpose.PASSING else hello
 
-    def judge(self, peer: Hello, then: Callable[[str | None], None]) -> None:
+    def why_not_first(self, peer: Greeting, claim: Claim) -> str | None:
+        """See `Acceptor`."""
+        reason = self._hooks.why_not_first()
+        if reason is None and (peer.purpose is not LinkPurpose.PASSING or peer.hello.node_id):
+            reason = self._hooks.recognize(claim)
+        return reason
+
+    def judge(self, peer: Claim, purpose: LinkPurpose, then: Callable[[str | None], None]) -> None:
         """See `Judge`."""
-        rivals = list(self._rivals(peer))
+        hello = peer.hello
         if self.stopped:
             then(NotYet("the node is stopping"))
-        elif not rivals:
+            return
+        if purpose is LinkPurpose.PASSING:
+            then(None)
+            return
+        reason = self._hooks.recognize(peer)
+        if reason is not None:
+            then(reason)
+            return
+        rivals = list(self._rivals(hello))
+        if not rivals:
             then(self._hooks.admit(peer))
-        elif peer.incarnation <= max(rival.incarnation for _, rival in rivals):
-            then(_duplicate(peer, rivals[0][1]))
+        elif hello.incarnation <= max(rival.incarnation for _, rival in rivals):
+            then(_duplicate(hello, rivals[0][1]))
         else:
             links = [link for link, _ in rivals]
             self._tasks.spawn(self._replace(links, peer, rivals[0][1], then), "a node with a known id")
@@ -223,7 +248,9 @@ class PeerChannel:
     def accepted(self, link: PeerLink, peer: Greeting) -> None:
         """See `Acceptor`."""
         hello, purpose = peer.hello, peer.purpose
-        if purpose is not LinkPurpose.PASSING:
+        if purpose is LinkPurpose.PASSING:
+            hello = hello.anonymous
+        else:
             for each in list(self._accepted):
                 if (each.peer.node_id, each.purpose) == (hello.node_id, purpose):
                     each.link.close("a newer connection replaces this one")
@@ -262,7 +289,7 @@ class PeerChannel:
                 yield link, other
 
     async def _replace(
-        self, links: Sequence[PeerLink], peer: Hello, rival: Hello, then: Callable[[str | None], None]
+        self, links: Sequence[PeerLink], peer: Claim, rival: Hello, then: Callable[[str | None], None]
     ) -> None:
         """Close the connections of a process that has gone, or refuse the one that comes."""
         loop = asyncio.get_running_loop()
@@ -275,7 +302,7 @@ class PeerChannel:
         if remaining and loop.time() - due > LATE_S:
             await asyncio.sleep(_INBOX_S)
         if any(link.is_open and link.heard > before for link, before in zip(links, heard, strict=True)):
-            then(_duplicate(peer, rival))
+            then(_duplicate(peer.hello, rival))
             return
         for link in links:
             link.abort("a later process of the node has connected")

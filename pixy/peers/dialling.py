@@ -19,10 +19,13 @@ from pixy.errors import PeerRefused, PixyError, Unavailable
 from pixy.faults import internal_error
 from pixy.peers.address import Address
 from pixy.peers.environment import PeerEnvironment
+from pixy.peers.first_handshake import FirstHandshake
+from pixy.peers.handshake import Handshake
+from pixy.peers.handshake_side import HandshakeSide
 from pixy.peers.hello import Greeting, Hello, LinkPurpose
 from pixy.peers.link import PeerLink
 from pixy.peers.open_links import DialledLink
-from pixy.peers.opening import DiallingLink, Judge, new_nonce
+from pixy.peers.opening import DiallingLink, Judge, SpeaksFirst, new_nonce
 from pixy.peers.options import PeerOptions
 from pixy.peers.protection import why_unprotected
 from pixy.retries import Backoff
@@ -43,6 +46,7 @@ class Destination:
         purpose: use of the connection.
         hello: this node's description of itself.
         judge: see `Judge`.
+        falls_back: see `PeerHooks`.
         node_id: the node that is expected there; 0: any.
     """
 
@@ -50,6 +54,7 @@ class Destination:
     purpose: LinkPurpose
     hello: Callable[[], Hello]
     judge: Judge
+    falls_back: Callable[[], bool]
     node_id: int = 0
 
     def __str__(self) -> str:
@@ -57,23 +62,37 @@ class Destination:
 
 
 async def dial(environment: PeerEnvironment, destination: Destination) -> DialledLink:
-    """Open a connection.
+    """Open a connection, with protocol 1 if the other side speaks nothing else and may do so.
 
     Raises:
         PeerRefused: one of the two nodes refuses the connection.
         Unavailable: there was no connection and handshake within `handshake_s`.
     """
-    options = environment.options
-    reason = why_unprotected(destination.address, options)
+    reason = why_unprotected(destination.address, environment.options)
     if reason is not None:
         raise PeerRefused(reason)
+    nonce, secrets = new_nonce(environment), environment.options.secrets()
+    own = Greeting(destination.hello(), destination.purpose, nonce, bool(secrets))
+    try:
+        return await _dial(environment, destination, Handshake(secrets, nonce, own, destination.node_id), own)
+    except SpeaksFirst as refusal:
+        if not destination.falls_back():
+            raise PeerRefused(
+                f"{destination} refuses peer protocol 2, and no other is spoken here any more: {refusal}"
+            ) from refusal
+    return await _dial(environment, destination, FirstHandshake(secrets, own, destination.node_id), own)
+
+
+async def _dial(
+    environment: PeerEnvironment, destination: Destination, handshake: HandshakeSide, own: Greeting
+) -> DialledLink:
+    options = environment.options
     dialled: list[DialledLink] = []
 
     def opened(link: PeerLink, peer: Hello) -> None:
         dialled.append(DialledLink(environment, link, peer, destination.purpose))
 
-    own = Greeting(destination.hello(), destination.purpose, new_nonce(environment), bool(options.secret))
-    opening = DiallingLink(environment, own, destination.node_id, destination.judge, opened)
+    opening = DiallingLink(environment, handshake, own.purpose, destination.judge, opened)
     opened_in_time = False
     try:
         async with asyncio.timeout(options.handshake_s):

@@ -1,12 +1,31 @@
-"""The handshake of a connection, for both sides, without sockets.
+"""The handshake of a connection, for both sides, without sockets: protocol 2.
 
     dialling side                      listening side
-    HELLO                  ->
-                           <-          HELLO, PROOF
-    checks, decides
+    HELLO: opening         ->
+                           <-          HELLO: opening
     PROOF                  ->
+                                       checks
+                           <-          HELLO: greeting, PROOF
+    checks, decides
+    HELLO: greeting, PROOF ->
                                        checks, decides
                            <-          ACCEPTED
+
+    HELLO, as an opening   a `pixy.peers.Hello` with the protocols of the side, 32 random bytes and
+                           whether it has a shared secret; of the dialling side also purpose and
+                           cluster. Nothing of it tells who that is.
+    HELLO, as a greeting   a `pixy.peers.Hello` with everything but the secret of the node
+    PROOF                  bytes 0 to 32, if there is a shared secret: HMAC-SHA256 with it
+                           then 32 bytes, if the side names its node: HMAC-SHA256 with the secret of
+                           that node
+
+Both HMACs are over the name of the protocol, the role of the prover and all openings and greetings
+that were sent before the frame, its own greeting included, each behind its length (4 bytes, big-
+endian). So no secret is ever sent, and a proof holds for one connection and one direction only.
+
+The dialling side proves the shared secret first: whoever else listens or dials learns neither who
+the nodes are nor what they are, and only one who is dialled gets an HMAC of bytes that it knows.
+The secret of a node is known to the other nodes from metadata: the layer above compares (`Claim`).
 
 Either side says REFUSED with a reason instead, and closes, or NOT_YET while one of the two starts
 or stops: nobody has to do anything about that. Each side checks by itself, so that both
@@ -14,20 +33,22 @@ logs say what is wrong, whoever has dialled:
 
     found                                            the connection is refused, because
     no protocol that both speak                      one of the two is to be updated
+    a shared secret on one side only                 `cluster.secret_file` is missing there
+    a proof that is wrong                            the shared secrets differ
     entry unknown on the listening side              it must be under `proxies` on all nodes
     main or bulk, and a side without cluster or id   only questions are allowed before it has joined
     other cluster id                                 an address or a data directory is wrong
     the same process, or the own id                  a node dials itself; a directory was copied
     another node than was dialled                    the address belongs to another node
     join lists that differ                           they must be the same on all nodes
-    a shared secret on one side only                 `cluster.secret_file` is missing there
-    a proof that is wrong                            the shared secrets differ
-    what the layer above finds (`decide`)            older self, unknown or removed node, duplicate
+    what the layer above finds (`decide`)            unknown or removed node, wrong secret of the
+                                                     node, duplicate, older self
 
-The proof is HMAC-SHA256 with the shared secret over the role of the prover and both greetings as
-they were sent, each with 32 random bytes. So the secret is never sent, and a proof holds for one
-connection and one direction only. Proofs are compared before the layer above decides, so nobody
-without the secret has an effect.
+Nothing is compared or decided before the shared secret is proven, so nobody without it has an
+effect.
+
+A release that speaks protocol 1 alone takes an opening for the greeting of a node that is too new,
+and refuses it. Where that may be (`first_handshake`), the dialling side tries protocol 1 then.
 
 A passing connection to the own process is allowed: a node that asks all addresses of its join list
 finds out by it which one is its own.
@@ -35,246 +56,152 @@ finds out by it which one is its own.
 
 import hmac
 from collections.abc import Sequence
-from enum import Enum, auto
 
-from pixy.peers.frames import ACCEPTED, HELLO, NOT_YET, PROOF, REFUSED, FrameDamage, Payload
-from pixy.peers.hello import Greeting, LinkPurpose
+from pixy.peers.frames import ACCEPTED, HELLO, PROOF, FrameDamage, Payload
+from pixy.peers.handshake_checks import reason_to_refuse
+from pixy.peers.handshake_side import WRONG_SECRET, HandshakeSide, HandshakeState, Outgoing, proof_of
+from pixy.peers.hello import Greeting, LinkPurpose, Opening
 
-__all__ = ["Handshake", "HandshakeState", "NotYet", "Outgoing", "unknown_entry"]
+__all__ = ["Handshake"]
 
-_REASON_BYTES_MAX = 2000
-
-Outgoing = tuple[int, bytes]
-"""Kind and payload of a frame to send."""
-
-
-class NotYet(str):
-    """A reason to refuse a connection that passes by itself: one of the nodes starts or stops."""
-
-    __slots__ = ()
+_NAME = b"pixy peers 2"
+_PROOF_BYTES = 32
 
 
-class HandshakeState(Enum):
-    """The next event of a handshake."""
-
-    AWAITS_HELLO = auto()
-    """HELLO of the other side."""
-    AWAITS_GREETING = auto()
-    """`greet` or `refuse`: the listening side knows who asks for which cluster."""
-    AWAITS_PROOF = auto()
-    """PROOF of the other side."""
-    AWAITS_DECISION = auto()
-    """`decide`: the other side is who it says."""
-    AWAITS_VERDICT = auto()
-    """ACCEPTED."""
-    ACCEPTED = auto()
-    """None: the connection is open."""
-    REFUSED = auto()
-    """None: the connection is to be closed when everything is sent."""
-
-
-_OVER = (HandshakeState.ACCEPTED, HandshakeState.REFUSED)
-
-
-class Handshake:
-    """One side of a handshake.
+class Handshake(HandshakeSide):
+    """One side; see `HandshakeSide`.
 
     Args:
-        secret: shared by all nodes; empty: none.
-        own: greeting of the dialling side; None: the listening side, whose greeting depends on what
-            it is asked for.
-        expected: id of the node that is dialled; 0: any.
+        nonce: 32 random bytes.
 
     Attributes:
-        state: see `HandshakeState`.
-        peer: greeting of the other side, once it has come.
-        reason: text of a refusal; a `NotYet` if that passes by itself.
-        by_peer: the other side has refused.
+        opening: of the other side, once it has come.
     """
 
-    def __init__(self, secret: bytes, own: Greeting | None = None, expected: int = 0) -> None:
-        self._secret = secret
-        self._own = own
-        self._expected = expected
-        self._dials = own is not None
-        self._own_bytes = b"" if own is None else own.encode()
-        self._peer_bytes = b""
-        self.state = HandshakeState.AWAITS_HELLO
-        self.peer: Greeting | None = None
-        self.reason = ""
-        self.by_peer = False
+    protocol = 2
+
+    def __init__(
+        self, secrets: Sequence[bytes], nonce: bytes, own: Greeting | None = None, expected: int = 0
+    ) -> None:
+        super().__init__(secrets, HandshakeState.AWAITS_OPENING, own, expected)
+        purpose, cluster = (LinkPurpose.MAIN, "") if own is None else (own.purpose, own.hello.cluster)
+        self._own_opening = Opening(cluster, purpose, nonce, bool(secrets))
+        # Openings and greetings so far, in the order in which they were sent.
+        self._sent: list[bytes] = []
+        # What the other side has proven of its node, and what it is a proof of.
+        self._node_proof = b""
+        self._node_proof_of: tuple[bytes, ...] = ()
+        self.opening: Opening | None = None
 
     def begin(self) -> Sequence[Outgoing]:
-        """Frames to send when the connection is made."""
-        return [(HELLO, self._own_bytes)] if self._dials else []
-
-    def receive(self, kind: int, payload: Payload) -> Sequence[Outgoing]:
-        """Take a frame.
-
-        Returns:
-            frames to send.
-
-        Raises:
-            FrameDamage: the other side does not follow the protocol.
-        """
-        state = self.state
-        if kind in (REFUSED, NOT_YET) and state not in _OVER:
-            reason = bytes(payload[:_REASON_BYTES_MAX]).decode("utf-8", "replace")
-            self.reason = NotYet(reason) if kind == NOT_YET else reason
-            self.by_peer = True
-            self.state = HandshakeState.REFUSED
-            return []
-        if kind == HELLO and state is HandshakeState.AWAITS_HELLO:
-            return self._on_hello(payload)
-        if kind == PROOF and state is HandshakeState.AWAITS_PROOF:
-            return self._on_proof(payload)
-        if kind == ACCEPTED and state is HandshakeState.AWAITS_VERDICT:
-            self.state = HandshakeState.ACCEPTED
-            return []
-        raise FrameDamage(f"frame {kind} in a handshake that {state.name.lower().replace('_', ' ')}")
+        """See `HandshakeSide`."""
+        return [self._open()] if self._dials else []
 
     def greet(self, own: Greeting) -> Sequence[Outgoing]:
-        """Answer the greeting of a dialling side; returns frames to send."""
+        """See `HandshakeSide`."""
         assert self.state is HandshakeState.AWAITS_GREETING
-        assert self.peer is not None
-        self._own, self._own_bytes = own, own.encode()
-        reason = _reason_to_refuse(own, self.peer, self.peer.purpose, 0)
-        if reason is not None:
-            return self.refuse(reason)
-        self.state = HandshakeState.AWAITS_PROOF
-        return [(HELLO, self._own_bytes), (PROOF, self._proof(by_dialler=False))]
+        self._own = own
+        self.state = HandshakeState.AWAITS_HELLO
+        return self._greeting(own)
 
     def decide(self, reason: str | None) -> Sequence[Outgoing]:
-        """Refuse with a reason, or accept; returns frames to send."""
+        """See `HandshakeSide`."""
         assert self.state is HandshakeState.AWAITS_DECISION
         if reason is not None:
             return self.refuse(reason)
         if self._dials:
+            assert self._own is not None
             self.state = HandshakeState.AWAITS_VERDICT
-            return [(PROOF, self._proof(by_dialler=True))]
+            return self._greeting(self._own)
         self.state = HandshakeState.ACCEPTED
         return [(ACCEPTED, b"")]
 
-    def refuse(self, reason: str) -> Sequence[Outgoing]:
-        """Refuse; returns frames to send."""
-        assert self.state not in _OVER
-        self.state = HandshakeState.REFUSED
-        self.reason = reason
-        kind = NOT_YET if isinstance(reason, NotYet) else REFUSED
-        return [(kind, reason.encode()[:_REASON_BYTES_MAX])]
+    def has_secret(self, secret: bytes) -> bool:
+        """See `HandshakeSide`."""
+        expected = proof_of(secret, *self._node_proof_of)
+        return bool(secret) and hmac.compare_digest(self._node_proof, expected)
 
-    def _on_hello(self, payload: Payload) -> Sequence[Outgoing]:
-        self._peer_bytes = bytes(payload)
-        self.peer = Greeting.decode(payload)
-        if self._own is None:
-            self.state = HandshakeState.AWAITS_GREETING
+    # --- sending ----------------------------------------------------------------------------------
+
+    def _open(self) -> Outgoing:
+        opening = self._own_opening.encode()
+        self._sent.append(opening)
+        return HELLO, opening
+
+    def _greeting(self, own: Greeting) -> Sequence[Outgoing]:
+        greeting = own.encode(with_secret=False)
+        self._sent.append(greeting)
+        parts, secret = self._parts(by_dialler=self._dials), own.hello.secret
+        proof = self._proof(*parts) + (proof_of(secret, *parts) if secret else b"")
+        return [(HELLO, greeting), (PROOF, proof)]
+
+    def _parts(self, *, by_dialler: bool) -> tuple[bytes, ...]:
+        return _NAME, b"dialler" if by_dialler else b"listener", *self._sent
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    def _receive(self, kind: int, payload: Payload) -> Sequence[Outgoing] | None:
+        if kind == HELLO and self.state is HandshakeState.AWAITS_OPENING:
+            return self._on_opening(payload)
+        if kind == PROOF and self.state is HandshakeState.AWAITS_SECRET:
+            return self._on_secret(payload)
+        if kind == HELLO and self.state is HandshakeState.AWAITS_HELLO:
+            self._sent.append(bytes(payload))
+            self.peer = Greeting.decode(payload)
+            if not self._dials and self.peer.purpose is not self.purpose:
+                raise FrameDamage("a greeting has another purpose than its opening")
+            self.state = HandshakeState.AWAITS_PROOF
             return []
-        reason = _reason_to_refuse(self._own, self.peer, self._own.purpose, self._expected)
+        if kind == PROOF and self.state is HandshakeState.AWAITS_PROOF:
+            return self._on_proof(payload)
+        if kind == ACCEPTED and self.state is HandshakeState.AWAITS_VERDICT:
+            self.state = HandshakeState.ACCEPTED
+            return []
+        return None
+
+    def _on_opening(self, payload: Payload) -> Sequence[Outgoing]:
+        opening = self.opening = Opening.decode(payload)
+        self._sent.append(bytes(payload))
+        reason = self._own_opening.why_refused(opening, dials=self._dials)
         if reason is not None:
             return self.refuse(reason)
-        self.state = HandshakeState.AWAITS_PROOF
+        if self._dials:
+            self.state = HandshakeState.AWAITS_HELLO
+            return [(PROOF, self._proof(*self._parts(by_dialler=True)))]
+        self.state = HandshakeState.AWAITS_SECRET
+        return [self._open()]
+
+    def _on_secret(self, payload: Payload) -> Sequence[Outgoing]:
+        if not self._is_proof(payload, *self._parts(by_dialler=True)):
+            return self.refuse(WRONG_SECRET)
+        self.is_proven = True
+        self.state = HandshakeState.AWAITS_GREETING
         return []
 
     def _on_proof(self, payload: Payload) -> Sequence[Outgoing]:
         assert self._own is not None
         assert self.peer is not None
-        if not hmac.compare_digest(bytes(payload), self._proof(by_dialler=not self._dials)):
-            return self.refuse(
-                f"the shared secrets of {self.peer.hello} and {self._own.hello} differ: "
-                "cluster.secret_file must have the same content on all nodes"
-            )
+        parts = self._parts(by_dialler=not self._dials)
+        size = _PROOF_BYTES if self._secrets else 0
+        if not self._is_proof(payload[:size], *parts):
+            return self.refuse(WRONG_SECRET)
+        self.is_proven = True
+        self._node_proof, self._node_proof_of = bytes(payload[size:]), parts
+        reason = reason_to_refuse(self._own, self.peer, self.purpose, self._expected)
+        if reason is not None:
+            return self.refuse(reason)
         self.state = HandshakeState.AWAITS_DECISION
         return []
 
-    def _proof(self, *, by_dialler: bool) -> bytes:
-        if not self._secret:
-            return b""
-        both = (self._own_bytes, self._peer_bytes)
-        dialler, listener = both if self._dials else reversed(both)
-        role = b"dialler" if by_dialler else b"listener"
-        text = b"".join(
-            len(part).to_bytes(4, "big") + part for part in (b"pixy peers", role, dialler, listener)
-        )
-        return hmac.digest(self._secret, text, "sha256")
+    @property
+    def meets_first(self) -> bool:
+        """True if the opening was refused: the other side may speak protocol 1 alone."""
+        return self._dials and self.refused_in is HandshakeState.AWAITS_OPENING
 
-
-def unknown_entry(cluster: str) -> str:
-    """The reason to refuse a connection for a cluster that is not configured here."""
-    return (
-        f'no embedded cluster "{cluster}" is configured on the node that was dialled: the key under proxies must be '
-        "the same on all nodes of a cluster"
-    )
-
-
-def _reason_to_refuse(own: Greeting, peer: Greeting, purpose: LinkPurpose, expected: int) -> str | None:
-    """A row of the table above, or None."""
-    for check in (_protocols, _entries, _clusters, _identities, _join_lists, _secrets):
-        reason = check(own, peer, purpose)
-        if reason is not None:
-            return reason
-    if expected and peer.hello.node_id != expected:
-        return (
-            f"node {expected} was dialled, {peer.hello} has answered: the address belongs to another node; the right "
-            "one is registered when the node starts with its advertised address"
-        )
-    return None
-
-
-def _protocols(own: Greeting, peer: Greeting, _: LinkPurpose) -> str | None:
-    older, newer = sorted((own, peer), key=lambda each: each.protocols)
-    if newer.protocols[0] <= older.protocols[1]:
-        return None
-    return (
-        f"{newer.hello} (pixy {newer.hello.version}) speaks peer protocols from {newer.protocols[0]} on, {older.hello} "
-        f"(pixy {older.hello.version}) up to {older.protocols[1]}: update {older.hello}"
-    )
-
-
-def _entries(own: Greeting, peer: Greeting, _: LinkPurpose) -> str | None:
-    if own.hello.cluster == peer.hello.cluster:
-        return None
-    return unknown_entry(own.hello.cluster)
-
-
-def _clusters(own: Greeting, peer: Greeting, purpose: LinkPurpose) -> str | None:
-    one, other = own.hello, peer.hello
-    if one.cluster_id and other.cluster_id and one.cluster_id != other.cluster_id:
-        return (
-            f"{other} belongs to cluster {other.cluster_id.hex()}, {one} to {one.cluster_id.hex()}: an address in the "
-            "join list is wrong, or a data directory comes from another cluster"
-        )
-    if purpose is LinkPurpose.PASSING:
-        return None
-    for each in (one, other):
-        if not each.cluster_id or not each.node_id:
-            return NotYet(f"{each} has not {'started' if each.cluster_id else 'joined the cluster'} yet")
-    return None
-
-
-def _identities(own: Greeting, peer: Greeting, purpose: LinkPurpose) -> str | None:
-    one, other = own.hello, peer.hello
-    if one.process == other.process:
-        return None if purpose is LinkPurpose.PASSING else f"{other} has dialled itself"
-    if one.node_id and one.node_id == other.node_id:
-        return (
-            f"{other} and {one} have the same id: one of their data directories is a copy; stop the copy, remove its "
-            "data directory and let it join as a new node"
-        )
-    return None
-
-
-def _join_lists(own: Greeting, peer: Greeting, _: LinkPurpose) -> str | None:
-    one, other = own.hello, peer.hello
-    if not one.join_hash or not other.join_hash or one.join_hash == other.join_hash:
-        return None
-    return (
-        f"{other} and {one} have different lists of nodes: cluster.join, or peers in front of Kafka, must name the "
-        "same addresses on all of them, in any order"
-    )
-
-
-def _secrets(own: Greeting, peer: Greeting, _: LinkPurpose) -> str | None:
-    if own.proves == peer.proves:
-        return None
-    lacks = peer.hello if own.proves else own.hello
-    return f"{lacks} has no shared secret: set cluster.secret_file there, as on the other nodes"
+    @property
+    def purpose(self) -> LinkPurpose:
+        """Use of the connection, as the dialling side has said."""
+        if self._dials:
+            return self._own_opening.purpose
+        assert self.opening is not None
+        return self.opening.purpose

@@ -9,15 +9,18 @@ import structlog
 from pixy.errors import PeerRefused, Unavailable
 from pixy.futures import reject, resolve
 from pixy.peers.environment import PeerEnvironment
-from pixy.peers.handshake import Handshake, HandshakeState, NotYet, Outgoing
-from pixy.peers.hello import Greeting, Hello, LinkPurpose
+from pixy.peers.first_handshake import FirstHandshake
+from pixy.peers.frames import HELLO
+from pixy.peers.handshake import Handshake
+from pixy.peers.handshake_side import HandshakeSide, HandshakeState, NotYet, Outgoing
+from pixy.peers.hello import Claim, Greeting, Hello, LinkPurpose, begins_first
 from pixy.peers.link import PeerLink
 
-__all__ = ["AcceptingLink", "Acceptor", "DiallingLink", "Judge", "new_nonce"]
+__all__ = ["AcceptingLink", "Acceptor", "DiallingLink", "Judge", "SpeaksFirst", "new_nonce"]
 
 log = structlog.get_logger(__name__)
 
-Judge = Callable[[Hello, Callable[[str | None], None]], None]
+Judge = Callable[[Claim, LinkPurpose, Callable[[str | None], None]], None]
 """Decides about a node whose greeting has passed all checks, now or later, by a call with a reason
 to refuse it, or None.
 """
@@ -28,6 +31,10 @@ def new_nonce(environment: PeerEnvironment) -> bytes:
     return environment.random.randbytes(32)
 
 
+class SpeaksFirst(Unavailable):
+    """The other side has refused protocol 2 before it said anything: it may speak protocol 1."""
+
+
 class _OpeningLink:
     """One side of a handshake on its link.
 
@@ -35,9 +42,10 @@ class _OpeningLink:
         link: the connection.
     """
 
-    def __init__(self, environment: PeerEnvironment, handshake: Handshake) -> None:
+    def __init__(self, environment: PeerEnvironment, handshake: HandshakeSide, *, dials: bool) -> None:
         self._environment = environment
         self._handshake = handshake
+        self._dials = dials
         self.link = PeerLink(self, environment)
 
     def made(self) -> None:
@@ -65,24 +73,28 @@ class _OpeningLink:
         if handshake.state is HandshakeState.REFUSED:
             self._refused(handshake.reason, by_peer=handshake.by_peer)
             self.link.close(handshake.reason, tell=False)
+        elif handshake.state is HandshakeState.AWAITS_GREETING:
+            self._greet()
         elif peer is None:
             return
-        elif handshake.state is HandshakeState.AWAITS_GREETING:
-            self._greet(peer)
         elif handshake.state is HandshakeState.AWAITS_DECISION:
-            self._judge(peer.hello)
+            self._judge(self._claim(peer), peer.purpose)
         elif handshake.state is HandshakeState.ACCEPTED:
             self._opened(peer)
+
+    def _claim(self, peer: Greeting) -> Claim:
+        handshake = self._handshake
+        return Claim(peer.hello, self._dials, handshake.has_secret, handshake.protocol)
 
     def _decided(self, reason: str | None) -> None:
         if self.link.is_open:
             self._send(self._handshake.decide(reason))
             self._advance()
 
-    def _greet(self, peer: Greeting) -> None:
+    def _greet(self) -> None:
         raise NotImplementedError
 
-    def _judge(self, peer: Hello) -> None:
+    def _judge(self, peer: Claim, purpose: LinkPurpose) -> None:
         raise NotImplementedError
 
     def _opened(self, peer: Greeting) -> None:
@@ -96,25 +108,26 @@ class DiallingLink(_OpeningLink):
     """A connection that this node has dialled.
 
     Args:
-        own: greeting of this node.
-        expected: id of the node that is dialled; 0: any.
+        handshake: the dialling side of one.
+        purpose: use of the connection.
         judge: see `Judge`.
         opened: called once the link is open; the owner of the link is to be replaced then.
 
     Attributes:
         outcome: completed when the connection is open. Fails with `PeerRefused`, with `Unavailable`
-            if one of the two nodes starts or stops, or with `ConnectionError`.
+            if one of the two nodes starts or stops, with `SpeaksFirst`, or with `ConnectionError`.
     """
 
     def __init__(
         self,
         environment: PeerEnvironment,
-        own: Greeting,
-        expected: int,
+        handshake: HandshakeSide,
+        purpose: LinkPurpose,
         judge: Judge,
         opened: Callable[[PeerLink, Hello], None],
     ) -> None:
-        super().__init__(environment, Handshake(environment.options.secret, own, expected))
+        super().__init__(environment, handshake, dials=True)
+        self._purpose = purpose
         self._judge_peer = judge
         self._announce = opened
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -143,8 +156,8 @@ class DiallingLink(_OpeningLink):
         """See `LinkOwner`."""
         reject(self.outcome, ConnectionError(f"the handshake was cut short: {reason}"))
 
-    def _judge(self, peer: Hello) -> None:
-        self._judge_peer(peer, self._decided)
+    def _judge(self, peer: Claim, purpose: LinkPurpose) -> None:
+        self._judge_peer(peer, self._purpose, self._decided)
 
     def _opened(self, peer: Greeting) -> None:
         self._announce(self.link, peer.hello)
@@ -153,16 +166,21 @@ class DiallingLink(_OpeningLink):
     def _refused(self, reason: str, *, by_peer: bool) -> None:
         who = "the peer refuses this node" if by_peer else "this node refuses the peer"
         is_passing = isinstance(reason, NotYet)
+        if isinstance(self._handshake, Handshake) and self._handshake.meets_first:
+            reject(self.outcome, SpeaksFirst(reason))
         reject(self.outcome, Unavailable(reason) if is_passing else PeerRefused(f"{who}: {reason}"))
 
 
 class Acceptor(Protocol):
     """A cluster whose connections are accepted."""
 
-    def hello(self) -> Hello:
-        """This node's description of itself."""
+    def hello(self, purpose: LinkPurpose) -> Hello:
+        """This node's description of itself, for a connection of this use."""
 
-    def judge(self, peer: Hello, then: Callable[[str | None], None]) -> None:
+    def why_not_first(self, peer: Greeting, claim: Claim) -> str | None:
+        """Reason not to answer a node that dials with protocol 1, before it has proven anything."""
+
+    def judge(self, peer: Claim, purpose: LinkPurpose, then: Callable[[str | None], None]) -> None:
         """See `Judge`."""
 
     def accepted(self, link: PeerLink, peer: Greeting) -> None:
@@ -184,7 +202,9 @@ class AcceptingLink(_OpeningLink):
         find: Callable[[str], "Acceptor | str"],
         waiting: "dict[AcceptingLink, None]",
     ) -> None:
-        super().__init__(environment, Handshake(environment.options.secret))
+        self._secrets = environment.options.secrets()
+        self._nonce = new_nonce(environment)
+        super().__init__(environment, Handshake(self._secrets, self._nonce), dials=False)
         self._find = find
         self._waiting = waiting
         self._acceptor: Acceptor | None = None
@@ -204,6 +224,15 @@ class AcceptingLink(_OpeningLink):
             options.handshake_s, self.link.abort, f"no handshake within {options.handshake_s:.3g} s"
         )
 
+    def received(
+        self, kind: int, method: int, milliseconds: int, number: int, payload: bytes | memoryview
+    ) -> None:
+        """See `LinkOwner`."""
+        is_first = kind == HELLO and self._handshake.state is HandshakeState.AWAITS_OPENING
+        if is_first and begins_first(payload):
+            self._handshake = FirstHandshake(self._secrets)
+        super().received(kind, method, milliseconds, number, payload)
+
     def lost(self, reason: str, *, silent: bool) -> None:
         """See `LinkOwner`."""
         self._over()
@@ -215,24 +244,34 @@ class AcceptingLink(_OpeningLink):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _greet(self, peer: Greeting) -> None:
-        found = self._find(peer.hello.cluster)
-        if isinstance(found, str):
-            self._send(self._handshake.refuse(found))
+    def _greet(self) -> None:
+        handshake = self._handshake
+        if isinstance(handshake, Handshake):
+            assert handshake.opening is not None
+            cluster, purpose = handshake.opening.cluster, handshake.purpose
         else:
-            self._acceptor, environment = found, self._environment
-            own = Greeting(
-                found.hello(),
-                LinkPurpose.MAIN,
-                new_nonce(environment),
-                bool(environment.options.secret),
-            )
-            self._send(self._handshake.greet(own))
+            assert handshake.peer is not None
+            cluster, purpose = handshake.peer.hello.cluster, handshake.peer.purpose
+        found = self._find(cluster)
+        reason = found if isinstance(found, str) else self._why_not_first(found)
+        if isinstance(found, str) or reason is not None:
+            self._send(handshake.refuse(reason or ""))
+        else:
+            self._acceptor = found
+            has_id = handshake.peer is not None and handshake.peer.hello.node_id
+            hello = found.hello(LinkPurpose.MAIN if has_id else purpose)
+            self._send(handshake.greet(Greeting(hello, purpose, self._nonce, bool(self._secrets))))
         self._advance()
 
-    def _judge(self, peer: Hello) -> None:
+    def _why_not_first(self, found: Acceptor) -> str | None:
+        peer = self._handshake.peer
+        if isinstance(self._handshake, Handshake) or peer is None:
+            return None
+        return found.why_not_first(peer, self._claim(peer))
+
+    def _judge(self, peer: Claim, purpose: LinkPurpose) -> None:
         assert self._acceptor is not None
-        self._acceptor.judge(peer, self._decided)
+        self._acceptor.judge(peer, purpose, self._decided)
 
     def _opened(self, peer: Greeting) -> None:
         assert self._acceptor is not None

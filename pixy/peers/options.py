@@ -1,10 +1,10 @@
 """Options of the peers of a daemon, and the functions of a cluster that they call."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from pixy.peers.address import Address
-from pixy.peers.hello import Hello
+from pixy.peers.hello import Claim, Hello
 
 __all__ = ["PeerHooks", "PeerOptions"]
 
@@ -18,7 +18,8 @@ class PeerOptions:
     Attributes:
         address: to listen on; None: only connections to others.
         clusters: keys of embedded clusters whose `Peers.channel` may be made later.
-        secret: shared by all nodes, proven in each handshake and never sent; empty: none.
+        secrets: shared by all nodes, and never sent: each handshake proves the first one and
+            accepts any. May change at any time; none: nothing is proven.
         mutual_tls: the network authenticates both sides. Without it or a secret, only loopback
             addresses are allowed.
         alive_s: a connection that has sent nothing for this long sends a small frame.
@@ -41,7 +42,7 @@ class PeerOptions:
 
     address: Address | None = _DEFAULT_ADDRESS
     clusters: frozenset[str] = frozenset()
-    secret: bytes = b""
+    secrets: Callable[[], Sequence[bytes]] = tuple
     mutual_tls: bool = False
     alive_s: float = 0.5
     silence_s: float = 2.0
@@ -67,12 +68,19 @@ class PeerHooks:
     Attributes:
         hello: the node's description of itself. Called for each handshake; everything in it is
             durable.
-        admit: decides about a node whose greeting has passed all other checks: a reason to refuse
-            it (older self, unknown node, wrong secret of the node), or None. Called for each
-            connection in either direction, also for passing ones of nodes without an id.
+        recognize: decides by id and secret whether a node belongs to the cluster: a reason to
+            refuse it, or None. Without lasting effect: whoever it is has proven nothing else.
+            Called for each main and bulk connection in either direction.
+        falls_back: True while a node of the cluster may speak protocol 1 alone: one that refuses
+            protocol 2 is dialled with it.
+        why_not_first: reason not to answer a node that dials with protocol 1, None if a node of the
+            cluster may speak nothing else.
+        admit: decides about a node that was recognized and is no duplicate: a reason to refuse it
+            (older self), or None, and takes note of it.
         on_message: takes a message: node id, message kind, payload. In the order in which the node
             has sent them.
-        on_call: answers a call: caller, method, payload. A `PixyError` reaches the caller as it is.
+        on_call: answers a call: caller, method, payload. A caller on a passing connection has no
+            node id, whoever it is. A `PixyError` reaches the caller as it is.
             Cancelled when the caller's patience or its connection ends.
         on_up: the main connection that this node has dialled to another is open; called again after
             each reconnect.
@@ -81,7 +89,10 @@ class PeerHooks:
     """
 
     hello: Callable[[], Hello]
-    admit: Callable[[Hello], str | None]
+    falls_back: Callable[[], bool]
+    why_not_first: Callable[[], str | None]
+    recognize: Callable[[Claim], str | None]
+    admit: Callable[[Claim], str | None]
     on_message: Callable[[int, int, bytes | memoryview], None]
     on_call: Callable[[Hello, int, bytes], Awaitable[bytes]]
     on_up: Callable[[int, Hello], None]

@@ -13,7 +13,8 @@ from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
 from pixy.peers.environment import PeerEnvironment
-from pixy.peers.handshake import NotYet, unknown_entry
+from pixy.peers.handshake_checks import unknown_entry
+from pixy.peers.handshake_side import NotYet
 from pixy.peers.link import PeerLink
 from pixy.peers.network import Listening, Network
 from pixy.peers.opening import AcceptingLink

@@ -8,7 +8,7 @@ __all__ = ["why_unprotected"]
 
 def why_unprotected(address: Address, options: PeerOptions) -> str | None:
     """A reason not to listen on an address and not to dial it, or None."""
-    if options.secret or options.mutual_tls or address.is_loopback:
+    if options.secrets() or options.mutual_tls or address.is_loopback:
         return None
     return (
         f"{address} may be reached from, or lead to, other machines: peers need cluster.secret_file or cluster.tls, "

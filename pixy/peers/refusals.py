@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import structlog
 
-from pixy.peers.handshake import NotYet
+from pixy.peers.handshake_side import NotYet
 
 __all__ = ["RefusalLog"]
 

@@ -23,57 +23,60 @@ _sym_db = _symbol_database.Default()
 
 
 from pixy.proto import peers_pb2 as peers__pb2
+from pixy.proto import state_pb2 as state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10node_calls.proto\x12\x0fpixy.node_calls\x1a\x0bpeers.proto\"z\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x15\n\rfeature_level\x18\x06 \x01(\r\"`\n\x0cJoinResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12+\n\x05nodes\x18\x03 \x03(\x0b\x32\x1c.pixy.node_calls.NodeAddress\"/\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"y\n\x0eProposeRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\r\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x04 \x01(\r\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\x04\"E\n\x0fProposeResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x12\n\nnot_leader\x18\x02 \x01(\x08\x12\x0e\n\x06leader\x18\x03 \x01(\x05\"Z\n\x0c\x46\x65tchRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\r\"}\n\rFetchResponse\x12\x0f\n\x07\x62\x61tches\x18\x01 \x03(\x0c\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x18\n\x10log_begin_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x14\n\x0cis_confirmed\x18\x05 \x01(\x08\"\x85\x01\n\x0eOffsetsRequest\x12\x30\n\x06ranges\x18\x01 \x01(\x0b\x32\x1e.pixy.node_calls.RangesRequestH\x00\x12\x36\n\ttimestamp\x18\x02 \x01(\x0b\x32!.pixy.node_calls.TimestampRequestH\x00\x42\t\n\x07request\"$\n\rRangesRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\".\n\x0eRangesResponse\x12\x0e\n\x06\x62\x65gins\x18\x01 \x03(\x03\x12\x0c\n\x04\x65nds\x18\x02 \x03(\x03\"<\n\x10TimestampRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\"3\n\x11TimestampResponse\x12\x13\n\x06offset\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_offset\"%\n\x0eLeadersRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\"&\n\x0fLeadersResponse\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\"!\n\rStagedRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"\x1f\n\x0eStagedResponse\x12\r\n\x05sinks\x18\x01 \x03(\t\"}\n\x07Relayed\x12\x0e\n\x06target\x18\x01 \x01(\r\x12!\n\x06sender\x18\x02 \x01(\x0b\x32\x11.pixy.peers.Hello\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x12\n\ntimeout_ms\x18\x05 \x01(\r\x12\x0c\n\x04\x62ulk\x18\x06 \x01(\x08\"N\n\x10PutPiecesRequest\x12\r\n\x05stage\x18\x01 \x01(\x04\x12+\n\x06pieces\x18\x02 \x03(\x0b\x32\x1b.pixy.node_calls.PieceBytes\"_\n\nPieceBytes\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x0f\n\x07\x62\x61tches\x18\x05 \x01(\x0c\"v\n\x0fGetPieceRequest\x12\r\n\x05stage\x18\x01 \x01(\x04\x12\x12\n\nraft_group\x18\x02 \x01(\x04\x12\x0e\n\x06number\x18\x03 \x01(\r\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x10\n\x08position\x18\x05 \x01(\x04\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\"2\n\x10GetPieceResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x0c\"O\n\rGiveUpRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x15\n\rnewest_member\x18\x03 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10node_calls.proto\x12\x0fpixy.node_calls\x1a\x0bpeers.proto\x1a\x0bstate.proto\"z\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x15\n\rfeature_level\x18\x06 \x01(\r\"`\n\x0cJoinResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12+\n\x05nodes\x18\x03 \x03(\x0b\x32\x1c.pixy.node_calls.NodeAddress\"/\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"6\n\rNodesResponse\x12%\n\x05nodes\x18\x01 \x03(\x0b\x32\x16.pixy.state.NodeRecord\"y\n\x0eProposeRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\r\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x04 \x01(\r\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\x04\"E\n\x0fProposeResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x12\n\nnot_leader\x18\x02 \x01(\x08\x12\x0e\n\x06leader\x18\x03 \x01(\x05\"Z\n\x0c\x46\x65tchRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\r\"}\n\rFetchResponse\x12\x0f\n\x07\x62\x61tches\x18\x01 \x03(\x0c\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x18\n\x10log_begin_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x14\n\x0cis_confirmed\x18\x05 \x01(\x08\"\x85\x01\n\x0eOffsetsRequest\x12\x30\n\x06ranges\x18\x01 \x01(\x0b\x32\x1e.pixy.node_calls.RangesRequestH\x00\x12\x36\n\ttimestamp\x18\x02 \x01(\x0b\x32!.pixy.node_calls.TimestampRequestH\x00\x42\t\n\x07request\"$\n\rRangesRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\".\n\x0eRangesResponse\x12\x0e\n\x06\x62\x65gins\x18\x01 \x03(\x03\x12\x0c\n\x04\x65nds\x18\x02 \x03(\x03\"<\n\x10TimestampRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\"3\n\x11TimestampResponse\x12\x13\n\x06offset\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_offset\"%\n\x0eLeadersRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\"&\n\x0fLeadersResponse\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\"!\n\rStagedRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"\x1f\n\x0eStagedResponse\x12\r\n\x05sinks\x18\x01 \x03(\t\"}\n\x07Relayed\x12\x0e\n\x06target\x18\x01 \x01(\r\x12!\n\x06sender\x18\x02 \x01(\x0b\x32\x11.pixy.peers.Hello\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x12\n\ntimeout_ms\x18\x05 \x01(\r\x12\x0c\n\x04\x62ulk\x18\x06 \x01(\x08\"N\n\x10PutPiecesRequest\x12\r\n\x05stage\x18\x01 \x01(\x04\x12+\n\x06pieces\x18\x02 \x03(\x0b\x32\x1b.pixy.node_calls.PieceBytes\"_\n\nPieceBytes\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x0f\n\x07\x62\x61tches\x18\x05 \x01(\x0c\"v\n\x0fGetPieceRequest\x12\r\n\x05stage\x18\x01 \x01(\x04\x12\x12\n\nraft_group\x18\x02 \x01(\x04\x12\x0e\n\x06number\x18\x03 \x01(\r\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x10\n\x08position\x18\x05 \x01(\x04\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\"2\n\x10GetPieceResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x0c\"O\n\rGiveUpRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x15\n\rnewest_member\x18\x03 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'node_calls_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOINREQUEST']._serialized_start=50
-  _globals['_JOINREQUEST']._serialized_end=172
-  _globals['_JOINRESPONSE']._serialized_start=174
-  _globals['_JOINRESPONSE']._serialized_end=270
-  _globals['_NODEADDRESS']._serialized_start=272
-  _globals['_NODEADDRESS']._serialized_end=319
-  _globals['_PROPOSEREQUEST']._serialized_start=321
-  _globals['_PROPOSEREQUEST']._serialized_end=442
-  _globals['_PROPOSERESPONSE']._serialized_start=444
-  _globals['_PROPOSERESPONSE']._serialized_end=513
-  _globals['_FETCHREQUEST']._serialized_start=515
-  _globals['_FETCHREQUEST']._serialized_end=605
-  _globals['_FETCHRESPONSE']._serialized_start=607
-  _globals['_FETCHRESPONSE']._serialized_end=732
-  _globals['_OFFSETSREQUEST']._serialized_start=735
-  _globals['_OFFSETSREQUEST']._serialized_end=868
-  _globals['_RANGESREQUEST']._serialized_start=870
-  _globals['_RANGESREQUEST']._serialized_end=906
-  _globals['_RANGESRESPONSE']._serialized_start=908
-  _globals['_RANGESRESPONSE']._serialized_end=954
-  _globals['_TIMESTAMPREQUEST']._serialized_start=956
-  _globals['_TIMESTAMPREQUEST']._serialized_end=1016
-  _globals['_TIMESTAMPRESPONSE']._serialized_start=1018
-  _globals['_TIMESTAMPRESPONSE']._serialized_end=1069
-  _globals['_LEADERSREQUEST']._serialized_start=1071
-  _globals['_LEADERSREQUEST']._serialized_end=1108
-  _globals['_LEADERSRESPONSE']._serialized_start=1110
-  _globals['_LEADERSRESPONSE']._serialized_end=1148
-  _globals['_STAGEDREQUEST']._serialized_start=1150
-  _globals['_STAGEDREQUEST']._serialized_end=1183
-  _globals['_STAGEDRESPONSE']._serialized_start=1185
-  _globals['_STAGEDRESPONSE']._serialized_end=1216
-  _globals['_RELAYED']._serialized_start=1218
-  _globals['_RELAYED']._serialized_end=1343
-  _globals['_PUTPIECESREQUEST']._serialized_start=1345
-  _globals['_PUTPIECESREQUEST']._serialized_end=1423
-  _globals['_PIECEBYTES']._serialized_start=1425
-  _globals['_PIECEBYTES']._serialized_end=1520
-  _globals['_GETPIECEREQUEST']._serialized_start=1522
-  _globals['_GETPIECEREQUEST']._serialized_end=1640
-  _globals['_GETPIECERESPONSE']._serialized_start=1642
-  _globals['_GETPIECERESPONSE']._serialized_end=1692
-  _globals['_GIVEUPREQUEST']._serialized_start=1694
-  _globals['_GIVEUPREQUEST']._serialized_end=1773
+  _globals['_JOINREQUEST']._serialized_start=63
+  _globals['_JOINREQUEST']._serialized_end=185
+  _globals['_JOINRESPONSE']._serialized_start=187
+  _globals['_JOINRESPONSE']._serialized_end=283
+  _globals['_NODEADDRESS']._serialized_start=285
+  _globals['_NODEADDRESS']._serialized_end=332
+  _globals['_NODESRESPONSE']._serialized_start=334
+  _globals['_NODESRESPONSE']._serialized_end=388
+  _globals['_PROPOSEREQUEST']._serialized_start=390
+  _globals['_PROPOSEREQUEST']._serialized_end=511
+  _globals['_PROPOSERESPONSE']._serialized_start=513
+  _globals['_PROPOSERESPONSE']._serialized_end=582
+  _globals['_FETCHREQUEST']._serialized_start=584
+  _globals['_FETCHREQUEST']._serialized_end=674
+  _globals['_FETCHRESPONSE']._serialized_start=676
+  _globals['_FETCHRESPONSE']._serialized_end=801
+  _globals['_OFFSETSREQUEST']._serialized_start=804
+  _globals['_OFFSETSREQUEST']._serialized_end=937
+  _globals['_RANGESREQUEST']._serialized_start=939
+  _globals['_RANGESREQUEST']._serialized_end=975
+  _globals['_RANGESRESPONSE']._serialized_start=977
+  _globals['_RANGESRESPONSE']._serialized_end=1023
+  _globals['_TIMESTAMPREQUEST']._serialized_start=1025
+  _globals['_TIMESTAMPREQUEST']._serialized_end=1085
+  _globals['_TIMESTAMPRESPONSE']._serialized_start=1087
+  _globals['_TIMESTAMPRESPONSE']._serialized_end=1138
+  _globals['_LEADERSREQUEST']._serialized_start=1140
+  _globals['_LEADERSREQUEST']._serialized_end=1177
+  _globals['_LEADERSRESPONSE']._serialized_start=1179
+  _globals['_LEADERSRESPONSE']._serialized_end=1217
+  _globals['_STAGEDREQUEST']._serialized_start=1219
+  _globals['_STAGEDREQUEST']._serialized_end=1252
+  _globals['_STAGEDRESPONSE']._serialized_start=1254
+  _globals['_STAGEDRESPONSE']._serialized_end=1285
+  _globals['_RELAYED']._serialized_start=1287
+  _globals['_RELAYED']._serialized_end=1412
+  _globals['_PUTPIECESREQUEST']._serialized_start=1414
+  _globals['_PUTPIECESREQUEST']._serialized_end=1492
+  _globals['_PIECEBYTES']._serialized_start=1494
+  _globals['_PIECEBYTES']._serialized_end=1589
+  _globals['_GETPIECEREQUEST']._serialized_start=1591
+  _globals['_GETPIECEREQUEST']._serialized_end=1709
+  _globals['_GETPIECERESPONSE']._serialized_start=1711
+  _globals['_GETPIECERESPONSE']._serialized_end=1761
+  _globals['_GIVEUPREQUEST']._serialized_start=1763
+  _globals['_GIVEUPREQUEST']._serialized_end=1842
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 from pixy.proto import peers_pb2 as _peers_pb2
+from pixy.proto import state_pb2 as _state_pb2
 import sys
 import typing as _typing
 
@@ -107,6 +108,30 @@ class NodeAddress(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NodeAddress: _TypeAlias = NodeAddress  # noqa: Y015
+
+@_typing.final
+class NodesResponse(_message.Message):
+    """The nodes of the cluster, for one whose metadata lags: it cannot tell a node that it does not know
+    from a stranger. The request is empty.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_state_pb2.NodeRecord]: ...
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[_state_pb2.NodeRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodesResponse: _TypeAlias = NodesResponse  # noqa: Y015
 
 @_typing.final
 class ProposeRequest(_message.Message):
@@ -469,7 +494,7 @@ class Relayed(_message.Message):
     bulk: _builtins.bool
     @_builtins.property
     def sender(self) -> _peers_pb2.Hello:
-        """The sender as it describes itself in a handshake."""
+        """The sender as it describes itself in a handshake. The node that passes it on has its proofs."""
 
     def __init__(
         self,

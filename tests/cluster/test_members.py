@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -17,8 +18,9 @@ from pixy.cluster.peer_messages import (
     decode_raft,
 )
 from pixy.cluster.peer_start_record import PeerStartRecord
+from pixy.cluster.peer_starts import PeerStarts
 from pixy.cluster.relays import Relays
-from pixy.peers import Address, Hello, PeerChannel
+from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import Relayed
 from pixy.raft import Entry, Message, MessageType
@@ -90,17 +92,27 @@ class Bench:
         channel = cast(PeerChannel, self.channel)
         self.clock = FakeClock()
         self.lost: list[int] = []
-        starts = PeerStartRecord(HeldJournal().as_journal(), self.clock, b"", 0)
+        self.starts = PeerStartRecord(HeldJournal().as_journal(), self.clock, b"", 0)
         self.members = Members(
             1,
             channel,
             Relays(channel, lambda: hello(1)),
-            starts,
+            self.starts,
             lambda: self.registered,
             self.clock,
             self.lost.append,
         )
         self.members.set_nodes(self.registered)
+
+    def judge(self, coming: Hello, *, dialled: bool = False, secret: bytes | None = None) -> str | None:
+        """As the channel: the reason to refuse a node.
+
+        Args:
+            secret: that it has proven; its own by default.
+        """
+        proven = coming.secret if secret is None else secret
+        claim = Claim(coming, dialled, lambda asked: asked == proven != b"")
+        return self.members.recognize(claim) or self.members.admit(claim)
 
     def hears(self, node_id: int, offset_ms: int) -> None:
         """A beat of a node whose clock is ahead."""
@@ -122,8 +134,9 @@ class Bench:
     [
         (hello(2), None),
         (hello(2, 4, process=b"next"), None),
-        (hello(7), None),  # metadata may be behind
         (hello(2, secret=b"other"), "node 2 comes with another secret: two nodes have its id"),
+        (hello(2, secret=b""), "node 2 comes with another secret: two nodes have its id"),
+        (hello(5, secret=b""), "node 5 comes with another secret: two nodes have its id"),
         (hello(2, 2), "node 2 comes with start 2, but has been here with start 3"),
         (hello(2, process=b"copy"), "node 2 comes with start 3, but has been here with start 3"),
         (hello(3), "node 3 has left the cluster"),
@@ -133,8 +146,9 @@ class Bench:
     ],
 )
 async def test_a_node_is_admitted_by_id_secret_and_start(coming: Hello, reason: str | None) -> None:
-    bench = Bench(node(1), node(2), node(3, lost=True), node(4, removed=True))
-    answer = bench.members.admit(coming)
+    nameless = replace(node(5), secret=b"")
+    bench = Bench(node(1), node(2), node(3, lost=True), node(4, removed=True), nameless)
+    answer = bench.judge(coming)
     if reason is None:
         assert (answer, bench.members.refused) == (None, {})
     else:
@@ -145,24 +159,72 @@ async def test_a_node_is_admitted_by_id_secret_and_start(coming: Hello, reason: 
 
 async def test_an_older_self_is_refused_by_what_was_seen_of_it() -> None:
     bench = Bench(node(1), node(2))
-    assert bench.members.admit(hello(2, 5, process=b"new", flush_number=200)) is None
+    assert bench.judge(hello(2, 5, process=b"new", flush_number=200)) is None
     for older in (
         hello(2, 4, process=b"old", flush_number=300),
         hello(2, 6, process=b"put back", flush_number=199),
     ):
-        reason = bench.members.admit(older)
+        reason = bench.judge(older)
         assert reason is not None
         assert "its data directory is an older copy" in reason
         assert bench.members.refused == {2: reason}
     late = hello(2, 5, process=b"new", flush_number=199)
-    assert bench.members.admit(late) is None, "its process is the same"
+    assert bench.judge(late) is None, "its process is the same"
     assert bench.members.refused == {}
 
 
 async def test_a_beat_counts_as_seen() -> None:
     bench = Bench(node(1), node(2)).connected(2)
     bench.members.heard(2, Beat(3, 500, 0))
-    assert bench.members.admit(hello(2, flush_number=499)) is not None
+    assert bench.judge(hello(2, flush_number=499)) is not None
+
+
+async def test_a_node_that_nobody_has_registered_costs_nothing() -> None:
+    bench = Bench(node(1), node(2)).connected(2)
+    before = list(bench.channel.calls)
+    for node_id in range(3, 500):
+        assert isinstance(bench.judge(hello(node_id)), NotYet), "metadata may be behind"
+    members = bench.members
+    assert (list(members), members.refused, members.told) == ([members.get(2)], {}, {})
+    assert bench.channel.calls == before
+    assert bench.starts.starts.snapshot() == PeerStarts().snapshot()
+    assert not any(members.knows(node_id) for node_id in range(3, 500))
+
+
+async def test_a_node_that_was_dialled_need_not_be_known() -> None:
+    """The member that let this node join has named it: metadata is empty then."""
+    bench = Bench()
+    assert bench.judge(hello(2, secret=b""), dialled=True) is None
+    assert bench.members.knows(2) is False, "it may not call or send before it is known"
+    assert bench.judge(hello(2)) is not None
+
+
+async def test_a_node_that_sends_its_secret_when_it_is_dialled_is_known_by_that() -> None:
+    """As releases with protocol 1 do: they cannot be asked for the table of nodes."""
+    bench = Bench()
+    assert bench.judge(hello(2), dialled=True) is None
+    assert bench.judge(hello(2)) is None
+    assert bench.judge(hello(2), secret=b"other") is not None
+
+
+async def test_what_another_node_tells_counts_until_metadata_knows_it() -> None:
+    bench = Bench(node(1), node(2)).connected(2)
+    bench.judge(hello(3))
+    assert bench.members.met_unknown
+    bench.members.tell([node(1), node(2), node(3), node(4, lost=True)])
+    assert list(bench.members.told) == [3]
+    assert bench.channel.calls[-1] == ("connect", 3, "h3:19094")
+    assert bench.judge(hello(3)) is None
+    assert bench.judge(hello(3), secret=b"other") is not None
+    assert isinstance(bench.judge(hello(4)), NotYet)
+    bench.registered[3] = node(3, lost=True)
+    assert (
+        bench.judge(hello(3))
+        == "node 3 has left the cluster: with an empty data directory it can join as a new one"
+    )
+    assert not bench.members.knows(3)
+    bench.members.tell([])
+    assert bench.members.told == {}
 
 
 async def test_a_node_is_heard_of_with_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +269,7 @@ async def test_a_node_that_metadata_does_not_know_yet_is_connected_and_kept() ->
 
 async def test_a_node_that_comes_from_another_address_is_connected_there() -> None:
     bench = Bench(node(1), node(2)).connected(2)
-    assert bench.members.admit(hello(2, address="moved:1")) is None
+    assert bench.judge(hello(2, address="moved:1")) is None
     assert bench.channel.calls[1:] == [("connect", 2, "moved:1")]
     assert not bench.members.is_up(2), "until the new connection stands"
     bench.members.set_nodes(bench.registered)
@@ -217,7 +279,8 @@ async def test_a_node_that_comes_from_another_address_is_connected_there() -> No
 
 async def test_a_refused_node_changes_no_address() -> None:
     bench = Bench(node(1), node(2))
-    bench.members.admit(hello(2, 2, address="moved:1"))
+    bench.judge(hello(2, 2, address="moved:1"))
+    bench.judge(hello(2, address="moved:1"), secret=b"other")
     assert bench.channel.calls == [("connect", 2, "h2:19094")]
 
 
@@ -225,6 +288,7 @@ async def test_a_node_does_not_connect_to_itself_or_nowhere() -> None:
     bench = Bench(node(1))
     bench.members.add_address(1, "h1:1")
     bench.members.add_address(2, "")
+    bench.members.add_address(3, "no address at all")
     assert (bench.channel.calls, list(bench.members)) == ([], [])
 
 

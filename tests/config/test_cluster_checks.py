@@ -15,7 +15,7 @@ TLS = {"cluster.tls.cert_file": "c.pem", "cluster.tls.key_file": "k.pem", "clust
 @pytest.fixture
 def secret(tmp_path: Path) -> str:
     path = tmp_path / "secret"
-    path.write_bytes(bytes(range(97, 113)))
+    path.write_bytes(b"0123456789abcdef" * 4)
     path.chmod(0o600)
     return str(path)
 

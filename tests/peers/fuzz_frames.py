@@ -1,15 +1,17 @@
 """Fuzz what peers send: `python -m tests.peers.fuzz_frames --time 60`.
 
 An input is the bytes of a connection. They give the same frames, or the same damage, however they
-are cut; no payload exceeds the limit. With checksums put right, frames go through the handshake of
+are cut; no payload exceeds the limit. With checksums put right, frames go through the handshakes of
 either side, which accepts nobody without the secret, and through the parsers of greetings and
 failures. Nothing but `FrameDamage` is raised.
 """
 
 import random
 import struct
+from contextlib import suppress
 
 from pixy.peers.failures import decode_failure
+from pixy.peers.first_handshake import FirstHandshake
 from pixy.peers.frames import (
     FAILURE,
     HEAD_BYTES,
@@ -20,8 +22,9 @@ from pixy.peers.frames import (
     PeerFrameReader,
     frame_head,
 )
-from pixy.peers.handshake import Handshake, HandshakeState
-from pixy.peers.hello import Greeting, LinkPurpose
+from pixy.peers.handshake import Handshake
+from pixy.peers.handshake_side import HandshakeSide, HandshakeState
+from pixy.peers.hello import Greeting, LinkPurpose, Opening
 from pixy.records import crc32c
 from tests.http2.fuzzing import run
 from tests.peers.support import hello_of
@@ -45,7 +48,8 @@ def check(changed: bytes, chooser: random.Random) -> None:
         assert _read(stream, _sizes(len(stream), chooser)) == (whole, damage)
         assert all(len(frame[4]) <= _LIMIT for frame in whole)
     for own in (None, _OWN):
-        _shake_hands(whole, own)
+        _shake_hands(whole, FirstHandshake([_SECRET], own))
+        _shake_hands(whole, Handshake([_SECRET], bytes(32), own))
     for kind, *_, payload in whole:
         if kind == FAILURE:
             decode_failure(payload)
@@ -93,8 +97,7 @@ def _read(stream: bytes, sizes: list[int]) -> tuple[list[PeerFrame], bool]:
     return frames, False
 
 
-def _shake_hands(frames: list[PeerFrame], own: Greeting | None) -> None:
-    side = Handshake(_SECRET, own)
+def _shake_hands(frames: list[PeerFrame], side: HandshakeSide) -> None:
     for kind, *_, payload in frames:
         try:
             side.receive(kind, payload)
@@ -106,12 +109,14 @@ def _shake_hands(frames: list[PeerFrame], own: Greeting | None) -> None:
 
 
 def _greet(payload: bytes) -> None:
+    with suppress(FrameDamage):
+        Opening.decode(payload)
     try:
         found = Greeting.decode(payload)
     except FrameDamage:
         return
     if found.protocols[0] == 1:
-        assert Greeting.decode(found.encode()) == found
+        assert Greeting.decode(found.encode(with_secret=True)) == found
     assert str(found.hello).isprintable()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from pixy.peers import Address, Hello, Network, PeerChannel, PeerHooks, PeerOptions, Peers, TcpNetwork
+from pixy.peers import Address, Claim, Hello, Network, PeerChannel, PeerHooks, PeerOptions, Peers, TcpNetwork
 from tests.fakes.network import SimulatedNetwork, SimulatedProcess
 from tests.fakes.waiting import until
 from tests.sim.loop import VirtualLoop
@@ -60,7 +60,8 @@ class PeerNode:
         messages: (node id, kind, payload) in the order of their arrival.
         ups: nodes whose connection came up.
         downs: (node id, closed) of connections that ended.
-        admit: see `PeerHooks`.
+        recognize, admit, falls_back: see `PeerHooks`. Protocol 1 is answered as long as this node
+            falls back.
         on_call: see `PeerHooks`.
         faults: exceptions that nobody expected.
     """
@@ -72,6 +73,8 @@ class PeerNode:
     ups: list[int] = field(default_factory=list)
     downs: list[tuple[int, bool]] = field(default_factory=list)
     faults: list[BaseException] = field(default_factory=list)
+    falls_back: bool = False
+    recognize: Callable[[Claim], str | None] = lambda _: None
     admit: Callable[[Hello], str | None] = lambda _: None
     on_call: Callable[[Hello, int, bytes], Awaitable[bytes]] = echo
     on_message: Callable[[int, int, bytes | memoryview], None] | None = None
@@ -79,7 +82,10 @@ class PeerNode:
     def __post_init__(self) -> None:
         hooks = PeerHooks(
             hello=lambda: self.hello,
-            admit=self._admit,
+            falls_back=lambda: self.falls_back,
+            why_not_first=lambda: None if self.falls_back else "protocol 1 is not spoken here",
+            recognize=self._recognize,
+            admit=lambda claim: self.admit(claim.hello),
             on_message=self._on_message,
             on_call=self._on_call,
             on_up=lambda node_id, _: self.ups.append(node_id),
@@ -90,8 +96,8 @@ class PeerNode:
         self.channel: PeerChannel = self.peers.channel(self.hello.cluster, hooks)
         self.address = LOOPBACK
 
-    def _admit(self, hello: Hello) -> str | None:
-        return self.admit(hello)
+    def _recognize(self, claim: Claim) -> str | None:
+        return self.recognize(claim)
 
     def _on_call(self, caller: Hello, method: int, payload: bytes) -> Awaitable[bytes]:
         return self.on_call(caller, method, payload)
@@ -101,6 +107,11 @@ class PeerNode:
             self.messages.append((node_id, kind, bytes(payload)))
         else:
             self.on_message(node_id, kind, payload)
+
+    @property
+    def shown(self) -> Hello:
+        """Its greeting as other nodes see it."""
+        return replace(self.hello, secret=b"")
 
     async def start(self) -> None:
         """Listen."""

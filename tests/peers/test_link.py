@@ -29,7 +29,7 @@ from pixy.peers.frames import (
     PeerFrameReader,
     frame_head,
 )
-from pixy.peers.hello import Greeting, LinkPurpose
+from pixy.peers.hello import Greeting, LinkPurpose, Opening
 from tests.fakes.waiting import until
 from tests.peers.support import LOOPBACK, PeerNode, hello_of, peer_nodes
 
@@ -64,11 +64,27 @@ class RawPeer:
 
     async def open(self, purpose: LinkPurpose = LinkPurpose.MAIN, hello: Hello | None = None) -> None:
         """The handshake of node 9."""
-        self.send(HELLO, Greeting(hello or hello_of(9), purpose, bytes(32), False).encode())
+        await self.begin(purpose)
+        await self.finish(purpose, hello)
+
+    async def finish(self, purpose: LinkPurpose = LinkPurpose.MAIN, hello: Hello | None = None) -> None:
+        """The handshake from the own greeting on."""
+        self.greet(purpose, hello)
+        assert (await self.read())[0] == ACCEPTED
+
+    def greet(self, purpose: LinkPurpose = LinkPurpose.MAIN, hello: Hello | None = None) -> None:
+        """Send the own greeting, with nothing to prove."""
+        greeting = Greeting(hello or hello_of(9), purpose, bytes(32), False)
+        self.send(HELLO, greeting.encode(with_secret=False))
+        self.send(PROOF)
+
+    async def begin(self, purpose: LinkPurpose = LinkPurpose.MAIN, cluster: str = "default") -> None:
+        """The handshake up to the greeting of the other side."""
+        self.send(HELLO, Opening(cluster, purpose, bytes(32), False).encode())
+        assert (await self.read())[0] == HELLO
+        self.send(PROOF)
         assert (await self.read())[0] == HELLO
         assert (await self.read())[0] == PROOF
-        self.send(PROOF)
-        assert (await self.read())[0] == ACCEPTED
 
     async def reason(self) -> str:
         """Text of the last frame, behind which the connection ends."""
@@ -135,7 +151,7 @@ async def test_a_call_that_is_too_large_for_its_answer_fails() -> None:
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "a frame has 1195725856 bytes"),
         (bytes(100), "the length of a frame, 0 bytes, is damaged"),
         (frame_head(HELLO, 0, 0, 0, [], HANDSHAKE_BYTES_MAX + 1), "a frame has 65537 bytes, at most 65536"),
-        (frame_head(MESSAGE, 0, 0, 0, [], 0), "frame 8 in a handshake that awaits hello"),
+        (frame_head(MESSAGE, 0, 0, 0, [], 0), "frame 8 in a handshake that awaits opening"),
         (frame_head(77, 0, 0, 0, [], 0), "frame 77 in a handshake"),
         (frame_head(HELLO, 0, 0, 0, [b"\xff"], 1) + b"\xff", "a greeting cannot be parsed"),
     ],
@@ -195,16 +211,12 @@ async def test_a_connection_that_says_nothing_is_cut_off() -> None:
 async def test_connections_in_their_handshake_are_bounded() -> None:
     options = PeerOptions(address=LOOPBACK, handshakes_max=2)
     async with one_node(options) as node, raw_peer(node) as one, raw_peer(node) as two:
-        greeting = Greeting(hello_of(9), LinkPurpose.MAIN, bytes(32), False).encode()
         for peer in (one, two):
-            peer.send(HELLO, greeting)
-            assert (await peer.read())[0] == HELLO
+            await peer.begin()
         async with raw_peer(node) as third:
             with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
                 await third.read()
-        assert (await one.read())[0] == PROOF
-        one.send(PROOF)
-        assert (await one.read())[0] == ACCEPTED
+        await one.finish()
         async with raw_peer(node) as fourth:
             await fourth.open(hello=hello_of(8))
 
@@ -212,11 +224,9 @@ async def test_connections_in_their_handshake_are_bounded() -> None:
 async def test_a_node_that_stops_accepts_nobody() -> None:
     async with one_node() as node, raw_peer(node) as peer:
         node.admit = lambda _: "asked after its end"
-        peer.send(HELLO, Greeting(hello_of(9), LinkPurpose.MAIN, bytes(32), False).encode())
-        assert (await peer.read())[0] == HELLO
-        assert (await peer.read())[0] == PROOF
+        await peer.begin()
         await node.channel.stop()
-        peer.send(PROOF)
+        peer.greet()
         assert await peer.reason() == "the node is stopping"
 
 
@@ -235,11 +245,8 @@ async def test_a_connection_of_the_same_process_replaces_the_old_one() -> None:
 async def test_a_connection_of_another_process_with_the_id_is_refused() -> None:
     async with one_node() as node, raw_peer(node) as one, raw_peer(node) as copy:
         await one.open()
-        hello = replace(hello_of(9), process=b"the copy")
-        copy.send(HELLO, Greeting(hello, LinkPurpose.MAIN, bytes(32), False).encode())
-        assert (await copy.read())[0] == HELLO
-        assert (await copy.read())[0] == PROOF
-        copy.send(PROOF)
+        await copy.begin()
+        copy.greet(hello=replace(hello_of(9), process=b"the copy"))
         assert "has the id of node 9" in await copy.reason()
         one.send(MESSAGE, b"still here")
         await until(lambda: node.messages)

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -97,9 +98,10 @@ async def test_a_connection_that_ends_is_seen_and_comes_back() -> None:
 
 async def test_a_node_is_asked_and_called_by_its_address() -> None:
     async with peer_nodes(2, connected=False) as (one, two):
-        assert await one.channel.ask(two.address, 60.0) == two.hello
-        assert await one.channel.ask(one.address, 60.0) == one.hello
-        assert await one.channel.call_address(two.address, 7, b"join", 60.0) == b"1 7 join"
+        assert await one.channel.ask(two.address, 60.0) == two.shown
+        assert await one.channel.ask(one.address, 60.0) == one.shown
+        answer = await one.channel.call_address(two.address, 7, b"join", 60.0)
+        assert answer == b"0 7 join", "a passing connection names no node"
 
 
 async def test_nobody_listens_at_an_address() -> None:
@@ -111,13 +113,15 @@ async def test_nobody_listens_at_an_address() -> None:
             await one.channel.call_address(two.address, 7, b"join", 60.0)
 
 
-async def test_a_node_that_refuses_says_why_to_the_node_that_asks() -> None:
+@pytest.mark.parametrize("hook", ["recognize", "admit"])
+async def test_a_node_that_refuses_says_why_to_the_node_that_dials(hook: str) -> None:
     async with peer_nodes(2, connected=False) as (one, two):
-        two.admit = lambda _: "node 1 was removed"
-        with pytest.raises(PeerRefused, match="the peer refuses this node: node 1 was removed"):
-            await one.channel.ask(two.address, 60.0)
-        with pytest.raises(PeerRefused, match="this node refuses the peer: node 1 was removed"):
-            await two.channel.ask(one.address, 60.0)
+        setattr(two, hook, lambda _: "node 1 was removed")
+        one.connect(two)
+        two.connect(one)
+        await until(lambda: "peer refuses this node: node 1 was removed" in one.channel.trouble(2))
+        await until(lambda: "this node refuses the peer: node 1 was removed" in two.channel.trouble(1))
+        assert (await one.channel.ask(two.address, 60.0)).node_id == 2, "questions are free"
 
 
 async def test_clusters_share_a_socket_and_are_told_apart() -> None:
@@ -139,11 +143,11 @@ async def test_clusters_share_a_socket_and_are_told_apart() -> None:
 
 
 async def test_a_shared_secret_protects_a_node() -> None:
-    with_secret = PeerOptions(address=LOOPBACK, secret=b"s" * 32)
+    with_secret = PeerOptions(address=LOOPBACK, secrets=lambda: (b"s" * 32,))
     async with peer_nodes(2, with_secret) as (one, two):
         assert await one.channel.call(2, 1, b"x", 60.0) == b"1 1 x"
-        for secret, reason in ((b"", "has no shared secret"), (b"t" * 32, "must have the same content")):
-            options = PeerOptions(address=LOOPBACK, secret=secret)
+        for secrets, reason in (([], "has no shared secret"), ([b"t" * 32], "must have the same content")):
+            options = PeerOptions(address=LOOPBACK, secrets=partial(tuple, secrets))
             stranger = PeerNode(hello_of(3), TcpNetwork(), options)
             with pytest.raises(PeerRefused, match=reason):
                 await stranger.channel.ask(two.address, 60.0)

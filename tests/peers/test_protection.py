@@ -16,7 +16,7 @@ def test_other_addresses_need_a_secret_or_mutual_tls() -> None:
     reason = why_unprotected(ELSEWHERE, PeerOptions())
     assert reason is not None
     assert "cluster.secret_file or cluster.tls" in reason
-    assert why_unprotected(ELSEWHERE, PeerOptions(secret=b"x" * 32)) is None
+    assert why_unprotected(ELSEWHERE, PeerOptions(secrets=lambda: (b"x" * 32,))) is None
     assert why_unprotected(ELSEWHERE, PeerOptions(mutual_tls=True)) is None
 
 

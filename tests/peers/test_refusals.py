@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from pixy.peers.handshake import NotYet
+from pixy.peers import NotYet
 from pixy.peers.refusals import RefusalLog
 
 

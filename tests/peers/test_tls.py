@@ -138,17 +138,17 @@ def test_certificates_that_change_are_used(folder: Path, tmp_path: Path) -> None
                 await two.channel.ask(one.address, 10.0)
             for kind in ("key", "pem"):
                 replaced(folder / f"later.{kind}", tmp_path / f"used.{kind}")
-            assert await two.channel.ask(one.address, 10.0) == one.hello
+            assert await two.channel.ask(one.address, 10.0) == one.shown
             await asyncio.wait([asyncio.ensure_future(ask_until_it_works(one, two))])
             replaced(folder / "ours.pem", tmp_path / "used.key")
-            assert await two.channel.ask(one.address, 10.0) == one.hello
+            assert await two.channel.ask(one.address, 10.0) == one.shown
 
     run(asyncio.new_event_loop, scenario)
 
 
 async def ask_until_it_works(one: PeerNode, two: PeerNode) -> None:
     """The certificates of a listening socket are read when a connection comes, for the next one."""
-    assert await one.channel.ask(two.address, 10.0) == two.hello
+    assert await one.channel.ask(two.address, 10.0) == two.shown
 
 
 def test_files_that_do_not_belong_together_keep_a_node_from_starting(folder: Path, tmp_path: Path) -> None:

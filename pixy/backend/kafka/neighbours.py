@@ -16,7 +16,7 @@ from hashlib import sha256
 
 from pixy.backend.protocol import Owner
 from pixy.errors import FailedPrecondition, Unavailable
-from pixy.peers import Address, Hello, PeerChannel, PeerHooks, join_hash
+from pixy.peers import Address, Claim, Hello, PeerChannel, PeerHooks, join_hash
 from pixy.proto.consumer_calls_pb2 import OwnedPartitions
 from pixy.records import TopicPartition
 
@@ -86,6 +86,9 @@ class Neighbours:
         )
         hooks = PeerHooks(
             hello=lambda: self._hello,
+            falls_back=self._falls_back,
+            why_not_first=self._why_not_first,
+            recognize=self._recognize,
             admit=lambda _: None,
             on_message=self._on_message,
             on_call=self._on_call,
@@ -93,12 +96,31 @@ class Neighbours:
             on_down=lambda *_: None,
         )
         self._channel = open_channel(options.name, hooks)
+        # The others that have spoken protocol 2 with this process.
+        self._speak_second: set[int] = set()
         self._handler: Callable[[int, bytes], Awaitable[bytes]] | None = None
         # What this process owns, by group; what others own, by group and their id.
         self._here: dict[str, _Owned] = {}
         self._there: dict[str, dict[int, _Owned]] = {}
         self._client_ids: dict[int, str] = {}
         self._stopped = False
+
+    def _falls_back(self) -> bool:
+        """True until every other pixy has spoken protocol 2 with this process."""
+        return not self._speak_second.issuperset(self._addresses)
+
+    def _why_not_first(self) -> str | None:
+        if self._falls_back():
+            return None
+        return "peer protocol 1 is spoken here no more: all pixies of the list have had a later release"
+
+    def _recognize(self, claim: Claim) -> str | None:
+        hello = claim.hello
+        if str(self._addresses.get(hello.node_id)) == hello.address:
+            if claim.protocol > 1:
+                self._speak_second.add(hello.node_id)
+            return None
+        return f"{hello} is not in the list of peers, or in another place of it: it must be the same on all"
 
     def start(self) -> None:
         """Connect to the others."""

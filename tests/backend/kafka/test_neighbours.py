@@ -91,7 +91,7 @@ def test_owners_are_known_to_the_others_whether_assigned_before_or_after_they_co
         assert three.neighbours.owner("another", TopicPartition("topic", 1)) is None
         assert three.owners(topic="other") == [2]
         assert one.neighbours.may_be_neighbour("pixy-2")
-        assert not one.neighbours.may_be_neighbour("a Kafka consumer")
+        await until(lambda: not one.neighbours.may_be_neighbour("a Kafka consumer"))
 
     run(scenario)
 

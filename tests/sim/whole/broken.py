@@ -21,8 +21,7 @@ from pixy.consume.partition import LivePartition
 from pixy.consume.subscription import Subscription
 from pixy.consume.waiting_acks import WaitingAcks
 from pixy.errors import PixyError
-from pixy.peers import Address, Hello
-from pixy.peers.handshake import NotYet
+from pixy.peers import Address, Claim, Hello, NotYet
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import ProposeRequest
@@ -33,7 +32,7 @@ from pixy.staging import Published
 from pixy.storage import CheckpointId, CheckpointStore
 
 __all__ = [
-    "admits_any_secret",
+    "admits_any_start",
     "adopt_without_sync",
     "answer_of_a_lost_term",
     "answers_as_a_former_owner",
@@ -42,6 +41,7 @@ __all__ = [
     "found_without_answers",
     "gives_on_at_once",
     "keeps_what_is_lost",
+    "knows_any_secret",
     "not_confirmed",
     "same_id_again",
     "serve_unconfirmed",
@@ -71,8 +71,14 @@ def takes_any_cluster(own: Greeting, peer: Greeting, purpose: LinkPurpose) -> st
     return None
 
 
-def admits_any_secret(self: Members, hello: Hello) -> str | None:
-    """A node is admitted with another secret than it was registered with."""
+def knows_any_secret(_: Members, claim: Claim) -> None:
+    """A node is taken for one of the cluster with another secret than it was registered with."""
+    del claim
+
+
+def admits_any_start(self: Members, claim: Claim) -> str | None:
+    """A node is admitted whatever metadata knows of it."""
+    hello = claim.hello
     return self._starts.admit(hello.node_id, PeerStart(hello.incarnation, hello.flush_number), hello.process)
 
 

@@ -50,7 +50,9 @@ class WholeProcess:
             writer_pace=sizes.pace,
             cluster=ClusterOptions(_CLUSTER, tuple(sorted(join)), str(address), f"{machine.host}:19091"),
         )
-        peer_options = PeerOptions(address, secret=swarm.secret, queue_bytes=sizes.queue_bytes)
+        peer_options = PeerOptions(
+            address, secrets=lambda: (swarm.secret,) if swarm.secret else (), queue_bytes=sizes.queue_bytes
+        )
         self._peers = Peers(network.of(machine.host, life), peer_options, rng, scene.fail)
         self.node = Node(machine.disk, machine.clock, options, machine.fault, self._peers.channel)
         self._drain_s = swarm.consuming.drain_s

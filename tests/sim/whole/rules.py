@@ -22,7 +22,7 @@ from pixy.config import ConsumerConfig
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.subscription import Subscription
 from pixy.consume.waiting_acks import WaitingAcks
-from pixy.peers import handshake
+from pixy.peers import handshake_checks
 from pixy.peers.link import PeerLink
 from pixy.raft import reads
 from pixy.storage import CheckpointStore
@@ -130,8 +130,9 @@ RULES: dict[str, Rule] = {
     ),
     "a node of another cluster is refused": Rule(
         [
-            patch.object(handshake, "_clusters", broken.takes_any_cluster),
-            patch.object(Members, "_judge", broken.admits_any_secret),
+            patch.object(handshake_checks, "_clusters", broken.takes_any_cluster),
+            patch.object(Members, "recognize", broken.knows_any_secret),
+            patch.object(Members, "admit", broken.admits_any_start),
         ],
         aimed(FaultKind.CRASH, forms=replace(_THREE, anew=True)),
         seed=2,

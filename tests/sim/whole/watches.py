@@ -142,7 +142,7 @@ class Watches:
         accepted = PeerChannel.accepted
 
         def spy_on_accepted(self: PeerChannel, link: PeerLink, peer: Greeting) -> None:
-            watches._connected(self.hello(), peer)
+            watches._connected(self.hello(LinkPurpose.PASSING), peer)
             accepted(self, link, peer)
 
         with ExitStack() as stack:
