@@ -5,7 +5,7 @@ from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters
 from pixy.consume.offer import Offer
 from pixy.consume.offset_tracker import OffsetTracker
-from pixy.consume.sparse_acks import METADATA_BYTES_MAX, AckRange, decode, describe, encode
+from pixy.consume.sparse_acks import METADATA_BYTES_MAX, AckRange, decode, describe, encode, fitting
 from pixy.consume.timers import Timers
 from pixy.consume.waiting_acks import AckDone
 
@@ -25,4 +25,5 @@ __all__ = [
     "decode",
     "describe",
     "encode",
+    "fitting",
 ]

@@ -26,6 +26,7 @@ from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.partition import LivePartition
 from pixy.consume.timers import Alarm
 from pixy.errors import InvalidArgument, NotFound, OffsetsSet, OwnedElsewhere, PixyError
+from pixy.steps import in_steps
 
 __all__ = ["GroupCommits"]
 
@@ -113,14 +114,17 @@ class GroupCommits:
     async def commit(self) -> None:
         """Commit all positions."""
         async with self.lock:
-            partitions = list(self._dirty)
-            self._dirty.clear()
             self._void.clear()
             leftover = dict(self._leftover)
-            due = leftover | {live.key: _Commit(live.topic_id, live.commit()) for live in partitions}
-            for live in partitions:
-                live.dirty = False
+            due = dict(leftover)
+            partitions: list[LivePartition] = []
             try:
+                async for live in in_steps(list(self._dirty)):
+                    if live in self._dirty:
+                        del self._dirty[live]
+                        live.dirty = False
+                        partitions.append(live)
+                        due[live.key] = _Commit(live.topic_id, live.commit())
                 refused = await self._commit_existing(due)
             except BaseException:
                 self._restore(partitions)

@@ -176,6 +176,7 @@ class Consumers:
         Raises:
             InvalidAck: partition or offset of the ack is invalid; `done` is not called. An offset
                 beyond the end is known only after asking the cluster, so `done` gets that error.
+            ResourceExhausted: the ack does not fit into a commit; `done` is not called.
         """
         if self._refusing:
             self._refuse(group, topic, done, ack, ack_if_offered)

@@ -37,13 +37,14 @@ from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.resets import Resets
-from pixy.consume.resumption import Remark, resume
+from pixy.consume.resumption import Remark, is_long, resume
 from pixy.consume.revocations import Revocations
 from pixy.consume.subscription import Subscription
 from pixy.errors import CorruptData, OffsetsSet, OwnedElsewhere, OwnerUndecided, PixyError, Unavailable
 from pixy.futures import reject, resolve
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, SetOffsets
 from pixy.retries import Backoff
+from pixy.steps import in_steps
 
 __all__ = ["ConsumerGroup"]
 
@@ -379,14 +380,15 @@ class ConsumerGroup:
         starts: dict[int, _Start] = {}
         changes: dict[TopicPartition, OffsetCommit] = {}
         remarks: list[Remark] = []
-        for partition in partitions:
+        async for partition in in_steps(partitions):
             key = TopicPartition(topic, partition)
             before, served = committed.get(partition), ranges[partition]
-            tracker = (
-                self._begin(subscription, partition, served, topic_id)
-                if before is None
-                else resume(key, before, served, remarks)
-            )
+            if before is None:
+                tracker = self._begin(subscription, partition, served, topic_id)
+            elif is_long(before):
+                tracker = await asyncio.to_thread(resume, key, before, served, remarks)
+            else:
+                tracker = resume(key, before, served, remarks)
             commit = OffsetCommit(tracker.base, tracker.metadata())
             # What a client has set is not adjusted before there is an ack.
             was_set = before is not None and key in self.resets
@@ -394,6 +396,8 @@ class ConsumerGroup:
                 changes[key] = commit
             behind = was_set and before is not None and before.offset > served.end
             starts[partition] = _Start(tracker, served.end, behind_commit=behind)
+        if self._changes != begun:
+            return
         if changes and self._environment.is_there(topic, topic_id):
             await self._commit_start(changes, begun)
         if self._changes != begun:
@@ -531,7 +535,7 @@ class ConsumerGroup:
             await self._environment.backend.commit_offsets(self.name, offsets, set=True)
             self._changes += 1
             self._work.set()
-            for key, commit in offsets.items():
+            async for key, commit in in_steps(offsets.items()):
                 self._reset(key, commit, ranges[key.partition])
 
     async def _set_by_owners(

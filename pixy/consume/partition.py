@@ -124,6 +124,7 @@ class LivePartition:
         Raises:
             InvalidAck: the offset is negative.
             AckBeyondEnd: the offset is at or beyond the known end.
+            ResourceExhausted: the ack does not fit into a commit.
         """
         if offset < 0:
             raise InvalidAck(f"invalid ack: bad offset: {offset}")
@@ -136,7 +137,8 @@ class LivePartition:
 
     def delivered(self, offer: Offer) -> None:
         offers = self.offers
-        if not offer.auto_ack:
+        if not offer.auto_ack or not offers.fits(offer.record.offset):
+            # An ack that does not fit waits like that of a client, which may ack it after all.
             offers.delivered(offer, self._monotonic())
             if not self._expiry_set:
                 self._set_expiry()

@@ -38,6 +38,8 @@ Acks (design 4.7):
 
     offset                                                   effect
     below the tracker's base, or acked already               none
+    a range more than a commit can have                      ResourceExhausted; the record stays
+                                                             where it is
     outstanding, in time or expired                          acked
     not outstanding, `only_if_offered` or voided             none
     not outstanding, below the end                           acked, as offered elsewhere
@@ -51,9 +53,10 @@ from heapq import heappop, heappush
 
 from pixy.backend import Batch, FetchResult
 from pixy.consume.offer import Offer, OfferLimits, OfferOwner
-from pixy.consume.offset_tracker import OffsetTracker
+from pixy.consume.offset_tracker import CROWDED_RANGES, OffsetTracker
+from pixy.consume.sparse_acks import METADATA_BYTES_MAX
 from pixy.consume.voided import NOTHING_VOIDED, VoidedOffsets
-from pixy.errors import AckBeyondEnd, CorruptData, Undecodable, UnpackedTooLarge
+from pixy.errors import AckBeyondEnd, CorruptData, ResourceExhausted, Undecodable, UnpackedTooLarge
 from pixy.records import OffsetRange, Record, read_header, read_records
 
 __all__ = ["PartitionOffers"]
@@ -472,7 +475,7 @@ class PartitionOffers:
         retries_max = self._limits.retries_max
         for offer in late:
             offset = offer.record.offset
-            if 0 <= retries_max <= offer.retries:
+            if 0 <= retries_max <= offer.retries and self.fits(offset):
                 self._forget(offset)
                 self.tracker.ack(offset)
                 dropped.append(offset)
@@ -496,7 +499,10 @@ class PartitionOffers:
         Raises:
             AckBeyondEnd: the offset is beyond the known end. Ask the cluster for its end before
                 refusing the ack.
+            ResourceExhausted: the ack does not fit into a commit.
         """
+        if len(self.tracker.begins) >= CROWDED_RANGES and (offset in self._out or offset in self._sending):
+            self._check_fits(offset)
         offer = self._out.pop(offset, None) or self._sending.pop(offset, None)
         if offer is None:
             return self._ack_not_out(offset, only_if_offered)
@@ -531,6 +537,7 @@ class PartitionOffers:
                 f"invalid ack: bad offset: {offset}: {self._owner.topic}/{self._owner.partition} ends at {self.end}, "
                 f"only offsets below can be acked"
             )
+        self._check_fits(offset)
         if not self.tracker.ack(offset):
             return False
         self.acked += 1
@@ -540,6 +547,20 @@ class PartitionOffers:
             self._advance()
         self._refresh()
         return True
+
+    def fits(self, offset: int) -> bool:
+        """True if a commit can have the ack of this offset."""
+        return len(self.tracker.begins) < CROWDED_RANGES or not self.tracker.refuses(offset)
+
+    def _check_fits(self, offset: int) -> None:
+        """Raises ResourceExhausted if a commit cannot have the ack of this offset."""
+        if not self.fits(offset):
+            owner, tracker = self._owner, self.tracker
+            raise ResourceExhausted(
+                f"ack not accepted: offset {offset} of {owner.topic}/{owner.partition}: acks of {len(tracker.begins)} ranges "
+                f"above offset {tracker.base}, the first that is not acked, fill the {METADATA_BYTES_MAX} bytes of a commit; "
+                "ack the messages below first, or try again"
+            ).at_limit("sparse acks of a partition")
 
     def _forget(self, offset: int) -> None:
         """Drop a pending record."""

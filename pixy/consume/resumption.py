@@ -5,6 +5,8 @@ within the log                             the offset; records acked above it ar
 below the log begin offset (retention)     the log begin offset; logged
 beyond the end (truncated, another log)    the end; acks above are void; logged
 with metadata that is not sparse acks      the offset; the metadata is discarded; logged
+with more sparse acks than a commit can    the offset; records acked above it are skipped; logged:
+have, of an earlier release                the next commit has the first of them
 """
 
 from typing import NamedTuple
@@ -12,9 +14,12 @@ from typing import NamedTuple
 from pixy.backend import OffsetCommit, OffsetRange, TopicPartition
 from pixy.consume import sparse_acks
 from pixy.consume.offset_tracker import OffsetTracker
+from pixy.consume.sparse_acks import METADATA_BYTES_MAX
 from pixy.errors import InvalidOffset
 
-__all__ = ["Remark", "resume"]
+__all__ = ["Remark", "is_long", "resume"]
+
+_SHOWN_CHARS = 100
 
 
 class Remark(NamedTuple):
@@ -38,18 +43,31 @@ def resume(
     def remark(event: str, **fields: object) -> None:
         remarks.append(Remark(event, partition, fields))
 
+    tracker = OffsetTracker(commit.offset)
     try:
-        ranges = sparse_acks.decode(commit.offset, commit.metadata)
+        for begin, end in sparse_acks.iterate(commit.offset, commit.metadata):
+            tracker.skip(begin, min(end, served.end))
     except InvalidOffset as error:
-        remark("sparse acks cannot be read and are discarded", metadata=commit.metadata, error=str(error))
-        ranges = []
+        shown = commit.metadata[:_SHOWN_CHARS]
+        remark("sparse acks cannot be read and are discarded", metadata=shown, error=str(error))
+        tracker = OffsetTracker(commit.offset)
     if commit.offset > served.end:
         remark("committed offset is beyond the end", offset=commit.offset, end=served.end)
         return OffsetTracker(served.end)
     if commit.offset < served.begin:
         remark("committed offset is below the log begin offset", offset=commit.offset, begin=served.begin)
-    tracker = OffsetTracker(commit.offset)
-    for begin, end in ranges:
-        tracker.skip(begin, min(end, served.end))
     tracker.adjust(served.begin)
+    if tracker.size > METADATA_BYTES_MAX:
+        remark(
+            "more sparse acks than a commit can have: records of the last are offered again after a restart",
+            size=tracker.size,
+            maximum=METADATA_BYTES_MAX,
+        )
     return tracker
+
+
+def is_long(commit: OffsetCommit) -> bool:
+    """True if `resume` takes more than a few milliseconds: an earlier release has stored more
+    metadata than a commit can have.
+    """
+    return len(commit.metadata) > METADATA_BYTES_MAX

@@ -23,14 +23,29 @@ read.
     or reaches beyond 2**63 - 1
     a range adjacent to the one before it                      the range, as in kafka-pixy; never
                                                                written
+
+A commit has at most `METADATA_BYTES_MAX` of it: the first ranges that fit. The offset tracker
+refuses acks that would make more, so only what was not acked is left out: gaps in the log, which
+are found again. Earlier releases stored megabytes, so ranges are decoded one by one, and
+`fitting` is what such metadata has in a commit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pixy.errors import InvalidOffset
 
-__all__ = ["METADATA_BYTES_MAX", "AckRange", "decode", "describe", "encode"]
+__all__ = [
+    "METADATA_BYTES_MAX",
+    "RANGE_CHARS_MAX",
+    "AckRange",
+    "decode",
+    "describe",
+    "encode",
+    "encoded_chars",
+    "fitting",
+    "iterate",
+]
 
 METADATA_BYTES_MAX = 4096
 """Largest metadata of a commit: Kafka's default of `offset.metadata.max.bytes`."""
@@ -42,6 +57,9 @@ _MORE = 0x20
 _CHARS_MAX = 13
 _OFFSET_MAX = 2**63 - 1
 
+RANGE_CHARS_MAX = 2 * _CHARS_MAX
+"""Longest encoding of a range."""
+
 
 class AckRange(NamedTuple):
     """Acked offsets: from `begin` to `end`, exclusive."""
@@ -51,14 +69,25 @@ class AckRange(NamedTuple):
 
 
 def encode(base: int, ranges: Iterable[AckRange]) -> str:
-    """The metadata string of sorted disjoint `ranges` above the committed offset `base`."""
+    """The metadata string of sorted disjoint `ranges` above the committed offset `base`: of the
+    first ones that fit into a commit.
+    """
     chars: list[str] = []
     previous = base
     for begin, end in ranges:
+        before = len(chars)
         _encode_number(chars, begin - previous)
         _encode_number(chars, end - begin)
+        if len(chars) > METADATA_BYTES_MAX:
+            del chars[before:]
+            break
         previous = end
     return "".join(chars)
+
+
+def encoded_chars(number: int) -> int:
+    """Length of the encoding of a number above 0."""
+    return (number.bit_length() + _GROUP_BITS - 1) // _GROUP_BITS
 
 
 def decode(base: int, metadata: str) -> list[AckRange]:
@@ -67,7 +96,11 @@ def decode(base: int, metadata: str) -> list[AckRange]:
     Raises:
         InvalidOffset: the metadata is malformed.
     """
-    ranges: list[AckRange] = []
+    return list(iterate(base, metadata))
+
+
+def iterate(base: int, metadata: str) -> Iterator[AckRange]:
+    """As `decode`, one by one."""
     previous = base
     at = 0
     while at < len(metadata):
@@ -77,9 +110,23 @@ def decode(base: int, metadata: str) -> list[AckRange]:
         end = begin + count
         if begin <= 0 or count <= 0 or end > _OFFSET_MAX:
             raise InvalidOffset(f"bad range: {{{begin} {end}}}: expected 0 < begin < end")
-        ranges.append(AckRange(begin, end))
+        yield AckRange(begin, end)
         previous = end
-    return ranges
+
+
+def fitting(metadata: str) -> str:
+    """The first ranges of metadata, as many as a commit has; other metadata is cut."""
+    if len(metadata) <= METADATA_BYTES_MAX:
+        return metadata
+    numbers = end = 0
+    for at, char in enumerate(metadata[:METADATA_BYTES_MAX]):
+        value = _VALUES.get(char)
+        if value is None:
+            return metadata[:METADATA_BYTES_MAX]
+        if value < _MORE:
+            numbers += 1
+            end = end if numbers % 2 else at + 1
+    return metadata[:end]
 
 
 def describe(base: int, ranges: Iterable[AckRange]) -> str:

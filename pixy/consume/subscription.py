@@ -39,6 +39,7 @@ from pixy.errors import (
     AckBeyondEnd,
     InvalidAck,
     PixyError,
+    ResourceExhausted,
     ShuttingDown,
 )
 
@@ -234,7 +235,7 @@ class Subscription:
         """A record that is not lent any more was delivered with auto ack."""
         live = self._open.get(position.partition)
         if live is not None:
-            with suppress(InvalidAck):
+            with suppress(InvalidAck, ResourceExhausted):
                 live.ack(position.offset)
 
     def check_owing(self) -> None:

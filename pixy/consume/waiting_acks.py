@@ -11,7 +11,8 @@
 
 All this while the patience with owners lasts (`ConsumeEnvironment.owner_patience_s`). A consume
 request waits for its ack no longer than to its own deadline, and goes on whatever became of it,
-unless the ack is invalid; the ack stays. An ack without an effect costs a repetition of its record.
+unless the ack is invalid or does not fit into a commit; the ack stays. An ack without an effect
+costs a repetition of its record.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ from pixy.errors import (
     OwnedElsewhere,
     OwnerUndecided,
     PixyError,
+    ResourceExhausted,
     ShuttingDown,
     TooManyRequests,
     Unavailable,
@@ -187,6 +189,10 @@ class WaitingAcks:
             refused = error
         except UnknownTopic:
             pass  # the record is gone with its topic
+        except TooManyRequests as error:
+            self._warn_lost(request.ack, error)
+        except ResourceExhausted as error:
+            refused = error
         except PixyError as error:
             self._warn_lost(request.ack, error)
         finally:

@@ -282,7 +282,9 @@ class PartitionOffset(_message.Message):
     committed nothing.
     """
     metadata: _builtins.str
-    """Metadata of the commit: acknowledged ranges above the offset, encoded as kafka-pixy does."""
+    """Metadata of the commit: acknowledged ranges above the offset, encoded as kafka-pixy does; at
+    most 4096 bytes.
+    """
     sparse_acks: _builtins.str
     """The same ranges in readable form: "from-to" relative to offset, comma separated."""
     def __init__(

@@ -78,13 +78,19 @@ class KafkaPixyStub:
     A request with all of these at their defaults acknowledges partition 0, offset 0, but only if
     that message was handed out before.
 
+    Acknowledged ranges above the first message that is not acknowledged are stored in 4096 bytes,
+    about a thousand ranges of a partition. An acknowledgement that needs more is refused: its
+    message stays as it was, and is handed out again if it was handed out. It fits once messages
+    below are acknowledged.
+
     Status codes:
       NOT_FOUND (5)           no message came in time: call again;
       INVALID_ARGUMENT (3)    the description names the fault: an empty group, the topic's name, an
                               impossible ack, or a topic that does not exist and is not created;
       RESOURCE_EXHAUSTED (8)  more requests of the group and topic wait than
                               `consumer.channel_buffer_size`, or more groups or topics are consumed
-                              than `consumer.max_groups` and `consumer.max_subscriptions` allow;
+                              than `consumer.max_groups` and `consumer.max_subscriptions` allow; or
+                              the acknowledgement does not fit: no message is handed out;
       INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; or a
                               fault of the daemon, described in its log;
       UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
@@ -101,7 +107,8 @@ class KafkaPixyStub:
                               within `consumer.rebalance_timeout`; the message may be acknowledged;
       NOT_FOUND (5)           no such topic;
       RESOURCE_EXHAUSTED (8)  more acks wait for the owner of their partition than
-                              `consumer.channel_buffer_size`;
+                              `consumer.channel_buffer_size`; or the acknowledgement does not fit,
+                              see ConsumeNAck;
       INTERNAL (13)           in front of Kafka: another member of the consumer group owns the
                               partition, and is named: acknowledge there; or a fault of the daemon,
                               described in its log;
@@ -206,13 +213,19 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
     A request with all of these at their defaults acknowledges partition 0, offset 0, but only if
     that message was handed out before.
 
+    Acknowledged ranges above the first message that is not acknowledged are stored in 4096 bytes,
+    about a thousand ranges of a partition. An acknowledgement that needs more is refused: its
+    message stays as it was, and is handed out again if it was handed out. It fits once messages
+    below are acknowledged.
+
     Status codes:
       NOT_FOUND (5)           no message came in time: call again;
       INVALID_ARGUMENT (3)    the description names the fault: an empty group, the topic's name, an
                               impossible ack, or a topic that does not exist and is not created;
       RESOURCE_EXHAUSTED (8)  more requests of the group and topic wait than
                               `consumer.channel_buffer_size`, or more groups or topics are consumed
-                              than `consumer.max_groups` and `consumer.max_subscriptions` allow;
+                              than `consumer.max_groups` and `consumer.max_subscriptions` allow; or
+                              the acknowledgement does not fit: no message is handed out;
       INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; or a
                               fault of the daemon, described in its log;
       UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
@@ -229,7 +242,8 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
                               within `consumer.rebalance_timeout`; the message may be acknowledged;
       NOT_FOUND (5)           no such topic;
       RESOURCE_EXHAUSTED (8)  more acks wait for the owner of their partition than
-                              `consumer.channel_buffer_size`;
+                              `consumer.channel_buffer_size`; or the acknowledgement does not fit,
+                              see ConsumeNAck;
       INTERNAL (13)           in front of Kafka: another member of the consumer group owns the
                               partition, and is named: acknowledge there; or a fault of the daemon,
                               described in its log;
@@ -343,13 +357,19 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
         A request with all of these at their defaults acknowledges partition 0, offset 0, but only if
         that message was handed out before.
 
+        Acknowledged ranges above the first message that is not acknowledged are stored in 4096 bytes,
+        about a thousand ranges of a partition. An acknowledgement that needs more is refused: its
+        message stays as it was, and is handed out again if it was handed out. It fits once messages
+        below are acknowledged.
+
         Status codes:
           NOT_FOUND (5)           no message came in time: call again;
           INVALID_ARGUMENT (3)    the description names the fault: an empty group, the topic's name, an
                                   impossible ack, or a topic that does not exist and is not created;
           RESOURCE_EXHAUSTED (8)  more requests of the group and topic wait than
                                   `consumer.channel_buffer_size`, or more groups or topics are consumed
-                                  than `consumer.max_groups` and `consumer.max_subscriptions` allow;
+                                  than `consumer.max_groups` and `consumer.max_subscriptions` allow; or
+                                  the acknowledgement does not fit: no message is handed out;
           INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; or a
                                   fault of the daemon, described in its log;
           UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
@@ -372,7 +392,8 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
                                   within `consumer.rebalance_timeout`; the message may be acknowledged;
           NOT_FOUND (5)           no such topic;
           RESOURCE_EXHAUSTED (8)  more acks wait for the owner of their partition than
-                                  `consumer.channel_buffer_size`;
+                                  `consumer.channel_buffer_size`; or the acknowledgement does not fit,
+                                  see ConsumeNAck;
           INTERNAL (13)           in front of Kafka: another member of the consumer group owns the
                                   partition, and is named: acknowledge there; or a fault of the daemon,
                                   described in its log;

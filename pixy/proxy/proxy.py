@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pixy.backend import Backend, ClusterStatus, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
-from pixy.consume import AckDone, ConsumeDone, Consumers, PendingRequest, Timers, decode, describe
+from pixy.consume import AckDone, ConsumeDone, Consumers, PendingRequest, Timers, decode, describe, fitting
 from pixy.errors import (
     InvalidGroup,
     InvalidHeaders,
@@ -48,7 +48,7 @@ class PartitionOffsets(NamedTuple):
         begin, end: of the log.
         offset: the committed offset, -1 if there is none.
         lag: records from `offset` to `end` that are not removed.
-        metadata: of the commit.
+        metadata: of the commit; what fits into one of what an earlier release has stored.
         sparse_acks: acked ranges above `offset`, in readable form.
     """
 
@@ -526,9 +526,10 @@ def _check_group(group: str) -> None:
 def _partition_offsets(partition: int, begin: int, end: int, commit: OffsetCommit | None) -> PartitionOffsets:
     if commit is None:
         return PartitionOffsets(partition, begin, end, -1, 0, "", "")
+    metadata = fitting(commit.metadata)
     try:
-        sparse_acks = describe(commit.offset, decode(commit.offset, commit.metadata))
+        sparse_acks = describe(commit.offset, decode(commit.offset, metadata))
     except InvalidOffset:
         sparse_acks = ""  # metadata of another program: shown unchanged, ignored by consumers
     lag = max(0, end - max(commit.offset, begin))
-    return PartitionOffsets(partition, begin, end, commit.offset, lag, commit.metadata, sparse_acks)
+    return PartitionOffsets(partition, begin, end, commit.offset, lag, metadata, sparse_acks)

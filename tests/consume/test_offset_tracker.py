@@ -1,8 +1,11 @@
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.consume import AckRange, OffsetTracker, describe
+from pixy.consume import AckRange, OffsetTracker, decode, describe, encode, offset_tracker
+from pixy.consume.offset_tracker import CROWDED_RANGES
 
 
 def human(tracker: OffsetTracker) -> str:
@@ -101,3 +104,73 @@ def test_it_agrees_with_a_set_of_acked_offsets(base: int, steps: list[tuple[str,
             assert tracker.is_acked(offset) == (offset in acked)
             if offset >= tracker.base:
                 assert tracker.next_unacked(offset) == next(free for free in unacked if free >= offset)
+
+
+def full(span: int = 2) -> OffsetTracker:
+    """A tracker whose ranges fill a commit: one acked offset in each `span`."""
+    tracker = OffsetTracker(0)
+    offset = 1
+    while not tracker.refuses(offset):
+        tracker.ack(offset)
+        offset += span
+    return tracker
+
+
+@pytest.mark.parametrize("span", [2, 31, 33, 1000, 10**6, 10**12])
+def test_acks_that_do_not_fit_into_a_commit_are_refused(span: int) -> None:
+    tracker = full(span)
+    size, ranges = tracker.size, tracker.ranges
+    assert 4096 - 26 < size <= 4096
+    assert tracker.size == len(tracker.metadata())
+    assert len(ranges) >= CROWDED_RANGES
+    assert tracker.refuses(tracker.top + span)
+    assert not tracker.refuses(tracker.top)
+    assert decode(0, tracker.metadata()) == ranges
+
+
+def test_acks_that_make_ranges_fewer_are_taken_and_make_space() -> None:
+    tracker = full()
+    refused = tracker.top + 1
+    assert tracker.refuses(refused)
+    assert not tracker.refuses(2)
+    assert tracker.ack(2)
+    assert not tracker.refuses(refused)
+    assert tracker.ack(refused)
+    assert tracker.ack(0)
+    assert tracker.size < 4096
+    tracker.check_invariants()
+
+
+def test_gaps_of_the_log_are_marked_beyond_what_fits_and_left_out_of_the_commit() -> None:
+    tracker = full()
+    acked = tracker.ranges
+    top = tracker.top
+    for number in range(100):
+        assert tracker.skip(top + 2 * number + 1, top + 2 * number + 2)
+    assert tracker.size > 4096
+    assert len(tracker.metadata()) <= 4096
+    assert decode(0, tracker.metadata()) == acked[: len(decode(0, tracker.metadata()))]
+    assert tracker.refuses(top + 1000)
+    assert not tracker.refuses(top), "it joins two ranges"
+    for offset in range(0, 2 * len(acked), 2):
+        assert not tracker.refuses(offset)
+        tracker.ack(offset)
+    assert tracker.size <= 4096
+    tracker.check_invariants()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 70)), max_size=100))
+def test_the_size_is_that_of_the_encoding_and_decides_on_acks(skipped: list[tuple[int, int]]) -> None:
+    tracker = OffsetTracker(5)
+    with patch.object(offset_tracker, "METADATA_BYTES_MAX", 30):
+        for begin, count in skipped:
+            size = len(encode(tracker.base, tracker.ranges))
+            assert tracker.size == size
+            grown = OffsetTracker(tracker.base, tracker.ranges)
+            grown.ack(begin)
+            assert tracker.refuses(begin) == (grown.size > max(30, size))
+            if count % 2:
+                tracker.ack(begin)
+            else:
+                tracker.skip(begin, begin + count)
+            tracker.check_invariants()

@@ -1,7 +1,7 @@
 """pixy/consume/partition.py: one live partition with its own host, cluster and clock."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,10 +13,11 @@ from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offer import Offer, OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
+from pixy.consume.sparse_acks import AckRange
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import BatchUnpacker
 from pixy.consume.voided import VoidedOffsets
-from pixy.errors import AckBeyondEnd, InvalidAck, Unavailable
+from pixy.errors import AckBeyondEnd, InvalidAck, ResourceExhausted, Unavailable
 from pixy.tasks import Tasks
 from tests.consume.fakes import Answers
 from tests.fakes.backend import FakeBackend
@@ -67,10 +68,10 @@ class Host:
     def check_quiet(self) -> None:
         self.looks += 1
 
-    def make(self, base: int = 0) -> LivePartition:
+    def make(self, base: int = 0, acked: Iterable[AckRange] = ()) -> LivePartition:
         """A fetching partition with all offsets below `base` acked."""
         topic_id = self.backend.topic_id("t")
-        self.live = LivePartition(self.environment, self, 0, OffsetTracker(base), base, topic_id)
+        self.live = LivePartition(self.environment, self, 0, OffsetTracker(base, acked), base, topic_id)
         self.live.start()
         return self.live
 
@@ -115,6 +116,25 @@ async def test_acks_notify_the_host_once_until_it_has_committed(host: Host) -> N
     live.ack(1)
     assert host.dirty == [live, live]
     assert live.commit() == OffsetCommit(3)
+
+
+async def test_an_auto_ack_that_does_not_fit_into_a_commit_is_not_forgotten(host: Host) -> None:
+    host.log.append(b"a", b"b", b"c")
+    live = host.make(acked=[AckRange(offset, offset + 1) for offset in range(3001, 3001 + 2 * 2047, 2)])
+    assert len(live.commit().metadata) == 4096
+    _, second, third = await host.take(live, 3, deliver=False)
+    second.auto_ack = True
+    second.delivered()
+    assert (live.offers.outstanding, host.dirty) == (3, [])
+    with pytest.raises(ResourceExhausted, match="ack not accepted: offset 2 of t/0"):
+        live.ack(2)
+    third.delivered()
+    await host.pass_time(ACK_TIMEOUT)
+    assert [offer.record.offset for offer in await host.take(live, 2)] == [1, 2]
+    live.ack(0)
+    live.ack(1)
+    live.ack(2)
+    assert live.commit().offset == 3
 
 
 async def test_an_ack_without_effect_does_not_notify_the_host(host: Host) -> None:

@@ -9,7 +9,7 @@ from pixy.consume import AckRange, Offer, OffsetTracker
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_offers import PartitionOffers
 from pixy.consume.voided import NOTHING_VOIDED, VoidedOffsets
-from pixy.errors import AckBeyondEnd, CorruptData
+from pixy.errors import AckBeyondEnd, CorruptData, ResourceExhausted
 from pixy.records import NewRecord, build_batch, crc32c
 from tests.consume.fakes import fed, make_batch
 
@@ -606,3 +606,74 @@ def test_no_record_is_lost_and_none_is_offered_twice_at_a_time(steps: list[tuple
         else:
             offers.expire(now)
     assert (offers.tracker.base, offers.pending) == (end, 0)
+
+
+# --- acks that do not fit into a commit -----------------------------------------------------------
+
+FULL = [AckRange(offset, offset + 1) for offset in range(1, 4096, 2)]
+"""Acked ranges above offset 0 that fill a commit."""
+
+
+def take_many(offers: PartitionOffers, now: float = 0.0) -> list[int]:
+    """`take_all`, without a check after each."""
+    taken = []
+    while (offer := offers.take()) is not None:
+        offers.delivered(offer, now)
+        taken.append(offer.record.offset)
+    offers.check_invariants()
+    return taken
+
+
+def crowded(retries_max: int = -1) -> PartitionOffers:
+    """Offers of 5000 records, of which every second one is acked as far as that fits; all others
+    are out.
+    """
+    limits = replace(LIMITS, pending_max=10_000, retries_max=retries_max)
+    offers = offers_from(0, 5000, ranges=FULL, limits=limits)
+    assert take_many(offers) == [*range(0, 4096, 2), *range(4096, 5000)]
+    return offers
+
+
+def test_an_ack_that_does_not_fit_is_refused_and_its_record_stays_out() -> None:
+    offers = crowded()
+    before = offers.tracker.metadata()
+    text = (
+        "ack not accepted: offset 4500 of t/3: acks of 2048 ranges above offset 0, the first that is not acked, fill the 4096 "
+        "bytes of a commit; ack the messages below first, or try again"
+    )
+    with pytest.raises(ResourceExhausted, match=text):
+        offers.ack(4500)
+    offers.check_invariants()
+    assert (offers.tracker.metadata(), offers.outstanding) == (before, 2048 + 904)
+    assert offers.expire(31.0) == []
+    assert 4500 in take_many(offers, 31.0), "it is offered again"
+    assert offers.ack(0)
+    assert offers.ack(2)
+    assert offers.ack(4500), "it fits now"
+    offers.check_invariants()
+
+
+def test_acks_that_join_ranges_are_taken_while_a_commit_is_full() -> None:
+    offers = crowded()
+    for offset in (2000, 4096, 4097, 2, 0):
+        assert offers.ack(offset)
+    assert offers.tracker.base == 4
+
+
+def test_an_ack_of_a_record_that_nobody_took_is_refused_too() -> None:
+    offers = offers_from(0, 5000, ranges=FULL)
+    with pytest.raises(ResourceExhausted):
+        offers.ack(4999)
+    assert not offers.ack(4999, only_if_offered=True)
+    assert not offers.ack(1), "it is acked"
+    assert take_many(offers)[:3] == [0, 2, 4]
+
+
+def test_a_record_whose_drop_does_not_fit_is_offered_again() -> None:
+    offers = crowded(retries_max=0)
+    dropped = offers.expire(31.0)
+    assert dropped[:2] == [0, 2]
+    assert offers.tracker.size <= 4096
+    left = take_many(offers, 31.0)
+    assert sorted([*dropped, *left]) == [*range(0, 4096, 2), *range(4096, 5000)]
+    offers.check_invariants()

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.consume import AckRange, decode, describe, encode
+from pixy.consume import METADATA_BYTES_MAX, AckRange, decode, describe, encode, fitting
 from pixy.errors import InvalidOffset
 
 VECTORS = [
@@ -76,3 +76,32 @@ def test_any_text_is_decoded_or_rejected(base: int, metadata: str) -> None:
     except InvalidOffset:
         return
     assert all(begin < end for begin, end in ranges)
+
+
+@pytest.mark.parametrize("step", [2, 40, 10**5])
+def test_a_commit_has_the_first_ranges_that_fit(step: int) -> None:
+    ranges = [AckRange(at, at + 1) for at in range(1, 5000 * step, step)]
+    encoded = encode(0, ranges)
+    assert METADATA_BYTES_MAX - 26 < len(encoded) <= METADATA_BYTES_MAX
+    fit = decode(0, encoded)
+    assert fit == ranges[: len(fit)]
+
+
+@given(st.text("ABgz", max_size=3 * METADATA_BYTES_MAX))
+def test_what_fits_of_longer_metadata_is_a_part_of_its_ranges(metadata: str) -> None:
+    fit = fitting(metadata)
+    assert metadata.startswith(fit)
+    assert len(fit) <= METADATA_BYTES_MAX
+    try:
+        ranges = decode(1, metadata)
+    except InvalidOffset:
+        return
+    assert decode(1, fit) == ranges[: len(decode(1, fit))]
+
+
+def test_metadata_of_megabytes_is_cut_to_the_ranges_that_fit() -> None:
+    assert fitting("BB" * 2_000_000) == "BB" * 2048
+    assert fitting("gB" * 2_000_000) == "gB" * 2048
+    assert fitting("ggB" * 1_000_000) == "ggB" * 1364
+    assert fitting("text of another program" * 1000) == ("text of another program" * 1000)[:4096]
+    assert fitting("BB") == "BB"

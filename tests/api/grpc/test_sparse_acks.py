@@ -1,0 +1,128 @@
+"""Sparse acks over a real gRPC server: what a commit cannot have is refused and not forgotten, and
+what an earlier release has stored is no burden.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_log_pb2 as log_pb
+from pixy.proto.pixy_log_pb2_grpc import LogStub
+from tests.api.grpc.bulk import fails
+from tests.fakes.batches import batch_of
+from tests.fakes.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
+    from tests.api.grpc.conftest import ServedNode
+
+pytestmark = pytest.mark.slow
+
+CODE = grpc.StatusCode
+RECORDS = 4400
+FULL = 2048
+"""Ranges of one acked message each that fill a commit."""
+STEP_S = 0.05
+
+
+async def fill(served: ServedNode, channel: grpc.aio.Channel) -> None:
+    """A topic `t` with one partition of records."""
+    await served.backend.create_topic("t", 1)
+    batches = batch_of(*(b"%d" % number for number in range(RECORDS)))
+    request = log_pb.AppendRequest(
+        partitions=[log_pb.PartitionBatches(topic="t", partition=0, batches=bytes(batches))]
+    )
+    assert (await LogStub(channel).Append(request)).results[0].code == 0
+
+
+async def ack(stub: KafkaPixyAsyncStub, offset: int) -> grpc.StatusCode:
+    try:
+        await stub.Ack(pb.AckRq(topic="t", group="g", offset=offset))
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return CODE.OK
+
+
+async def stored(stub: KafkaPixyAsyncStub) -> pb.PartitionOffset:
+    return (await stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="g"))).offsets[0]
+
+
+async def test_acks_that_do_not_fit_are_refused_and_no_message_is_lost(
+    served: ServedNode, channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub
+) -> None:
+    await fill(served, channel)
+    await stub.SetOffsets(pb.SetOffsetsRq(topic="t", group="g", offsets=[pb.PartitionOffset()]))
+    odd = range(1, RECORDS, 2)
+    codes = [await ack(stub, 1)]  # the partition is live then
+    codes += await asyncio.gather(*(ack(stub, offset) for offset in odd[1:]))
+    assert codes == [CODE.OK] * FULL + [CODE.RESOURCE_EXHAUSTED] * (len(odd) - FULL)
+    text = f"offset {RECORDS - 1} of t/0: acks of {FULL} ranges above offset 0"
+    await fails(
+        stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g", ack_offset=RECORDS - 1)),
+        CODE.RESOURCE_EXHAUSTED,
+        text,
+    )
+
+    async def is_full() -> bool:
+        return (await stored(stub)).metadata == "BB" * FULL
+
+    await until(is_full)
+    consumed: list[int] = []
+    while len(consumed) < RECORDS - FULL:
+        message = await stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g", no_ack=True))
+        consumed.append(message.offset)
+        assert await ack(stub, message.offset) is CODE.OK
+    assert consumed == [offset for offset in range(RECORDS) if offset % 2 == 0 or offset > odd[FULL - 1]]
+
+    async def is_all() -> bool:
+        return ((await stored(stub)).offset, (await stored(stub)).metadata) == (RECORDS, "")
+
+    await until(is_all)
+
+
+async def test_metadata_of_an_earlier_release_opens_in_steps_and_shrinks(
+    served: ServedNode,
+    channel: grpc.aio.Channel,
+    stub: KafkaPixyAsyncStub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await fill(served, channel)
+    metadata = "BB" * 400_000
+    await served.backend.commit_offsets("g", {TopicPartition("t", 0): OffsetCommit(0, metadata)}, set=True)
+    longest = measure_steps(monkeypatch)
+    found = await stored(stub)
+    assert (found.offset, found.metadata) == (0, "BB" * FULL)
+    assert found.sparse_acks.startswith("1-2,3-4,5-6,")
+    assert await ack(stub, 4) is CODE.OK  # the partition is live then
+    for offset in (0, 2, 6):
+        message = await stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g", no_ack=True))
+        assert message.offset == offset, "all its acks count"
+    assert await ack(stub, 0) is CODE.OK
+    assert await ack(stub, RECORDS - 2) is CODE.OK
+    committed = (await served.backend.committed_offsets("g", "t"))[0]
+    assert len(committed.metadata) <= 4096, "the start of the partition commits what fits"
+    assert longest() < STEP_S
+
+
+def measure_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """The longest step of the loop from here on, in seconds of the processor."""
+    longest = 0.0
+    run = asyncio.Handle._run
+
+    def measured(handle: asyncio.Handle) -> None:
+        nonlocal longest
+        begun = time.thread_time()
+        run(handle)
+        longest = max(longest, time.thread_time() - begun)
+
+    monkeypatch.setattr(asyncio.Handle, "_run", measured)
+    return lambda: longest
