@@ -56,6 +56,7 @@ __all__ = [
     "UnknownPartition",
     "UnknownTopic",
     "UnpackedTooLarge",
+    "VoidEntry",
 ]
 
 
@@ -247,6 +248,10 @@ class FailedPrecondition(PixyError):
     grpc_status = 9
     http_status = 412
     kafka_code = 42
+
+
+class VoidEntry(FailedPrecondition):
+    """A committed entry cannot be decoded: it has no effect."""
 
 
 class StaleTopicVersion(FailedPrecondition):

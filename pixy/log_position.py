@@ -5,12 +5,16 @@ A leaf of its own, so that a node names positions without the import of the Raft
 
 from typing import NamedTuple
 
-__all__ = ["POSITION_MAX", "TERM_JUMP_MAX", "LogPosition"]
+__all__ = ["INDEX_MAX", "TERM_JUMP_MAX", "TERM_MAX", "LogPosition"]
 
-POSITION_MAX = 2**62 - 1
-"""Largest term, and largest index: no log gets there. One above comes from a faulty node."""
-TERM_JUMP_MAX = 2**32
-"""Largest distance of the terms of two nodes. Each election takes one."""
+INDEX_MAX = 2**62 - 1
+"""Largest index, and largest sequence of a proposal: no log gets there."""
+TERM_MAX = 2**31 - 1
+"""Largest term: that of a leader is the epoch of record batches and of checkpoints, which has 32
+bits in the formats of Kafka.
+"""
+TERM_JUMP_MAX = 2**24
+"""Largest distance of the terms of two nodes: half a year of an election a second."""
 
 
 class LogPosition(NamedTuple):

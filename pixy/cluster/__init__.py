@@ -1,6 +1,7 @@
 """A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
 from pixy.cluster.cluster_options import ClusterOptions
+from pixy.cluster.commands import partition_command, publication_in
 from pixy.cluster.entry_offsets import misplaced_batch, published_records, takes_publication
 from pixy.cluster.group_coordinator import why_ended
 from pixy.cluster.group_members import GroupMember, MemberId, Membership, Process, TopicOwners, member_message
@@ -73,8 +74,10 @@ __all__ = [
     "encode_status",
     "member_message",
     "misplaced_batch",
+    "partition_command",
     "pieces_of",
     "problems",
+    "publication_in",
     "published_records",
     "reasons_to_keep",
     "replicas_in_sync",

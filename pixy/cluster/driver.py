@@ -38,14 +38,16 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.refused_messages import RefusedMessages
 from pixy.cluster.snapshots import Snapshots
 from pixy.cluster.watched_proposals import LeadershipLost, WatchedProposals
-from pixy.errors import PixyError
+from pixy.errors import PixyError, VoidEntry
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.raft import (
     NONE,
+    ConfChangeError,
     ConfChangeV2,
     ConfState,
     Entry,
+    MalformedMessage,
     Message,
     MessageType,
     RaftEntryType,
@@ -247,7 +249,39 @@ class Driver:
         Returns:
             False if this node does not lead, has not got the proposal before it, or lacks data of
             the entry; the other node tries again.
+
+        Raises:
+            VoidEntry: the entry would have no effect, or is not for other nodes to propose.
         """
+        if not group.leads:
+            return False
+        reason = self._hooks.why_not_proposable(group.raft_group, kind, payload)
+        if reason:
+            raise VoidEntry(reason)
+        return self._propose_for(group, kind, payload, proposal, after)
+
+    def propose_forwarded(
+        self,
+        group: RaftGroup,
+        kind: EntryType,
+        payload: bytes | bytearray,
+        proposal: ProposalId,
+        after: int = 0,
+    ) -> None:
+        """As `propose_for`, for a node that waits for no answer: a refusal is logged."""
+        try:
+            self.propose_for(group, kind, payload, proposal, after)
+        except VoidEntry as error:
+            self._refusals.note(group.raft_group, proposal.node_id, f"proposed {kind.name}", str(error))
+
+    def _propose_for(
+        self,
+        group: RaftGroup,
+        kind: EntryType,
+        payload: bytes | bytearray,
+        proposal: ProposalId,
+        after: int,
+    ) -> bool:
         if not group.leads:
             return False
         if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES) and (
@@ -293,7 +327,7 @@ class Driver:
         stalled, self._stalled = self._stalled, {}
         for group in stalled:
             for proposal, (kind, payload, after) in self._held.pop(group, {}).items():
-                self.propose_for(group, kind, payload, proposal, after)
+                self._propose_for(group, kind, payload, proposal, after)
             if group.proposals is not None:
                 group.proposals.pump()
                 self.drive(group)
@@ -470,6 +504,8 @@ class Driver:
                 self._apply_conf_change(group, entry)
             group.applied_index, group.applied_term = entry.index, entry.term
             result = apply(application, entry)
+            if type(result) is VoidEntry:
+                self._refusals.without_effect(group.raft_group, entry.index, str(result))
             if proposal is not None:
                 rows.record(proposal, result)
                 if group.tail_ids:
@@ -501,7 +537,13 @@ class Driver:
     def _apply_conf_change(self, group: RaftGroup, entry: Entry) -> None:
         assert group.node is not None
         storage = group.storage
-        storage.conf_state = group.node.apply_conf_change(decode_conf_change(entry), entry.index)
+        try:
+            conf_state = group.node.apply_conf_change(decode_conf_change(entry), entry.index)
+        except (MalformedMessage, ConfChangeError) as error:
+            # Every node finds so: they have the same configuration up to here.
+            self._refusals.without_effect(group.raft_group, entry.index, str(error))
+            return
+        storage.conf_state = conf_state
         storage.conf_index = group.node.raft.conf_index
         group.look_at_members()
         if not group.has_peers:

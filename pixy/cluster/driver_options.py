@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pixy.cluster.outbox import Send
+from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import WantedEntries
 from pixy.proposal_id import ProposalId
@@ -76,6 +77,8 @@ class DriverHooks:
             same arguments. It may be lost. None if the node has no way to.
         leader_changed: called when a group has another leader, or none; None: nobody asks.
         sideloads: of partitions; None on a node without peers, which proposes everything itself.
+        why_not_proposable: reason why the proposal of another node is refused, by raft group, kind
+            and payload; empty if it may be appended.
         fault: called with an error after which disk and answers may differ.
     """
 
@@ -89,6 +92,7 @@ class DriverHooks:
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
     sideloads: Sideloads | None = None
+    why_not_proposable: Callable[[int, int, bytes | bytearray], str] = why_not_proposable
 
 
 @dataclass(frozen=True, slots=True)

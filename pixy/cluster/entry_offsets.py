@@ -4,7 +4,8 @@ start and `pixy storage check` verify.
 
 from collections.abc import Iterable
 
-from pixy.proto.state_pb2 import PartitionCommand, PublishParts
+from pixy.cluster.commands import publication_in
+from pixy.proto.state_pb2 import PublishParts
 
 __all__ = ["misplaced_batch", "published_records", "takes_publication"]
 
@@ -25,10 +26,8 @@ def published_records(command: bytes, publication: int) -> tuple[int, int]:
         command: a `PartitionCommand`.
         publication: number of the newest publication before it.
 
-    Raises:
-        DecodeError: it cannot be decoded.
     """
-    published = PartitionCommand.FromString(command).publish_parts
+    published = publication_in(command)
     if not takes_publication(published, publication):
         return publication, 0
     return published.publication, sum([part.records for part in published.parts])

@@ -123,14 +123,14 @@ class Membership(NamedTuple):
     def owner(self, topic_id: bytes, partition: int) -> MemberId | None:
         """The member that owns a partition, None if there is none."""
         topic = self.topics.get(topic_id)
-        return topic.owners[partition] if topic is not None and partition < len(topic.owners) else None
+        return topic.owners[partition] if topic is not None and 0 <= partition < len(topic.owners) else None
 
     def is_based_on(self, topic_id: bytes, partition: int, member: MemberId, epoch: int) -> bool:
         """True if a member owns a partition under this epoch."""
         topic = self.topics.get(topic_id)
         return (
             topic is not None
-            and partition < len(topic.owners)
+            and 0 <= partition < len(topic.owners)
             and topic.owners[partition] == member
             and topic.epochs[partition] == epoch
         )
@@ -194,7 +194,7 @@ class Membership(NamedTuple):
             if topic is not None:
                 epochs = list(topic.epochs)
                 for each in numbers:
-                    if each < len(epochs):
+                    if 0 <= each < len(epochs):
                         epochs[each] = self.epoch + 1
                 topics[topic_id] = topic._replace(epochs=tuple(epochs))
         return self._replace(epoch=self.epoch + 1, topics=topics)
@@ -284,9 +284,11 @@ def target_message(group: str, generation: int, target: Mapping[bytes, Owners]) 
 
 
 def target_of(message: pb.GroupTarget) -> dict[bytes, Owners]:
-    """The target in a message: owners by topic id and partition."""
-    members = [None, *map(member_id_of, message.members)]
-    return {topic.topic_id: tuple([members[each] for each in topic.owners]) for topic in message.topics}
+    """The target in a message: owners by topic id and partition; nobody where the message names a
+    member that it does not have.
+    """
+    members = dict(enumerate(map(member_id_of, message.members), start=1))
+    return {topic.topic_id: tuple(map(members.get, topic.owners)) for topic in message.topics}
 
 
 def membership_record(membership: Membership, forgotten: Collection[bytes]) -> pb.GroupMembers | None:

@@ -26,6 +26,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from math import inf
 from typing import NamedTuple
 
+from pixy.cluster.commands import decoded
 from pixy.cluster.group_members import (
     NO_MEMBERS,
     GroupMember,
@@ -41,7 +42,7 @@ from pixy.cluster.group_members import (
 from pixy.cluster.name_index import NameIndex
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.scan_order import ScanOrder
-from pixy.errors import FailedPrecondition, OffsetsSet, OwnedElsewhere, PixyError
+from pixy.errors import FailedPrecondition, OffsetsSet, OwnedElsewhere, PixyError, VoidEntry
 from pixy.proto.state_pb2 import (
     CommitOffsets,
     CommittedOffset,
@@ -140,7 +141,9 @@ class GroupsState:
         Raises:
             DataDirectoryError: a newer release wrote it.
         """
-        command = GroupsCommand.FromString(payload)
+        command = decoded(GroupsCommand, payload)
+        if isinstance(command, VoidEntry):
+            return command
         match command.WhichOneof("command"):
             case "commit_offsets":
                 return self._commit(command.commit_offsets)

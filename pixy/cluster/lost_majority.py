@@ -29,6 +29,7 @@ The road not taken: a new cluster id. Every file names its cluster, and would ha
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -50,11 +51,11 @@ from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.state_group_recovery import check_reset
 from pixy.config import JournalConfig
-from pixy.errors import CorruptData, DataDirectoryError, FailedPrecondition
+from pixy.errors import DataDirectoryError, FailedPrecondition
 from pixy.futures import reject, resolve
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import ForgetNode, GroupStateRecord, HardState, MetadataCommand
-from pixy.raft import ConfChangeError, ConfState, Snapshot, decode_conf_change
+from pixy.raft import ConfChangeError, ConfState, MalformedMessage, Snapshot, decode_conf_change
 from pixy.raft import HardState as RaftHardState
 from pixy.raft.wire import encode_conf_change
 from pixy.storage import (
@@ -294,14 +295,14 @@ class LostMajority:
         commit = min(max(state.commit, journal.commit, applied.index), last.index)
         known = conf_state_of(configuration)
         changes = [
-            decode_conf_change(entry_of(entry))
+            entry_of(entry)
             for entry in tail
             if entry.entry_type in _CONF_CHANGES and entry.index > configuration.conf_index
         ]
-        try:
-            newest = configuration_after(known, changes)
-        except ConfChangeError as error:
-            raise CorruptData(f"{name} has an impossible change of its configuration: {error}") from error
+        newest = known
+        for entry in changes:
+            with suppress(MalformedMessage, ConfChangeError):  # then it has no effect
+                newest = configuration_after(newest, [decode_conf_change(entry)])
         group = SurvivingGroup(
             journal.raft_group,
             name,

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
+from pixy.cluster.commands import decoded
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.nodes import FIRST_NODE, NodeInfo, NodeTable, node_record
 from pixy.cluster.placement import ReplicaCounts, ReplicaSets, place, replication_of
-from pixy.errors import FailedPrecondition, InvalidArgument, PixyError, TopicExists, UnknownTopic
+from pixy.errors import FailedPrecondition, InvalidArgument, PixyError, TopicExists, UnknownTopic, VoidEntry
 from pixy.proto.state_pb2 import (
     AlterTopic,
     ClusterRecord,
@@ -49,6 +50,8 @@ FIRST_PARTITION_GROUP = 1000
 """Lowest raft group of a partition; raft groups below it are state groups."""
 
 PARTITIONS_MAX = 10_000
+_GROUPS_MAX = 800
+"""State groups of consumer groups; that of sinks has the number 900."""
 _CLUSTER_KEY = b"cluster"
 _NODE_KEY = b"node/"
 _TOPIC_KEY = b"topic/"
@@ -151,11 +154,13 @@ class MetadataState:
         Raises:
             DataDirectoryError: a newer release wrote it.
         """
-        command = MetadataCommand.FromString(payload)
+        command = decoded(MetadataCommand, payload)
+        if isinstance(command, VoidEntry):
+            return command
         result: MetadataResult = None
         match command.WhichOneof("command"):
             case "init_cluster":
-                self._init_cluster(command.init_cluster)
+                result = self._init_cluster(command.init_cluster)
             case "create_topic":
                 result = self._create_topic(command.create_topic)
             case "alter_topic":
@@ -202,11 +207,18 @@ class MetadataState:
                 self.topics[topic.name] = topic
                 self._counts.add(topic.replicas)
 
-    def _init_cluster(self, command: InitCluster) -> None:
+    def _init_cluster(self, command: InitCluster) -> PixyError | None:
+        first = command.first_node if command.HasField("first_node") else None
+        if not 0 < command.groups_count <= _GROUPS_MAX or (first and first.node_id != FIRST_NODE):
+            return FailedPrecondition(
+                f"a cluster has 1 to {_GROUPS_MAX} state groups, and begins with node 1"
+            )
         if not self.groups_count:
             self.groups_count = command.groups_count
-            if command.HasField("first_node"):
-                self._table.restore(command.first_node)
+            if first is not None:
+                first.removed = first.lost = False
+                self._table.restore(first)
+        return None
 
     def _create_topic(self, command: CreateTopic) -> Topic | PixyError:
         try:

@@ -446,7 +446,7 @@ class NodePeers:
             for forwarded in decode_proposals(payload, node_id):
                 group = groups.get(forwarded.raft_group)
                 if group is not None:
-                    self._driver.propose_for(group, *forwarded[1:])
+                    self._driver.propose_forwarded(group, *forwarded[1:])
         elif kind == MessageKind.BEAT:
             self.members.heard(node_id, decode_beat(payload))
         elif kind == MessageKind.RELAYED:

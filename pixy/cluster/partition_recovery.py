@@ -4,15 +4,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pixy.cluster.commands import publication_in
 from pixy.cluster.entry_offsets import misplaced_batch, takes_publication
 from pixy.cluster.group_recovery import entry_of
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import PartitionReplica
 from pixy.errors import CorruptData
-from pixy.proto.state_pb2 import AppliedPosition, PartitionCommand, PublishParts
+from pixy.proto.state_pb2 import AppliedPosition, PublishParts
 from pixy.raft import Entry
 from pixy.records import offsets_of
-from pixy.storage import VERSION_WITH_OFFSETS, Disk, EntryType, JournalRecord, StagedPart, batches_of
+from pixy.storage import (
+    VERSION_WITH_OFFSETS,
+    Disk,
+    EntryType,
+    JournalRecord,
+    StagedPart,
+    batches_of,
+    why_undecodable,
+)
 
 __all__ = ["PartitionRecovery"]
 
@@ -46,7 +55,9 @@ class PartitionRecovery:
         self.publications: list[PublishParts] = []
         for entry in self.tail:
             if entry.kind == EntryType.COMMAND:
-                command = PartitionCommand.FromString(bytes(entry.data)).publish_parts
+                command = publication_in(entry.data)
+                if len(replica.replicas) > 1 and not all(part.stage_number for part in command.parts):
+                    continue  # it has no effect
                 if takes_publication(command, publication):
                     self.publications.append(command)
                     publication = command.publication
@@ -91,6 +102,9 @@ def _stamped(
     entries = []
     for record in tail:
         entry = entry_of(record)
+        if why_undecodable(record.entry_type, record.payload):
+            entries.append(entry)  # it has no effect
+            continue
         if record.version < VERSION_WITH_OFFSETS and entry.kind == EntryType.RECORD_BATCH:
             batch = replica.stamp(EntryType.RECORD_BATCH, bytearray(entry.data), entry.term)
             entry = replace(entry, data=batch)

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import structlog
 
+from pixy.cluster.commands import partition_command, undecodable
 from pixy.cluster.driver import Driver
 from pixy.cluster.dropped_topic import DroppedTopic, take_some
 from pixy.cluster.entry_offsets import takes_publication
@@ -41,11 +42,18 @@ from pixy.cluster.recovery import DataDirectory, RecoveredNode
 from pixy.cluster.replica import Mark, PartitionReplica
 from pixy.cluster.topic_config import log_options
 from pixy.config import StorageConfig
-from pixy.errors import CorruptData, DataDirectoryError, FailedPrecondition, PixyError, UnknownPartition
+from pixy.errors import (
+    CorruptData,
+    DataDirectoryError,
+    FailedPrecondition,
+    PixyError,
+    UnknownPartition,
+    VoidEntry,
+)
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import HardState, PartitionCommand, PartitionIdentity, PublishParts
 from pixy.raft import NONE, ConfState, Entry
-from pixy.records import TopicPartition, split_batches
+from pixy.records import TopicPartition, is_batch, split_batches
 from pixy.steps import run_in_steps
 from pixy.storage import (
     DamagedLog,
@@ -62,6 +70,7 @@ from pixy.storage import (
     Worker,
     run_on,
     sort_partition_directories,
+    why_undecodable,
 )
 
 __all__ = ["Partitions"]
@@ -292,22 +301,28 @@ class Partitions:
         if replica.log.topic.deleted:
             return UnknownPartition(f"topic {replica.partition.topic} was deleted")
         batch = entry.data
-        if entry.kind == _RECORD_BATCH:
-            base_offset = replica.log.append(batch)
-            if replica.condition is _UNWRITABLE:
-                replica.stuck_bytes += len(batch)
-            else:
-                self._writer.mark_dirty(replica.log, replica.mark, len(batch))
-            replica.wake()
-            return base_offset
-        if entry.kind == EntryType.RECORD_BATCHES:
-            return self._append_all(replica, split_batches(memoryview(batch)))
-        refusal = None
+        if entry.kind != _RECORD_BATCH or not is_batch(batch):
+            return self._apply_other(replica, entry)
+        base_offset = replica.log.append(batch)
+        if replica.condition is _UNWRITABLE:
+            replica.stuck_bytes += len(batch)
+        else:
+            self._writer.mark_dirty(replica.log, replica.mark, len(batch))
+        replica.wake()
+        return base_offset
+
+    def _apply_other(self, replica: PartitionReplica, entry: Entry) -> int | PixyError | None:
+        """Apply what is not one record batch. Of an entry that cannot be decoded only the proposal
+        counts.
+        """
+        result: PixyError | None = undecodable() if why_undecodable(entry.kind, entry.data) else None
+        if entry.kind == EntryType.RECORD_BATCHES and result is None:
+            return self._append_all(replica, split_batches(memoryview(entry.data)))
         if entry.kind == EntryType.COMMAND:
-            refusal = self._run_command(replica, entry.term, PartitionCommand.FromString(bytes(batch)))
+            result = self._run_command(replica, entry.term, partition_command(entry.data))
         if replica.condition is not _UNWRITABLE:
             self._writer.mark_changed(replica.log, replica.mark)
-        return refusal
+        return result
 
     def _append_all(self, replica: PartitionReplica, batches: Sequence[memoryview]) -> int:
         """Append several batches; returns the base offset of the first one."""
@@ -350,8 +365,10 @@ class Partitions:
             self._on_readiness(topic)
 
     def _run_command(
-        self, replica: PartitionReplica, term: int, command: PartitionCommand
+        self, replica: PartitionReplica, term: int, command: PartitionCommand | VoidEntry
     ) -> FailedPrecondition | None:
+        if isinstance(command, VoidEntry):
+            return command
         match command.WhichOneof("command"):
             case "set_log_begin_offset":
                 if replica.log.move_begin(command.set_log_begin_offset.offset):
@@ -372,6 +389,8 @@ class Partitions:
             return FailedPrecondition(
                 f"publication {command.publication} comes before its predecessor {command.predecessor}"
             )
+        if len(replica.replicas) > 1 and not all(part.stage_number for part in command.parts):
+            return undecodable()  # a stage in a directory of one node, which has the only replica
         for part in self._find_parts(replica, command):
             assert part is not None, f"{replica.partition} lacks a part of publication {command.publication}"
             replica.log.append_part(part, term)

@@ -55,13 +55,14 @@ that is a fault of the sender.
     -------------------------------  ---------------------------------------------------------------
     type                             one that nodes send to each other
     term                             at least 1; 0 in READ_INDEX
-    terms, indexes, votes, hints     at most `POSITION_MAX`, those of entries and snapshots included
+    terms                            at most `TERM_MAX`, those of entries and snapshots included
+    indexes, votes, hints            at most `INDEX_MAX`, those of snapshots included
     entries                          in APP, READ_INDEX and READ_INDEX_RESP; exactly one in the
                                      latter two. In APP their terms never decrease, from `log_term`
                                      up to the message's
     kind of an entry                 an `EntryType` of an application; EMPTY if Raft's type says
                                      that it changes the configuration
-    sequence of a proposal           1 to `POSITION_MAX`
+    sequence of a proposal           1 to `INDEX_MAX`
     snapshot                         in SNAP alone, with a position and a possible configuration
 
 What depends on the state of the receiver is checked before the step (`pixy.raft.plausibility`).
@@ -74,7 +75,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from pixy.log_position import POSITION_MAX, LogPosition
+from pixy.log_position import INDEX_MAX, TERM_MAX, LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
 from pixy.raft.conf_change import check_configuration
@@ -244,8 +245,8 @@ def decode_raft(payload: bytes | memoryview, sender: int, to: int) -> Iterator[t
                 _MESSAGE.unpack_from(view, at)
             )
             at += _MESSAGE.size
-            if (term | log_term | index | commit | vote | hint) > POSITION_MAX or not term:
-                _check_numbers(kind, (term, log_term, index, commit, vote, hint))
+            if (index | commit | vote | hint) > INDEX_MAX or (term | log_term) > TERM_MAX or not term:
+                _check_numbers(kind, (term, log_term), (index, commit, vote, hint))
             context = bytes(view[at : at + context_size]) if context_size else b""
             at += context_size
             snapshot = None
@@ -292,10 +293,12 @@ def decode_raft(payload: bytes | memoryview, sender: int, to: int) -> Iterator[t
         raise MalformedMessage(f"a malformed message at byte {at} of {end}: {error!r}") from error
 
 
-def _check_numbers(kind: int, numbers: tuple[int, ...]) -> None:
-    """Check terms and indexes of a message; the first one is its term."""
-    if max(numbers) > POSITION_MAX:
-        raise MalformedMessage(f"number {max(numbers)} in a message, at most {POSITION_MAX} is possible")
+def _check_numbers(kind: int, terms: tuple[int, int], numbers: tuple[int, ...]) -> None:
+    """Check terms and indexes of a message."""
+    if max(terms) > TERM_MAX:
+        raise MalformedMessage(f"term {max(terms)} in a message, at most {TERM_MAX} is possible")
+    if max(numbers) > INDEX_MAX:
+        raise MalformedMessage(f"number {max(numbers)} in a message, at most {INDEX_MAX} is possible")
     if kind != MessageType.READ_INDEX:
         raise MalformedMessage(f"a message of type {kind} without a term")
 
@@ -303,9 +306,9 @@ def _check_numbers(kind: int, numbers: tuple[int, ...]) -> None:
 def _check_snapshot(kind: int, term: int, snapshot: Snapshot | None) -> None:
     if kind != _SNAP or snapshot is None:
         raise MalformedMessage(f"a message of type {kind} with snapshot {snapshot}")
-    if not (0 < snapshot.index <= POSITION_MAX and 0 < snapshot.term <= term):
+    if not (0 < snapshot.index <= INDEX_MAX and 0 < snapshot.term <= term):
         raise MalformedMessage(
-            f"a snapshot at {snapshot.term}/{snapshot.index} in a message of term {term}, indexes go up to {POSITION_MAX}"
+            f"a snapshot at {snapshot.term}/{snapshot.index} in a message of term {term}, indexes go up to {INDEX_MAX}"
         )
     check_configuration(snapshot.conf_state)
 
@@ -320,8 +323,8 @@ def _decode_entries(view: memoryview, at: int, index: int, count: int) -> tuple[
     """Entries of a message, and the byte behind them."""
     entries = []
     end, newest = len(view), 0
-    if index + count > POSITION_MAX:
-        raise MalformedMessage(f"{count} entries behind index {index}, indexes go up to {POSITION_MAX}")
+    if index + count > INDEX_MAX:
+        raise MalformedMessage(f"{count} entries behind index {index}, indexes go up to {INDEX_MAX}")
     unpack, header = _ENTRY.unpack_from, _ENTRY.size
     for _ in range(count):
         index += 1
@@ -330,7 +333,7 @@ def _decode_entries(view: memoryview, at: int, index: int, count: int) -> tuple[
         at = begin + size
         if at > end:
             raise MalformedMessage(f"an entry up to byte {at} in a payload of {end}")
-        if term < newest or kind or payload_kind not in _PROPOSED or sequence > POSITION_MAX:
+        if term < newest or kind or payload_kind not in _PROPOSED or sequence > INDEX_MAX:
             _check_entry(LogPosition(term, index), newest, kind, payload_kind, sequence)
         newest = term
         entries.append(
@@ -349,12 +352,12 @@ def _decode_entries(view: memoryview, at: int, index: int, count: int) -> tuple[
 def _check_entry(entry: LogPosition, newest: int, kind: int, payload_kind: int, sequence: int) -> None:
     """Check an entry behind one of term `newest`."""
     term, index = entry
-    if not newest <= term <= POSITION_MAX:
-        raise MalformedMessage(f"entry {index} of term {term} behind one of {newest}, at most {POSITION_MAX}")
+    if term < newest:
+        raise MalformedMessage(f"entry {index} of term {term} behind one of term {newest}")
     if payload_kind not in _PROPOSED or (kind and payload_kind):
         raise MalformedMessage(f"entry {index} has type {kind} and kind {payload_kind}")
-    if sequence > POSITION_MAX:
-        raise MalformedMessage(f"entry {index} has the sequence {sequence}, at most {POSITION_MAX}")
+    if sequence > INDEX_MAX:
+        raise MalformedMessage(f"entry {index} has the sequence {sequence}, at most {INDEX_MAX}")
 
 
 def encode_proposal(forwarded: Forwarded) -> tuple[bytes, bytes | bytearray]:
@@ -379,7 +382,7 @@ def decode_proposals(payload: bytes | memoryview, sender: int) -> Iterator[Forwa
             if at > end:
                 raise MalformedMessage(f"a proposal up to byte {at} in a payload of {end}")
             proposal = ProposalId(node_id, incarnation, sequence)
-            if node_id != sender or not 0 < sequence <= POSITION_MAX or after > POSITION_MAX:
+            if node_id != sender or not 0 < sequence <= INDEX_MAX or after > INDEX_MAX:
                 raise MalformedMessage(f"{proposal} behind {after} in a message of node {sender}")
             yield Forwarded(raft_group, _FORWARDED[kind], bytes(view[begin:at]), proposal, after)
     except (struct.error, KeyError) as error:

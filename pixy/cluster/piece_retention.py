@@ -21,11 +21,12 @@ need.
 
 from collections.abc import Callable, Iterable, Sequence
 
+from pixy.cluster.commands import publication_in
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.sideloading import pieces_of
 from pixy.cluster.sinks import Publication, SinksState
-from pixy.proto.state_pb2 import PartitionCommand, PublicationPart, PublishParts
+from pixy.proto.state_pb2 import PublicationPart, PublishParts
 from pixy.records import TopicPartition
 from pixy.staging import Pieces, StageName, Stages
 from pixy.storage import EntryType, StagedPart
@@ -173,7 +174,7 @@ class PieceRetention:
             for group in groups
             for entry in (() if group is None else group.unapplied())
             if entry.kind == EntryType.COMMAND
-            for part in PartitionCommand.FromString(bytes(entry.data)).publish_parts.parts
+            for part in publication_in(entry.data).parts
         )
 
     def _remove(self, number: int) -> None:

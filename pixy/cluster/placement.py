@@ -30,10 +30,15 @@ ReplicaSets = tuple[tuple[int, ...], ...]
 """Nodes of the replicas of each partition, by its number; the first one is preferred as leader."""
 
 
+_DIGITS_MAX = 9
+"""Nobody has more nodes; and Python refuses thousands of digits."""
+
+
 def replication_of(config: Mapping[str, str]) -> int:
     """Number of replicas that a topic with these options wants."""
     value = config.get("replication", "")
-    return int(value) if value.isdecimal() and int(value) else REPLICATION
+    number = int(value) if value.isdecimal() and len(value) <= _DIGITS_MAX else 0
+    return number or REPLICATION
 
 
 class ReplicaCounts:

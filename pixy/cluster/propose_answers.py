@@ -9,6 +9,7 @@
     new, without the one before   `not_leader`, with this node as the leader: it comes again
     new, of data that is not here the same; the data is being fetched
     outdated                      refused: nobody waits for it
+    impossible                    refused: see `proposable`
 
 When this node stops leading in the meantime the answer is `not_leader`: the entry may yet come
 through, which the next leader finds out.

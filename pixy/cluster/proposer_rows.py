@@ -12,7 +12,7 @@ node can tell for every proposal that is sent again whether it was applied:
     the row's        kept                            a repetition: answered with the kept result
     the row's        any other                       new
     above the row's  any                             new; the row starts over when it is applied
-    any              above `POSITION_MAX`            never sent by a correct node: not kept
+    any              above `INDEX_MAX`            never sent by a correct node: not kept
 
 Rows are part of the group's state: they change when an entry is applied, and go with applied
 positions and checkpoints. Nothing here depends on a clock, and no row ever ends: a node that has
@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from pixy import errors
 from pixy.errors import PixyError
-from pixy.log_position import POSITION_MAX
+from pixy.log_position import INDEX_MAX
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import ProposerRow
 
@@ -142,7 +142,7 @@ class ProposerRows:
     def record(self, proposal: ProposalId, result: object) -> None:
         """Record the result of an applied proposal: an offset or number, an error, or nothing."""
         node_id, incarnation, sequence = proposal
-        if sequence > POSITION_MAX:
+        if sequence > INDEX_MAX:
             return  # of a node that is not correct
         for row in self._rows:
             if row.node_id == node_id:

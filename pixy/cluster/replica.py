@@ -18,7 +18,7 @@ from pixy.futures import resolve
 from pixy.log_position import LogPosition
 from pixy.raft import Entry, Snapshot
 from pixy.records import TopicPartition, offsets_of, patch_batch, split_batches
-from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
+from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog, why_undecodable
 
 __all__ = ["Mark", "PartitionReplica", "Replica", "StateMachine", "StateReplica"]
 
@@ -131,6 +131,8 @@ class PartitionReplica:
 
     def follow(self, entry: Entry) -> None:
         """Count the records of an entry that is proposed and not applied."""
+        if entry.kind in (_RECORD_BATCH, _RECORD_BATCHES) and why_undecodable(entry.kind, entry.data):
+            return  # it has no effect
         if entry.kind == _RECORD_BATCH:
             _, self.proposed_end = offsets_of(entry.data)
         elif entry.kind == _RECORD_BATCHES:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import structlog
 
+from pixy.cluster.commands import publication_in
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.raft_group import RaftGroup
@@ -31,13 +32,13 @@ from pixy.errors import NotFound, PixyError
 from pixy.faults import OnFault
 from pixy.log_position import LogPosition
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse
-from pixy.proto.state_pb2 import PartitionCommand, PublishParts, StagedPiece
+from pixy.proto.state_pb2 import PublishParts, StagedPiece
 from pixy.raft import NONE, Entry, Message
 from pixy.raft.sizes import payload_size
 from pixy.records import crc32c
 from pixy.retries import Backoff
 from pixy.staging import NewPiece, PieceKey, Pieces
-from pixy.storage import EntryType
+from pixy.storage import EntryType, why_undecodable
 from pixy.tasks import Tasks
 
 __all__ = ["PieceRef", "Sideloading", "pieces_of"]
@@ -168,7 +169,7 @@ class Sideloading:
         """As `Sideloads`."""
         for at, entry in enumerate(entries if group.raft_group >= FIRST_PARTITION_GROUP else ()):
             if entry.kind == _COMMAND:
-                command = PartitionCommand.FromString(bytes(entry.data)).publish_parts
+                command = publication_in(entry.data)
                 if not all(self._pieces.has(ref.key) for ref in pieces_of(command, group.raft_group)):
                     return entries[:at]
         return entries
@@ -176,12 +177,14 @@ class Sideloading:
     def missing(self, group: RaftGroup, kind: int, payload: bytes | bytearray) -> list[PieceRef]:
         """The pieces that an entry needs and this node lacks."""
         if kind == _STAGED_PIECE:
+            if why_undecodable(kind, payload):
+                return []
             piece = StagedPiece.FromString(bytes(payload))
             key = PieceKey(piece.stage_number, group.raft_group, piece.number, piece.crc)
             if self._pieces.has(key) or self._is_gone(key.stage):
                 return []
             return [PieceRef(key, piece.length, piece.records)]
-        command = PartitionCommand.FromString(bytes(payload)).publish_parts
+        command = publication_in(payload)
         replica = group.application
         if isinstance(replica, PartitionReplica) and command.publication <= replica.publication:
             return []

@@ -26,9 +26,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from pixy.cluster.commands import decoded
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.stage_table import GoneStages, StageTable, merged_parts
-from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted
+from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, VoidEntry
 from pixy.proto.state_pb2 import (
     PieceRecord,
     PublicationPart,
@@ -109,7 +110,9 @@ class SinksState:
 
     def apply(self, payload: bytes, term: int = 0) -> SinksResult:
         """Apply one command; returns its result for the proposer."""
-        command = SinksCommand.FromString(payload)
+        command = decoded(SinksCommand, payload)
+        if isinstance(command, VoidEntry):
+            return command
         result: SinksResult = None
         match command.WhichOneof("command"):
             case "publish_stages":

@@ -8,7 +8,8 @@ their verdicts from `storage.journal_scan`, which decides what each file should 
     a torn tail, a last file that a crash left unfinished   warning
     a last flush that no crash tears so                     damaged, with advice
     everything else that a start refuses                    damaged
-    an entry that is no valid record batch                  damaged
+    a record batch with a wrong checksum                    damaged
+    an entry that cannot be decoded                         warning: it has no effect
     any other name in the directory                         damaged: the next start is refused
 
 Flushes behind damage in durable bytes are still read, but not relied on: `whole` is False then.
@@ -39,6 +40,7 @@ from pixy.storage import (
     batches_of,
     entries_after,
     journal_record,
+    why_undecodable,
 )
 
 __all__ = [
@@ -58,6 +60,7 @@ class CheckedEntry(NamedTuple):
         offsets: number of offsets that its record batches take.
         batches: base offset and next offset of each batch; empty in files of format version 1,
             whose batches have none yet.
+        undecodable: reason why it has no effect, empty if it can be decoded.
     """
 
     term: int
@@ -66,6 +69,7 @@ class CheckedEntry(NamedTuple):
     command: bytes = b""
     offsets: int = 0
     batches: tuple[tuple[int, int], ...] = ()
+    undecodable: str = ""
 
 
 @dataclass(slots=True)
@@ -140,6 +144,11 @@ def check_journal(
                 advice = _advice(verdict) if verdict.damaged_flush else ""
                 report.damaged("journal", verdict.path, verdict.reason, advice)
     report.bytes += scan.bytes_read
+    for raft_group, group in scan.records.groups.items():
+        for index, entry in group.entries:
+            if entry.undecodable:
+                found = f"raft group {raft_group}, entry {index}: {entry.undecodable}; it has no effect, on any node"
+                report.warn("journal", directory, found)
     groups = {
         raft_group: CheckedGroup(
             [entry for _, entry in group.entries],
@@ -153,11 +162,14 @@ def check_journal(
 
 
 def _checked_entry(file: JournalFile, view: memoryview, place: RecordPlace) -> CheckedEntry:
-    """Summary of an entry; raises CorruptData if it has no valid record batches, but should."""
+    """Summary of an entry; raises CorruptData if the checksum of a record batch is wrong."""
     record = journal_record(view, place, file.version)
     entry = CheckedEntry(record.term, record.index, record.entry_type)
     if record.entry_type is EntryType.COMMAND:
         return entry._replace(command=bytes(record.payload))
+    undecodable = why_undecodable(record.entry_type, record.payload)
+    if undecodable:
+        return entry._replace(undecodable=undecodable)
     batches = []
     try:
         for batch in batches_of(record):

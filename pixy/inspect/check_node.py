@@ -31,11 +31,13 @@ from pixy.cluster import (
     check_journal_reaches,
     check_reset,
     conf_state_of,
+    partition_command,
     pieces_of,
+    publication_in,
     split_checkpoint,
     takes_publication,
 )
-from pixy.errors import CorruptData, DataDirectoryError
+from pixy.errors import CorruptData, DataDirectoryError, VoidEntry
 from pixy.inspect.check_checkpoints import check_checkpoints
 from pixy.inspect.check_journal import CheckedEntry, CheckedJournal, check_journal
 from pixy.inspect.check_kafka_stages import check_kafka_stages, is_kafka_stages_directory
@@ -45,7 +47,7 @@ from pixy.inspect.check_staging import check_staging
 from pixy.inspect.replayed_entries import ReplayedEntries, replay
 from pixy.inspect.report import Report
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import OffsetRecord, PartitionCommand, PartitionIdentity
+from pixy.proto.state_pb2 import OffsetRecord, PartitionIdentity
 from pixy.staging import PieceKey
 from pixy.storage import (
     DirectoryKind,
@@ -269,7 +271,9 @@ class _NodeCheck:
             group.whole &= entries is not None
             for entry in entries or ():
                 if entry.entry_type is EntryType.COMMAND:
-                    machine.apply(entry.command, entry.term)
+                    result = machine.apply(entry.command, entry.term)
+                    if isinstance(result, VoidEntry):
+                        self.report.warn("state", name, f"entry {entry.index}: {result}")
         except (CorruptData, DataDirectoryError) as error:
             group.whole = self._journal.whole = False
             self.report.damaged("state", name, f"{error}: the next start is refused")
@@ -404,7 +408,10 @@ class _NodeCheck:
         for entry in entries:
             if entry.entry_type is not EntryType.COMMAND:
                 continue
-            command = PartitionCommand.FromString(entry.command).publish_parts
+            decoded = partition_command(entry.command)
+            if isinstance(decoded, VoidEntry):
+                self.report.warn("partition", name, f"entry {entry.index}: {decoded}")
+            command = publication_in(entry.command)
             if not takes_publication(command, publication):
                 continue
             publication = command.publication

@@ -49,7 +49,6 @@ from pixy.storage import (
     JournalRecord,
     RecordKind,
     batches_of,
-    check_entry_payload,
     find_later_flush,
     first_flush_number,
     journal_record,
@@ -61,6 +60,7 @@ from pixy.storage import (
     read_stage_record,
     read_whole,
     scan_batches,
+    why_undecodable,
 )
 
 __all__ = ["DumpLine", "dump"]
@@ -206,8 +206,10 @@ def _dump_record(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
         case RecordKind.PEER_STARTS:
             yield DumpLine("peer_starts", _plain(NodeStarts.FromString(bytes(record.payload))))
         case _:
-            yield DumpLine(record.kind.name.lower(), place | _entry(record))
-            yield from _dump_entry_batches(record, records)
+            fields = _entry(record)
+            yield DumpLine(record.kind.name.lower(), place | fields)
+            if "undecodable" not in fields:
+                yield from _dump_entry_batches(record, records)
 
 
 def _dump_entry_batches(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
@@ -234,11 +236,15 @@ def _entry(record: JournalRecord) -> dict[str, Any]:
         fields["proposal"] = record.proposal._asdict()
     fields["type"] = record.entry_type.name.lower()
     payload = memoryview(record.payload)
-    if record.entry_type > EntryType.COMMAND:
-        check_entry_payload(record.raft_group, record.index, record.entry_type, payload)
+    undecodable = why_undecodable(record.entry_type, payload)
+    if undecodable:
+        return fields | {"undecodable": undecodable}
     match record.entry_type:
         case EntryType.COMMAND:
-            fields |= _command(record)
+            try:
+                fields |= _command(record)
+            except DecodeError as error:
+                fields["undecodable"] = str(error) or "no message"
         case EntryType.RECORD_BATCH | EntryType.RECORD_BATCHES:
             fields |= _batches(record)
         case EntryType.CONF_CHANGE | EntryType.CONF_CHANGE_V2 | EntryType.STAGED_PIECE:

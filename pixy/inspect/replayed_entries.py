@@ -32,11 +32,7 @@ class ReplayedEntries:
 
 
 def replay(applied: AppliedPosition | None, entries: Iterable[CheckedEntry]) -> ReplayedEntries:
-    """Replay the entries behind the applied position of a partition, None without one.
-
-    Raises:
-        DecodeError: a command cannot be decoded.
-    """
+    """Replay the entries behind the applied position of a partition, None without one."""
     begin = end = 0 if applied is None else applied.end_offset
     publication = 0 if applied is None else applied.publication
     fault, count = "", 0

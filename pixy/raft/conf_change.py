@@ -14,12 +14,10 @@ changes, which is how a group is bootstrapped.
 from collections.abc import Callable, Iterable, Mapping
 
 from pixy.raft.errors import ConfChangeError, MalformedMessage
-from pixy.raft.messages import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState
+from pixy.raft.messages import NODE_ID_MAX, ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState
 from pixy.raft.progress import Inflights, Progress
 
 __all__ = ["Changer", "check_configuration", "restore"]
-
-_NODE_ID_MAX = 2**32 - 1
 
 NewProgress = Callable[[bool], Progress]
 """Creates the progress of a new member; the argument tells whether it is a learner."""
@@ -189,8 +187,8 @@ def check_configuration(state: ConfState) -> None:
     halves = (state.voters, state.learners, state.voters_outgoing, state.learners_next)
     if not state.voters or any(len(set(ids)) < len(ids) for ids in halves):
         raise MalformedMessage(f"no voters, or a node twice, in {state}")
-    if not all(0 < node_id <= _NODE_ID_MAX for ids in halves for node_id in ids):
-        raise MalformedMessage(f"a node id that is not 1 to {_NODE_ID_MAX} in {state}")
+    if not all(0 < node_id <= NODE_ID_MAX for ids in halves for node_id in ids):
+        raise MalformedMessage(f"a node id that is not 1 to {NODE_ID_MAX} in {state}")
     try:
         restore(state, lambda learner: Progress(1, Inflights(1), learner=learner))
     except ConfChangeError as error:

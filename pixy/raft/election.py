@@ -13,7 +13,7 @@ promotion yet.
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pixy.log_position import POSITION_MAX, LogPosition
+from pixy.log_position import TERM_MAX, LogPosition
 from pixy.raft import follower, replication
 from pixy.raft.errors import EntriesNotLoaded, StorageError, panic
 from pixy.raft.messages import (
@@ -99,7 +99,7 @@ def start_campaign(raft: "Raft", campaign: Campaign) -> None:
     if not raft.promotable():
         raft.trace.warning("%x is unpromotable and can not campaign", raft.id)
         return
-    if raft.term >= POSITION_MAX:
+    if raft.term >= TERM_MAX:
         raft.trace.error("%x cannot campaign: term %d is the last one", raft.id, raft.term)
         return
     raft.awaiting_campaign = None

@@ -23,6 +23,7 @@ __all__ = [
     "APPLY_THREAD",
     "CAMPAIGN_TRANSFER",
     "COMMIT_ONLY",
+    "NODE_ID_MAX",
     "NONE",
     "ConfChange",
     "ConfChangeSingle",
@@ -42,6 +43,8 @@ __all__ = [
     "is_local_thread",
 ]
 
+NODE_ID_MAX = 2**32 - 1
+"""Largest id of a node in a configuration. (etcd: any below those of the storage threads.)"""
 NONE = 0
 """No node: no leader, no vote."""
 APPEND_THREAD = 2**64 - 1

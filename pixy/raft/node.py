@@ -298,7 +298,8 @@ class RaftNode:
             The new configuration, to be stored with the next snapshot.
 
         Raises:
-            RaftBug: the change is invalid in this configuration.
+            ConfChangeError: the change is invalid in this configuration, which stays as it is: the
+                entry has no effect, on any node.
         """
         return self._raft.apply_conf_change(
             change.as_v2() if isinstance(change, ConfChange) else change, index

@@ -33,7 +33,7 @@ deposes this node, the driver has it campaign at once.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pixy.log_position import POSITION_MAX, TERM_JUMP_MAX
+from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.raft.errors import EntriesNotLoaded
 from pixy.raft.messages import APPLY_THREAD, NONE, Message, MessageType, StateType
 from pixy.raft.sizes import NO_LIMIT
@@ -51,7 +51,7 @@ def why_impossible(raft: "Raft", m: Message) -> str:
     """Reason why no correct node has sent a message, empty if there is none."""
     if m.sender == raft.id or not NONE < m.sender < APPLY_THREAD:
         return f"it comes from node {m.sender}"
-    if m.term > raft.term + TERM_JUMP_MAX or m.term > POSITION_MAX:
+    if m.term > raft.term + TERM_JUMP_MAX or m.term > TERM_MAX:
         return f"term {m.term} is too far above {raft.term}"
     if len(raft.tracker.voters) == 1 and is_deposed_by_nobody(raft) and not _is_of_learner(raft, m):
         return "this node has the only vote"

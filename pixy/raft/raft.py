@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pixy.log_position import LogPosition
 from pixy.raft import conf_change, election, follower, leader, reads, replication
 from pixy.raft.config import RaftConfig, RandomSource, check_node_id
-from pixy.raft.errors import ConfChangeError, ProposalDropped, panic
+from pixy.raft.errors import ProposalDropped, panic
 from pixy.raft.log import RaftLog
 from pixy.raft.messages import (
     NONE,
@@ -523,16 +523,16 @@ class Raft:
     def apply_conf_change(self, change: ConfChangeV2, index: int) -> ConfState:
         """Apply the committed configuration change at `index`; returns the configuration.
 
+        Raises:
+            ConfChangeError: it is invalid in this configuration; nothing has changed.
+
         A change that the configuration already includes has no effect: entries are applied again
         after a restart, and a snapshot may overtake entries that wait to be applied.
         """
         if index <= self.conf_index:
             return self.tracker.config
         changer = conf_change.Changer(self.tracker.config, self.tracker.progress, self.new_progress)
-        try:
-            config, progress = changer.change(change)
-        except ConfChangeError as error:
-            panic(self.trace, "%s", error)
+        config, progress = changer.change(change)
         return self.switch_to_config(config, progress, index)
 
     def switch_to_config(self, config: ConfState, progress: dict[int, Progress], index: int) -> ConfState:

@@ -10,6 +10,7 @@ of a proposal, so an entry without them has etcd's bytes.
 Configuration changes inside entries are encoded here as well.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from pixy.proposal_id import ProposalId
 from pixy.proto import raft_pb2
 from pixy.raft.errors import MalformedMessage
 from pixy.raft.messages import (
+    NODE_ID_MAX,
     ConfChange,
     ConfChangeSingle,
     ConfChangeTransition,
@@ -264,15 +266,22 @@ def decode_conf_change(entry: Entry) -> ConfChange | ConfChangeV2:
     try:
         if entry.type is RaftEntryType.CONF_CHANGE:
             v1 = raft_pb2.ConfChange.FromString(bytes(entry.data))
+            _check_node_ids((v1.node_id,))
             return ConfChange(ConfChangeType(v1.type), v1.node_id, v1.context, v1.id)
         if entry.type is RaftEntryType.CONF_CHANGE_V2:
             v2 = raft_pb2.ConfChangeV2.FromString(bytes(entry.data))
+            _check_node_ids([one.node_id for one in v2.changes])
             changes = tuple([ConfChangeSingle(ConfChangeType(one.type), one.node_id) for one in v2.changes])
             return ConfChangeV2(changes, ConfChangeTransition(v2.transition), v2.context)
-    except (DecodeError, ValueError) as error:  # ValueError: unknown enumeration value
+    except (DecodeError, ValueError) as error:  # ValueError: unknown enumeration value, or a node id
         raise MalformedMessage(
             f"entry {entry.term}/{entry.index} is not a configuration change: {error}"
         ) from error
     raise MalformedMessage(
         f"entry {entry.term}/{entry.index} of type {entry.type} is not a configuration change"
     )
+
+
+def _check_node_ids(node_ids: Sequence[int]) -> None:
+    if node_ids and max(node_ids) > NODE_ID_MAX:
+        raise ValueError(f"node {max(node_ids)}, at most {NODE_ID_MAX} is possible")

@@ -42,6 +42,7 @@ __all__ = [
     "batch_bytes",
     "batch_crc",
     "check_batch",
+    "is_batch",
     "mark_control",
     "offsets_of",
     "patch_batch",
@@ -72,6 +73,7 @@ CONTROL_BIT = 0x20
 _LAST_OFFSET_DELTA = struct.Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
 _OFFSETS = struct.Struct(">q15xi")
+_SHAPE = struct.Struct(">8xi4xB6xi30xi")
 
 Buffer = bytes | bytearray | memoryview
 
@@ -167,6 +169,19 @@ def offsets_of(batch: Buffer) -> tuple[int, int]:
     """
     base, last_offset_delta = _OFFSETS.unpack_from(batch)
     return base, base + last_offset_delta + 1
+
+
+def is_batch(batch: Buffer) -> bool:
+    """True if the header is that of exactly one whole batch. The checksum is not computed: whoever
+    accepts a batch from elsewhere does that (`check_batch`).
+    """
+    if len(batch) < HEADER_BYTES:
+        return False
+    length, magic, last_offset_delta, records = _SHAPE.unpack_from(batch)
+    if magic != MAGIC or last_offset_delta < 0 or records < 0:
+        return False
+    whole: bool = length == len(batch) - LENGTH_PREFIX_BYTES
+    return whole
 
 
 def patch_producer(

@@ -3,6 +3,7 @@
 from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, read_checkpoint
 from pixy.storage.checkpoint_download import CheckpointDownload, DownloadedBytes
 from pixy.storage.disk import Disk, File, RealDisk, RealFile, is_disk_full, sync_is_final
+from pixy.storage.entry_payloads import why_undecodable
 from pixy.storage.identity import (
     load_identity,
     read_identity,
@@ -31,7 +32,7 @@ from pixy.storage.journal_format import (
     read_file_header,
     read_flush,
 )
-from pixy.storage.journal_groups import LogReset, batches_of, check_entry_payload
+from pixy.storage.journal_groups import LogReset, batches_of
 from pixy.storage.journal_reader import EntriesRead, EntryRange, JournalReader
 from pixy.storage.journal_scan import JournalScan, RefusedStart, ScannedFile, TornTail, UnfinishedFile
 from pixy.storage.log_segments import RebuiltIndexes, TopicLogs
@@ -115,7 +116,6 @@ __all__ = [
     "Worker",
     "WriterPace",
     "batches_of",
-    "check_entry_payload",
     "entries_after",
     "find_later_flush",
     "first_flush_number",
@@ -141,6 +141,7 @@ __all__ = [
     "segment_path",
     "sort_partition_directories",
     "sync_is_final",
+    "why_undecodable",
     "write_identity",
     "write_publication_mark",
     "write_stage_record",

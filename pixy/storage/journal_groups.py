@@ -13,8 +13,7 @@ from google.protobuf.message import DecodeError
 
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, NodeStarts, StagedPiece
-from pixy.raft import Entry, MalformedMessage, RaftEntryType, decode_conf_change
+from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, NodeStarts
 from pixy.records import split_batches
 from pixy.storage.journal_entries import GroupEntries
 from pixy.storage.journal_files import JournalFile
@@ -27,15 +26,10 @@ from pixy.storage.journal_format import (
     head_bytes,
 )
 
-__all__ = ["JournalGroups", "LogReset", "MakeEntry", "ScannedGroup", "batches_of", "check_entry_payload"]
+__all__ = ["JournalGroups", "LogReset", "MakeEntry", "ScannedGroup", "batches_of"]
 
 _ENTRY = int(RecordKind.ENTRY)
 _ENTRIES = frozenset(map(int, ENTRY_KINDS))
-_COMMAND = int(EntryType.COMMAND)
-_CONF_CHANGES = {
-    EntryType.CONF_CHANGE: RaftEntryType.CONF_CHANGE,
-    EntryType.CONF_CHANGE_V2: RaftEntryType.CONF_CHANGE_V2,
-}
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -120,7 +114,7 @@ class JournalGroups(Generic[T]):
         """Sort the records of the flush at `position` of a file; yields reasons to refuse them."""
         spans, groups, make_entry = file.spans, self.groups, self._make_entry
         for place in places:
-            _, _, kind, entry_type, raft_group, index, _, commit = place
+            _, _, kind, _, raft_group, index, _, commit = place
             try:
                 if kind not in _ENTRIES:
                     self._take_state(file, view, place)
@@ -132,9 +126,6 @@ class JournalGroups(Generic[T]):
                     spans[raft_group] = (span[0], index, span[2])
                 elif index < span[0]:
                     spans[raft_group] = (index, span[1], span[2])
-                if entry_type > _COMMAND:
-                    payload = view[place[0] + head_bytes(file.version) : place[1]]
-                    check_entry_payload(raft_group, index, EntryType(entry_type), payload)
                 entry = make_entry(file, view, place)
                 if self.trusted:
                     group = groups.get(raft_group) or self._group(raft_group)
@@ -229,23 +220,3 @@ def batches_of(record: JournalRecord) -> list[memoryview]:
     if record.entry_type is EntryType.RECORD_BATCH:
         return [payload]
     return split_batches(payload) if record.entry_type is EntryType.RECORD_BATCHES else []
-
-
-def check_entry_payload(raft_group: int, index: int, entry_type: EntryType, payload: memoryview) -> None:
-    """Check that an entry can be decoded: a change of the configuration, a piece of a stage, or the
-    lengths of several record batches.
-
-    Raises:
-        CorruptData: it cannot; names raft group and index.
-    """
-    try:
-        if entry_type is EntryType.RECORD_BATCHES:
-            split_batches(payload)
-        elif entry_type is EntryType.STAGED_PIECE:
-            StagedPiece.FromString(bytes(payload))
-        else:
-            decode_conf_change(Entry(index=index, type=_CONF_CHANGES[entry_type], data=bytes(payload)))
-    except (CorruptData, DecodeError, MalformedMessage) as error:
-        raise CorruptData(
-            f"raft group {raft_group}, entry {index}: {entry_type.name.lower()} cannot be decoded: {error}"
-        ) from error

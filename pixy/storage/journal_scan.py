@@ -62,10 +62,8 @@ here or in a later file, proves that flush n was durable.
     undecodable      valid record whose payload cannot be       refused: the state that it holds is
                      decoded: hard state, applied positions,    lost
                      reset, starts of other nodes
-    undecodable      the same: entry with a change of the       refused: it cannot be applied
-    entry            configuration, with a piece of a stage,
-                     or with several record batches that do
-                     not end where the payload does
+    undecodable      entry whose payload cannot be decoded      accepted: it has no effect, see
+    entry            (`entry_payloads`)                         `entry_payloads`
     incarnation      a number of a start of the node below an   refused: files of two copies of the
     goes back        earlier one; the same again is accepted    directory were mixed
 

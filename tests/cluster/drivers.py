@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pixy.cluster.driver import Driver
 from pixy.cluster.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.cluster.group_recovery import entry_of, recovered_group
+from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.proposals import NEVER
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
@@ -150,7 +151,8 @@ class NodeSetup:
 
 
 class DriverNode:
-    """A driver with the raft group `GROUP`, over a journal on a manual worker.
+    """A driver with the raft group `GROUP`, over a journal on a manual worker. Its commands are any
+    bytes.
 
     Attributes:
         application: applies the entries of `group`, once it is bound.
@@ -225,6 +227,9 @@ class DriverNode:
             fetch=fetch,
             restore=lambda _, snapshot: self.restored.append(snapshot),
             forward=lambda _, *proposal: self.forwarded.append(proposal[:3]),
+            why_not_proposable=lambda raft_group, kind, payload: (
+                "" if kind is COMMAND else why_not_proposable(raft_group, kind, payload)
+            ),
         )
 
     def _open(self) -> RaftGroup:

@@ -20,7 +20,7 @@ from pixy.cluster.peer_messages import (
     encode_raft,
     flush_number_of,
 )
-from pixy.log_position import POSITION_MAX
+from pixy.log_position import INDEX_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
 from pixy.storage import EntryType
@@ -45,7 +45,7 @@ BETWEEN_NODES = [kind for kind in MessageType if kind not in LOCAL]
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
-NUMBERS = st.integers(0, POSITION_MAX)
+NUMBERS = st.integers(0, INDEX_MAX)
 NODE_IDS = st.integers(1, 2**32 - 1)
 PROPOSED = [kind for kind in EntryType if kind not in (EntryType.CONF_CHANGE, EntryType.CONF_CHANGE_V2)]
 PROPOSAL_IDS = st.builds(ProposalId, NODE_IDS, U32, NUMBERS)
@@ -70,7 +70,7 @@ FORWARDED = st.builds(
     U64,
     st.sampled_from(PROPOSED[1:]),
     st.binary(max_size=40),
-    st.builds(ProposalId, st.just(SENDER), U32, st.integers(1, POSITION_MAX)),
+    st.builds(ProposalId, st.just(SENDER), U32, st.integers(1, INDEX_MAX)),
     NUMBERS,
 )
 
@@ -79,7 +79,7 @@ FORWARDED = st.builds(
 def messages(draw: st.DrawFn) -> Message:
     """A message of a correct node."""
     kind = draw(st.sampled_from(BETWEEN_NODES))
-    term = draw(st.integers(1, POSITION_MAX))
+    term = draw(st.integers(1, TERM_MAX))
     log_term, index = draw(st.integers(0, term)), draw(st.integers(0, 2**61))
     entries, snapshot = [], None
     if kind is MessageType.APP:
@@ -90,7 +90,7 @@ def messages(draw: st.DrawFn) -> Message:
         entries = [Entry(0, index + 1, data=draw(st.binary(max_size=9)))]
         term = 0 if kind is MessageType.READ_INDEX else term
     elif kind is MessageType.SNAP:
-        position = draw(st.integers(1, POSITION_MAX)), draw(st.integers(1, term))
+        position = draw(st.integers(1, INDEX_MAX)), draw(st.integers(1, term))
         snapshot = Snapshot(*position, draw(CONFIGURATIONS), draw(st.binary(max_size=9)))
     return Message(
         kind,
@@ -298,8 +298,8 @@ def test_a_proposal_of_a_kind_that_no_node_forwards_is_refused(kind: int) -> Non
     [
         Forwarded(1, EntryType.COMMAND, b"", ProposalId(SENDER + 1, 1, 1)),
         Forwarded(1, EntryType.COMMAND, b"", ProposalId(SENDER, 1, 0)),
-        Forwarded(1, EntryType.COMMAND, b"", ProposalId(SENDER, 1, POSITION_MAX + 1)),
-        Forwarded(1, EntryType.COMMAND, b"", ProposalId(SENDER, 1, 2), POSITION_MAX + 1),
+        Forwarded(1, EntryType.COMMAND, b"", ProposalId(SENDER, 1, INDEX_MAX + 1)),
+        Forwarded(1, EntryType.COMMAND, b"", ProposalId(SENDER, 1, 2), INDEX_MAX + 1),
     ],
 )
 def test_a_proposal_of_another_node_or_with_an_impossible_number_is_refused(forwarded: Forwarded) -> None:
@@ -307,7 +307,7 @@ def test_a_proposal_of_another_node_or_with_an_impossible_number_is_refused(forw
         list(decode_proposals(proposals_payload([forwarded]), SENDER))
 
 
-TOO_LARGE = POSITION_MAX + 1
+TOO_LARGE = INDEX_MAX + 1
 APPEND = Message(MessageType.APP, RECEIVER, SENDER, 5, 3, 10, [Entry(4, 11), Entry(4, 12)])
 SNAPSHOT = Snapshot(9, 4, ConfState((1, 2), (3,)))
 SNAP = Message(MessageType.SNAP, RECEIVER, SENDER, 5, snapshot=SNAPSHOT)
@@ -340,9 +340,10 @@ def test_the_messages_of_the_next_test_are_fine_before_they_are_changed(message:
             for field in ("term", "log_term", "index", "commit", "vote", "reject_hint")
             for number in (TOO_LARGE, 2**64 - 1)
         ],
+        *[changed(HEARTBEAT, **{field: TERM_MAX + 1}) for field in ("term", "log_term")],
         changed(HEARTBEAT, term=0),
         changed(APPEND, term=0),
-        changed(APPEND, index=POSITION_MAX - 1),
+        changed(APPEND, index=INDEX_MAX - 1),
         changed(APPEND, log_term=5),
         changed(APPEND, term=3),
         with_entries(Entry(5, 11), Entry(4, 12)),

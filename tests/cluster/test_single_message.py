@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pixy.cluster.peer_messages import decode_raft, encode_raft
-from pixy.log_position import POSITION_MAX
+from pixy.log_position import INDEX_MAX, TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
 from pixy.raft.messages import CAMPAIGN_TRANSFER, ConfChangeSingle, ConfChangeType, ConfChangeV2
@@ -28,7 +28,7 @@ STRANGER = 77
 NUMBERS = st.one_of(
     st.integers(0, 8),
     st.integers(0, 2**64 - 1),
-    st.sampled_from([2**31, 2**32, 2**32 + 1, POSITION_MAX, POSITION_MAX + 1, 2**63, 2**64 - 1]),
+    st.sampled_from([TERM_JUMP_MAX, TERM_MAX, TERM_MAX + 1, INDEX_MAX, INDEX_MAX + 1, 2**63, 2**64 - 1]),
 )
 TERMS = st.integers(0, 4) | NUMBERS
 IDS = st.lists(st.integers(0, 4) | NUMBERS, max_size=4).map(tuple)
@@ -95,12 +95,13 @@ async def survives(directory: Path, to: int, sender: int, message: Message) -> N
         for node in network.nodes.values():
             assert node.faults == []
             assert node.application.applied[0] == b"before"
-            assert node.group.storage.hard_state.term < 2**33
+            assert node.group.storage.hard_state.term <= TERM_JUMP_MAX + 100
     finally:
         network.close()
 
 
 @settings(max_examples=200)
+@example(2, 3, Message(MessageType.HEARTBEAT, 0, term=1 + TERM_JUMP_MAX))
 @given(st.sampled_from([1, 2]), st.sampled_from([1, 2, 3, STRANGER]), MESSAGES)
 def test_no_message_stops_a_node_or_the_group(to: int, sender: int, message: Message) -> None:
     with TemporaryDirectory() as directory:
@@ -108,8 +109,8 @@ def test_no_message_stops_a_node_or_the_group(to: int, sender: int, message: Mes
 
 
 IMPOSSIBLE = [
-    Message(MessageType.HEARTBEAT, 0, term=2**62 - 1),
-    Message(MessageType.HEARTBEAT, 0, term=2**33),
+    Message(MessageType.HEARTBEAT, 0, term=TERM_MAX),
+    Message(MessageType.HEARTBEAT, 0, term=TERM_JUMP_MAX + 2),
     Message(MessageType.HEARTBEAT, 0, term=1, commit=99),
     Message(MessageType.HEARTBEAT, 0, term=9, commit=99),
     Message(MessageType.APP_RESP, 0, term=1, index=99),

@@ -191,12 +191,12 @@ def test_each_batch_of_an_entry_is_shown(tmp_path: Path) -> None:
     assert [fields["offset"] for fields in of_kind(lines, "record")] == [7, 8, 9]
 
 
-@pytest.mark.parametrize("entry_type", [3, 4, 5, 6])
-def test_a_payload_that_cannot_be_decoded_ends_the_output(tmp_path: Path, entry_type: int) -> None:
+@pytest.mark.parametrize("entry_type", [1, 2, 3, 4, 5, 6])
+def test_an_entry_that_cannot_be_decoded_is_shown_with_the_reason(tmp_path: Path, entry_type: int) -> None:
     write_files(tmp_path, journal_file([[record(1, entry_type, index=6, payload=b"\xff")]]))
     lines = dumped(tmp_path)
-    assert [line.what for line in lines] == ["file", "journal", "flush", "damage"]
-    assert "raft group 1000, entry 6: " in lines[-1].fields["reason"]
+    assert [line.what for line in lines] == ["file", "journal", "flush", "entry"]
+    assert lines[-1].fields["undecodable"]
 
 
 def test_checkpoints_are_shown_with_their_records(node: Path) -> None:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from pixy.log_position import POSITION_MAX, TERM_JUMP_MAX
+from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Message, MessageType, RaftNode, Snapshot
 from pixy.raft.config import RaftConfig
 
@@ -89,15 +89,15 @@ def test_a_follower_is_told_why_a_message_is_impossible(impossible: Message, rea
 
 
 def test_no_term_is_above_the_bound() -> None:
-    node = node_at(POSITION_MAX - 1)
-    assert "too far" in node.why_impossible(message(MessageType.HEARTBEAT, term=POSITION_MAX + 1))
-    assert node.why_impossible(message(MessageType.HEARTBEAT, term=POSITION_MAX)) == ""
+    node = node_at(TERM_MAX - 1)
+    assert "too far" in node.why_impossible(message(MessageType.HEARTBEAT, term=TERM_MAX + 1))
+    assert node.why_impossible(message(MessageType.HEARTBEAT, term=TERM_MAX)) == ""
 
 
 def test_nobody_campaigns_for_a_term_above_the_bound() -> None:
-    node = node_at(POSITION_MAX)
+    node = node_at(TERM_MAX)
     node.campaign()
-    assert node.raft.term == POSITION_MAX
+    assert node.raft.term == TERM_MAX
 
 
 def test_a_follower_confirms_no_more_than_the_leader_has() -> None:

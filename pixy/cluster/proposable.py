@@ -1,0 +1,85 @@
+"""Entries that a node may propose to a raft group that another node leads. Pure.
+
+A leader appends nothing that it would apply without effect, or that harms who reads it: what other
+nodes forward is checked as what clients send (`records.check_new_batches`), as far as that takes no
+more than half a millisecond. The proposals of the leader itself come from code that has checked
+them.
+
+    raft group   may be proposed
+    -----------  -----------------------------------------------------------------------------------
+    state group  a command that the leader knows
+    partition    record batches that a client may append; a piece of a stage; a command that the
+                 leader knows, except a publication of a stage that is in a directory of one node:
+                 that node has the only replica, and leads
+"""
+
+from contextlib import suppress
+
+from pixy.cluster.commands import decoded, partition_command
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.sinks import SINKS_GROUP
+from pixy.errors import PixyError, VoidEntry
+from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
+from pixy.records import (
+    UNPACKED_BYTES_MAX,
+    BatchLimits,
+    CheckEffort,
+    LongCheckError,
+    check_new_batches,
+    split_batches,
+)
+from pixy.storage import EntryType, why_undecodable
+
+__all__ = ["why_not_proposable"]
+
+_LIMITS = BatchLimits(UNPACKED_BYTES_MAX)
+"""What one batch may have at most: the proposer has applied its own limits."""
+
+
+def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray) -> str:
+    """Reason why a proposal of another node is refused, empty if it may be appended."""
+    if kind == EntryType.COMMAND:
+        return _why_not_command(raft_group, bytes(payload))
+    if raft_group < FIRST_PARTITION_GROUP:
+        return f"an entry of kind {kind} for state group {raft_group}"
+    if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES):
+        return _why_not_batches(memoryview(payload), single=kind == EntryType.RECORD_BATCH)
+    if kind == EntryType.STAGED_PIECE:
+        return why_undecodable(kind, payload)
+    return f"an entry of kind {kind}"
+
+
+def _why_not_batches(payload: memoryview, *, single: bool) -> str:
+    try:
+        batches = split_batches(payload)
+        if single and len(batches) > 1:
+            return f"{len(batches)} batches for one"
+        effort = CheckEffort()
+        for batch in batches:
+            with suppress(LongCheckError):
+                # Then only header and checksum are checked: readers do not rely on the records.
+                check_new_batches(batch, _LIMITS, effort)
+    except PixyError as error:
+        return str(error)
+    return ""
+
+
+def _why_not_command(raft_group: int, payload: bytes) -> str:
+    command: MetadataCommand | SinksCommand | GroupsCommand | PartitionCommand | VoidEntry
+    if raft_group >= FIRST_PARTITION_GROUP:
+        command = partition_command(payload)
+    elif raft_group == METADATA_GROUP:
+        command = decoded(MetadataCommand, payload)
+    elif raft_group == SINKS_GROUP:
+        command = decoded(SinksCommand, payload)
+    else:
+        command = decoded(GroupsCommand, payload)
+    if isinstance(command, VoidEntry):
+        return str(command)
+    if command.WhichOneof("command") is None:
+        return "a command that this release does not know"
+    if isinstance(command, PartitionCommand) and not all(
+        part.stage_number for part in command.publish_parts.parts
+    ):
+        return "a publication of a stage that is on another node"
+    return ""

@@ -1,0 +1,272 @@
+"""Entries that cannot be decoded: nobody appends them for another node, and one that is in the log
+has no effect, on all nodes alike, and at every start.
+"""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pixy.cluster import Node
+from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.proposable import why_not_proposable
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.sinks import SINKS_GROUP
+from pixy.errors import VoidEntry
+from pixy.inspect import ReadOnlyDisk, Verdict, check_directory
+from pixy.proposal_id import ProposalId
+from pixy.proto.state_pb2 import (
+    DeleteTopic,
+    ExpireSinks,
+    ForgetTopics,
+    GroupsCommand,
+    MetadataCommand,
+    PartitionCommand,
+    PublishedPart,
+    PublishParts,
+    SetLogBeginOffset,
+    SinksCommand,
+    StagedPiece,
+)
+from pixy.raft import Entry, Message, MessageType, RaftEntryType
+from pixy.storage import EntryType
+from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode, batch_of
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.cluster.nodes import Cluster, copy_of
+from tests.fakes.waiting import until
+
+GROUPS_0, PARTITION = 2, 1000
+COMMAND, BATCH, BATCHES = EntryType.COMMAND, EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES
+NOISE = Random(1).randbytes(100)
+GOOD = bytes(batch_of(b"good"))
+LISTS = PublishParts(publication=1, parts=[PublishedPart(stage_number=1, pieces=[1], piece_bytes=[2, 3])])
+COUNTS = PublishParts(
+    publication=1,
+    parts=[
+        PublishedPart(
+            stage_number=1, records=9, bytes=2, pieces=[1], piece_bytes=[2], piece_records=[1], piece_crcs=[3]
+        )
+    ],
+)
+
+
+def damaged(at: int, value: int) -> bytes:
+    """A batch with another byte in its header."""
+    batch = bytearray(GOOD)
+    batch[at] = value
+    return bytes(batch)
+
+
+WITHOUT_EFFECT = [
+    (METADATA_GROUP, COMMAND, b"\xff\xff\xff"),
+    (METADATA_GROUP, COMMAND, b""),
+    (METADATA_GROUP, COMMAND, b"\x12\x03\x0a\x01\xff"),
+    (GROUPS_0, COMMAND, b"\xff\xff\xff"),
+    (SINKS_GROUP, COMMAND, b"\xff\xff\xff"),
+    (PARTITION, COMMAND, b"\xff\xff\xff"),
+    (PARTITION, COMMAND, b""),
+    (PARTITION, COMMAND, PartitionCommand(publish_parts=LISTS).SerializeToString()),
+    (PARTITION, COMMAND, PartitionCommand(publish_parts=COUNTS).SerializeToString()),
+    (PARTITION, BATCH, NOISE),
+    (PARTITION, BATCH, b""),
+    (PARTITION, BATCH, GOOD[:60]),
+    (PARTITION, BATCH, GOOD + b"x"),
+    (PARTITION, BATCH, damaged(16, 1)),
+    (PARTITION, BATCH, damaged(23, 0x80)),
+    (PARTITION, BATCH, damaged(57, 0x80)),
+    (PARTITION, BATCHES, NOISE),
+    (PARTITION, BATCHES, b""),
+    (PARTITION, BATCHES, GOOD + damaged(16, 1)),
+    (PARTITION, EntryType.STAGED_PIECE, b"\xff"),
+]
+"""Raft group, kind and payload."""
+
+REFUSED = [
+    *WITHOUT_EFFECT,
+    (METADATA_GROUP, BATCH, GOOD),
+    (METADATA_GROUP, COMMAND, b"\xa2\x06\x01x"),
+    (GROUPS_0, EntryType.STAGED_PIECE, StagedPiece(number=1).SerializeToString()),
+    (PARTITION, COMMAND, b"\xa2\x06\x01x"),
+    (
+        PARTITION,
+        COMMAND,
+        PartitionCommand(
+            publish_parts=PublishParts(publication=1, parts=[PublishedPart(stage_id="s", records=1)])
+        ).SerializeToString(),
+    ),
+    (PARTITION, BATCH, GOOD + GOOD),
+    (PARTITION, BATCH, damaged(60, 9)),
+    (PARTITION, BATCH, damaged(len(GOOD) - 1, 9)),
+    (PARTITION, EntryType.EMPTY, b""),
+    (PARTITION, EntryType.CONF_CHANGE_V2, b""),
+]
+
+TAKEN = [
+    (PARTITION, BATCH, GOOD),
+    (PARTITION, BATCHES, GOOD + GOOD),
+    (PARTITION, EntryType.STAGED_PIECE, StagedPiece(number=1).SerializeToString()),
+    (
+        PARTITION,
+        COMMAND,
+        PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=1)).SerializeToString(),
+    ),
+    (METADATA_GROUP, COMMAND, MetadataCommand(delete_topic=DeleteTopic(name="t")).SerializeToString()),
+    (GROUPS_0, COMMAND, GroupsCommand(forget_topics=ForgetTopics()).SerializeToString()),
+    (SINKS_GROUP, COMMAND, SinksCommand(expire_sinks=ExpireSinks()).SerializeToString()),
+]
+
+CASES = pytest.mark.parametrize(("raft_group", "kind", "payload"), WITHOUT_EFFECT)
+
+
+# --- what is proposed for others ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("raft_group", "kind", "payload"), REFUSED)
+def test_what_has_no_effect_or_is_not_for_others_to_propose_is_refused(
+    raft_group: int, kind: EntryType, payload: bytes
+) -> None:
+    assert why_not_proposable(raft_group, kind, payload)
+
+
+@pytest.mark.parametrize(("raft_group", "kind", "payload"), TAKEN)
+def test_what_a_correct_node_proposes_is_taken(raft_group: int, kind: EntryType, payload: bytes) -> None:
+    assert why_not_proposable(raft_group, kind, payload) == ""
+
+
+async def test_a_leader_appends_nothing_of_it(node: DriverNode) -> None:
+    await node.lead()
+    before = node.group.storage.last_index()
+    with pytest.raises(VoidEntry):
+        node.driver.propose_for(node.group, BATCH, NOISE, ProposalId(77, 1, 1))
+    node.driver.propose_forwarded(node.group, BATCHES, NOISE, ProposalId(77, 1, 2))
+    await node.settle()
+    assert node.group.storage.last_index() == before
+    assert node.faults == []
+
+
+# --- what is in the log ---------------------------------------------------------------------------
+
+
+def append(node: Node, raft_group: int, kind: EntryType, payload: bytes) -> None:
+    """Append an entry as a leader of the release before did."""
+    driver = node._log.driver
+    group = driver.groups[raft_group]
+    assert group.leads
+    driver._append(group, kind, bytearray(payload), ProposalId(77, 1, 1))
+    driver.drive(group)
+
+
+async def used(cluster: Cluster) -> None:
+    """A topic, a record, an offset and a sink: every kind of raft group is led."""
+    await cluster.create_topic()
+    await cluster.append(b"before")
+    for replica in cluster.node.state_groups.replicas():
+        cluster.node._log.driver.seek_leader(replica.group)
+    await cluster.settle()
+
+
+def check(directory: Path) -> tuple[Verdict, list[str]]:
+    report = check_directory(ReadOnlyDisk(), directory)
+    wrong = [finding.found for finding in report.findings if finding.verdict is not Verdict.OK]
+    return report.verdict, wrong
+
+
+@CASES
+async def test_an_entry_that_cannot_be_decoded_has_no_effect(
+    tmp_path: Path, raft_group: int, kind: EntryType, payload: bytes
+) -> None:
+    directory = tmp_path / "data"
+    async with Cluster(directory).running() as cluster:
+        await used(cluster)
+        append(cluster.node, raft_group, kind, payload)
+        await cluster.append(b"after")
+        rows = cluster.node._log.driver.groups[raft_group].rows
+        assert isinstance(rows.judge(ProposalId(77, 1, 1)), VoidEntry)
+        assert cluster.values() == [b"before", b"after"]
+    assert check(directory)[0] is not Verdict.DAMAGED
+    async with Cluster(directory).running() as cluster:
+        assert cluster.values() == [b"before", b"after"]
+        await cluster.append(b"again")
+        await cluster.create_topic("other")
+        rows = cluster.node._log.driver.groups[raft_group].rows
+        assert isinstance(rows.judge(ProposalId(77, 1, 1)), VoidEntry)
+
+
+@CASES
+async def test_a_directory_with_such_an_entry_is_found_and_starts(
+    tmp_path: Path, raft_group: int, kind: EntryType, payload: bytes
+) -> None:
+    directory = tmp_path / "data"
+    cluster = Cluster(directory)
+    await cluster.node.start()
+    await used(cluster)
+    append(cluster.node, raft_group, kind, payload)
+    await cluster.append(b"after")
+    await cluster.settle()
+    killed = copy_of(directory, "copy")
+    await cluster.node.stop()
+    verdict, wrong = check(killed)
+    assert verdict is Verdict.WARNING
+    assert any("it has no effect" in found for found in wrong), wrong
+    async with Cluster(killed).running() as again:
+        assert again.values() == [b"before", b"after"]
+        await again.append(b"again")
+
+
+@pytest.mark.slow
+@CASES
+def test_three_nodes_go_on_with_the_same_state(
+    tmp_path: Path, raft_group: int, kind: EntryType, payload: bytes
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1, {})
+        await cluster[1].append(b"before")
+        leader = await leader_of(cluster, raft_group)
+        append(leader.node, raft_group, kind, payload)
+        await cluster[1].append(b"after")
+        for _ in range(2):
+            await cluster.stop()
+            await cluster.start()
+        await cluster[2].append(b"again")
+        for node in cluster.nodes.values():
+            await until_values(node, [b"before", b"after", b"again"])
+
+    run_cluster(scenario, tmp_path)
+
+
+async def leader_of(cluster: NodeCluster, raft_group: int) -> ClusterNode:
+    def leads(node: ClusterNode) -> bool:
+        group: RaftGroup | None = node.node._log.driver.groups.get(raft_group)
+        return group is not None and group.leads
+
+    await until(lambda: any(map(leads, cluster.nodes.values())))
+    return next(filter(leads, cluster.nodes.values()))
+
+
+async def until_values(node: ClusterNode, values: list[bytes]) -> None:
+    async def has_them() -> bool:
+        return await node.values() == values
+
+    await until(has_them)
+
+
+# --- changes of the configuration -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [b"\xff", b"\x08\x09", b"", b"\x12\x0c\x08\x00\x10" + b"\xff" * 8 + b"\x7f"],
+)
+async def test_an_impossible_change_of_the_configuration_has_no_effect(
+    network: DriverNetwork, change: bytes
+) -> None:
+    """Not decodable, of an unknown kind, not joint, or of a node that cannot be."""
+    await network.elect(1)
+    entry = Entry(2, 2, RaftEntryType.CONF_CHANGE_V2, change)
+    message = Message(MessageType.APP, 2, 3, 2, 1, 1, [entry], 2)
+    before = network[2].group.storage.conf_state
+    network[2].driver.step(GROUP, message)
+    await network.run()
+    follower = network[2]
+    assert (follower.group.applied_index, follower.faults) == (2, [])
+    assert follower.group.storage.conf_state == before
