@@ -6,7 +6,7 @@ CACHE := .cache
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster demo demo-spark test test-fast test-all test-rest test-lowest attacks fuzz check format proto reference docs \
+.PHONY: help run cluster demo demo-spark test test-fast test-all test-rest test-lowest attacks fuzz check audit format proto reference docs \
     wheel bench bench-kafka clean
 
 help:  ## list the targets
@@ -16,7 +16,7 @@ help:  ## list the targets
 $(BIN)/.pixy: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "pixy needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: "setuptools>=77" wheel
+	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: "setuptools>=78.1.1" wheel
 	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable .
 	@touch $@
 
@@ -85,6 +85,12 @@ check: $(BIN)/.pixy-dev  ## format, lint, types, import contracts, generated fil
 	@cmp kafkapixy.proto pixy/proto/kafkapixy.proto || { echo "pixy/proto/kafkapixy.proto is a link to ../../kafkapixy.proto: restore it"; exit 1; }
 	@diff -r -x '*.proto' -x '__init__.py' -x __pycache__ pixy/proto $(CACHE)/proto || { echo "the generated stubs are out of date: run make proto"; exit 1; }
 	@$(BIN)/python -m docs.generate --check
+
+# Not part of the checks: it asks a service that a build machine may not reach.
+audit: $(BIN)/.pixy-dev  ## known vulnerabilities of all dependencies; needs the JSON API of pypi.org
+	@mkdir -p $(CACHE) && $(BIN)/pip freeze --exclude-editable > $(CACHE)/audit.txt
+	@test -x $(CACHE)/audit/bin/pip-audit || { $(PYTHON) -m venv $(CACHE)/audit && $(CACHE)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
+	@$(CACHE)/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement $(CACHE)/audit.txt $(ARGS) || { echo "audit: there are vulnerabilities, or pip-audit could not ask https://pypi.org/pypi/NAME/VERSION/json for them (or, with ARGS='--vulnerability-service osv', https://api.osv.dev)"; exit 1; }
 
 format: $(BIN)/.pixy-dev  ## format the code and sort the imports
 	$(BIN)/ruff check --fix-only --quiet .
