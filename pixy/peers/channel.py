@@ -109,6 +109,11 @@ class PeerChannel:
         for task in self._keepers.pop(node_id, ()):
             task.cancel()
 
+    @property
+    def hosts(self) -> set[str]:
+        """Hosts of the addresses of the nodes."""
+        return {address.host for address in self._addresses.values()}
+
     def trouble(self, node_id: int) -> str:
         """The reason why this node is not connected to another; empty: both connections stand."""
         for kept in (self._main.get(node_id), self._bulk.get(node_id)):

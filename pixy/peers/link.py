@@ -33,6 +33,7 @@ from pixy.peers.frames import (
     PeerFrameReader,
     frame_head,
 )
+from pixy.peers.texts import STRANGER_CHARACTERS_MAX, shown
 from pixy.socket_writes import write_of
 
 __all__ = ["LinkOwner", "PeerLink"]
@@ -83,6 +84,7 @@ class PeerLink(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_bytes_max",
         "_closing_since",
         "_environment",
         "_gathered",
@@ -111,7 +113,9 @@ class PeerLink(asyncio.BufferedProtocol):
         self._environment = environment
         self._options = environment.options
         self._on_fault = environment.on_fault
-        self._reader = PeerFrameReader(HANDSHAKE_BYTES_MAX)
+        # Its buffer comes with the connection: most attempts to dial a node that is down make none.
+        self._reader: PeerFrameReader
+        self._bytes_max = HANDSHAKE_BYTES_MAX
         self._transport: Any = None
         self._loop = asyncio.get_running_loop()
         self._write: Callable[[bytes], None] = _never
@@ -152,7 +156,7 @@ class PeerLink(asyncio.BufferedProtocol):
         size = 0
         for part in payload:
             size += len(part)
-        if size > self._reader.limit:
+        if size > self._bytes_max:
             return self._too_large(size)
         # A transport that has failed tells so later, and cannot be written to until then.
         if not self.is_open or self._transport.is_closing():
@@ -192,7 +196,7 @@ class PeerLink(asyncio.BufferedProtocol):
                 "what is too large for peers is dropped",
                 peer=self.peer,
                 bytes=size,
-                allowed=self._reader.limit,
+                allowed=self._bytes_max,
             )
         return False
 
@@ -205,6 +209,11 @@ class PeerLink(asyncio.BufferedProtocol):
                 self._transport.writelines(gathered)
             if not self._paused:
                 self._queued_frames = 0
+
+    @property
+    def host(self) -> str:
+        """Address of the other side, without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
 
     def ping(self) -> None:
         """Have the peer answer at once."""
@@ -219,7 +228,7 @@ class PeerLink(asyncio.BufferedProtocol):
 
     def established(self, bytes_max: int) -> None:
         """The handshake is over: allow larger frames, and watch for silence."""
-        self._reader.limit = bytes_max
+        self._bytes_max = self._reader.limit = bytes_max
         self.activity = Activity(self._options.alive_s, self._options.silence_s)
 
     def check(self, elapsed: float, now: float) -> None:
@@ -281,6 +290,7 @@ class PeerLink(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         self._transport = transport
+        self._reader = PeerFrameReader(self._bytes_max)
         self._write = write_of(self._transport)
         self.peer = _address(transport.get_extra_info("peername"))
         self.is_open = True
@@ -307,18 +317,23 @@ class PeerLink(asyncio.BufferedProtocol):
                 if kind == PING:
                     self.send(ALIVE, 0, 0, 0, ())
                 elif kind == CLOSING:
-                    self._reason = bytes(payload[:_REASON_CHARACTERS_MAX]).decode("utf-8", "replace")
+                    longest = STRANGER_CHARACTERS_MAX if self.activity is None else _REASON_CHARACTERS_MAX
+                    self._reason = shown(memoryview(payload), longest)
                 else:
                     self.owner.received(kind, method, milliseconds, number, payload)
         except FrameDamage as damage:
-            log.warning(
-                "a connection to a peer has ended: it was sent what is no frame",
-                peer=self.peer,
-                reason=str(damage),
-            )
-            self.close(str(damage))
+            self._damaged(str(damage))
         except Exception as bug:
             self._broken(bug)
+
+    def _damaged(self, reason: str) -> None:
+        event = "a connection to a peer has ended: it was sent what is no frame"
+        if self.activity is None:
+            strangers = self._environment.refusals.strangers
+            strangers.write("warning", event, self._loop.time(), peer=self.peer, reason=reason)
+        else:
+            log.warning(event, peer=self.peer, reason=reason)
+        self.close(reason)
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""

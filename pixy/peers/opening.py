@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import structlog
-
 from pixy.errors import PeerRefused, Unavailable
 from pixy.futures import reject, resolve
 from pixy.peers.environment import PeerEnvironment
@@ -15,10 +13,9 @@ from pixy.peers.handshake import Handshake
 from pixy.peers.handshake_side import HandshakeSide, HandshakeState, NotYet, Outgoing
 from pixy.peers.hello import Claim, Greeting, Hello, LinkPurpose, begins_first
 from pixy.peers.link import PeerLink
+from pixy.peers.slots import HandshakeSlots, SlotStage
 
 __all__ = ["AcceptingLink", "Acceptor", "DiallingLink", "Judge", "SpeaksFirst", "new_nonce"]
-
-log = structlog.get_logger(__name__)
 
 Judge = Callable[[Claim, LinkPurpose, Callable[[str | None], None]], None]
 """Decides about a node whose greeting has passed all checks, now or later, by a call with a reason
@@ -192,34 +189,31 @@ class AcceptingLink(_OpeningLink):
 
     Args:
         find: the cluster of an entry under `proxies`, or a reason to refuse.
-        waiting: the accepted connections that are not open yet. Beyond `handshakes_max` another is
-            cut off.
+        slots: the accepted connections that are not open yet.
     """
 
     def __init__(
         self,
         environment: PeerEnvironment,
         find: Callable[[str], "Acceptor | str"],
-        waiting: "dict[AcceptingLink, None]",
+        slots: "HandshakeSlots[AcceptingLink]",
     ) -> None:
         self._secrets = environment.options.secrets()
         self._nonce = new_nonce(environment)
         super().__init__(environment, Handshake(self._secrets, self._nonce), dials=False)
         self._find = find
-        self._waiting = waiting
+        self._slots = slots
         self._acceptor: Acceptor | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def made(self) -> None:
         """See `LinkOwner`."""
         options = self._environment.options
-        if len(self._waiting) >= options.handshakes_max:
-            log.warning(
-                "too many connections are in their handshake; another is cut off", peer=self.link.peer
-            )
-            self.link.abort("too many connections are in their handshake")
+        gone = self._slots.add(self, self.link.host)
+        if gone is not None:
+            gone.link.abort("too many connections are in their handshake")
+        if gone is self:
             return
-        self._waiting[self] = None
         self._timer = asyncio.get_running_loop().call_later(
             options.handshake_s, self.link.abort, f"no handshake within {options.handshake_s:.3g} s"
         )
@@ -232,15 +226,23 @@ class AcceptingLink(_OpeningLink):
         if is_first and begins_first(payload):
             self._handshake = FirstHandshake(self._secrets)
         super().received(kind, method, milliseconds, number, payload)
+        is_proven = bool(self._secrets) and self._handshake.is_proven
+        self._slots.reached(self, SlotStage.PROVEN if is_proven else SlotStage.HEARD)
 
     def lost(self, reason: str, *, silent: bool) -> None:
         """See `LinkOwner`."""
         self._over()
         if self._handshake.state is not HandshakeState.REFUSED:
-            log.info("a connection has ended in its handshake", peer=self.link.peer, reason=reason)
+            self._environment.refusals.strangers.write(
+                "info",
+                "a connection has ended in its handshake",
+                asyncio.get_running_loop().time(),
+                peer=self.link.peer,
+                reason=reason,
+            )
 
     def _over(self) -> None:
-        self._waiting.pop(self, None)
+        self._slots.remove(self)
         if self._timer is not None:
             self._timer.cancel()
 

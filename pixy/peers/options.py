@@ -36,7 +36,7 @@ class PeerOptions:
         calls_max: calls in flight of a connection.
         calls_bytes: payload of these calls.
         ping_s: time that a connection has to answer when another process comes with its node's id.
-        handshakes_max: accepted connections that are not open yet.
+        handshakes_max: accepted connections that are not open yet; see `slots`.
         linger_s: a connection that is closed has this long to send the rest.
     """
 

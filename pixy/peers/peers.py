@@ -20,6 +20,7 @@ from pixy.peers.network import Listening, Network
 from pixy.peers.opening import AcceptingLink
 from pixy.peers.options import PeerHooks, PeerOptions
 from pixy.peers.protection import why_unprotected
+from pixy.peers.slots import HandshakeSlots
 
 __all__ = ["Peers"]
 
@@ -48,7 +49,8 @@ class Peers:
     ) -> None:
         self._environment = PeerEnvironment(network, options, random or SystemRandom(), on_fault)
         self._channels: dict[str, PeerChannel] = {}
-        self._waiting: dict[AcceptingLink, None] = {}
+        count = options.handshakes_max
+        self._slots = HandshakeSlots[AcceptingLink](count, count // 4, self._is_node)
         self._listening: Listening | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._interval = options.alive_s / _CHECKS_PER_ALIVE
@@ -93,7 +95,13 @@ class Peers:
             self._timer.cancel()
 
     def _accept(self) -> PeerLink:
-        return AcceptingLink(self._environment, self._find, self._waiting).link
+        return AcceptingLink(self._environment, self._find, self._slots).link
+
+    def _is_node(self, host: str) -> bool:
+        """True if a registered node has this address, or comes from it."""
+        if any(host in channel.hosts for channel in self._channels.values()):
+            return True
+        return any(link.host == host for link in self._environment.links if link.activity is not None)
 
     def _find(self, cluster: str) -> PeerChannel | str:
         """The channel of a cluster, or a reason to refuse a connection for it."""
@@ -126,6 +134,7 @@ class Peers:
         assert self._pauses is not None
         self._check_later()
         now = asyncio.get_running_loop().time()
+        self._environment.refusals.strangers.tick(now)
         elapsed = self._pauses.elapsed(now)
         if elapsed is None:
             log.info("the process was paused: what peers have sent meanwhile is handled first")

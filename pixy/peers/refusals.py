@@ -1,18 +1,16 @@
 """Log of refused connections: a peer that tries again and again is logged once a minute.
 
-A refusal that passes by itself (`NotYet`) is a warning only if it lasts longer than that.
+A refusal that passes by itself (`NotYet`) is a warning only if it lasts longer than that. Whoever
+comes with another name or reason each time is bounded by `StrangerLog`.
 """
 
 from collections import OrderedDict
 from typing import NamedTuple
 
-import structlog
-
 from pixy.peers.handshake_side import NotYet
+from pixy.peers.stranger_log import StrangerLog
 
 __all__ = ["RefusalLog"]
-
-log = structlog.get_logger(__name__)
 
 _LOG_AGAIN_S = 60.0
 _REASONS_MAX = 200
@@ -27,9 +25,14 @@ class _Noted(NamedTuple):
 
 
 class RefusalLog:
-    """Refusals by peer and reason."""
+    """Refusals by peer and reason.
+
+    Attributes:
+        strangers: the log, also for other lines about connections in their handshake.
+    """
 
     def __init__(self) -> None:
+        self.strangers = StrangerLog()
         # The oldest log entry first.
         self._noted: OrderedDict[tuple[str, str], _Noted] = OrderedDict()
 
@@ -58,6 +61,5 @@ class RefusalLog:
             self._noted.popitem(last=False)
         event = "a peer refuses this node" if by_peer else "a peer is refused"
         passes = isinstance(reason, NotYet) and now - noted.first < _LOG_AGAIN_S
-        write = log.info if passes else log.warning
-        write(event, peer=peer, at=at, reason=reason)
-        return True
+        level = "info" if passes else "warning"
+        return self.strangers.write(level, event, now, peer=peer, at=at, reason=reason)

@@ -7,6 +7,7 @@ handshake has failed.
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -14,6 +15,9 @@ import structlog
 from pixy.errors import StartError
 from pixy.peers.address import Address
 from pixy.peers.network import Listening
+from pixy.peers.slots import HandshakeSlots
+from pixy.peers.stranger_log import StrangerLog
+from pixy.peers.texts import shown
 from pixy.peers.tls import PeerCertificates
 from pixy.tasks import Tasks
 
@@ -27,6 +31,7 @@ _OPENING_MAX = 256
 """Connections in their TLS handshake."""
 _TLS_HANDSHAKE_S = 3.0
 _TLS_CLOSE_S = 1.0
+_COUNT_S = 61.0
 
 Factory = Callable[[], asyncio.BaseProtocol]
 Opening = Coroutine[Any, Any, tuple[asyncio.Transport, asyncio.BaseProtocol]]
@@ -94,12 +99,19 @@ class _TcpListening:
         self._factory = factory
         self._certificates = certificates
         self._tasks = Tasks(self._note)
+        self._slots = HandshakeSlots[asyncio.Task[None]](_OPENING_MAX)
+        # Accepted sockets that nothing has been done with.
+        self._unopened: set[socket.socket] = set()
+        self._strangers = StrangerLog()
+        self._count_later: asyncio.TimerHandle | None = None
         self._tasks.spawn(self._accept(), "accept connections of peers")
 
     async def close(self) -> None:
         """See `Listening`."""
         await self._tasks.cancel_all()
         self._socket.close()
+        if self._count_later is not None:
+            self._count_later.cancel()
 
     def _note(self, fault: BaseException) -> None:
         log.error("a fault while a connection of a peer was accepted", exc_info=fault)
@@ -113,12 +125,15 @@ class _TcpListening:
                 log.error("no connections of peers can be accepted for a while", reason=str(error))
                 await asyncio.sleep(_ACCEPT_RETRY_S)
             else:
-                if len(self._tasks) > _OPENING_MAX:
-                    accepted.close()
-                else:
-                    self._tasks.spawn(self._open(accepted, peer), "open a connection of a peer")
+                opening = self._tasks.spawn(self._open(accepted, peer), "open a connection of a peer")
+                self._unopened.add(accepted)
+                opening.add_done_callback(partial(self._ended, accepted))
+                gone = self._slots.add(opening, str(peer[0]))
+                if gone is not None:
+                    gone.cancel()
 
     async def _open(self, accepted: socket.socket, peer: object) -> None:
+        self._unopened.remove(accepted)
         context = None
         if self._certificates is not None:
             self._certificates.maybe_reload()
@@ -136,9 +151,25 @@ class _TcpListening:
             await _opened(opening, accepted)
         except OSError as error:
             accepted.close()
-            log.warning(
-                "a connection of a peer has failed in its TLS handshake", peer=str(peer), reason=str(error)
-            )
+            self._failed(str(peer), str(error))
+
+    def _ended(self, accepted: socket.socket, opening: "asyncio.Task[None]") -> None:
+        self._slots.remove(opening)
+        if accepted in self._unopened:
+            # It was cancelled before it began.
+            self._unopened.remove(accepted)
+            accepted.close()
+
+    def _failed(self, peer: str, reason: str) -> None:
+        loop = asyncio.get_running_loop()
+        event = "a connection of a peer has failed in its TLS handshake"
+        if self._strangers.write("warning", event, loop.time(), peer=peer, reason=shown(reason)):
+            return
+        if self._count_later is None or self._count_later.when() < loop.time():
+            self._count_later = loop.call_later(_COUNT_S, self._count)
+
+    def _count(self) -> None:
+        self._strangers.tick(asyncio.get_running_loop().time())
 
 
 async def _connected(address: Address) -> socket.socket:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -30,6 +30,7 @@ from pixy.peers.frames import (
     frame_head,
 )
 from pixy.peers.hello import Greeting, LinkPurpose, Opening
+from pixy.peers.stranger_log import LINES_MAX
 from tests.fakes.waiting import until
 from tests.peers.support import LOOPBACK, PeerNode, hello_of, peer_nodes
 
@@ -208,17 +209,73 @@ async def test_a_connection_that_says_nothing_is_cut_off() -> None:
             await peer.read()
 
 
-async def test_connections_in_their_handshake_are_bounded() -> None:
-    options = PeerOptions(address=LOOPBACK, handshakes_max=2)
-    async with one_node(options) as node, raw_peer(node) as one, raw_peer(node) as two:
-        for peer in (one, two):
-            await peer.begin()
-        async with raw_peer(node) as third:
-            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-                await third.read()
-        await one.finish()
-        async with raw_peer(node) as fourth:
-            await fourth.open(hello=hello_of(8))
+async def cut_off(peer: RawPeer) -> None:
+    """Wait for the end of a connection."""
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+        await peer.read()
+
+
+async def test_connections_that_say_nothing_keep_nobody_out() -> None:
+    options = PeerOptions(address=LOOPBACK, handshakes_max=4, handshake_s=60.0)
+    async with one_node(options) as node, AsyncExitStack() as stack:
+        silent = [await stack.enter_async_context(raw_peer(node)) for _ in range(6)]
+        for peer in silent[:4]:
+            await cut_off(peer)
+        for node_id in (7, 8):
+            honest = await stack.enter_async_context(raw_peer(node))
+            await honest.begin()
+            more = [await stack.enter_async_context(raw_peer(node)) for _ in range(6)]
+            await cut_off(more[0])
+            await honest.finish(hello=hello_of(node_id))
+
+
+async def test_handshakes_that_do_not_go_on_give_way_to_new_ones() -> None:
+    options = PeerOptions(address=LOOPBACK, handshakes_max=4, handshake_s=60.0)
+    async with one_node(options) as node, AsyncExitStack() as stack:
+        begun = []
+        for _ in range(4):
+            begun.append(await stack.enter_async_context(raw_peer(node)))
+            await begun[-1].begin()
+        await cut_off(begun[0])
+        await (await stack.enter_async_context(raw_peer(node))).open()
+
+
+@pytest.mark.parametrize("kind", [REFUSED, NOT_YET, CLOSING, 77])
+async def test_what_a_stranger_says_is_a_bounded_number_of_short_lines(kind: int) -> None:
+    async with one_node() as node:
+        with capture_logs() as logs:
+            for number in range(2 * LINES_MAX):
+                async with raw_peer(node) as peer:
+                    peer.send(kind, b"%d\x1b]0;title\x07\x1b[2J\r\n" % number + b"A" * 2000)
+                    await peer.writer.drain()
+                await until(lambda: not node.peers._environment.links)
+        assert len(logs) == LINES_MAX
+        assert all(len(str(value)) <= 200 for entry in logs for value in entry.values())
+        assert all(str(value).isprintable() for entry in logs for value in entry.values())
+
+
+async def test_a_stranger_learns_nothing_of_a_node_with_a_secret() -> None:
+    secret = b"0123456789abcdef" * 4
+    options = PeerOptions(address=LOOPBACK, secrets=lambda: (secret,))
+    async with one_node(options) as node:
+        hello, heard = node.hello, list[bytes]()
+        greeting = Greeting(hello_of(9), LinkPurpose.MAIN, bytes(32), True)
+        openings = [
+            Opening("default", purpose, bytes(32), proves).encode()
+            for purpose in LinkPurpose
+            for proves in (False, True)
+        ]
+        for first in (*openings, greeting.encode(with_secret=True), b"", b"x"):
+            async with raw_peer(node) as peer:
+                peer.send(HELLO, first)
+                peer.send(PROOF, bytes(32))
+                with suppress(asyncio.IncompleteReadError, ConnectionResetError):
+                    while True:
+                        heard.append(bytes((await peer.read())[4]))
+        for known in (hello.cluster_id, hello.secret, hello.process, b"node1", b"1.0"):
+            assert not any(known in each for each in heard)
+        for each in heard:
+            assert len(each) != 32, "no HMAC"
 
 
 async def test_a_node_that_stops_accepts_nobody() -> None:

@@ -1,0 +1,43 @@
+"""Log lines about connections that have proven nothing: so many a minute in all, then one line with
+the number of those that were left out.
+"""
+
+from typing import Any
+
+import structlog
+
+__all__ = ["LINES_MAX", "StrangerLog"]
+
+log = structlog.get_logger(__name__)
+
+LINES_MAX = 30
+_MINUTE_S = 60.0
+
+
+class StrangerLog:
+    """Lines of one process; times are seconds of any monotonic clock."""
+
+    def __init__(self) -> None:
+        self._began = float("-inf")
+        self._lines = 0
+        self._left_out = 0
+
+    def write(self, level: str, event: str, now: float, **fields: Any) -> bool:
+        """Write a line, unless there were too many in this minute; True if it was written."""
+        self.tick(now)
+        if now - self._began >= _MINUTE_S:
+            self._began, self._lines = now, 0
+        if self._lines >= LINES_MAX:
+            self._left_out += 1
+            return False
+        self._lines += 1
+        getattr(log, level)(event, **fields)
+        return True
+
+    def tick(self, now: float) -> None:
+        """Write the number of lines that were left out, once their minute is over."""
+        if self._left_out and now - self._began >= _MINUTE_S:
+            log.warning(
+                "more lines about connections that have proven nothing were left out", lines=self._left_out
+            )
+            self._left_out = 0
