@@ -239,8 +239,8 @@ class ProducerConfig:
     timestamp_after_max: float = _seconds(
         3600.0,
         "How far in the future the timestamps of appended and staged records may be: Kafka's "
-        "message.timestamp.after.max.ms. Retention by age keeps such records until then. Later "
-        "ones are rejected.",
+        "message.timestamp.after.max.ms. Later ones are rejected. Retention by age does not believe "
+        "timestamps of more than an hour ahead.",
     )
     max_headers: int = _integer(1024, "Maximum number of headers of a message.")
     max_header_bytes: int = _bytes(

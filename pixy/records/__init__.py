@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         CheckEffort,
         LongCheckError,
         NewBatch,
+        check_forwarded_batches,
         check_new_batches,
     )
     from pixy.records.partitioner import PARTITIONERS, Partitioner, make_partitioner
@@ -76,6 +77,7 @@ __all__ = [
     "build_batch",
     "build_control_batch",
     "check_batch",
+    "check_forwarded_batches",
     "check_new_batches",
     "check_topic_name",
     "compress_records",
@@ -112,7 +114,14 @@ _LATE = {
         "pixy.records.codec",
     ),
     **dict.fromkeys(
-        ("BatchLimits", "CheckEffort", "LongCheckError", "NewBatch", "check_new_batches"),
+        (
+            "BatchLimits",
+            "CheckEffort",
+            "LongCheckError",
+            "NewBatch",
+            "check_forwarded_batches",
+            "check_new_batches",
+        ),
         "pixy.records.new_batches",
     ),
     **dict.fromkeys(("PARTITIONERS", "Partitioner", "make_partitioner"), "pixy.records.partitioner"),

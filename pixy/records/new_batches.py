@@ -1,7 +1,7 @@
 """Validation of record batches built by others: the one entrance of all batches.
 
-Clients append and stage batches, and nodes forward them to the leader of a partition. A batch is
-rejected if it would harm the log, its readers, or the offsets of other clients:
+Clients append and stage batches (`check_new_batches`), and nodes forward them to the leader of a
+partition (`check_forwarded_batches`). A batch is rejected if it would harm the log, its readers, or the offsets of other clients:
 
     shorter than a header, or than its length field    the start of the next batch is unknown
     magic other than 2                                 another format
@@ -49,9 +49,16 @@ from pixy.records.batch import (
 )
 from pixy.records.codec import UNREADABLE, decode_trusted, decompress_new
 from pixy.records.uniform import uniform_timestamp_delta
-from pixy.records.unpack import UnpackLimitError
+from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpackLimitError
 
-__all__ = ["BatchLimits", "CheckEffort", "LongCheckError", "NewBatch", "check_new_batches"]
+__all__ = [
+    "BatchLimits",
+    "CheckEffort",
+    "LongCheckError",
+    "NewBatch",
+    "check_forwarded_batches",
+    "check_new_batches",
+]
 
 _CODEC_MAX = 4
 _RECORD_BYTES_MIN = 7
@@ -80,8 +87,11 @@ class BatchLimits(NamedTuple):
 
     @property
     def unpacked_bytes_max(self) -> int:
-        """Limit of the decompressed records of a batch."""
-        return max(_UNPACKED_FACTOR * self.batch_bytes_max, _UNPACKED_BYTES_MIN)
+        """Limit of the decompressed records of a batch; never above that of readers."""
+        return min(max(_UNPACKED_FACTOR * self.batch_bytes_max, _UNPACKED_BYTES_MIN), UNPACKED_BYTES_MAX)
+
+
+_FORWARDED = BatchLimits(2**31)
 
 
 class NewBatch(NamedTuple):
@@ -145,6 +155,13 @@ def check_new_batches(
         batches.append(NewBatch(begin, begin + len(batch), header.records))
         begin += len(batch)
     return batches
+
+
+def check_forwarded_batches(buffer: Buffer) -> list[NewBatch]:
+    """As `check_new_batches`, for batches that another node has built or checked by its own limits:
+    they have those that no configuration exceeds, and any time.
+    """
+    return check_new_batches(buffer, _FORWARDED)
 
 
 def _size(view: memoryview, begin: int, batch_bytes_max: int, place: str) -> int:

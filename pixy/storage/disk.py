@@ -217,6 +217,9 @@ class Disk(Protocol):
         0 on systems without this count.
         """
 
+    def modified_ms(self, path: Path) -> int:
+        """Time of the last change of a file, in milliseconds since the Unix epoch."""
+
     def open_file_limit(self) -> int:
         """Limit of open files of the process, those outside of this disk included."""
 
@@ -476,6 +479,9 @@ class RealDisk:
 
     def device_bytes_read(self) -> int:
         return 0 if _THIS_THREAD is None else _BLOCK_BYTES * resource.getrusage(_THIS_THREAD).ru_inblock
+
+    def modified_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
 
     def open_file_limit(self) -> int:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

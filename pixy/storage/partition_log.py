@@ -153,7 +153,7 @@ class PartitionLog:
     def retained_from(self, now_ms: int) -> int:
         """The log begin offset by the retention options; never above the written offset."""
         segments = [
-            SegmentFacts(segment.end_offset, segment.size, segment.max_timestamp)
+            SegmentFacts(segment.end_offset, segment.size, segment.max_timestamp, segment.last_write_ms)
             for segment in self._files.segments
             if segment.size
         ]

@@ -8,13 +8,18 @@ Records are removed in whole segments, oldest first, as in Kafka:
   so on up to the first younger one. If all of them are older, the active one is removed too: the
   log is empty then, and its next record has the next offset.
 
-A segment without timestamps has no age and is never too old.
+Timestamps are the producers'. One that no clock can have given, because there is none or it is more
+than an hour ahead, is not believed: the time of the last write to the segment's file counts instead,
+as in Kafka for segments without timestamps. It is asked for only then. A segment without a file is
+never too old.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 __all__ = ["LogOptions", "SegmentFacts", "retained_from"]
+
+_AHEAD_MS_MAX = 3_600_000
 
 
 class LogOptions(NamedTuple):
@@ -38,11 +43,19 @@ class SegmentFacts(NamedTuple):
         end_offset: the offset behind its last record.
         size: its size in bytes.
         max_timestamp: its largest timestamp, negative if it has none.
+        last_write_ms: time of the last write to it, None if that is not known.
     """
 
     end_offset: int
     size: int
     max_timestamp: int
+    last_write_ms: Callable[[], int | None]
+
+    def time_ms(self, now_ms: int) -> int | None:
+        """Time of its newest record as far as that can be believed, None for none."""
+        if 0 <= self.max_timestamp <= now_ms + _AHEAD_MS_MAX:
+            return self.max_timestamp
+        return self.last_write_ms()
 
 
 def retained_from(
@@ -59,7 +72,8 @@ def retained_from(
     if options.retention_ms is not None:
         oldest_ms = now_ms - options.retention_ms
         for segment in segments:
-            if not 0 <= segment.max_timestamp < oldest_ms:
+            time_ms = segment.time_ms(now_ms)
+            if time_ms is None or time_ms >= oldest_ms:
                 break
             begin_offset = max(begin_offset, segment.end_offset)
     return begin_offset

@@ -109,6 +109,13 @@ class Segment:
         """True if the segment is long enough for index entries."""
         return self.size > INDEX_INTERVAL_BYTES
 
+    def last_write_ms(self) -> int | None:
+        """Time of the last write to its file, None if there is no file."""
+        try:
+            return self._disk.modified_ms(self.path)
+        except OSError:
+            return None
+
     @property
     def is_unsynced(self) -> bool:
         """True if there are writes or a cut to sync."""

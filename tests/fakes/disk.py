@@ -98,6 +98,9 @@ class RecordingDisk:
     def sync_directory(self, path: Path) -> None:
         self.do(Call("sync_directory", path.name))
 
+    def modified_ms(self, path: Path) -> int:
+        return self._disk.modified_ms(path)
+
     def open_file_limit(self) -> int:
         return self._disk.open_file_limit()
 

@@ -238,6 +238,9 @@ class _FaultyDisk:
     def device_bytes_read(self) -> int:
         return self._disk.device_bytes_read()
 
+    def modified_ms(self, path: Path) -> int:
+        return self._disk.modified_ms(path)
+
     def open_file_limit(self) -> int:
         return self._disk.open_file_limit()
 

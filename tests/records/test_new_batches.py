@@ -11,6 +11,7 @@ from pixy.errors import InvalidBatch, InvalidRecords, MessageTooLarge
 from pixy.records import (
     COMPRESSION,
     HEADER_BYTES,
+    UNPACKED_BYTES_MAX,
     BatchLimits,
     CheckEffort,
     LongCheckError,
@@ -18,10 +19,11 @@ from pixy.records import (
     NewRecord,
     build_batch,
     build_control_batch,
+    check_forwarded_batches,
     check_new_batches,
     read_header,
 )
-from tests.fakes.batches import batch_of, patched, raw_batch, raw_record, varint
+from tests.fakes.batches import batch_of, bomb, patched, raw_batch, raw_record, varint
 
 ANY_SIZE = BatchLimits(1 << 20)
 GOOD = batch_of(b"a", b"b")
@@ -303,3 +305,16 @@ def test_a_check_that_takes_long_is_left_to_another_thread() -> None:
         with pytest.raises(LongCheckError):
             check_new_batches(batch, ANY_SIZE, effort)
         assert check_new_batches(batch, ANY_SIZE)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_what_a_node_forwards_may_be_as_large_as_any_configuration_allows(codec: int) -> None:
+    large = bytes(build_batch([NewRecord(None, bytes(5_000_000), (), 2**60)] * 4, codec))
+    assert check_forwarded_batches(large + GOOD)[1].records == 2
+    with pytest.raises(InvalidRecords, match="record 0 has offset delta 7"):
+        check_forwarded_batches(GOOD + raw_batch([raw_record(7, b"x")], codec=codec))
+
+
+def test_no_batch_is_accepted_that_readers_would_not_decompress() -> None:
+    with pytest.raises(InvalidRecords, match=f"decompresses to more than {UNPACKED_BYTES_MAX} bytes"):
+        check_new_batches(bomb(), BatchLimits(1 << 30))

@@ -1,6 +1,7 @@
 """Retention, removal of segments during reads, full segments and deletion of a partition log."""
 
 import errno
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -137,6 +138,20 @@ def test_retention_moves_to_the_end_of_the_last_expired_segment(log: PartitionLo
         9,
         10,
     ]
+
+
+def test_a_timestamp_far_in_the_future_does_not_stop_retention_for_ever(directory: Path) -> None:
+    log = partition_log(RecordingDisk(), directory)
+    log.topic.options = LogOptions(1, LONG_MS, retention_ms=1000)
+    now_ms = int(time.time() * 1000)
+    write(log, now_ms - 5000)
+    write(log, 2**62)
+    write(log, now_ms - 5000)
+    write(log, -1)
+    write(log, now_ms - 5000)
+    assert log.retained_from(now_ms) == 1
+    assert log.retained_from(now_ms + 60_000) == 5
+    log.close()
 
 
 def test_retention_never_exceeds_the_written_offset(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Retention by size and by age, segments without timestamps, and comparison with a naive model."""
+"""Retention by size and by age, timestamps that are not believed, and comparison with a naive model."""
 
 import pytest
 from hypothesis import given
@@ -15,9 +15,13 @@ NEVER = -1
 def log(*segments: tuple[int, int]) -> list[SegmentFacts]:
     """Segments of ten records, by (bytes, age of the newest record); `NEVER`: no timestamps."""
     return [
-        SegmentFacts((at + 1) * 10, size, NEVER if age == NEVER else NOW - age)
+        SegmentFacts((at + 1) * 10, size, NEVER if age == NEVER else NOW - age, no_file)
         for at, (size, age) in enumerate(segments)
     ]
+
+
+def no_file() -> int | None:
+    return None
 
 
 def kept_from(
@@ -63,20 +67,31 @@ def test_descending_timestamps_retain_the_older_segments_behind() -> None:
     assert kept_from(log((9, DAY), (9, 2 * DAY), (9, 3 * DAY)), age=DAY - 1) == 30
 
 
-def test_a_segment_without_timestamps_never_expires_and_retains_those_behind_it() -> None:
-    assert kept_from(log((9, 9 * DAY), (9, NEVER), (9, 9 * DAY)), age=DAY) == 10
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("timestamp", [NEVER, -(2**63), NOW + HOUR + 1, 2**63 - 1], ids=str)
+@pytest.mark.parametrize(("written", "expected"), [(NOW - DAY - 1, 30), (NOW - DAY, 10), (None, 10)])
+def test_the_time_of_the_last_write_counts_for_a_timestamp_that_no_clock_can_have_given(
+    timestamp: int, written: int | None, expected: int
+) -> None:
+    old, _, behind = log((9, 9 * DAY), (9, 0), (9, 9 * DAY))
+    assert kept_from([old, SegmentFacts(20, 9, timestamp, lambda: written), behind], age=DAY) == expected
+
+
+@pytest.mark.parametrize("timestamp", [0, NOW - DAY, NOW, NOW + HOUR])
+def test_the_time_of_the_last_write_is_not_asked_for_otherwise(timestamp: int) -> None:
+    asked: list[int] = []
+    kept_from([SegmentFacts(10, 9, timestamp, lambda: asked.append(1))], age=DAY)
+    assert asked == []
 
 
 def test_a_segment_without_timestamps_is_removed_by_size() -> None:
     assert kept_from(log((9, NEVER), (9, NEVER), (9, NEVER)), size=9) == 20
 
 
-def test_a_timestamp_in_the_future_retains_the_segment_until_then() -> None:
-    assert kept_from(log((9, -100 * DAY), (9, 9 * DAY)), age=DAY) == 0
-
-
 def test_a_timestamp_of_1970_has_an_age() -> None:
-    assert kept_from([SegmentFacts(10, 9, 0)], age=DAY) == 10
+    assert kept_from([SegmentFacts(10, 9, 0, no_file)], age=DAY) == 10
 
 
 def test_the_stricter_limit_decides() -> None:
