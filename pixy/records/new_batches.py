@@ -1,7 +1,8 @@
 """Validation of record batches built by others: the one entrance of all batches.
 
 Clients append and stage batches (`check_new_batches`), and nodes forward them to the leader of a
-partition (`check_forwarded_batches`). A batch is rejected if it would harm the log, its readers, or the offsets of other clients:
+partition (`check_forwarded_batches`). A batch is rejected if it would harm the log, its readers, or
+the offsets of other clients:
 
     shorter than a header, or than its length field    the start of the next batch is unknown
     magic other than 2                                 another format

@@ -8,10 +8,10 @@ Records are removed in whole segments, oldest first, as in Kafka:
   so on up to the first younger one. If all of them are older, the active one is removed too: the
   log is empty then, and its next record has the next offset.
 
-Timestamps are the producers'. One that no clock can have given, because there is none or it is more
-than an hour ahead, is not believed: the time of the last write to the segment's file counts instead,
-as in Kafka for segments without timestamps. It is asked for only then. A segment without a file is
-never too old.
+Timestamps are the producers'. One that no clock can have given, because there is none or it is
+more than an hour ahead, is not believed: the time of the last write to the segment's file counts
+instead, as in Kafka for segments without timestamps. It is asked for only then. A segment without a
+file is never too old.
 """
 
 from collections.abc import Callable, Sequence
