@@ -1,7 +1,7 @@
 """Entries that a node may propose to a raft group that another node leads. Pure.
 
 A leader appends nothing that it would apply without effect, or that harms who reads it: what other
-nodes forward is checked as what clients send (`records.check_new_batches`), as far as that takes no
+nodes forward is checked as what clients send (`records.check_forwarded_batches`), as far as that takes no
 more than half a millisecond. The proposals of the leader itself come from code that has checked
 them.
 
@@ -21,19 +21,14 @@ from pixy.cluster.sinks import SINKS_GROUP
 from pixy.errors import PixyError, VoidEntry
 from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
 from pixy.records import (
-    UNPACKED_BYTES_MAX,
-    BatchLimits,
     CheckEffort,
     LongCheckError,
-    check_new_batches,
+    check_forwarded_batches,
     split_batches,
 )
 from pixy.storage import EntryType, why_undecodable
 
 __all__ = ["why_not_proposable"]
-
-_LIMITS = BatchLimits(UNPACKED_BYTES_MAX)
-"""What one batch may have at most: the proposer has applied its own limits."""
 
 
 def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray) -> str:
@@ -58,7 +53,7 @@ def _why_not_batches(payload: memoryview, *, single: bool) -> str:
         for batch in batches:
             with suppress(LongCheckError):
                 # Then only header and checksum are checked: readers do not rely on the records.
-                check_new_batches(batch, _LIMITS, effort)
+                check_forwarded_batches(batch, effort)
     except PixyError as error:
         return str(error)
     return ""

@@ -158,11 +158,11 @@ def check_new_batches(
     return batches
 
 
-def check_forwarded_batches(buffer: Buffer) -> list[NewBatch]:
+def check_forwarded_batches(buffer: Buffer, effort: CheckEffort | None = None) -> list[NewBatch]:
     """As `check_new_batches`, for batches that another node has built or checked by its own limits:
     they have those that no configuration exceeds, and any time.
     """
-    return check_new_batches(buffer, _FORWARDED)
+    return check_new_batches(buffer, _FORWARDED, effort)
 
 
 def _size(view: memoryview, begin: int, batch_bytes_max: int, place: str) -> int:
