@@ -1,9 +1,9 @@
 """Entries that a node may propose to a raft group that another node leads. Pure.
 
 A leader appends nothing that it would apply without effect, or that harms who reads it: what other
-nodes forward is checked as what clients send (`records.check_forwarded_batches`), as far as that takes no
-more than half a millisecond. The proposals of the leader itself come from code that has checked
-them.
+nodes forward is checked as what clients send (`records.check_forwarded_batches`), as far as that
+takes no more than half a millisecond. The proposals of the leader itself come from code that has
+checked them.
 
     raft group   may be proposed
     -----------  -----------------------------------------------------------------------------------

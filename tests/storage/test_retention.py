@@ -1,4 +1,4 @@
-"""Retention by size and by age, timestamps that are not believed, and comparison with a naive model."""
+"""Retention by size and by age, timestamps not believed, and comparison with a naive model."""
 
 import pytest
 from hypothesis import given
