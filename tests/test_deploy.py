@@ -1,6 +1,7 @@
 """The examples in `deploy` are configurations that a daemon accepts."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from pixy.config import Config, load_config
 from pixy.errors import ConfigError
+from tests.conftest import require
 from tests.test_documentation import unknown_words
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -68,9 +70,39 @@ def test_the_configuration_of_a_node_is_accepted_without_a_warning(tmp_path: Pat
     assert config.peer_addr in config.cluster.join
 
 
+UNIT = (DEPLOY / "pixy.service").read_text()
+HARDENED = [
+    "NoNewPrivileges=true",
+    "CapabilityBoundingSet=",
+    "ProtectSystem=strict",
+    "ProtectHome=true",
+    "PrivateTmp=true",
+    "PrivateDevices=true",
+    "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
+    "SystemCallFilter=@system-service",
+    "UMask=0077",
+    "StateDirectoryMode=0700",
+]
+
+
+@pytest.mark.parametrize("directive", HARDENED)
+def test_the_unit_gives_the_daemon_no_more_than_it_needs(directive: str) -> None:
+    assert directive in UNIT.splitlines()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_systemd_finds_the_unit_little_exposed() -> None:
+    analyze = require("systemd-analyze", "apt-get install systemd")
+    command = [analyze, "security", "--offline=true", "--no-pager", str(DEPLOY / "pixy.service")]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    exposure = re.search(r"Overall exposure level for pixy\.service: ([0-9.]+)", found.stdout)
+    assert exposure is not None, found.stderr
+    assert float(exposure[1]) <= 3
+
+
 def test_the_unit_runs_a_command_that_exists() -> None:
-    unit = (DEPLOY / "pixy.service").read_text()
-    (command,) = re.findall(r"^ExecStart=\S*/(pixy .*)$", unit, re.MULTILINE)
+    (command,) = re.findall(r"^ExecStart=\S*/(pixy .*)$", UNIT, re.MULTILINE)
     assert unknown_words(command) == []
-    (variable,) = re.findall(r"^Environment=(\w+)=(\S+)$", unit, re.MULTILINE)
+    (variable,) = re.findall(r"^Environment=(\w+)=(\S+)$", UNIT, re.MULTILINE)
     assert load_config(None, dict([variable]), {}).data_dir == "/var/lib/pixy"
