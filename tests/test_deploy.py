@@ -21,7 +21,7 @@ NODES = ["pixy-1", "pixy-2", "pixy-3"]
 @pytest.fixture
 def secret(tmp_path: Path) -> str:
     path = tmp_path / "secret"
-    path.write_text("0123456789abcdef")
+    path.write_text("0123456789abcdef" * 2)
     path.chmod(0o600)
     return str(path)
 
