@@ -100,6 +100,45 @@ def _print_reports(reports: "list[Report]", seconds: float) -> None:
 
 
 @storage.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def recover(directory: Path, as_json: bool) -> None:
+    """Lower impossible terms in DIR, the directory of a stopped node that is the only one of its
+    cluster.
+
+    `pixy storage check` names such terms: a node with a bug has raised them, and nobody can be
+    elected any more. Nothing is lost. A node of several cannot do that alone: the command says
+    what to do instead. Without such a term nothing is changed, except for what every start
+    repairs.
+
+    Exits with 0 if the directory can be used, and 1 if it cannot be mended.
+    """
+    import asyncio
+
+    from pixy.cli.logs import setup_logging
+    from pixy.cluster import MendedTerms
+    from pixy.config import LoggingConfig
+    from pixy.storage import RealDisk, ThreadWorker
+
+    setup_logging([LoggingConfig()])
+    mended = MendedTerms.read(RealDisk(), directory)
+    try:
+        asyncio.run(mended.write(ThreadWorker))
+    finally:
+        mended.close()
+    if as_json:
+        print_json({"mended": [group._asdict() for group in mended.groups]})
+        return
+    for group in mended.groups:
+        print_line(
+            f"{group.name}: {group.reason}; it has term {group.term} from here on, and {group.entries} entries "
+            "were written again"
+        )
+    if not mended.groups:
+        print_line("no raft group has an impossible term: nothing to mend")
+
+
+@storage.command()
 @click.argument("path", metavar="FILE|DIR", type=click.Path(path_type=Path))
 @click.option("--records", is_flag=True, help="Show the records of batches, too.")
 @click.option("--limit", "-n", type=click.IntRange(min=1), help="Maximum number of lines.")

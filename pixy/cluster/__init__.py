@@ -8,7 +8,9 @@ from pixy.cluster.group_members import GroupMember, MemberId, Membership, Proces
 from pixy.cluster.group_sessions import LEASE_S
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsChanged, GroupsState
+from pixy.cluster.impossible_terms import ADVICE, FoundTerms, why_impossible
 from pixy.cluster.lost_majority import LossReport, LostMajority, SurvivingGroup
+from pixy.cluster.mended_terms import MendedGroup, MendedTerms
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
@@ -33,6 +35,7 @@ from pixy.cluster.status import (
 from pixy.cluster.status_messages import decode_status, encode_status
 
 __all__ = [
+    "ADVICE",
     "FIRST_GROUPS_GROUP",
     "FIRST_PARTITION_GROUP",
     "LEASE_S",
@@ -41,6 +44,7 @@ __all__ = [
     "SINKS_GROUP",
     "ClusterOptions",
     "ClusterStatus",
+    "FoundTerms",
     "GroupMember",
     "GroupsChanged",
     "GroupsState",
@@ -50,6 +54,8 @@ __all__ = [
     "MemberState",
     "MemberStatus",
     "Membership",
+    "MendedGroup",
+    "MendedTerms",
     "MetadataState",
     "Node",
     "NodeObserver",
@@ -87,4 +93,5 @@ __all__ = [
     "takes_publication",
     "unsynced_logs_max",
     "why_ended",
+    "why_impossible",
 ]

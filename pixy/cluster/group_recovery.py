@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 
 from pixy.cluster.group_states import conf_state_of, hard_state_of
+from pixy.cluster.impossible_terms import ADVICE, FoundTerms, why_impossible
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
+from pixy.errors import DataDirectoryError
 from pixy.log_position import LogPosition
 from pixy.proto import state_pb2
 from pixy.raft import Entry, HardState, RaftEntryType
 from pixy.storage import EntryType, JournalRecord, RecoveredGroup
 
-__all__ = ["continues", "entry_of", "recovered_group"]
+__all__ = ["continues", "entry_of", "found_terms", "recovered_group"]
 
 _RAFT_TYPES = {
     EntryType.CONF_CHANGE: RaftEntryType.CONF_CHANGE,
@@ -24,6 +26,13 @@ def entry_of(record: JournalRecord) -> Entry:
     kind = 0 if raft_type else int(record.entry_type)
     payload = record.payload if isinstance(record.payload, (bytes, bytearray)) else bytes(record.payload)
     return Entry(record.term, record.index, raft_type, payload, kind, record.proposal)
+
+
+def found_terms(found: RecoveredGroup) -> FoundTerms:
+    """Terms and indexes of a group in the journal."""
+    state = None if found.hard_state is None else state_pb2.HardState.FromString(found.hard_state)
+    reset = None if found.reset is None else found.reset.position
+    return FoundTerms(state, found.terms, found.end, reset, found.applied)
 
 
 def continues(found: RecoveredGroup, applied: LogPosition) -> bool:
@@ -45,7 +54,13 @@ def recovered_group(
         applied: last entry in the application's durable state.
         tail: the entries behind it.
         configuration: of the application's state; used if the journal has none, or an older one.
+
+    Raises:
+        DataDirectoryError: a term or an index is impossible.
     """
+    reason = why_impossible(found_terms(found))
+    if reason:
+        raise DataDirectoryError(f"raft group {raft_group} cannot be used: {reason}; {ADVICE}")
     state = HardState()
     if found.hard_state is not None:
         message = state_pb2.HardState.FromString(found.hard_state)

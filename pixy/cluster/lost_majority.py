@@ -26,7 +26,6 @@ Nothing on this node's disk says that it was not.
 The road not taken: a new cluster id. Every file names its cluster, and would have to be rewritten.
 """
 
-import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -45,15 +44,14 @@ from pixy.cluster.group_states import (
 from pixy.cluster.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
 from pixy.cluster.nodes import FIRST_NODE, NodeInfo
+from pixy.cluster.offline_unit import write_unit
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.state_group_recovery import check_reset
-from pixy.config import JournalConfig
 from pixy.errors import DataDirectoryError, FailedPrecondition
-from pixy.futures import reject, resolve
-from pixy.log_position import LogPosition
+from pixy.log_position import TERM_MAX, LogPosition
 from pixy.proto.state_pb2 import ForgetNode, GroupStateRecord, HardState, MetadataCommand
 from pixy.raft import ConfChangeError, ConfState, MalformedMessage, Snapshot, decode_conf_change
 from pixy.raft import HardState as RaftHardState
@@ -63,8 +61,6 @@ from pixy.storage import (
     CheckpointStore,
     Disk,
     EntryType,
-    Journal,
-    JournalOptions,
     JournalRecord,
     MakeWorker,
     RecordKind,
@@ -183,32 +179,7 @@ class LostMajority:
         Raises:
             DataDirectoryError: the disk is full, or broken. On a full disk nothing has changed.
         """
-        recovered = self._recovered
-        owner = (recovered.identity.cluster_id, self._node_id)
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def fail(reason: object) -> None:
-            reject(written, DataDirectoryError(f"{self._directory} cannot be written: {reason}"))
-
-        journal = Journal(
-            self._disk,
-            make_worker("pixy-journal", background=False),
-            JournalOptions(
-                self._directory / "journal",
-                owner,
-                JournalConfig().file_bytes,
-                at=recovered.journal.at,
-                files=recovered.journal.files,
-            ),
-            on_durable=lambda _: resolve(written, None),
-            on_fault=fail,
-            on_full=lambda: fail("the disk is full"),
-        )
-        journal.append(self._records(), None)
-        try:
-            await written
-        finally:
-            journal.abandon()
+        await write_unit(self._disk, self._directory, self._recovered, self._records(), make_worker)
 
     # --- what there is ----------------------------------------------------------------------------
 
@@ -311,7 +282,9 @@ class LostMajority:
             commit,
             bool(changes) or self._others_decide(known),
         )
-        return _Continuation(group, max(state.term, last.term), newest, resets=False)
+        # One above was written by a node with a bug (`impossible_terms`). It binds nobody here.
+        term = state.term if state.term <= TERM_MAX else 0
+        return _Continuation(group, max(term, last.term), newest, resets=False)
 
     def _others_decide(self, conf: ConfState) -> bool:
         """True if the other voters can commit an entry without this node."""

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from pixy.cluster import ADVICE, FoundTerms, why_impossible
 from pixy.errors import CorruptData
 from pixy.inspect.report import Report
-from pixy.proto.state_pb2 import AppliedPosition
+from pixy.proto.state_pb2 import AppliedPosition, HardState
 from pixy.records import check_batch, read_header
 from pixy.storage import (
     FORMAT_VERSION,
@@ -149,6 +150,7 @@ def check_journal(
             if entry.undecodable:
                 found = f"raft group {raft_group}, entry {index}: {entry.undecodable}; it has no effect, on any node"
                 report.warn("journal", directory, found)
+    _check_terms(directory, scan, report)
     groups = {
         raft_group: CheckedGroup(
             [entry for _, entry in group.entries],
@@ -159,6 +161,18 @@ def check_journal(
         for raft_group, group in scan.records.groups.items()
     }
     return CheckedJournal(len(scan.files), groups, scan.whole)
+
+
+def _check_terms(directory: Path, scan: JournalScan[CheckedEntry], report: Report) -> None:
+    """Report raft groups with impossible terms."""
+    for raft_group, group in scan.records.groups.items():
+        state = None if group.hard_state is None else HardState.FromString(group.hard_state)
+        reset = None if group.reset is None else group.reset.position
+        terms = group.entries.available().terms
+        reason = why_impossible(FoundTerms(state, terms, group.end, reset, group.applied))
+        if reason:
+            found = f"raft group {raft_group}: {reason}: the next start is refused"
+            report.damaged("journal", directory, found, ADVICE)
 
 
 def _checked_entry(file: JournalFile, view: memoryview, place: RecordPlace) -> CheckedEntry:

@@ -1,5 +1,6 @@
 """Output and exit codes of `pixy storage check` and `pixy storage dump`."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pixy.storage import RealDisk
+from tests.cluster.poisoned import WORST, raise_terms
 from tests.cluster.stopped import contents, make_stopped
 
 from .conftest import Run
@@ -150,3 +152,24 @@ def test_a_dump_ends_at_damage_and_exits_with_1(node: Path, run_alone: Run) -> N
 @pytest.mark.parametrize("args", [["check"], ["dump"], ["dump", "x", "--limit", "0"], ["dump", "/nowhere"]])
 def test_wrong_usage_exits_with_2(run_alone: Run, args: list[str]) -> None:
     assert run_alone("storage", *args).exit_code == 2
+
+
+@pytest.mark.slow
+def test_impossible_terms_are_found_and_mended(node: Path, run_alone: Run) -> None:
+    asyncio.run(raise_terms(node))
+    result = run_alone("storage", "check", str(node))
+    assert result.exit_code == 1
+    assert f"raft group 1: its hard state has term {WORST}" in result.stdout
+    assert "`pixy storage recover` lowers it" in result.stdout
+    result = run_alone("storage", "recover", str(node))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert f"metadata: its hard state has term {WORST}" in result.stdout
+    assert run_alone("storage", "check", str(node)).exit_code == 0
+    result = run_alone("storage", "recover", str(node), "--json")
+    assert json.loads(result.stdout) == {"mended": []}
+
+
+def test_only_the_directory_of_a_node_is_mended(tmp_path: Path, run_alone: Run) -> None:
+    result = run_alone("storage", "recover", str(tmp_path))
+    assert result.exit_code == 1
+    assert "is not the data directory of a node" in result.stderr

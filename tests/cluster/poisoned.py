@@ -1,0 +1,36 @@
+"""Data directories with impossible terms, as nodes of earlier releases wrote them."""
+
+import os
+from pathlib import Path
+
+from pixy.cluster.group_states import conf_state_of, hard_state_record
+from pixy.cluster.offline_unit import write_unit
+from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.recovery import recover_node
+from pixy.proto.state_pb2 import HardState
+from pixy.raft import HardState as RaftHardState
+from pixy.storage import RealDisk, ThreadWorker
+
+__all__ = ["WORST", "raise_terms"]
+
+WORST = 2**64 - 1
+"""The term of a message that nobody can follow."""
+
+
+async def raise_terms(directory: Path, *raft_groups: int, term: int = WORST) -> None:
+    """Write hard states with a term to the journal of a stopped node; of all groups if none is
+    named.
+    """
+    disk = RealDisk()
+    recovered = recover_node(disk, directory, os.urandom)
+    records = []
+    for raft_group, group in recovered.journal.groups.items():
+        if group.hard_state is not None and (not raft_groups or raft_group in raft_groups):
+            state = HardState.FromString(group.hard_state)
+            storage = RaftStorage(conf_state_of(state), state.conf_index)
+            storage.hard_state = RaftHardState(term, 0, state.commit)
+            records.append(hard_state_record(raft_group, storage))
+    try:
+        await write_unit(disk, directory, recovered, records, ThreadWorker)
+    finally:
+        recovered.lock.close()

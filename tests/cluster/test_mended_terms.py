@@ -1,0 +1,153 @@
+"""Directories with impossible terms: a start refuses them, a check finds them, and a node with the
+only vote is mended without a loss.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster import LostMajority, MendedTerms
+from pixy.cluster.raft_group import RaftGroup
+from pixy.errors import DataDirectoryError, FailedPrecondition
+from pixy.inspect import ReadOnlyDisk, Verdict, check_directory
+from pixy.log_position import TERM_MAX
+from pixy.storage import RealDisk, ThreadWorker
+from tests.cluster.nodes import Cluster, copy_of
+from tests.cluster.poisoned import WORST, raise_terms
+from tests.cluster.survivors import formed
+
+METADATA, PARTITION = 1, 1000
+
+
+async def used(cluster: Cluster) -> None:
+    await cluster.create_topic()
+    await cluster.append(b"one", b"two")
+    await cluster.commit(1)
+    await cluster.settle()
+
+
+async def stopped(directory: Path) -> None:
+    async with Cluster(directory).running() as cluster:
+        await used(cluster)
+
+
+async def mended(directory: Path) -> dict[str, int]:
+    """Mend a directory; returns the entries written again by group."""
+    found = MendedTerms.read(RealDisk(), directory)
+    try:
+        await found.write(ThreadWorker)
+    finally:
+        found.close()
+    return {group.name: group.entries for group in found.groups}
+
+
+def verdicts(directory: Path) -> list[str]:
+    report = check_directory(ReadOnlyDisk(), directory)
+    return [finding.found for finding in report.findings if finding.verdict is Verdict.DAMAGED]
+
+
+async def goes_on(directory: Path) -> None:
+    """The node starts twice, has everything, and takes more of each kind."""
+    for number in range(2):
+        async with Cluster(directory).running() as cluster:
+            assert cluster.values()[:2] == [b"one", b"two"]
+            assert len(cluster.values()) == 2 + number
+            assert cluster.committed()[0] == 1 + number
+            await cluster.append(b"more")
+            await cluster.commit(2 + number)
+            await cluster.create_topic(f"topic{number}")
+            terms = {group.term for group in cluster.node._log.driver.groups.values() if group.leads}
+            assert max(terms) < 20
+    assert verdicts(directory) == []
+
+
+@pytest.mark.parametrize("term", [TERM_MAX + 1, 2**62, WORST])
+@pytest.mark.parametrize("raft_group", [METADATA, PARTITION])
+async def test_a_term_that_no_log_has_is_refused_found_and_lowered(
+    tmp_path: Path, raft_group: int, term: int
+) -> None:
+    directory = tmp_path / "data"
+    await stopped(directory)
+    await raise_terms(directory, raft_group, term=term)
+    refusal = rf"raft group {raft_group} .* hard state has term {term}, .*`pixy storage recover` lowers"
+    with pytest.raises(DataDirectoryError, match=refusal):
+        await Cluster(directory).node.start()
+    [found] = verdicts(directory)
+    assert f"raft group {raft_group}: its hard state has term {term}" in found
+    assert list((await mended(directory)).values()) == [0]
+    await goes_on(directory)
+
+
+async def test_all_groups_of_a_node_are_mended_at_once(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    await stopped(directory)
+    await raise_terms(directory)
+    assert {"metadata", f"raft group {PARTITION}"} <= set(await mended(directory))
+    assert await mended(directory) == {}, "nothing is left"
+    await goes_on(directory)
+
+
+def group_of(cluster: Cluster, name: str) -> RaftGroup:
+    if name == "groups":
+        return cluster.node.state_groups.group_of("group").group
+    return cluster.node._log.driver.groups[METADATA if name == "metadata" else PARTITION]
+
+
+@pytest.mark.parametrize("name", ["metadata", "groups", "partition"])
+@pytest.mark.parametrize("synced", [False, True])
+async def test_entries_with_such_terms_are_written_again(tmp_path: Path, name: str, synced: bool) -> None:
+    cluster = Cluster(tmp_path / "data")
+    await cluster.node.start()
+    await cluster.create_topic()
+    await cluster.append(b"one")
+    await cluster.commit(1)
+    group = group_of(cluster, name)
+    assert group.node is not None
+    group.node.raft.term = 2**40
+    await cluster.append(b"two")
+    await cluster.commit(1)
+    await cluster.create_topic("other")
+    if synced:
+        await cluster.sync()
+    await cluster.settle()
+    directory = copy_of(cluster.directory, "copy")
+    group.node.raft.term = group.term
+    await cluster.node.stop()
+    with pytest.raises(DataDirectoryError, match=r"term 1099511627776, at most"):
+        await Cluster(directory).node.start()
+    assert len(verdicts(directory)) >= 1
+    assert len(await mended(directory)) == 1
+    await goes_on(directory)
+
+
+async def test_a_directory_without_such_a_term_stays_as_it_is(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    await stopped(directory)
+    before = sorted((directory / "journal").iterdir())[-1].read_bytes()
+    assert await mended(directory) == {}
+    assert sorted((directory / "journal").iterdir())[-1].read_bytes() == before
+
+
+async def test_a_node_of_several_is_told_what_to_do_instead(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    survivor = await formed(directory)
+    survivor.end()
+    await raise_terms(directory)
+    with pytest.raises(
+        FailedPrecondition, match=r"members are 1, 2, 3, so node 1 cannot lower it alone: .*forget"
+    ):
+        await mended(directory)
+    lost = await asyncio.to_thread(LostMajority.read, RealDisk(), directory)
+    try:
+        await lost.go_on_alone(ThreadWorker)
+    finally:
+        lost.close()
+    assert verdicts(directory) == []
+    async with Cluster(directory).running() as cluster:
+        await cluster.create_topic("again")
+
+
+async def test_what_is_no_data_directory_is_not_mended(tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match="is not the data directory of a node"):
+        await mended(tmp_path)
