@@ -43,9 +43,9 @@ class Offer:
     Its recipient calls exactly one of `delivered` and `undelivered`.
     """
 
-    __slots__ = ("_owner", "auto_ack", "deadline", "partition", "record", "retries", "size")
+    __slots__ = ("_owner", "auto_ack", "deadline", "failures", "partition", "record", "retries", "size")
 
-    def __init__(self, owner: OfferOwner, record: Record, size: int, retries: int) -> None:
+    def __init__(self, owner: OfferOwner, record: Record, size: int, retries: int, failures: int = 0) -> None:
         self._owner = owner
         self.partition = owner.partition
         self.record = record
@@ -53,6 +53,8 @@ class Offer:
         # Time of its expiry, once it is delivered.
         self.deadline: float
         self.retries = retries
+        # Deliveries that failed since the last retry.
+        self.failures = failures
         self.auto_ack = False
 
     @property

@@ -23,6 +23,9 @@ __all__ = ["LivePartition", "PartitionHost"]
 
 _log = structlog.get_logger()
 
+_REPORT_S = 60.0
+"""Time between two reports of records that cannot be delivered."""
+
 
 class PartitionHost(Protocol):
     """The subscription, as the partition sees it."""
@@ -61,6 +64,7 @@ class LivePartition:
         "_fetcher",
         "_host",
         "_monotonic",
+        "_quiet_until",
         "closed",
         "dirty",
         "held",
@@ -106,6 +110,8 @@ class LivePartition:
             environment, host.group_name, self.key, self.offers, self._fed, self._failing
         )
         self._expiry = Alarm(environment.timers, self._expire)
+        # No report of records that cannot be delivered before.
+        self._quiet_until = float("-inf")
         # The alarm is set. Invariant: always while a delivered offer is outstanding.
         self._expiry_set = False
 
@@ -148,7 +154,12 @@ class LivePartition:
             self._acked()
 
     def undelivered(self, offer: Offer) -> None:
-        if self.offers.put_back(offer):
+        now = self._monotonic()
+        if self.offers.maybe_give_up(offer, now):
+            self._report_undeliverable(offer, now)
+            if not self._expiry_set:
+                self._set_expiry()
+        elif self.offers.put_back(offer):
             self._wake()
             if self._host.watching:
                 self._host.check_quiet()
@@ -234,6 +245,20 @@ class LivePartition:
                 self._host.mark_dirty(self)
         if offers.fault is not None or offers.packed is not None or offers.wants_more:
             self._fetcher.wake()
+
+    def _report_undeliverable(self, offer: Offer, now: float) -> None:
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + _REPORT_S
+        _log.warning(
+            "a record cannot be delivered, perhaps it is larger than clients or grpc.output_buffer_bytes allow",
+            group=self._host.group_name,
+            topic=self.topic,
+            partition=self.partition,
+            offset=offer.record.offset,
+            bytes=offer.size,
+            retries=offer.retries,
+        )
 
     def _report_passed(self) -> None:
         passed, self.offers.passed = self.offers.passed, []

@@ -12,6 +12,8 @@ A record is in exactly one of these places; from `sending` and `out` an ack move
                       v  |        v
                       again <-----      undelivered records first, then expired ones in offset order
 
+- A large record whose delivery fails again and again is refused by the clients, or larger than the
+  server's output may be. It waits for the ack timeout too, and the other records go on.
 - The ack timeout begins at the delivery. Until then an offer is in `sending`, without a deadline: a
   slow reader costs its records no retry. All delivered offers live equally long, so `out`, a dict
   in order of delivery, is also in order of deadline: no heap, no timer per offer. The shell sets
@@ -68,6 +70,14 @@ _UNPACKED_AT_ONCE_BYTES = 256 << 10
 """Limit of decompression on the event loop, which takes 1 ms at most.
 
 Larger batches are decompressed by the shell.
+"""
+_WHOLE_BYTES = 32 << 10
+"""Records that are with the transport as a whole before a client can refuse them: the windows of
+HTTP/2 have 64 KiB at first.
+"""
+_FAILURES_MAX = 3
+"""Deliveries of a larger record that may fail before that is a retry: clients go away at any time,
+and the next one may take it.
 """
 
 
@@ -431,7 +441,7 @@ class PartitionOffers:
                 break
         if not self._again:
             self._again_order.clear()
-        offer = Offer(self._owner, back.record, back.size, back.retries)
+        offer = Offer(self._owner, back.record, back.size, back.retries, back.failures)
         self._sending[offset] = offer
         self.offered += 1
         self._refresh()
@@ -447,6 +457,22 @@ class PartitionOffers:
             del self._sending[offset]
             offer.deadline = now + self._limits.ack_timeout
             self._out[offset] = offer
+
+    def maybe_give_up(self, offer: Offer, now: float) -> bool:
+        """Count a failed delivery; True if it was the last one for now, because clients seem to
+        refuse the record for its size. Then the offer waits for the ack timeout, which makes it a
+        retry, as if it had been delivered.
+        """
+        offset = offer.record.offset
+        offer.failures += 1
+        if (
+            offer.size <= _WHOLE_BYTES
+            or offer.failures < _FAILURES_MAX
+            or self._sending.get(offset) is not offer
+        ):
+            return False
+        self.delivered(offer, now)
+        return True
 
     def put_back(self, offer: Offer) -> bool:
         """The offer was not delivered: its record is offered next.
@@ -482,6 +508,7 @@ class PartitionOffers:
                 continue
             del self._out[offset]
             offer.retries += 1
+            offer.failures = 0
             self._again[offset] = offer
             heappush(self._again_order, (_EXPIRED, offset))
         self.expired += len(late)

@@ -677,3 +677,50 @@ def test_a_record_whose_drop_does_not_fit_is_offered_again() -> None:
     left = take_many(offers, 31.0)
     assert sorted([*dropped, *left]) == [*range(0, 4096, 2), *range(4096, 5000)]
     offers.check_invariants()
+
+
+# --- records that cannot be delivered -------------------------------------------------------------
+
+
+def test_a_large_record_that_no_client_takes_waits_for_the_ack_timeout_and_the_others_go_on() -> None:
+    offers = offers_from(limits=replace(LIMITS, retries_max=1))
+    offers.feed(fed([make_batch(0, [b"a", bytes(100_000), b"b"])]))
+    assert take(offers) == 0
+    for round_ in (0, 1):
+        now = round_ * 30.0
+        for attempt in (1, 2, 3):
+            offer = offers.take()
+            assert offer is not None
+            assert offer.record.offset == 1
+            assert offers.maybe_give_up(offer, now) is (attempt == 3)
+            assert offers.put_back(offer) is (attempt < 3)
+            offers.check_invariants()
+        if not round_:
+            assert take_all(offers, 29.0) == [2]
+            offers.ack(0)
+            offers.ack(2)
+        assert offers.expire(now + 29.9) == []
+        assert offers.expire(now + 30) == ([] if not round_ else [1])
+    assert offers.tracker.base == 3
+
+
+def test_a_small_record_goes_to_the_next_client_however_often_that_fails() -> None:
+    offers = offers_from(records=1, size=30_000)
+    for _ in range(100):
+        offer = offers.take()
+        assert offer is not None
+        assert not offers.maybe_give_up(offer, 0.0)
+        assert offers.put_back(offer)
+    assert take_all(offers) == [0]
+
+
+def test_an_ack_ends_what_could_not_be_delivered() -> None:
+    offers = offers_from(records=2, size=100_000)
+    for _ in range(3):
+        offer = offers.take()
+        assert offer is not None
+        if not offers.maybe_give_up(offer, 0.0):
+            offers.put_back(offer)
+    assert offers.ack(0, only_if_offered=True)
+    assert offers.outstanding == 0
+    assert take_all(offers) == [1]

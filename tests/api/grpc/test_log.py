@@ -9,12 +9,14 @@ from typing import Any
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.config import Config, ConsumerConfig, ProxyConfig
 from pixy.errors import PixyError, Unavailable
 from pixy.proto import kafkapixy_pb2 as kafkapixy
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from pixy.records import COMPRESSION
 from tests.api.grpc.bulk import T0, ServedBulk, fails, offsets, range_of, serve
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import (
@@ -364,6 +366,41 @@ async def test_messages_around_a_batch_with_wrong_fields_reach_every_group_once(
                 found += [each for each in (got.message,) if each != b"lie"]
             assert found == [b"%d" % number for number in range(10)]
             await committed(stub, group, end.end)
+
+
+@pytest.mark.parametrize("size", [5 << 20, 9 << 20], ids=["client", "output_buffer_bytes"])
+async def test_a_record_that_no_client_takes_is_a_retry_each_time_and_stops_no_other(
+    tmp_path: Path, size: int
+) -> None:
+    consumer = replace(ConsumerConfig(), long_polling_timeout=0.3, ack_timeout=0.5, max_retries=1)
+    config = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig(), consumer=consumer)})
+    async with serve(make_embedded(tmp_path / "data"), config) as bulk:
+        await bulk.append(b"before")
+        await store_unchecked(bulk, raw_batch([raw_record(0, bytes(size))], codec=COMPRESSION["zstd"]))
+        await bulk.append(b"behind")
+        stub: Any = KafkaPixyStub(bulk.channel)
+        found: list[bytes] = []
+        failures = offset = 0
+        with capture_logs() as logs:
+            async with asyncio.timeout(60):
+                while offset < 3:
+                    try:
+                        got = await stub.ConsumeNAck(
+                            kafkapixy.ConsNAckRq(topic="t", group="g", auto_ack=True)
+                        )
+                        found.append(got.message)
+                    except grpc.aio.AioRpcError as error:
+                        failures += error.code() != CODE.NOT_FOUND
+                    answer = await stub.GetOffsets(kafkapixy.GetOffsetsRq(topic="t", group="g"))
+                    offset = next(each.offset for each in answer.offsets if each.partition == 0)
+        assert found == [b"before", b"behind"]
+        # A client may refuse what is with its transport already, which acks it.
+        assert failures <= 6, "three deliveries, and three of the retry"
+        if size > 8 << 20:
+            assert failures == 6
+            (said,) = [entry for entry in logs if "cannot be delivered" in entry["event"]]
+            assert (said["offset"], said["bytes"], said["group"]) == (1, size, "g")
+            assert [entry["first"] for entry in logs if "dropped" in entry["event"]] == [1]
 
 
 async def committed(stub: Any, group: str, end: int) -> None:
