@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import Mark, PartitionReplica
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
-from pixy.storage import Journal, RecordKind, SyncedLog
+from pixy.storage import Journal, RecordKind, SyncedLog, UnitRecord
 
-__all__ = ["AppliedPositionWriter"]
+__all__ = ["AppliedPositionWriter", "positions_record"]
 
 
 class AppliedPositionWriter:
@@ -41,10 +41,15 @@ class AppliedPositionWriter:
         positions = []
         for entry in synced:
             assert isinstance(entry.mark, Mark)
-            if not entry.mark.replica.deleted:
+            if not entry.mark.replica.deleted and not self._is_outdated(entry.mark):
                 positions.append(_applied_position(entry.mark, entry))
         if positions:
             self.write(positions)
+
+    def _is_outdated(self, mark: Mark) -> bool:
+        """True if the replica has taken over a snapshot since: it has the same records."""
+        position = self._groups[mark.replica.raft_group].position
+        return position is not None and mark.applied.index < position.index
 
     def write(self, positions: list[AppliedPosition], then: Callable[[], None] | None = None) -> None:
         """Write applied positions; `then` is called once they are durable, before `on_durable`."""
@@ -61,8 +66,7 @@ class AppliedPositionWriter:
                 then()
             self._on_durable()
 
-        payload = AppliedPositions(positions=positions).SerializeToString()
-        self._journal.append(((RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, 0, None, payload),), durable)
+        self._journal.append((positions_record(positions),), durable)
 
     def _position_durable(self, group: RaftGroup, position: AppliedPosition) -> None:
         group.durable_index = max(group.durable_index, position.index)
@@ -72,6 +76,12 @@ class AppliedPositionWriter:
             replica.durable_publication = max(replica.durable_publication, position.publication)
             if replica.log.has_segments_below(position.log_begin_offset):
                 self._drop_segments(replica, position.log_begin_offset)
+
+
+def positions_record(positions: list[AppliedPosition]) -> UnitRecord:
+    """The record of applied positions."""
+    payload = AppliedPositions(positions=positions).SerializeToString()
+    return (RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, 0, None, payload)
 
 
 def _applied_position(mark: Mark, entry: SyncedLog) -> AppliedPosition:

@@ -425,6 +425,8 @@ class Driver:
         records: list[UnitRecord] = []
         if append.hard_state is not None or append.snapshot is not None:
             records = state_records(group, append)
+            if append.snapshot is not None:
+                records += self.snapshots.position_records(group, append.snapshot)
         for entry in append.entries:
             entry_type = _ENTRY_TYPES[entry.type] if entry.type else entry.kind
             payload = entry.data
@@ -614,7 +616,7 @@ class Driver:
         if entries is not None and self._hooks.sideloads is not None:
             entries = self._hooks.sideloads.servable(group, entries) or None
         if entries is None:
-            storage.compact(min(wanted[1] - 1, group.applied_index))
+            group.compact(min(wanted[1] - 1, group.applied_index))
         storage.load(entries)
         node.entries_loaded()
         self.drive(group)

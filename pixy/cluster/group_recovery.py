@@ -83,6 +83,7 @@ def recovered_group(
     if found.applied is not None:
         group.durable_index = found.applied.index
         group.position, group.position_file = found.applied, found.applied_file
+        group.begin = found.applied
     return group
 
 

@@ -176,7 +176,7 @@ class JournalRetention:
             span = oldest.spans.get(group.raft_group)
             if span is not None:
                 # Followers cannot have these entries from here on.
-                group.storage.compact(min(span[1], group.durable_index))
+                group.compact(min(span[1], group.durable_index))
         rest = groups[_GROUPS_PER_ITERATION:]
         if rest:
             self._parts.positions.write(positions)

@@ -1,9 +1,9 @@
-"""Partition replicas that wait for a copy: the journal of their leader does not have the entries
-any more that they lack.
+"""Partition replicas that wait for a copy: they lack records that the journal of their leader does
+not have any more.
 
-Such a replica votes, and gets no records. Its leader offers it the position of the begin of its log
-from time to time (`Snapshots.offer`), which marks it again; a leader with a longer journal may
-still bring it up to date.
+Such a replica votes, and gets no records. Its leader offers it a position from time to time
+(`partition_snapshots`), which marks it again; a leader with a longer journal may still bring it up
+to date.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class MissingCopies:
     """Marks replicas with `needs_copy`, and removes the marks."""
 
     def __init__(self) -> None:
-        # Index of the begin of the leader's log, by replica.
+        # Index of the position that was offered last, by replica.
         self._begins: dict[PartitionReplica, int] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

@@ -34,6 +34,7 @@ from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.incarnation import Incarnation
 from pixy.cluster.journal_retention import JournalRetention, RetentionParts
 from pixy.cluster.node_options import NodeOptions, unsynced_logs_max
+from pixy.cluster.partition_snapshots import take_over
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.raft_group import Apply, RaftGroup
 from pixy.cluster.recovery import RecoveredNode
@@ -321,6 +322,7 @@ class NodeLog:
         self.driver.propose(replica.group, EntryType.EMPTY, b"", applied)
 
     def _on_positions(self) -> None:
+        self.driver.snapshots.positions_durable()
         self.retention.maybe_remove()
         self._hooks.on_positions()
 
@@ -329,9 +331,16 @@ class NodeLog:
         self.retention.maybe_remove()
 
     def _restore(self, group: RaftGroup, snapshot: Snapshot) -> None:
-        assert isinstance(group.application, StateReplica)
-        self.checkpoints.restored(group.application, snapshot)
-        self._hooks.on_restored(group.application)
+        replica = group.application
+        if isinstance(replica, PartitionReplica):
+            assert group.position is not None
+            take_over(replica, group.position)
+            if replica.log.has_segments_below(replica.log.begin_offset):
+                self._hooks.drop_segments(replica, replica.log.begin_offset)
+            return
+        assert isinstance(replica, StateReplica)
+        self.checkpoints.restored(replica, snapshot)
+        self._hooks.on_restored(replica)
 
     def _on_full_checkpoint(self) -> None:
         self._hooks.on_full()

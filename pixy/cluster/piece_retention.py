@@ -182,5 +182,5 @@ class PieceRetention:
         for replica, need in self._needs.pop(number, {}).items():
             group = replica.group
             if group is not None and not replica.deleted:
-                group.storage.compact(min(need.index, group.applied_index))
+                group.compact(min(need.index, group.applied_index))
         self.pieces.remove([number])

@@ -76,6 +76,8 @@ class RaftGroup:
             newest hard state, log reset and applied position, 0 for none.
         reset: position of the newest log reset in the journal, None if there was none.
         position: newest applied position given to the journal, None if there is none.
+        begin: the applied position that was the newest when the log was last cut, None if there is
+            none. Not below the begin of the log, unless entries were lost that it is not about.
         reads: linearizable reads that have not ended, None if there are none.
         removed: answer to proposals once the group is removed for good, None before.
         driving: True while the driver works off its work.
@@ -90,6 +92,7 @@ class RaftGroup:
         "applied_index",
         "applied_term",
         "apply",
+        "begin",
         "driving",
         "durable_index",
         "hard_state_file",
@@ -138,6 +141,7 @@ class RaftGroup:
         self.reset_file = 0
         self.reset: LogPosition | None = None
         self.position: AppliedPosition | None = None
+        self.begin: AppliedPosition | None = None
         self.position_file = 0
         self.reads: list[GroupRead] | None = None
         self.removed: PixyError | None = None
@@ -149,6 +153,12 @@ class RaftGroup:
     def look_at_members(self) -> None:
         """The configuration in `storage` is a new one."""
         self.has_peers = len(self.storage.conf_state.members) > 1
+
+    def compact(self, index: int) -> None:
+        """Entries up to `index`, which are applied, cannot be read any more."""
+        self.storage.compact(index)
+        if self.begin is None or self.begin.index < self.storage.start.index:
+            self.begin = self.position
 
     def look_at_role(self) -> None:
         """The role in the core may have changed: begin or end to take proposals."""

@@ -109,9 +109,12 @@ class SnapshotFetching:
                 self._fetch(replica, message.snapshot, message.sender, before), f"snapshot of {replica.name}"
             )
             return
+        snapshots = self._log.driver.snapshots
+        if isinstance(replica, PartitionReplica) and snapshots.take_position(group, message.snapshot):
+            return
         # Nobody knows yet what the group is for, or there is no data to fetch: the leader tries
         # again later.
-        self._log.driver.snapshots.failed(group, message.snapshot, silently=True)
+        snapshots.failed(group, message.snapshot, silently=True)
         if isinstance(replica, PartitionReplica):
             self._copies.add(replica, message)
 

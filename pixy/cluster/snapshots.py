@@ -6,24 +6,31 @@ durable, the snapshot replaces the application's state.
 
 A leader whose journal does not reach back to what a follower lacks sends such a message, and then
 nothing more: until the follower has restored the snapshot or refused it, or the driver is told that
-it failed (`snapshot_serving`). Partitions have no data to fetch yet: the position of their
-snapshots is the begin of the leader's log.
+it failed (`snapshot_serving`). Partitions have no data to fetch yet: a replica that has all records
+takes over the position of the snapshot (`partition_snapshots`).
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+import structlog
+
+from pixy.cluster.applied_positions import positions_record
 from pixy.cluster.group_states import hard_state_record, reset_record
+from pixy.cluster.partition_snapshots import describe, has_records, is_written, position_of
 from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.replica import PartitionReplica
 from pixy.raft import Snapshot, StateType
 from pixy.raft.progress import ProgressState
-from pixy.storage import Journal
+from pixy.storage import Journal, UnitRecord
 
 if TYPE_CHECKING:
     from pixy.cluster.driver import Driver
 
 __all__ = ["Snapshots"]
+
+log = structlog.get_logger(__name__)
 
 
 class Snapshots:
@@ -46,6 +53,8 @@ class Snapshots:
         self._journal = journal
         self._restore = restore
         self.offered: dict[RaftGroup, None] = {}
+        # Positions that replicas take over once their segments are synced.
+        self._unwritten: dict[RaftGroup, Snapshot] = {}
 
     # --- leader -----------------------------------------------------------------------------------
 
@@ -53,13 +62,13 @@ class Snapshots:
         """Let followers of a group that the journal cannot serve have a snapshot.
 
         Args:
-            make: returns the newest one, None if there is none yet. Without it, followers get the
-                position of the begin of the log, which tells them that they are behind.
+            make: returns the newest one, None if there is none yet. Without it, followers get that
+                of a partition.
         """
         group.storage.make_snapshot = partial(self._made, group, make)
 
     def _made(self, group: RaftGroup, make: Callable[[], Snapshot | None] | None) -> Snapshot | None:
-        snapshot = _begin_of_log(group) if make is None else make()
+        snapshot = describe(group) if make is None else make()
         if snapshot is not None:
             self.offered[group] = None
         return snapshot
@@ -107,6 +116,44 @@ class Snapshots:
         """True while the data of a snapshot is awaited and needed."""
         return group.node is not None and group.node.awaits_snapshot(snapshot)
 
+    def take_position(self, group: RaftGroup, snapshot: Snapshot) -> bool:
+        """A leader offers a position to the replica of a partition: take it over, or do so as soon
+        as all records are in synced segments.
+
+        Returns:
+            False if the replica lacks records.
+        """
+        replica = group.application
+        assert isinstance(replica, PartitionReplica)
+        if not has_records(replica, snapshot):
+            self._unwritten.pop(group, None)
+            return False
+        if not is_written(replica):
+            self._unwritten[group] = snapshot
+        elif self.arrived(group, snapshot):
+            log.info(
+                "a replica has all records, and takes over the position of its leader",
+                topic=replica.partition.topic,
+                partition=replica.partition.partition,
+                entry=snapshot.index,
+            )
+        return True
+
+    def positions_durable(self) -> None:
+        """Applied positions have become durable: some replicas may have waited for that."""
+        unwritten, self._unwritten = self._unwritten, {}
+        for group, snapshot in unwritten.items():
+            if self.awaits(group, snapshot) and not self.take_position(group, snapshot):
+                self.failed(group, snapshot, silently=True)
+
+    def position_records(self, group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
+        """Records that are in one unit with a log reset: the applied position of a partition."""
+        replica = group.application
+        if not isinstance(replica, PartitionReplica):
+            return []
+        group.position = position_of(replica, snapshot)
+        return [positions_record([group.position])]
+
     def failed(self, group: RaftGroup, snapshot: Snapshot, *, silently: bool = False) -> None:
         """The data of an awaited snapshot cannot be fetched.
 
@@ -125,6 +172,8 @@ class Snapshots:
         group.reset, group.reset_file = group.applied, self._journal.files[-1].number
         group.durable_index = max(group.durable_index, snapshot.index)
         group.held = None
+        if isinstance(group.application, PartitionReplica):
+            group.position_file, group.begin = self._journal.files[-1].number, group.position
         self._restore(group, snapshot)
         if group.proposals is not None:
             group.proposals.overtaken()
@@ -143,10 +192,3 @@ class Snapshots:
 
         records = (reset_record(group.raft_group, snapshot), hard_state_record(group.raft_group, storage))
         self._journal.append(records, durable)
-
-
-def _begin_of_log(group: RaftGroup) -> Snapshot | None:
-    """Position of the last entry that is not in the log any more."""
-    storage = group.storage
-    start = storage.start
-    return Snapshot(start.index, start.term, storage.conf_state) if start.index else None

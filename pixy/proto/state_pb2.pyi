@@ -198,6 +198,45 @@ class AppliedPosition(_message.Message):
 Global___AppliedPosition: _TypeAlias = AppliedPosition  # noqa: Y015
 
 @_typing.final
+class PartitionDescriptor(_message.Message):
+    """State of a partition at the position of a snapshot, without its records: data of Raft's snapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_BEGIN_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    PUBLICATION_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    log_begin_offset: _builtins.int
+    """First available offset, and offset of the next record. The latter is always there: no data
+    means that nothing is known.
+    """
+    end_offset: _builtins.int
+    publication: _builtins.int
+    """Number of the last applied publication, 0 for none."""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProposerRow]:
+        """Results of the last proposals, a row for each proposing node."""
+
+    def __init__(
+        self,
+        *,
+        log_begin_offset: _builtins.int = ...,
+        end_offset: _builtins.int | None = ...,
+        publication: _builtins.int = ...,
+        rows: _abc.Iterable[Global___ProposerRow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset", "log_begin_offset", b"log_begin_offset", "publication", b"publication", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
+    _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
+
+Global___PartitionDescriptor: _TypeAlias = PartitionDescriptor  # noqa: Y015
+
+@_typing.final
 class ProposerRow(_message.Message):
     """Results of the last proposals of one node to a raft group, as parallel lists."""
 

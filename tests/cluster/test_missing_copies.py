@@ -10,11 +10,14 @@ import pytest
 
 from pixy.cluster.missing_copies import MissingCopies
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.replica import Mark, PartitionReplica
 from pixy.errors import UnknownPartition
+from pixy.proto.state_pb2 import AppliedPosition
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.raft.progress import ProgressState
 from pixy.records import TopicPartition
+from pixy.storage import SyncedLog
+from pixy.storage.partition_log import SyncedPosition
 from tests.cluster.drivers import BATCH, batch_of
 from tests.cluster.state_nodes import StateNetwork, StateNode
 from tests.fakes.disk import RecordingDisk
@@ -117,7 +120,7 @@ async def test_a_replica_behind_the_journal_is_marked_and_told_once(
     assert [replica.needs_copy for replica in three.replicas.values()] == [False, False, True]
     output = capsys.readouterr().out
     assert output.count(WARNING) == 1
-    for operand in ("topic=topic", "partition=0", "leader=1", "lacks_up_to_entry=4"):
+    for operand in ("topic=topic", "partition=0", "leader=1", "lacks_up_to_entry=6"):
         assert operand in output
 
 
@@ -229,10 +232,43 @@ async def test_a_partition_that_is_gone_is_forgotten(three: Partitioned, how: st
     copies.stop()
 
 
+async def test_a_replica_takes_over_a_position_once_its_records_are_in_synced_segments(
+    tmp_path: Path,
+) -> None:
+    network = StateNetwork(tmp_path, 1, 2, 3)
+    await network.start(1, 2, 3)
+    three = Partitioned(network)
+    await three.elect(1)
+    await three.append(1, 2)
+    await three.tick(2)
+    network.cut.add(3)
+    for leader, next_leader in ((1, 2), (2, 1)):
+        network[leader].log.driver.transfer(three.group(leader), next_leader)
+        await network.run()
+    index = three.group(1).applied_index
+    three.group(1).storage.compact(index - 1)
+    network.cut.clear()
+    await three.tick(3)
+    replica, group, log = three.replicas[3], three.group(3), network[3].log
+    assert (replica.log.end_offset, group.applied_index < index, replica.needs_copy) == (2, True, False)
+    applied = group.applied
+    log._positions.write([AppliedPosition(raft_group=PARTITION, index=applied.index, end_offset=2)])
+    await network.run()
+    assert (group.applied_index, group.position_file, group.reset) == (index, 1, group.applied)
+    # A sync that began before does not bring back the position of that time.
+    assert group.position is not None
+    mark = Mark(replica, applied, 0, replica.rows.snapshot())
+    log._positions.synced([SyncedLog(replica.log, mark, 2, SyncedPosition(0, 0, 0))])
+    assert group.position.index == index
+    await network.end()
+
+
 async def test_a_log_that_was_never_cut_has_no_begin_to_tell_of(three: Partitioned) -> None:
     make = three.group(2).storage.make_snapshot
     assert make is not None
     assert make() is None
     make = three.group(1).storage.make_snapshot
     assert make is not None
-    assert make() == Snapshot(4, 1, ALL)
+    made = make()
+    assert made is not None
+    assert (made.index, made.term, made.conf_state) == (6, 1, ALL)

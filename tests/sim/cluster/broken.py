@@ -1,5 +1,6 @@
 """Functions of the product with one rule left out; `rules` says which."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,10 +14,12 @@ from pixy.cluster.proposer_rows import Novelty, ProposerRows, RowsSnapshot
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.snapshots import Snapshots
 from pixy.errors import PixyError
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
-from pixy.raft import Entry, MessageType, RaftNode, Work
+from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
+from pixy.raft import Entry, MessageType, RaftNode, Snapshot, Work
 from pixy.raft.raft import Raft
 from pixy.storage import Checkpoint, Journal, UnitRecord
 from pixy.storage.gathered_units import GatheredUnits
@@ -125,6 +128,7 @@ def lead_without_tail(self: PartitionReplica, _: Sequence[Entry]) -> None:
 # --- rows -----------------------------------------------------------------------------------------
 
 _applied_position = applied_positions._applied_position
+_position_records = Snapshots.position_records
 _tick = GroupClock.tick
 
 
@@ -211,3 +215,25 @@ def written_once(self: Incarnation) -> None:
     """An incarnation is not written again when its file is removed."""
     if not self.file:
         _write_incarnation(self)
+
+
+def position_apart(self: Snapshots, group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
+    """The applied position of a partition is written behind the unit with the log reset."""
+    records = _position_records(self, group, snapshot)
+    if records:
+        asyncio.get_running_loop().call_soon(self._journal.append, tuple(records), lambda: None)
+    return []
+
+
+def position_of_unsynced(replica: PartitionReplica, snapshot: Snapshot) -> AppliedPosition:
+    """A replica takes over a position whatever its segments have."""
+    assert replica.group is not None
+    position = AppliedPosition()
+    if replica.group.position is not None:
+        position.CopyFrom(replica.group.position)
+    descriptor = PartitionDescriptor.FromString(snapshot.data)
+    position.raft_group, position.index, position.term = replica.raft_group, snapshot.index, snapshot.term
+    position.end_offset, position.publication = replica.log.end_offset, descriptor.publication
+    del position.rows[:]
+    position.rows.extend(descriptor.rows)
+    return position

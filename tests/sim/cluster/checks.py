@@ -199,7 +199,8 @@ class Checks:
     def applying(self, machine: Machine, group: RaftGroup, entry: Entry) -> None:
         """An entry is about to be applied."""
         watch = self._watch(machine, group, entry.index - 1)
-        jumps = group.raft_group in self._layout.state_groups
+        begin = 0 if group.reset is None else group.reset.index
+        jumps = group.raft_group in self._layout.state_groups or entry.index == begin + 1
         # A snapshot may have come in between; whether the state was right is seen behind the entry.
         follows = entry.index > watch.applied if jumps else entry.index == watch.applied + 1
         require(follows, f"{watch}: applies {entry.index} behind {watch.applied}")
@@ -282,8 +283,15 @@ class Checks:
 
     def check_reset(self, machine: Machine, raft_group: int, position: LogPosition) -> None:
         """Check that the data of a log reset is in its place before the reset is durable: its
-        checkpoint, or that of a later snapshot.
+        checkpoint, or that of a later snapshot; of a partition, its applied position.
         """
+        if raft_group in self._layout.partitions:
+            index, end_offset = machine.durable.group(raft_group).applied
+            where = f"node {machine.id}, raft group {raft_group}"
+            require(index >= position.index, f"{where}: log reset at {position}, applied position {index}")
+            require(end_offset == self.histories[raft_group].ends[index], f"{where}: ends at {end_offset}")
+            self._scene.counts[Rare.TOOK_POSITION] += 1
+            return
         disk, directory = machine.disk, DIRECTORY / "state" / state_name(raft_group)
         paths = [path for path in disk.files() if path.parent == directory and disk.is_durable(path)]
         ids = [CheckpointId.from_file_name(path.name) for path in paths]

@@ -4,6 +4,7 @@ all of these.
 
 from collections.abc import Iterator
 from functools import partial
+from math import inf
 from random import Random
 
 from pixy.cluster.raft_group import RaftGroup
@@ -11,6 +12,7 @@ from pixy.errors import CorruptData
 from pixy.raft import Message, StateType
 from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.storage import Checkpoint, CheckpointId, read_checkpoint
+from tests.fakes.clock import FakeClock
 from tests.sim.cluster.checks import Checks
 from tests.sim.cluster.lives import Life, LivesLoop
 from tests.sim.cluster.machine import Machine
@@ -19,12 +21,14 @@ from tests.sim.cluster.network import Network
 from tests.sim.cluster.packets import SnapshotReport
 from tests.sim.cluster.requests import Requests
 from tests.sim.cluster.scene import Scene
-from tests.sim.cluster.swarm import TICK_S, Focus, draw_swarm
+from tests.sim.cluster.swarm import NODES, TICK_S, Focus, draw_swarm
 from tests.sim.world import DIRECTORY
 
 __all__ = ["Cluster"]
 
 _FETCH_S = (0.001, 0.05, 0.05, 1.0)
+_DAY_MS = 86_400_000
+_OFFER_S = 2.0
 
 
 class Cluster:
@@ -49,7 +53,7 @@ class Cluster:
         self._rng = self.scene.random("cluster")
         self.machines: dict[int, Machine] = {}
         self.checks = Checks(self.scene, self.machines, self.swarm.layout)
-        self.requests = Requests(self.scene, self.checks, self.swarm.layout)
+        self.requests = Requests(self.scene, self.checks, self.swarm.layout, self.swarm.quiet_from_s)
         self.network = Network(
             self.scene,
             self.machines,
@@ -57,12 +61,20 @@ class Cluster:
             self.checks.sending,
             encodes=self.swarm.encodes,
         )
-        interleaves = self.swarm.sizes.interleaves
-        for node_id in (1, 2, 3):
+        self._clocks = {node_id: self._clock(node_id) for node_id in NODES}
+        for node_id in NODES:
+            interleaves = self.swarm.sizes_of(node_id).interleaves
             machine = Machine(node_id, self.scene, self._make, self._ended, interleaves=interleaves)
             machine.durable.on_reset = partial(self.checks.check_reset, machine)
             self.machines[node_id] = machine
         loop.before_turns(self.checks.turn)
+
+    def _clock(self, node_id: int) -> FakeClock:
+        clock = FakeClock(monotonic=0.0)
+        clock.follow(self.scene.loop)
+        if node_id == self.swarm.days_off:
+            clock.set_wall(self.scene.random("days off").choice((-10, -1, 1, 10)) * _DAY_MS)
+        return clock
 
     # --- machines ---------------------------------------------------------------------------------
 
@@ -71,12 +83,14 @@ class Cluster:
         for machine in self.machines.values():
             machine.start()
             self._tick(machine)
+            if self.swarm.quiet_from_s < inf:
+                self._offer_again(machine)
 
     def _make(self, machine: Machine, life: Life) -> Member:
         scene = self.scene
         outside = Outside(
             machine.disk,
-            scene.clock,
+            self._clocks[machine.id],
             machine.worker,
             scene.random(f"node {machine.id}, process {life.number}"),
             partial(self.network.send, machine),
@@ -85,7 +99,7 @@ class Cluster:
             partial(self.checks.applying, machine),
             machine.fault,
         )
-        return LogMember(machine.id, self.swarm.layout, self.swarm.sizes, outside)
+        return LogMember(machine.id, self.swarm.layout, self.swarm.sizes_of(machine.id), outside)
 
     def _ended(self, machine: Machine) -> None:
         self.network.ended(machine)
@@ -97,6 +111,12 @@ class Cluster:
         if machine.life is not None and machine.member is not None:
             machine.life.run(machine.member.tick)
         self.scene.loop.outside(TICK_S * self._rng.uniform(0.9, 1.1), self._tick, machine)
+
+    def _offer_again(self, machine: Machine) -> None:
+        """Replicas that wait for a copy are offered one again, as `SnapshotServing` does later."""
+        if machine.life is not None and isinstance(machine.member, LogMember):
+            machine.life.run(machine.member.offer_again)
+        self.scene.loop.outside(_OFFER_S, self._offer_again, machine)
 
     def probe(self) -> None:
         """Look at the disk of some machine, now and then."""

@@ -117,7 +117,7 @@ class DurableJournal:
         flush_number: newest durable flush.
         incarnation: newest durable start.
         carries_reset: a log reset was carried over since this was set to False.
-        on_reset: called with raft group and position when a log reset is durable.
+        on_reset: called with raft group and position when a flush with a log reset is durable.
     """
 
     def __init__(self, cluster_id: bytes) -> None:
@@ -163,6 +163,9 @@ class DurableJournal:
         self.flush_number = number
         for record in records:
             self._record(record)
+        for record in records:
+            if record.kind is RecordKind.LOG_RESET:
+                self.on_reset(record.raft_group, LogPosition(record.term, record.index))
 
     def _record(self, record: JournalRecord) -> None:
         match record.kind:
@@ -171,9 +174,7 @@ class DurableJournal:
             case RecordKind.HARD_STATE:
                 self.group(record.raft_group).vote(bytes(record.payload))
             case RecordKind.LOG_RESET:
-                position = LogPosition(record.term, record.index)
-                self.group(record.raft_group).reset(position)
-                self.on_reset(record.raft_group, position)
+                self.group(record.raft_group).reset(LogPosition(record.term, record.index))
             case RecordKind.RELOCATED_LOG_RESET:
                 self.carries_reset = True
             case RecordKind.APPLIED_POSITIONS:

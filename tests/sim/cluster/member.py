@@ -253,9 +253,20 @@ class LogMember:
             self._outside.fetch(group, message)
             return
         assert message.snapshot is not None
-        self._log.driver.snapshots.failed(group, message.snapshot, silently=True)
+        snapshots, replica = self._log.driver.snapshots, group.application
+        if isinstance(replica, PartitionReplica) and snapshots.take_position(group, message.snapshot):
+            return
+        snapshots.failed(group, message.snapshot, silently=True)
         if isinstance(group.application, PartitionReplica):
             self._copies.add(group.application, message)
+
+    def offer_again(self) -> None:
+        """Partition replicas that were offered a position are offered another one."""
+        snapshots = self._log.driver.snapshots if self._started else None
+        for group in list(snapshots.offered) if snapshots is not None else ():
+            if snapshots is not None and isinstance(group.application, PartitionReplica):
+                for peer in list(snapshots.waiting(group)):
+                    snapshots.report(group, peer, failed=True)
 
     def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
         self._partitions.drop_segments(replica, log_begin_offset)

@@ -37,6 +37,7 @@ class Rare(StrEnum):
     RELOCATED = "relocated entries served a start"
     NO_ROOM = "a proposal waited for room"
     KEPT_BACK = "a follower took no append for want of room in its segments"
+    TOOK_POSITION = "a replica without the entries, and with all records, took over a position"
     REMOVED_LEADER = "a leader applied its own removal"
 
 

@@ -6,6 +6,7 @@ id that occurs nowhere else.
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from random import Random
 from typing import Any
 
@@ -62,13 +63,15 @@ class Requests:
 
     Args:
         scene, checks, layout: see there.
+        quiet_from_s: see `Swarm`.
 
     Attributes:
         open: requests without an answer, whose process runs.
         rng: source of their randomness.
     """
 
-    def __init__(self, scene: Scene, checks: Checks, layout: Layout) -> None:
+    def __init__(self, scene: Scene, checks: Checks, layout: Layout, quiet_from_s: float = inf) -> None:
+        self._quiet_from_s = quiet_from_s
         self._scene = scene
         self._checks = checks
         self._layout = layout
@@ -101,7 +104,9 @@ class Requests:
         elif choice < 0.53:
             self.move_begin(machine, rng.choice(self._layout.partitions), deadline)
         else:
-            self.append(machine, rng.choice(self._layout.partitions), rng, deadline)
+            is_quiet = self._scene.now >= self._quiet_from_s
+            partitions = self._layout.partitions[:-1] if is_quiet else self._layout.partitions
+            self.append(machine, rng.choice(partitions), rng, deadline)
 
     # --- kinds ------------------------------------------------------------------------------------
 

@@ -5,10 +5,19 @@ a violation then, or it is blind.
 from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from pixy.cluster import applied_positions, driver, hard_states, journal_retention, partitions, proposals
+from pixy.cluster import (
+    applied_positions,
+    driver,
+    hard_states,
+    journal_retention,
+    partitions,
+    proposals,
+    snapshots,
+)
 from pixy.cluster import replica as replicas
 from pixy.cluster import state_group_recovery as recovery
 from pixy.cluster.checkpoints import Checkpoints
@@ -18,9 +27,10 @@ from pixy.cluster.peer_starts import PeerStarts
 from pixy.cluster.proposals import Proposals
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.snapshots import Snapshots
 from pixy.raft import ConfState, RaftNode
 from pixy.raft.raft import Raft
-from pixy.storage import CheckpointStore, Journal
+from pixy.storage import CheckpointStore, Journal, WriterPace
 from pixy.storage.segment import Segment
 from tests.sim.cluster import broken
 from tests.sim.cluster.faults import FaultKind
@@ -34,12 +44,17 @@ _CRASHES = (FaultKind.CRASH, FaultKind.CRASH_LEADER, FaultKind.CRASH_AT)
 _ELECTIONS = (FaultKind.CRASH_LEADER, FaultKind.ISOLATE_LEADER, FaultKind.TRANSFER, FaultKind.SPLIT)
 
 
+def plain(swarm: Swarm) -> Swarm:
+    """All nodes have the same options, and all partitions get records."""
+    return replace(swarm, own_sizes={}, quiet_from_s=inf, days_off=0)
+
+
 def aimed(*kinds: FaultKind, journal: dict[str, int] | None = None, **sizes: Any) -> Focus:
     """A focus on some kinds of faults, equally often, with these options of the nodes."""
 
     def focus(swarm: Swarm) -> Swarm:
         changed = replace(swarm.sizes, journal=replace(swarm.sizes.journal, **(journal or {})), **sizes)
-        return replace(swarm, faults=dict.fromkeys(kinds, 1), faults_count=14, sizes=changed)
+        return replace(plain(swarm), faults=dict.fromkeys(kinds, 1), faults_count=14, sizes=changed)
 
     return focus
 
@@ -48,7 +63,7 @@ def _entry_by_entry(swarm: Swarm) -> Swarm:
     """Stories of figure 8 in which each entry is a message of its own."""
     raft = replace(swarm.sizes.raft, max_size_per_message=0, max_inflight_messages=1)
     return replace(
-        swarm,
+        plain(swarm),
         sizes=replace(swarm.sizes, raft=raft),
         layout=replace(swarm.layout, conf_state=ConfState((1, 2, 3))),
         weather=replace(CALM, delays_s=(0.01, 0.02)),
@@ -64,6 +79,27 @@ def _late_packets(swarm: Swarm) -> Swarm:
     return replace(swarm, weather=weather, request_s=0.03)
 
 
+def _quiet(swarm: Swarm) -> Swarm:
+    """A partition without new records, whose leaders change while the others fill the journals; one
+    node syncs its segments late.
+    """
+    swarm = aimed(
+        FaultKind.LAGGARD,
+        FaultKind.TRANSFER,
+        FaultKind.CRASH_LEADER,
+        FaultKind.CRASH_ALL,
+        journal={"retain_bytes": 0, "file_bytes": 1500, "max_unapplied_bytes": 1 << 20},
+    )(swarm)
+    late = replace(swarm.sizes, pace=WriterPace(gather_s=0.1, sync_after_s=6.0))
+    return replace(
+        swarm,
+        layout=replace(swarm.layout, conf_state=ConfState((1, 2, 3))),
+        own_sizes={3: late},
+        quiet_from_s=0.7,
+        request_s=0.03,
+    )
+
+
 class Rule(NamedTuple):
     """The way to disable a rule, and a run that reveals it.
 
@@ -75,7 +111,7 @@ class Rule(NamedTuple):
 
     changes: Collection[Any]
     seed: int = 1
-    focus: Focus | None = None
+    focus: Focus = plain
 
 
 RULES: dict[str, Rule] = {
@@ -173,6 +209,17 @@ RULES: dict[str, Rule] = {
     ),
     "segments are durable before their applied position": Rule(
         [patch.object(Segment, "sync", lambda _: None)], seed=2, focus=aimed(*_CRASHES)
+    ),
+    "a position is taken over in one unit with its log reset": Rule(
+        [patch.object(Snapshots, "position_records", broken.position_apart)], seed=38, focus=_quiet
+    ),
+    "a position is taken over only with all records": Rule(
+        [
+            patch.object(snapshots, "has_records", lambda *_: True),
+            patch.object(snapshots, "is_written", lambda _: True),
+            patch.object(snapshots, "position_of", broken.position_of_unsynced),
+        ],
+        focus=_quiet,
     ),
     "an older self is refused": Rule(
         [patch.object(PeerStarts, "admit", lambda *_: None)],

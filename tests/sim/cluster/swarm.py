@@ -2,8 +2,9 @@
 each run leaves out some of what others have.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
 from random import Random
 
 from pixy.cluster.driver_options import RAFT_CONFIG
@@ -46,7 +47,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Options of every node.
+    """Options of a node.
 
     Attributes:
         cache_bytes: applied entries in memory.
@@ -92,6 +93,9 @@ class Swarm:
         duration_s: virtual time before everything is healed.
         request_s: mean time between two requests.
         encodes: messages are encoded and decoded on their way.
+        own_sizes: those of nodes that have other options than `sizes`, by id.
+        quiet_from_s: time from which on the last partition gets no records any more.
+        days_off: the node whose wall clock is days off, 0 for none.
     """
 
     layout: Layout
@@ -102,6 +106,13 @@ class Swarm:
     duration_s: float
     request_s: float
     encodes: bool
+    own_sizes: Mapping[int, Sizes] = field(default_factory=dict)
+    quiet_from_s: float = inf
+    days_off: int = 0
+
+    def sizes_of(self, node_id: int) -> Sizes:
+        """Options of a node."""
+        return self.own_sizes.get(node_id, self.sizes)
 
 
 Focus = Callable[[Swarm], Swarm]
@@ -122,7 +133,7 @@ def draw_swarm(rng: Random) -> Swarm:
     if FaultKind.MEMBERSHIP in kinds:
         # The two that are left must be a quorum.
         kinds.pop(FaultKind.OLDER_SELF, None)
-    return Swarm(
+    swarm = Swarm(
         layout,
         _draw_sizes(rng),
         _draw_weather(rng),
@@ -132,6 +143,40 @@ def draw_swarm(rng: Random) -> Swarm:
         rng.choice((0.03, 0.07, 0.15)),
         rng.random() < 0.15,
     )
+    # At last, so that what is drawn before does not depend on it.
+    return replace(
+        swarm,
+        own_sizes=_draw_own_sizes(rng, swarm.sizes),
+        quiet_from_s=rng.choice((inf, inf, 1.0, 3.0)),
+        days_off=rng.choice((0, 0, *NODES)),
+    )
+
+
+def _draw_own_sizes(rng: Random, sizes: Sizes) -> dict[int, Sizes]:
+    """Small sizes for all nodes, or each node other ones, or the same for all."""
+    match rng.choice(("small", "mixed", "mixed", "same")):
+        case "small":
+            return dict.fromkeys(NODES, _draw_small_sizes(rng, sizes))
+        case "mixed":
+            draw = {each: rng.choice((_draw_small_sizes, _draw_other_sizes)) for each in NODES}
+            return {each: draw[each](rng, sizes) for each in NODES if rng.random() < 0.8}
+        case _:
+            return {}
+
+
+def _draw_small_sizes(rng: Random, sizes: Sizes) -> Sizes:
+    """Files, back-pressure and checkpoints at which everything happens often."""
+    journal = JournalConfig(
+        file_bytes=rng.choice((1500, 3000)),
+        max_unapplied_bytes=rng.choice((1500, 3000)),
+        retain_bytes=rng.choice((0, 3000, 1 << 20)),
+    )
+    storage = replace(sizes.storage, segment_bytes=rng.choice((1000, 4000)), checkpoint_entries=20)
+    return replace(sizes, journal=journal, storage=storage)
+
+
+def _draw_other_sizes(rng: Random, sizes: Sizes) -> Sizes:
+    return replace(_draw_sizes(rng), interleaves=sizes.interleaves)
 
 
 def _draw_sizes(rng: Random) -> Sizes:

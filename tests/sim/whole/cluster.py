@@ -18,7 +18,7 @@ from tests.sim.whole.machine import Machine
 from tests.sim.whole.network import SimulatedNetwork
 from tests.sim.whole.process import WholeProcess
 from tests.sim.whole.sinks import Sinks
-from tests.sim.whole.swarm import Focus, draw_swarm
+from tests.sim.whole.swarm import DAYS_MS, Focus, draw_swarm
 from tests.sim.whole.watches import Watches, groups_of
 
 __all__ = ["Cluster"]
@@ -77,7 +77,8 @@ class Cluster:
 
     def _check_queues(self) -> None:
         """Bytes for a peer that does not read are bounded."""
-        allowed = max(self.swarm.sizes.queue_bytes, _HIGH_WATER_BYTES)
+        queues = [self.swarm.sizes_of(number).queue_bytes for number in self.machines]
+        allowed = max([*queues, _HIGH_WATER_BYTES])
         for transport in self.network.transports:
             require(
                 transport.buffered <= allowed + transport.largest,
@@ -88,11 +89,13 @@ class Cluster:
     def add(self, number: int) -> Machine:
         """A new machine, which is off."""
         machine = self.machines[number] = Machine(
-            number, self.scene, self._make, self._ended, interleaves=self.swarm.sizes.interleaves
+            number, self.scene, self._make, self._ended, interleaves=self.swarm.sizes_of(number).interleaves
         )
         machine.on_pause = self._paused
         error_ms = self._rng.choice((-1, 0, 1)) * self.swarm.clocks_apart_ms
         machine.clock.set_wall(round(error_ms * self._rng.random()))
+        if number == self.swarm.days_off:
+            machine.clock.set_wall(self.scene.random("days off").choice(DAYS_MS))
         return machine
 
     def switch_on(self, machine: Machine) -> None:

@@ -17,11 +17,11 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.whole.calls import Call, Outcome
 from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.machine import Machine
+from tests.sim.whole.swarm import MACHINES_MAX
 from tests.sim.whole.watches import groups_of
 
 __all__ = ["Operator"]
 
-_MACHINES_MAX = 5
 _PATIENCE_S = 8.0
 _ADMITTED_S = 6.0
 """Time after which a node that is not admitted is an older self, or a copy."""
@@ -49,7 +49,7 @@ class Operator:
     def add(self) -> None:
         """Start a new node."""
         number = max(self._cluster.machines) + 1
-        if number <= _MACHINES_MAX:
+        if number <= MACHINES_MAX:
             self._cluster.switch_on(self._cluster.add(number))
 
     def spare(self, rng: Random) -> Machine | None:

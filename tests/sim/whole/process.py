@@ -36,7 +36,7 @@ class WholeProcess:
         self, scene: Scene, swarm: Swarm, network: SimulatedNetwork, machine: Machine, life: Life
     ) -> None:
         rng = Random(f"{scene.seed} machine {machine.number}, process {life.number}")
-        sizes, formation = swarm.sizes, swarm.formation
+        sizes, formation = swarm.sizes_of(machine.number), swarm.formation
         address = Address(machine.host, PEER_PORT)
         # Everybody has the same list but the node that begins alone.
         listed = max(2, formation.listed) if machine.number > 1 or formation.listed > 1 else 0

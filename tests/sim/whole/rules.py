@@ -92,6 +92,8 @@ def aimed(
             swarm,
             formation=forms,
             sizes=sizes,
+            own_sizes={},
+            days_off=0,
             habits=replace(swarm.habits, **(habits or {})),
             faults=dict.fromkeys(kinds, 1),
             consuming=replace(swarm.consuming, **({"clients": 0} | (consuming or {}))),

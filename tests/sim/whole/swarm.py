@@ -2,8 +2,8 @@
 each run leaves out some of what others have.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from pixy.config import ConsumerConfig, JournalConfig, StorageConfig
@@ -13,6 +13,8 @@ from tests.sim.whole.network import Weather
 
 __all__ = [
     "COMMIT_INTERVAL_S",
+    "DAYS_MS",
+    "MACHINES_MAX",
     "Consuming",
     "Focus",
     "Formation",
@@ -43,7 +45,7 @@ class Formation:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Options of every node.
+    """Options of a node.
 
     Attributes:
         interleaves: jobs of worker threads pause at calls on the disk.
@@ -149,6 +151,9 @@ class Swarm:
         weather: of the network while nothing particular happens.
         secret: shared by all nodes, empty for none.
         clocks_apart_ms: largest error of a wall clock.
+        days_off: the machine whose wall clock is days off, 0 for none. Faults may set it to other
+            days. Everything that expires does so after 7 days, and no two clocks are as far apart:
+            a node whose clock is behind by more has others drop what it has just stamped.
         faults: kinds that may happen, with their weights.
         faults_count: number of faults.
         faults_from_s: time of the first one once the cluster is formed, 0 for faults before that.
@@ -156,6 +161,7 @@ class Swarm:
         heals_all: everything is healed; else a minority stays as it is, for good.
         consuming: of consumer groups.
         writing: of sinks.
+        own_sizes: those of machines that have other options than `sizes`, by number.
     """
 
     formation: Formation
@@ -171,9 +177,19 @@ class Swarm:
     heals_all: bool
     consuming: Consuming = field(default_factory=Consuming)
     writing: Writing = field(default_factory=Writing)
+    own_sizes: Mapping[int, Sizes] = field(default_factory=dict)
+    days_off: int = 0
+
+    def sizes_of(self, machine: int) -> Sizes:
+        """Options of the node of a machine."""
+        return self.own_sizes.get(machine, self.sizes)
 
 
+MACHINES_MAX = 5
+"""Machines that a cluster may have; copies of machines may be added to them."""
 COMMIT_INTERVAL_S = 0.5
+DAYS_MS = (-3 * 86_400_000, -86_400_000, 86_400_000, 3 * 86_400_000)
+"""Errors of a wall clock that is days off."""
 
 Focus = Callable[[Swarm], Swarm]
 """Changes what a seed has chosen."""
@@ -198,7 +214,7 @@ def draw_swarm(rng: Random) -> Swarm:
     """Choose everything."""
     kinds = {kind: kind.weight for kind in FaultKind if rng.random() < 0.5}
     formation, sizes, habits = _draw_formation(rng), _draw_sizes(rng), _draw_habits(rng)
-    return Swarm(
+    swarm = Swarm(
         formation,
         sizes,
         habits,
@@ -212,6 +228,12 @@ def draw_swarm(rng: Random) -> Swarm:
         rng.random() < 0.8,
         _draw_consuming(rng, habits.stable_topics),
         _draw_writing(rng, formation),
+    )
+    # At last, so that what is drawn before does not depend on it.
+    return replace(
+        swarm,
+        own_sizes=_draw_own_sizes(rng, sizes),
+        days_off=rng.choice((0, 0, rng.randint(1, MACHINES_MAX))),
     )
 
 
@@ -235,6 +257,37 @@ def _draw_sizes(rng: Random) -> Sizes:
     )
     pace = WriterPace(gather_s=rng.choice((0.02, 0.1)), sync_after_s=rng.choice((0.1, 0.5, 2.0)))
     return Sizes(journal, storage, pace, rng.random() < 0.15, rng.choice((20_000, 32 << 20)))
+
+
+def _draw_small_sizes(rng: Random, sizes: Sizes) -> Sizes:
+    """Files, back-pressure and checkpoints at which everything happens often."""
+    journal = JournalConfig(
+        file_bytes=rng.choice((3000, 6000)),
+        max_unapplied_bytes=rng.choice((3000, 6000)),
+        retain_bytes=rng.choice((0, 3000, 12_000, 1 << 20)),
+    )
+    storage = replace(sizes.storage, segment_bytes=rng.choice((1000, 4000)), checkpoint_entries=20)
+    return replace(sizes, journal=journal, storage=storage)
+
+
+def _draw_own_sizes(rng: Random, sizes: Sizes) -> dict[int, Sizes]:
+    """Small sizes for all nodes, or each node other ones, or the same for all."""
+    small = _draw_small_sizes(rng, sizes)
+    machines = range(1, MACHINES_MAX + 1)
+    match rng.choice(("small", "mixed", "mixed", "same")):
+        case "small":
+            return dict.fromkeys(machines, small)
+        case "mixed":
+            drawn = {
+                each: rng.choice((_draw_small_sizes, _draw_other_sizes))(rng, sizes) for each in machines
+            }
+            return {each: drawn[each] for each in machines if rng.random() < 0.8}
+        case _:
+            return {}
+
+
+def _draw_other_sizes(rng: Random, sizes: Sizes) -> Sizes:
+    return replace(_draw_sizes(rng), interleaves=sizes.interleaves)
 
 
 def _draw_habits(rng: Random) -> Habits:

@@ -10,6 +10,7 @@ from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.faults import Fault, FaultKind
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.operator import Operator
+from tests.sim.whole.swarm import DAYS_MS
 from tests.sim.world import DIRECTORY
 
 __all__ = ["Trouble"]
@@ -159,7 +160,13 @@ class Trouble:
         disk.fail_read_at = disk.reads + rng.randint(1, 10)
 
     def _clock(self, rng: Random) -> None:
-        self._machine(rng).clock.step_wall(rng.choice(_CLOCK_STEPS_MS))
+        machine = self._machine(rng)
+        if self._cluster.swarm.days_off:
+            # One clock is off at a time, by days that are bounded: nothing may expire.
+            for each in self._cluster.ordinary():
+                each.clock.set_wall(rng.choice(DAYS_MS) if each is machine else 0)
+        else:
+            machine.clock.step_wall(rng.choice(_CLOCK_STEPS_MS))
 
     # --- the network ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from zlib import crc32
 
 from pixy.cluster import PartitionReplica, Topic
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.replica import StateReplica
 from pixy.records import TopicPartition, read_records, split_batches
 from tests.sim.cluster.history import message_id, require
@@ -170,8 +171,8 @@ class Verdict:
         return [each for each in self.healthy() if each.node is not None and each.node.node_id in members]
 
     def _is_behind(self, machine: Machine, leader: Machine, raft_group: int) -> bool:
-        """True if a replica of a partition needs entries that the journal of its leader has not any
-        more: it waits for a copy.
+        """True if a replica of a partition needs records that the journal of its leader has not any
+        more: it waits for a copy. Other entries it can do without.
         """
         if raft_group < FIRST_PARTITION_GROUP:
             return False
@@ -179,6 +180,8 @@ class Verdict:
         group = groups_of(machine).get(raft_group)
         if group is None:
             behind = start.index > 0
+        elif _has_same_end(group.application, groups_of(leader)[raft_group].application):
+            behind = False
         else:
             own = group.storage
             behind = own.start.index < start.index and not (
@@ -284,6 +287,15 @@ def _needs_copy(machine: Machine, raft_group: int) -> bool:
     group = groups_of(machine).get(raft_group)
     return (
         group is not None and isinstance(group.application, PartitionReplica) and group.application.needs_copy
+    )
+
+
+def _has_same_end(application: object, other: object) -> bool:
+    return (
+        isinstance(application, PartitionReplica)
+        and isinstance(other, PartitionReplica)
+        and application.condition is PartitionCondition.READY
+        and application.log.end_offset == other.log.end_offset
     )
 
 

@@ -5,6 +5,7 @@ raft group of a node is compared with what was seen of that group anywhere.
 - A committed entry is the same everywhere, and durable on a quorum of its configuration.
 - An applied entry was committed. At equal index the partition has equal offsets, the state machine
   equal content, and the results of proposals are equal.
+- The newest `journal.retain_bytes` of a node are there while a raft group has members elsewhere.
 - All nodes belong to one cluster, and no two of them have one id. A connection that stays has nodes
   of one cluster at both ends.
 
@@ -34,6 +35,7 @@ from pixy.raft import ConfState, Entry, StateType
 from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.raft.raft import Raft
 from pixy.raft.wire import decode_conf_change
+from pixy.storage import Journal, JournalFile
 from tests.sim.cluster.failure import ClusterFailure
 from tests.sim.cluster.history import require
 from tests.sim.cluster.scene import Scene
@@ -120,6 +122,7 @@ class Watches:
         """Hear of every group that may have changed."""
         watches, changed = self, self._changed
         drive, apply, open_log = Driver.drive, Driver._apply, NodeLog.__init__
+        forget = Journal.forget
 
         def spy_on_drive(self: Driver, group: RaftGroup) -> None:
             changed[group] = None
@@ -130,6 +133,10 @@ class Watches:
             watches._applying(group, entries)
             apply(self, group, entries)
             watches._applied(group, entries)
+
+        def spy_on_forget(self: Journal, files: list[JournalFile]) -> None:
+            watches._forgetting(self, files)
+            forget(self, files)
 
         def spy_on_start(
             self: NodeLog, disk: Any, clock: Any, options: Any, recovered: RecoveredNode, *more: Any
@@ -149,6 +156,7 @@ class Watches:
             stack.enter_context(self._group_audit.spying())
             stack.enter_context(patch.object(PeerChannel, "accepted", spy_on_accepted))
             stack.enter_context(patch.object(NodeLog, "__init__", spy_on_start))
+            stack.enter_context(patch.object(Journal, "forget", spy_on_forget))
             stack.enter_context(patch.object(Driver, "drive", spy_on_drive))
             stack.enter_context(patch.object(Driver, "_apply", spy_on_apply))
             yield
@@ -157,6 +165,24 @@ class Watches:
         """A handshake is over."""
         if peer.purpose is not LinkPurpose.PASSING and own.cluster_id != peer.hello.cluster_id:
             self._scene.fail(ClusterFailure(f"{own} has accepted {peer.hello}, which is of another cluster"))
+
+    def _forgetting(self, journal: Journal, files: Sequence[JournalFile]) -> None:
+        """A node is about to remove the oldest files of its journal."""
+        for machine in self._machines.values():
+            log = None if machine.node is None else getattr(machine.node, "_log", None)
+            if log is None or log.journal is not journal:
+                continue
+            options = log._options.journal
+            newer = (len(journal.files) - len(files)) * options.file_bytes
+            groups = [log.driver.groups.get(raft_group) for file in files for raft_group in file.spans]
+            if newer < options.retain_bytes and any(
+                group is not None and group.has_peers for group in groups
+            ):
+                self._scene.fail(
+                    ClusterFailure(
+                        f"{machine} keeps {newer} bytes of its journal, not {options.retain_bytes}"
+                    )
+                )
 
     def start_over(self) -> None:
         """Forget everything: what the machines were is gone."""
