@@ -245,7 +245,17 @@ class Tail:
 
 
 def publication_of(stage: int) -> Entry:
-    parts = [PublishedPart(stage_number=stage, pieces=[0])]
+    parts = [
+        PublishedPart(
+            bytes=100,
+            records=1,
+            stage_number=stage,
+            pieces=[0],
+            piece_bytes=[100],
+            piece_records=[1],
+            piece_crcs=[0],
+        )
+    ]
     command = PartitionCommand(publish_parts=PublishParts(publication=4, parts=parts))
     return Entry(1, 1, data=command.SerializeToString(), kind=EntryType.COMMAND)
 

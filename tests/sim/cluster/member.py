@@ -5,18 +5,19 @@ counters, and partitions of one topic.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Protocol
 from zlib import crc32
 
 from pixy.clock import Clock
-from pixy.cluster.metadata import Topic
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP, Topic
 from pixy.cluster.missing_copies import MissingCopies
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeOptions
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.peer_starts import PeerStart
+from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.proposals import Done
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import DataDirectory, RecoveredNode, recover_node
@@ -129,6 +130,11 @@ class Member(Protocol):
         """The data of a snapshot does not come."""
 
 
+def _why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray) -> str:
+    is_state = raft_group < FIRST_PARTITION_GROUP and kind == EntryType.COMMAND
+    return "" if is_state else why_not_proposable(raft_group, kind, payload)
+
+
 class _Partitions(Partitions):
     """Partitions of which every node has a replica, whoever is a member at first."""
 
@@ -194,7 +200,10 @@ class LogMember:
             cache_bytes=self._sizes.cache_bytes,
         )
         self._log = NodeLog(disk, self._outside.clock, options, recovered, self._files, hooks, peers)
-        self._groups = self._log.driver.groups
+        driver = self._log.driver
+        # Commands of the counters are no commands of the product's state groups.
+        driver._hooks = replace(driver._hooks, why_not_proposable=_why_not_proposable)
+        self._groups = driver.groups
         await self._recover_states(recovered)
         await self._recover_partitions(recovered)
         self._log.retention.start()
