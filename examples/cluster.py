@@ -3,10 +3,13 @@
     python examples/cluster.py
 
 Each line of a node's log begins with its number. Ctrl-C stops the nodes in good order, a second one
-at once. Their data stays, and the next start continues with it.
+at once. Their data stays, and the next start continues with it. They share a secret,
+so that no other process of this machine can join them.
 """
 
 import argparse
+import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -47,10 +50,13 @@ class Cluster:
         self._nodes: list[subprocess.Popen[str]] = []
         # Nodes whose logs have not ended.
         self._running = 0
+        self._environment = {"PIXY_CLUSTER__SECRET_FILE": str(_secret_file(folder))}
         ports = [port + STEP * number for number in range(count)]
         join = ",".join(f"{HOST}:{each + PEER_PORT}" for each in ports)
         self.commands = [
             [
+                "env",
+                *(f"{name}={value}" for name, value in self._environment.items()),
                 *(
                     "pixy",
                     "serve",
@@ -69,7 +75,8 @@ class Cluster:
         for number, command in enumerate(self.commands, 1):
             # In a session of its own, so that Ctrl-C does not reach it before this script stops it.
             node = subprocess.Popen(
-                [*_WITH_PARENT, *PIXY, *command[1:]],
+                [*_WITH_PARENT, *PIXY, *command[command.index("pixy") + 1 :]],
+                env={**os.environ, **self._environment},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -118,6 +125,17 @@ class Cluster:
             f"{number}| ended with exit code {code}; start it again: {shlex.join(self.commands[number - 1])}"
         )
         self._lines.put(None)
+
+
+def _secret_file(folder: Path) -> Path:
+    """The file with the secret of the nodes, made at the first start."""
+    path = (folder / "peers.secret").resolve()
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+    return path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -178,8 +178,8 @@ class Daemon:
     async def _start_peers(self) -> None:
         """Listen for the other nodes of embedded clusters, and other pixies in front of Kafka.
 
-        A node without a join list does without them where the address is taken: several lone nodes
-        may run on one machine with nothing configured.
+        A lone node does not listen: nothing but its join list says that others may come. One that
+        has others without a list listens once it has read its directory.
         """
         config, cluster = self._config, self._config.cluster
         kinds = {"embedded", "kafka"} if config.peers else {"embedded"}
@@ -203,15 +203,9 @@ class Daemon:
             mutual_tls=certificates is not None,
         )
         peers = Peers(TcpNetwork(certificates), options, on_fault=self._faults.note)
-        try:
-            self._peer_address = str(await peers.start())
-        except StartError as error:
-            await peers.stop()
-            if cluster.join or config.peers:
-                raise
-            log.warning(f"{error}; this node is alone, and no other can join it")
-            return
         self._peers = peers
+        address = await peers.start(listens=bool(cluster.join or config.peers))
+        self._peer_address = config.peer_addr if address is None else str(address)
 
     async def wait_ready(self) -> bool:
         """Wait until every cluster is ready, then report SERVING; False if the stop was requested

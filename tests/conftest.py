@@ -13,7 +13,7 @@ import traceback
 from asyncio import constants
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import settings
@@ -43,7 +43,7 @@ _SPARK = Path(__file__).parent / "spark"
 _BROKERS = {"kafka", "_kafka_three_session", "secured"}
 """Fixtures that start brokers."""
 
-__all__ = ["require"]
+__all__ = ["missing", "require"]
 
 pytest_plugins = ["tests.kafka.fixtures"]
 
@@ -55,8 +55,13 @@ def require(name: str, how_to_get: str) -> str:
     environment, the test fails instead.
     """
     path = shutil.which(name)
-    if path is not None:
-        return path
+    if path is None:
+        missing(name, how_to_get)
+    return path
+
+
+def missing(name: str, how_to_get: str) -> NoReturn:
+    """Skip a test that lacks something, or fail it; see `require`."""
     message = f"{name} is missing; get it with: {how_to_get}"
     if os.environ.get("PIXY_REQUIRE_ALL") == "1":
         pytest.fail(message, pytrace=False)

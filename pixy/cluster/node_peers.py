@@ -41,7 +41,7 @@ from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.ticker import Ticker
-from pixy.errors import FailedPrecondition, Unavailable
+from pixy.errors import FailedPrecondition, StartError, Unavailable
 from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, NodesResponse, Relayed
@@ -130,6 +130,7 @@ class NodePeers:
         self._lookup: NodeLookup
         self._ticker = Ticker(self._tick, self._on_pause)
         self._ticks = 0
+        self._listening: asyncio.Task[None] | None = None
         self._up_since: dict[int, float] = {}
         # Removed nodes that no raft group here has as a member any more, nor ever will.
         self._gone: set[int] = set()
@@ -239,10 +240,16 @@ class NodePeers:
     async def start(self) -> None:
         """Begin handshakes and clocks, once the incarnation is durable.
 
-        The join list is asked for other nodes as long as none is where metadata says.
+        The join list is asked for other nodes as long as none is where metadata says. A node that
+        has no join list listens only if others have joined it.
+
+        Raises:
+            StartError: others have joined it, and it cannot listen.
         """
         assert self._log is not None
         await self._log.journal.drained()
+        if self._has_others:
+            await self.channel.listen()
         self._node_id = self._driver.node_id
         for node_id, address in self._search.addresses.items():
             self.members.add_address(node_id, address)
@@ -312,12 +319,30 @@ class NodePeers:
             await self._fetching.stop()
             await self._lookup.stop()
         self._search.stop()
+        if self._listening is not None:
+            self._listening.cancel()
         await self.channel.stop()
 
     def nodes_changed(self) -> None:
         """Metadata has other nodes than before."""
         if self._node_id:
             self.members.set_nodes(self._nodes())
+            if self._has_others and self._listening is None:
+                self._listening = self._loop.create_task(self._listen(), name="listen for other nodes")
+
+    @property
+    def _has_others(self) -> bool:
+        """True if other nodes have joined this one, as far as it knows."""
+        members = set(self._groups.metadata_replica.group.storage.conf_state.members)
+        known = {node_id for node_id, node in self._nodes().items() if not node.lost}
+        return not known | members <= {self._driver.node_id}
+
+    async def _listen(self) -> None:
+        """Listen, once entries that a start has applied tell of other nodes."""
+        try:
+            await self.channel.listen()
+        except StartError as error:
+            self._on_fault(error)
 
     def leave_gone(self) -> None:
         """Close the connections to removed nodes that are members of no raft group here any more;

@@ -40,6 +40,12 @@ def find_dangers(config: Config) -> Iterator[str]:
         yield "peers has no effect: no entry under proxies is a Kafka cluster"
     if "embedded" not in kinds and not config.peers:
         return
+    listed = "cluster.join" if join and "embedded" in kinds else "peers" if config.peers else ""
+    if listed and not config.cluster.secret_file and not config.cluster.tls.cert_file:
+        yield (
+            f"{listed} is set and cluster.secret_file is not: every process of this machine can join as a node, and then "
+            "read, write and delete everything. Set cluster.secret_file, the same on all nodes"
+        )
     if len(join) == 2 and "embedded" in kinds:
         yield (
             "cluster.join names two nodes: both have to confirm each write, so the loss of either one stops all "

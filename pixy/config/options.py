@@ -683,9 +683,9 @@ class ClusterConfig:
     join: tuple[str, ...] = _texts(
         (),
         "Peer addresses of the nodes that form the cluster at their first start, this one among "
-        "them; the same on all of them, in any order. Empty, or this node alone: a cluster of one, "
-        "which other nodes can join later. A node that belongs to a cluster asks them only while it "
-        "reaches no other one.",
+        "them; the same on all of them, in any order. This node alone: a cluster of one, which other "
+        "nodes can join later. Empty: a cluster of one that listens to no peer. A node that belongs to "
+        "a cluster asks them only while it reaches no other one.",
     )
     secret_file: str = _text(
         "",
@@ -916,8 +916,8 @@ class Config:
     peer_addr: str = _text(
         "127.0.0.1:19094",
         "Address and port for the other nodes of embedded clusters, and for other pixies in front of "
-        "the same Kafka clusters. Port 0 picks a free port; empty: the node is alone, and no other "
-        "can join it; one that has others does not start.",
+        "the same Kafka clusters. Listened to only with cluster.join or peers, or once others have "
+        "joined. Port 0 picks a free port; empty: the node is alone; one that has others does not start.",
     )
     peers: tuple[str, ...] = _texts(
         (),

@@ -14,7 +14,7 @@ A passing connection is nobody's: it names no node, and is not judged.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
 import structlog
@@ -46,15 +46,24 @@ class PeerChannel:
         environment: of all connections.
         cluster: key under `proxies`.
         hooks: see `PeerHooks`.
+        listen: see `Peers.listen`.
 
     Attributes:
         cluster: key under `proxies`.
+        listen: as given.
         stopped: no connection is made or accepted any more.
     """
 
-    def __init__(self, environment: PeerEnvironment, cluster: str, hooks: PeerHooks) -> None:
+    def __init__(
+        self,
+        environment: PeerEnvironment,
+        cluster: str,
+        hooks: PeerHooks,
+        listen: Callable[[], Awaitable[Address | None]],
+    ) -> None:
         self._environment = environment
         self.cluster = cluster
+        self.listen = listen
         self._hooks = hooks
         self._tasks = Tasks(environment.on_fault)
         self._addresses: dict[int, Address] = {}

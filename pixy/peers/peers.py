@@ -52,6 +52,7 @@ class Peers:
         count = options.handshakes_max
         self._slots = HandshakeSlots[AcceptingLink](count, count // 4, self._is_node)
         self._listening: Listening | None = None
+        self._opening = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._interval = options.alive_s / _CHECKS_PER_ALIVE
         self._pauses: PauseDetector | None = None
@@ -59,11 +60,27 @@ class Peers:
     def channel(self, cluster: str, hooks: PeerHooks) -> PeerChannel:
         """Connections of one cluster."""
         assert cluster not in self._channels, f"cluster {cluster} has its peers"
-        channel = self._channels[cluster] = PeerChannel(self._environment, cluster, hooks)
+        channel = self._channels[cluster] = PeerChannel(self._environment, cluster, hooks, self.listen)
         return channel
 
-    async def start(self) -> Address | None:
-        """Listen.
+    async def start(self, *, listens: bool = True) -> Address | None:
+        """Begin; other nodes may be dialled from here on.
+
+        Args:
+            listens: others may dial this node. Else that begins with `listen`.
+
+        Returns:
+            as `listen`.
+
+        Raises:
+            StartError: as `listen`.
+        """
+        self._pauses = PauseDetector(self._interval, asyncio.get_running_loop().time())
+        self._check_later()
+        return await self.listen() if listens else None
+
+    async def listen(self) -> Address | None:
+        """Listen, unless that is so already.
 
         Returns:
             the address with its real port; None: `options.address` is None.
@@ -71,15 +88,15 @@ class Peers:
         Raises:
             StartError: the address cannot be used, or must not be.
         """
-        self._pauses = PauseDetector(self._interval, asyncio.get_running_loop().time())
-        self._check_later()
         address = self._environment.options.address
         if address is None:
             return None
-        reason = why_unprotected(address, self._environment.options)
-        if reason is not None:
-            raise StartError(f"peer_addr {reason}")
-        self._listening = await self._environment.network.listen(self._accept, address)
+        async with self._opening:
+            if self._listening is None:
+                reason = why_unprotected(address, self._environment.options)
+                if reason is not None:
+                    raise StartError(f"peer_addr {reason}")
+                self._listening = await self._environment.network.listen(self._accept, address)
         return self._listening.address
 
     async def stop(self) -> None:

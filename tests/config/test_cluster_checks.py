@@ -135,8 +135,48 @@ def test_the_files_of_tls_belong_together(missing: str) -> None:
 
 
 def test_a_cluster_of_two_gives_a_warning() -> None:
-    (warning,) = load_config(None, {}, {"cluster.join": f"{HERE},127.0.0.1:19194"}).warnings
+    _, warning = load_config(None, {}, {"cluster.join": f"{HERE},127.0.0.1:19194"}).warnings
     assert warning.startswith("cluster.join names two nodes")
+
+
+@pytest.mark.parametrize(
+    "flags", [{"cluster.join": HERE}, {"cluster.join": f"{HERE},127.0.0.2:19094,127.0.0.3:19094"}]
+)
+def test_without_a_secret_a_warning_says_who_can_join(flags: dict[str, str], secret: str) -> None:
+    (warning,) = load_config(None, {}, flags).warnings
+    assert warning.startswith(
+        "cluster.join is set and cluster.secret_file is not: every process of this machine can"
+    )
+    assert load_config(None, {}, {**flags, "cluster.secret_file": secret}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "is_weak"),
+    [
+        (b"correct horse battery staple!", True),
+        (b"0" * 64, True),
+        (b"0123456789abcdef", True),
+        (b"8dca5f1ce0a3e8b2b1a2f0b5d6c7e8f9", False),
+        (b"q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJA=", False),
+    ],
+)
+def test_a_secret_that_may_be_guessed_gives_a_warning(tmp_path: Path, content: bytes, is_weak: bool) -> None:
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    path.write_bytes(content + b"\n")
+    warnings = load_config(None, {}, {"cluster.join": HERE, "cluster.secret_file": str(path)}).warnings
+    assert any("has a secret that may be guessed" in each for each in warnings) is is_weak
+
+
+def test_a_second_secret_is_for_a_change_of_the_first(tmp_path: Path, secret: str) -> None:
+    second = tmp_path / "second"
+    flags = {"cluster.join": HERE, "cluster.second_secret_file": str(second)}
+    assert "cluster.second_secret_file needs cluster.secret_file" in problems_of(**flags)[0]
+    load_config(None, {}, {**flags, "cluster.secret_file": secret})
+    second.touch(mode=0o600)
+    (problem,) = problems_of(**flags, **{"cluster.secret_file": secret})
+    assert "cluster.second_secret_file" in problem
+    assert "has a secret of 0 bytes" in problem
 
 
 def test_a_join_list_has_no_effect_without_an_embedded_cluster() -> None:

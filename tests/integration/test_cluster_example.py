@@ -67,7 +67,12 @@ def test_ctrl_c_stops_all_nodes_in_good_order(tmp_path: Path) -> None:
         assert script.returncode == 0, output
         assert output.count("ended with exit code 0") == 3
         assert not any(map(is_alive, nodes))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster-1", "cluster-2", "cluster-3"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "cluster-1",
+        "cluster-2",
+        "cluster-3",
+        "peers.secret",
+    ]
 
 
 def test_no_node_outlives_a_script_that_is_killed(tmp_path: Path) -> None:
@@ -80,7 +85,10 @@ def test_a_node_may_end_alone(tmp_path: Path) -> None:
     with running(tmp_path) as (script, nodes):
         os.kill(nodes[1], signal.SIGKILL)
         assert script.stdout is not None
-        while "2| ended with exit code -9; start it again: pixy serve" not in script.stdout.readline():
+        while (
+            "2| ended with exit code -9; start it again: env PIXY_CLUSTER__SECRET_FILE="
+            not in script.stdout.readline()
+        ):
             pass
         assert is_alive(nodes[0])
         assert is_alive(nodes[2])

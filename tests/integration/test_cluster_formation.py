@@ -2,6 +2,7 @@
 that others join.
 """
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,10 @@ def test_nodes_join_a_lone_one(cluster: Cluster) -> None:
     alone, *later = cluster.nodes
     set_join_list(alone, [])
     alone.start()
+    assert not listens(cluster.join[0]), "nothing says that others may come"
+    alone.stop()
+    set_join_list(alone, [cluster.join[0]])
+    alone.start()
     before = LoadedCluster(cluster, "before")
     with before.produced([alone]) as producers:
         for node in later:
@@ -89,3 +94,15 @@ def test_nodes_join_a_lone_one(cluster: Cluster) -> None:
         f"{topic}-{at}": 1 if topic == "before" else 3 for topic in ("before", "after") for at in range(3)
     }
     assert list(alone.status().under_replicated) == ["before"]
+    # A node that others have joined needs no list.
+    set_join_list(alone, [])
+    alone.restart()
+    cluster.wait_in_sync()
+    assert listens(cluster.join[0])
+
+
+def listens(address: str) -> bool:
+    """True if something accepts connections at an address."""
+    host, port = address.rsplit(":", 1)
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
