@@ -21,8 +21,9 @@ from pixy.cluster import (
     why_ended,
 )
 from pixy.errors import OwnedElsewhere, OwnerUndecided
-from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
+from pixy.proto.state_pb2 import CommitOffsets, GroupsCommand
 from pixy.records import TopicPartition
+from pixy.steps import in_steps
 
 __all__ = ["ConsumerGroups"]
 
@@ -61,20 +62,16 @@ class ConsumerGroups:
 
     def _commit_command(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> CommitOffsets:
         topics = self._node.metadata.topics
-        return CommitOffsets(
-            group=group,
-            offsets=[
-                CommittedOffset(
-                    topic=topic,
-                    topic_id=topics[topic].topic_id,
-                    partition=partition,
-                    offset=offset,
-                    metadata=metadata,
-                )
-                for (topic, partition), (offset, metadata) in offsets.items()
-            ],
-            timestamp_ms=self._node.now_ms(),
-        )
+        command = CommitOffsets(group=group, timestamp_ms=self._node.now_ms())
+        for (topic, partition), (offset, metadata) in offsets.items():
+            command.offsets.add(
+                topic=topic,
+                topic_id=topics[topic].topic_id,
+                partition=partition,
+                offset=offset,
+                metadata=metadata,
+            )
+        return command
 
     async def _commit(self, command: CommitOffsets) -> object:
         payload = GroupsCommand(commit_offsets=command).SerializeToString()
@@ -166,7 +163,7 @@ class ConsumerGroups:
         topic_id = b"" if known is None else known.topic_id
         found: dict[str, dict[str, Sequence[int]]] = {}
         for state in self._node.state_groups.groups_states():
-            for group in state.subscribers(topic):
+            async for group in in_steps(list(state.subscribers(topic))):
                 clients = self._clients(state, group, topic, topic_id)
                 if clients:
                     found[group] = clients
@@ -178,14 +175,14 @@ class ConsumerGroups:
         """Partitions of a topic by client id, of the members that subscribe to it."""
         membership = state.membership(group)
         of = membership.topics.get(topic_id)
+        numbers: dict[MemberId | None, list[int]] = {}
+        for number, owner in enumerate(of.owners if of else ()):
+            numbers.setdefault(owner, []).append(number)
         found: dict[str, list[int]] = {}
         for member_id in self._present(state, group):
             member = membership.members[member_id]
             if topic in member.topics:
-                owned = found.setdefault(member.client_id, [])
-                owned += [
-                    number for number, owner in enumerate(of.owners if of else ()) if owner == member_id
-                ]
+                found.setdefault(member.client_id, []).extend(numbers.get(member_id, ()))
         return {client_id: sorted(owned) for client_id, owned in found.items()}
 
     def _present(self, state: GroupsState, group: str) -> Sequence[MemberId]:

@@ -45,10 +45,13 @@ from pixy.cluster import ClusterStatus, Node, PartitionReplica, PeerMethod, Remo
 from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
+from pixy.steps import in_steps
 from pixy.tasks import Tasks
 
 __all__ = ["EmbeddedBackend"]
 
+_TOPICS_ASKED = 100
+"""Topics whose leaders are asked for at a time: each may have 10 000 partitions."""
 _PARTITIONS_PER_ITERATION = 200
 """Partitions visited in one iteration of the event loop: a topic may have 10 000."""
 
@@ -151,8 +154,9 @@ class EmbeddedBackend:
     async def list_topics(self) -> Sequence[TopicDescription]:
         self._check_served()
         topics = await self._finder.topics()
-        await asyncio.gather(*map(self._leaders.ask, topics))
-        return [await self._descriptions.describe(topic) for topic in topics]
+        for at in range(0, len(topics), _TOPICS_ASKED):
+            await asyncio.gather(*map(self._leaders.ask, topics[at : at + _TOPICS_ASKED]))
+        return [await self._descriptions.describe(topic) async for topic in in_steps(topics)]
 
     async def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pixy
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
@@ -28,10 +29,15 @@ from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.raft import StateType
 from pixy.raft.progress import Progress, ProgressState
+from pixy.steps import in_steps
 
 __all__ = ["StatusReports", "raft_group_status", "status_of_nobody"]
 
+T = TypeVar("T")
+
 _ASK_TIMEOUT_S = 2.0
+_GROUPS_AT_ONCE = 500
+"""More raft groups are more work than a step of the event loop should have."""
 
 
 class StatusReports:
@@ -65,7 +71,7 @@ class StatusReports:
         self._blocked = blocked
         self._loop = asyncio.get_running_loop()
 
-    def own(self) -> ClusterStatus:
+    async def own(self) -> ClusterStatus:
         """Status as far as this node knows it, with all nodes that were ever removed; without raft
         groups until it has started.
         """
@@ -75,32 +81,37 @@ class StatusReports:
         return ClusterStatus(
             self._cluster_id,
             self._nodes(),
-            self._raft_groups(),
+            await self._raft_groups(),
             tuple(self._state_groups.metadata.under_replicated()),
             "" if self._peers is None else self._peers.waiting_for,
         )
 
     async def merged(self) -> ClusterStatus:
         """Status with what the other nodes know of raft groups."""
-        own = self.own()
+        own = await self.own()
         if self._peers is None or self._not_ready():
             return without_gone(own)
         relays = self._peers.relays
         reached = [each.node_id for each in self._peers.members if relays.through(each.node_id) is not None]
         answers = await asyncio.gather(*(self._ask(relays, node_id) for node_id in reached))
-        return without_gone(merged(own, [answer for answer in answers if answer is not None]))
+
+        def work() -> ClusterStatus:
+            told = [decode_status(StatusResponse.FromString(answer)) for answer in answers if answer]
+            return without_gone(merged(own, told))
+
+        return await _judge(own, work)
 
     async def answer(self, _: int, __: bytes) -> bytes:
         """Answer another node that asks."""
-        return encode_status(self.own()).SerializeToString()
+        own = await self.own()
+        return await _judge(own, lambda: encode_status(own).SerializeToString())
 
-    async def _ask(self, relays: Relays, node_id: int) -> ClusterStatus | None:
-        """Status by another node, None if it does not answer in time."""
+    async def _ask(self, relays: Relays, node_id: int) -> bytes:
+        """Status by another node, empty if it does not answer in time."""
         try:
-            answer = await relays.call(node_id, PeerMethod.STATUS, b"", _ASK_TIMEOUT_S)
+            return await relays.call(node_id, PeerMethod.STATUS, b"", _ASK_TIMEOUT_S)
         except PixyError:
-            return None
-        return decode_status(StatusResponse.FromString(answer))
+            return b""
 
     def _nodes(self) -> tuple[NodeStatus, ...]:
         """The nodes that are not lost."""
@@ -138,16 +149,21 @@ class StatusReports:
             removed=node.removed,
         )
 
-    def _raft_groups(self) -> tuple[RaftGroupStatus, ...]:
+    async def _raft_groups(self) -> tuple[RaftGroupStatus, ...]:
         groups = [
             raft_group_status(each.group, each.name, self._node_id) for each in self._state_groups.replicas()
         ]
         groups += [
             raft_group_status(each.group, "{}-{}".format(*each.partition), self._node_id)
-            for each in self._partitions
+            async for each in in_steps(list(self._partitions))
             if each.group is not None
         ]
         return tuple(sorted(groups, key=lambda group: group.raft_group))
+
+
+async def _judge(own: ClusterStatus, work: Callable[[], T]) -> T:
+    """Do work on a status; on another thread if there are many raft groups."""
+    return await asyncio.to_thread(work) if len(own.groups) > _GROUPS_AT_ONCE else work()
 
 
 def status_of_nobody(not_ready: str) -> ClusterStatus:

@@ -57,8 +57,8 @@ class GroupCommits:
         self.lock = asyncio.Lock()
         # Dirty live partitions, in the order in which they became dirty.
         self._dirty: dict[LivePartition, None] = {}
-        # Positions of partitions that are closed.
-        self._leftover: dict[TopicPartition, _Commit] = {}
+        # Partitions that are closed.
+        self._leftover: dict[TopicPartition, LivePartition] = {}
         # Partitions whose position has become void since the present commit began.
         self._void: set[TopicPartition] = set()
         self._alarm = Alarm(environment.timers, self._due)
@@ -81,7 +81,7 @@ class GroupCommits:
         """Keep the position of a closed partition for the next commit."""
         self._dirty.pop(live, None)
         if live.dirty:
-            self._leftover[live.key] = _Commit(live.topic_id, live.commit())
+            self._leftover[live.key] = live
 
     def lose(self, live: LivePartition) -> bool:
         """Give up the position of a revoked partition, which may not be committed any more.
@@ -116,9 +116,11 @@ class GroupCommits:
         async with self.lock:
             self._void.clear()
             leftover = dict(self._leftover)
-            due = dict(leftover)
+            due: dict[TopicPartition, _Commit] = {}
             partitions: list[LivePartition] = []
             try:
+                async for live in in_steps(leftover.values()):
+                    due[live.key] = _Commit(live.topic_id, live.commit())
                 async for live in in_steps(list(self._dirty)):
                     if live in self._dirty:
                         del self._dirty[live]
@@ -130,8 +132,8 @@ class GroupCommits:
                 self._restore(partitions)
                 raise
             self._restore([live for live in partitions if live.key in refused])
-            for key, commit in leftover.items():
-                if self._leftover.get(key) is commit:
+            for key, live in leftover.items():
+                if self._leftover.get(key) is live:
                     del self._leftover[key]
                     if key in refused:
                         self._warn_refused(key)
@@ -208,7 +210,7 @@ class GroupCommits:
             if live.lost:
                 continue
             if live.closed:
-                self._leftover.setdefault(live.key, _Commit(live.topic_id, live.commit()))
+                self._leftover.setdefault(live.key, live)
             elif not live.dirty:
                 live.dirty = True
                 self.mark_dirty(live)

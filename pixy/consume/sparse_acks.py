@@ -54,6 +54,8 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _VALUES = {char: value for value, char in enumerate(_ALPHABET)}
 _GROUP_BITS = 5
 _MORE = 0x20
+_SHORT = {char: value for char, value in _VALUES.items() if value < _MORE}
+"""Numbers of one character."""
 _CHARS_MAX = 13
 _OFFSET_MAX = 2**63 - 1
 
@@ -103,9 +105,19 @@ def iterate(base: int, metadata: str) -> Iterator[AckRange]:
     """As `decode`, one by one."""
     previous = base
     at = 0
-    while at < len(metadata):
-        gap, at = _decode_number(metadata, at)
-        count, at = _decode_number(metadata, at)
+    chars_end = len(metadata)
+    while at < chars_end:
+        # Fast path: most numbers have one character.
+        gap = _SHORT.get(metadata[at], -1)
+        if gap >= 0:
+            at += 1
+        else:
+            gap, at = _decode_number(metadata, at)
+        count = _SHORT.get(metadata[at], -1) if at < chars_end else -1
+        if count >= 0:
+            at += 1
+        else:
+            count, at = _decode_number(metadata, at)
         begin = previous + gap
         end = begin + count
         if begin <= 0 or count <= 0 or end > _OFFSET_MAX:
@@ -130,8 +142,18 @@ def fitting(metadata: str) -> str:
 
 
 def describe(base: int, ranges: Iterable[AckRange]) -> str:
-    """Ranges in readable form, relative to the committed offset `base`: `1-2,9-11`."""
-    return ",".join(f"{begin - base}-{end - base}" for begin, end in ranges)
+    """Ranges in readable form, relative to the committed offset `base`: `1-2,9-11`; the first ones,
+    and `...`, if that has more characters than metadata may have bytes.
+    """
+    texts: list[str] = []
+    left = METADATA_BYTES_MAX
+    for begin, end in ranges:
+        texts.append(f"{begin - base}-{end - base}")
+        left -= len(texts[-1]) + 1
+        if left < 0:
+            texts[-1] = "..."
+            break
+    return ",".join(texts)
 
 
 def _encode_number(chars: list[str], number: int) -> None:

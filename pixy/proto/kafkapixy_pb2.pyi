@@ -286,7 +286,9 @@ class PartitionOffset(_message.Message):
     most 4096 bytes.
     """
     sparse_acks: _builtins.str
-    """The same ranges in readable form: "from-to" relative to offset, comma separated."""
+    """The same ranges in readable form: "from-to" relative to offset, comma separated. Many are cut:
+    "..." is the last one.
+    """
     def __init__(
         self,
         *,

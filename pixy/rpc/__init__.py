@@ -8,7 +8,7 @@ from pixy.rpc.counters import ConnectionCounters, Counters
 from pixy.rpc.environment import ServerOptions
 from pixy.rpc.health import HEALTH, Health
 from pixy.rpc.interception import CallHead, Interceptor
-from pixy.rpc.joined import JoinedMessage, join_in_steps
+from pixy.rpc.joined import AnswerParts, JoinedMessage, join_in_steps
 from pixy.rpc.large_fields import Parted, parse_with, serialize_with
 from pixy.rpc.messages import Serialized, pack_message, pack_prefix
 from pixy.rpc.methods import Cancellable, Handler, Maxima, Service
@@ -20,6 +20,7 @@ from pixy.rpc.stream import StreamCall
 
 __all__ = [
     "HEALTH",
+    "AnswerParts",
     "CallHead",
     "Cancellable",
     "ConnectionCounters",

@@ -136,6 +136,11 @@ class Call:
         return self.head.principal
 
     @property
+    def answer_bytes_max(self) -> int:
+        """Bytes that the connection takes of an answer."""
+        return self._connection.environment.options.http2.output_bytes
+
+    @property
     def peer(self) -> str:
         """The client's address."""
         return self._connection.link.peer

@@ -41,7 +41,7 @@ from pixy.spark.connection import ConnectionOptions, Tls
 
 __all__ = ["ELEMENTS_MAX", "FetchedRange", "LogClient"]
 
-ELEMENTS_MAX = 10_000
+ELEMENTS_MAX = 2000
 """Largest number of names, queries, ranges or stages that a daemon takes in a request."""
 
 T = TypeVar("T")

@@ -78,6 +78,15 @@ def test_any_text_is_decoded_or_rejected(base: int, metadata: str) -> None:
     assert all(begin < end for begin, end in ranges)
 
 
+def test_the_readable_form_of_many_ranges_is_cut() -> None:
+    ranges = decode(0, "BB" * 2048)
+    text = describe(0, ranges)
+    assert len(text) <= 4096 + 3
+    assert text.endswith(",...")
+    assert text.startswith("1-2,3-4,")
+    assert describe(0, ranges[:100]).endswith(",199-200")
+
+
 @pytest.mark.parametrize("step", [2, 40, 10**5])
 def test_a_commit_has_the_first_ranges_that_fit(step: int) -> None:
     ranges = [AckRange(at, at + 1) for at in range(1, 5000 * step, step)]

@@ -251,6 +251,25 @@ def test_no_request_stops_a_daemon(served: Served, method: MethodDescriptor) -> 
     assert {name: after[name] for name in leaders} == leaders, "no leader has changed"
 
 
+def test_the_largest_metadata_of_many_partitions_stops_nobody(served: Served) -> None:
+    nodes, channel = served
+    count = min(WIDE[len(nodes)], 950)
+    largest = [kafkapixy_pb2.PartitionOffset(partition=at, metadata="BB" * 2048) for at in range(count)]
+    for node in nodes:
+        take_steps(node.folder)
+    for name, asked, expected in (
+        ("SetOffsets", kafkapixy_pb2.SetOffsetsRq(topic="t", group="full", offsets=largest), OK),
+        ("GetOffsets", kafkapixy_pb2.GetOffsetsRq(topic="t", group="full"), OK),
+        ("ConsumeNAck", kafkapixy_pb2.ConsNAckRq(topic="t", group="full", no_ack=True), None),
+        ("SetOffsets", kafkapixy_pb2.SetOffsetsRq(topic="t", group="full", offsets=largest), OK),
+    ):
+        method = next(each for each in METHODS if each.full_name == f"KafkaPixy.{name}")
+        code, details = _call(channel, method, asked.SerializeToString())
+        assert code is expected or expected is None, details
+    steps = [step for node in nodes for step in take_steps(node.folder) if step.ms > STEP_MS]
+    assert not steps, steps
+
+
 def test_all_of_a_topic_with_many_partitions_is_answered_in_steps(served: Served) -> None:
     nodes, channel = served
     for node in nodes:

@@ -1,13 +1,14 @@
 """Service `Cluster` of pixy_cluster.proto: translates between requests and calls of a proxy."""
 
+import asyncio
 from collections.abc import Mapping
 
 from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
-from pixy.cluster import encode_status, problems, safe_to_stop
+from pixy.cluster import ClusterStatus, encode_status, problems, safe_to_stop
 from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proxy import Proxy
-from pixy.rpc import Handler, Service, UnaryCall
+from pixy.rpc import Handler, JoinedMessage, Service, UnaryCall
 
 __all__ = ["ClusterService"]
 
@@ -33,14 +34,11 @@ class ClusterService:
             pb.DESCRIPTOR.services_by_name["Cluster"], handlers, translate, maxima=REPEATED_MAX["Cluster"]
         )
 
-    async def status(self, request: pb.StatusRequest, call: UnaryCall) -> pb.StatusResponse:
+    async def status(self, request: pb.StatusRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_cluster.proto: Status"""
         status = await proxy_of(self._proxies, request.cluster).cluster_status()
-        response = encode_status(status)
-        response.problems.extend(problems(status))
-        for node in response.nodes:
-            node.reasons_to_stay.extend(safe_to_stop(status, node.node_id))
-        return response
+        # There may be thousands of raft groups.
+        return await asyncio.to_thread(_judged, status)
 
     async def remove_node(self, request: pb.RemoveNodeRequest, call: UnaryCall) -> pb.RemoveNodeResponse:
         """# pixy_cluster.proto: RemoveNode"""
@@ -51,3 +49,12 @@ class ClusterService:
         """# pixy_cluster.proto: ForgetNode"""
         await proxy_of(self._proxies, request.cluster).forget_node(request.node_id)
         return pb.ForgetNodeResponse()
+
+
+def _judged(status: ClusterStatus) -> JoinedMessage:
+    """A `StatusResponse`: the status, and what follows from it."""
+    response = encode_status(status)
+    response.problems.extend(problems(status))
+    for node in response.nodes:
+        node.reasons_to_stay.extend(safe_to_stop(status, node.node_id))
+    return JoinedMessage([response.SerializeToString()])

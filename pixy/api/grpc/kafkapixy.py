@@ -23,6 +23,7 @@ from pixy.errors import PixyError
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proxy import PartitionOffsets, Proxy
 from pixy.rpc import (
+    AnswerParts,
     Cancellable,
     Handler,
     JoinedMessage,
@@ -84,7 +85,7 @@ class KafkaPixyService:
     async def get_offsets(self, request: pb.GetOffsetsRq, call: UnaryCall) -> JoinedMessage:
         """# kafkapixy.proto: GetOffsets"""
         offsets = await proxy_of(self._proxies, request.cluster).get_offsets(request.group, request.topic)
-        return await join_in_steps(pb.GetOffsetsRs(offsets=[_partition_offset(of)]) for of in offsets)
+        return await join_in_steps(call, (pb.GetOffsetsRs(offsets=[_partition_offset(of)]) for of in offsets))
 
     async def set_offsets(self, request: pb.SetOffsetsRq, call: UnaryCall) -> pb.SetOffsetsRs:
         """# kafkapixy.proto: SetOffsets"""
@@ -97,24 +98,23 @@ class KafkaPixyService:
     async def list_topics(self, request: pb.ListTopicRq, call: UnaryCall) -> JoinedMessage:
         """# kafkapixy.proto: ListTopics"""
         topics = await proxy_of(self._proxies, request.cluster).list_topics()
-        return JoinedMessage(
-            [
-                _listed(topic.name, await _topic_metadata(topic, request.with_partitions))
-                async for topic in in_steps(topics)
-            ]
-        )
+        answer = AnswerParts(call)
+        async for topic in in_steps(topics):
+            answer.add(_listed(topic.name, await _topic_metadata(call, topic, request.with_partitions)))
+        return answer.message
 
     async def list_consumers(self, request: pb.ListConsumersRq, call: UnaryCall) -> JoinedMessage:
         """# kafkapixy.proto: ListConsumers"""
         groups = await proxy_of(self._proxies, request.cluster).list_consumers(request.topic, request.group)
-        return await join_in_steps(
+        parts = (
             pb.ListConsumersRs(groups={group: _consumers(consumers)}) for group, consumers in groups.items()
         )
+        return await join_in_steps(call, parts)
 
     async def get_topic_metadata(self, request: pb.GetTopicMetadataRq, call: UnaryCall) -> JoinedMessage:
         """# kafkapixy.proto: GetTopicMetadata"""
         topic = await proxy_of(self._proxies, request.cluster).describe_topic(request.topic)
-        return await _topic_metadata(topic, request.with_partitions)
+        return await _topic_metadata(call, topic, request.with_partitions)
 
 
 def _produced(calls: Sequence[UnaryCall], partition: int, offset: int, error: PixyError | None) -> None:
@@ -172,9 +172,9 @@ def _partition_offset(of: PartitionOffsets) -> pb.PartitionOffset:
     )
 
 
-async def _topic_metadata(topic: TopicDescription, with_partitions: bool) -> JoinedMessage:
+async def _topic_metadata(call: UnaryCall, topic: TopicDescription, with_partitions: bool) -> JoinedMessage:
     """A `GetTopicMetadataRs`."""
-    return await join_in_steps(_metadata_parts(topic, with_partitions))
+    return await join_in_steps(call, _metadata_parts(topic, with_partitions))
 
 
 def _metadata_parts(topic: TopicDescription, with_partitions: bool) -> Iterator[pb.GetTopicMetadataRs]:

@@ -80,14 +80,16 @@ class LogService:
         topics = await log.describe_topics(request.topics, create_missing=request.create_missing)
         partitioner = pb.DescribeTopicsResponse(partitioner=log.partitioner)
         described = (pb.DescribeTopicsResponse(topics=[_topic(topic)]) for topic in topics)
-        return await join_in_steps(chain((partitioner,), described))
+        return await join_in_steps(call, chain((partitioner,), described))
 
     async def list_offsets(self, request: pb.ListOffsetsRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_log.proto: ListOffsets"""
         log = proxy_of(self._proxies, request.cluster).log
         queries = [_query(each) async for each in in_steps(request.queries)]
         offsets = await log.list_offsets(queries)
-        return await join_in_steps(pb.ListOffsetsResponse(answers=[_answer(offset)]) for offset in offsets)
+        return await join_in_steps(
+            call, (pb.ListOffsetsResponse(answers=[_answer(offset)]) for offset in offsets)
+        )
 
     async def fetch(self, request: pb.FetchRequest, call: StreamCall) -> None:
         """# pixy_log.proto: Fetch"""
@@ -106,7 +108,7 @@ class LogService:
         partitions = await partition_batches(request.partitions, parted.fields)
         versions = await topic_versions(request.versions)
         results = await log.append(partitions, versions)
-        return await join_in_steps(pb.AppendResponse(results=[_result(each)]) for each in results)
+        return await join_in_steps(call, (pb.AppendResponse(results=[_result(each)]) for each in results))
 
 
 async def _send_some(call: StreamCall, number: int, reader: RangeReader, held_bytes: int) -> bool:

@@ -17,6 +17,8 @@ _ELEMENTS = 10_000
 """Names, queries, ranges and stages of one call."""
 _OFFSETS = 2000
 """Offsets that are set: all or none, so in one command, which each node applies in one step."""
+_DISCARDED = 2000
+"""Stages that are discarded, in one step of every node."""
 _HEADERS = 10_000
 """Above `producer.max_headers`, which has its own refusal."""
 _OPTIONS = 1000
@@ -31,7 +33,7 @@ REPEATED_MAX: dict[str, Maxima] = {
         "Append": {"partitions": _PARTITIONS, "versions": _PARTITIONS},
         "Stage": {"partitions": _PARTITIONS, "versions": _PARTITIONS},
         "Publish": {"stage_ids": _ELEMENTS},
-        "Discard": {"stage_ids": _ELEMENTS},
+        "Discard": {"stage_ids": _DISCARDED},
     },
     "Cluster": {},
 }

@@ -48,7 +48,7 @@ class TopicsService:
         proxy = proxy_of(self._proxies, request.cluster)
         config = _options(request.config.items())
         topic = await proxy.create_topic(request.topic, request.partitions or None, config)
-        return await _description(topic)
+        return await _description(call, topic)
 
     async def alter_topic(self, request: pb.AlterTopicRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_topics.proto: AlterTopic"""
@@ -58,7 +58,7 @@ class TopicsService:
             *((name, None) for name in request.unset),
         ]
         topic = await proxy.alter_topic(request.topic, request.partitions or None, _options(changes))
-        return await _description(topic)
+        return await _description(call, topic)
 
     async def delete_topic(self, request: pb.DeleteTopicRequest, call: UnaryCall) -> pb.DeleteTopicResponse:
         """# pixy_topics.proto: DeleteTopic"""
@@ -69,12 +69,12 @@ class TopicsService:
         """# pixy_topics.proto: DescribeTopic"""
         proxy = proxy_of(self._proxies, request.cluster)
         topic = await proxy.describe_topic(request.topic)
-        return await _description(topic, await proxy.offset_ranges(request.topic))
+        return await _description(call, topic, await proxy.offset_ranges(request.topic))
 
     async def list_groups(self, request: pb.ListGroupsRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_topics.proto: ListGroups"""
         groups = await proxy_of(self._proxies, request.cluster).list_groups()
-        return await join_in_steps(pb.ListGroupsResponse(groups=[group]) for group in groups)
+        return await join_in_steps(call, (pb.ListGroupsResponse(groups=[group]) for group in groups))
 
 
 def _options(named: Iterable[tuple[str, V]]) -> dict[str, V]:
@@ -93,13 +93,13 @@ def _options(named: Iterable[tuple[str, V]]) -> dict[str, V]:
 
 
 async def _description(
-    topic: TopicDescription, ranges: Mapping[int, OffsetRange] | None = None
+    call: UnaryCall, topic: TopicDescription, ranges: Mapping[int, OffsetRange] | None = None
 ) -> JoinedMessage:
     """A topic as a `TopicDescription`.
 
     A partition that came or went during the request has no offset range.
     """
-    return await join_in_steps(_parts(topic, ranges or {}))
+    return await join_in_steps(call, _parts(topic, ranges or {}))
 
 
 def _parts(topic: TopicDescription, ranges: Mapping[int, OffsetRange]) -> Iterator[pb.TopicDescription]:
