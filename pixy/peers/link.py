@@ -14,7 +14,7 @@ transport.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -214,6 +214,11 @@ class PeerLink(asyncio.BufferedProtocol):
     def host(self) -> str:
         """Address of the other side, without its port."""
         return self.peer.rpartition(":")[0].strip("[]")
+
+    @property
+    def certificate(self) -> Mapping[str, Any]:
+        """Verified certificate of the other side, empty without TLS."""
+        return self._transport.get_extra_info("peercert") or {}
 
     def ping(self) -> None:
         """Have the peer answer at once."""

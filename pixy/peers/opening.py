@@ -14,6 +14,7 @@ from pixy.peers.handshake_side import HandshakeSide, HandshakeState, NotYet, Out
 from pixy.peers.hello import Claim, Greeting, Hello, LinkPurpose, begins_first
 from pixy.peers.link import PeerLink
 from pixy.peers.slots import HandshakeSlots, SlotStage
+from pixy.peers.tls import why_of_another_node
 
 __all__ = ["AcceptingLink", "Acceptor", "DiallingLink", "Judge", "SpeaksFirst", "new_nonce"]
 
@@ -75,7 +76,11 @@ class _OpeningLink:
         elif peer is None:
             return
         elif handshake.state is HandshakeState.AWAITS_DECISION:
-            self._judge(self._claim(peer), peer.purpose)
+            reason = why_of_another_node(self.link.certificate, peer.hello)
+            if reason is None:
+                self._judge(self._claim(peer), peer.purpose)
+            else:
+                self._decided(reason)
         elif handshake.state is HandshakeState.ACCEPTED:
             self._opened(peer)
 

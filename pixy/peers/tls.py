@@ -2,7 +2,9 @@
 
 Both sides present a certificate of the same authority and verify that of the other. Host names are
 not compared: nodes are addressed by what the metadata say, and identified by id and secret in the
-handshake behind TLS. So the authority has to be one for this cluster alone.
+handshake behind TLS. So the authority has to be one for this cluster alone. A certificate may name
+the node that it is for, as a URI `pixy:CLUSTER:ID` among its subject alternative names, with the
+cluster's key under `proxies` or its id in hexadecimal digits: then it is good for no other.
 
 The road not taken: certificates whose names must match the address. Every node that changes its
 address would need a new certificate, and a certificate for all addresses proves no more.
@@ -10,16 +12,43 @@ address would need a new certificate, and a certificate for all addresses proves
 
 import os
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from pixy.errors import StartError
+from pixy.peers.hello import Hello
+from pixy.peers.texts import shown
 
-__all__ = ["PeerCertificates"]
+__all__ = ["PeerCertificates", "why_of_another_node"]
 
 log = structlog.get_logger(__name__)
+
+
+_SCHEME = "pixy:"
+
+
+def why_of_another_node(certificate: Mapping[str, Any], hello: Hello) -> str | None:
+    """Reason to refuse a node by the certificate that it has presented, None if there is none.
+
+    Args:
+        certificate: as `ssl.SSLSocket.getpeercert` has it; empty without TLS.
+        hello: the node as it describes itself.
+    """
+    named = [
+        name
+        for kind, name in certificate.get("subjectAltName", ())
+        if kind == "URI" and name.startswith(_SCHEME)
+    ]
+    if not named or not hello.node_id:
+        return None
+    own = {f"{_SCHEME}{cluster}:{hello.node_id}" for cluster in (hello.cluster, hello.cluster_id.hex())}
+    if own.intersection(named):
+        return None
+    return f"{hello} has the certificate of another node: it is for {shown(', '.join(named))}"
 
 
 class PeerCertificates:
@@ -58,10 +87,8 @@ class PeerCertificates:
             return False
         self._seen = seen
         try:
-            self._load()
-            for context in (self._server, self._client):
-                context.load_cert_chain(self._cert_file, self._key_file)
-                context.load_verify_locations(self._ca_file)
+            # New contexts, since those that exist would go on to trust former authorities.
+            self._server, self._client = self._load()
         except StartError as error:
             log.error(
                 "certificates of peers have changed and cannot be used; the old ones stay", reason=str(error)

@@ -16,7 +16,7 @@ from pixy.peers import PeerCertificates, PeerOptions, TcpNetwork
 from tests.fakes.waiting import until
 from tests.peers.certificates import make_authority, make_node_certificate
 from tests.peers.descriptors import Descriptors
-from tests.peers.support import LOOPBACK, PeerNode, peer_nodes
+from tests.peers.support import CLUSTER_ID, LOOPBACK, PeerNode, peer_nodes
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 OPTIONS = PeerOptions(address=LOOPBACK, mutual_tls=True)
@@ -156,3 +156,53 @@ def test_files_that_do_not_belong_together_keep_a_node_from_starting(folder: Pat
         PeerCertificates(folder / "one.pem", folder / "two.key", folder / "ours.pem")
     with pytest.raises(StartError, match=r"ca_file .*none.pem cannot be used"):
         PeerCertificates(folder / "one.pem", folder / "one.key", tmp_path / "none.pem")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize(
+    ("uri", "is_accepted"),
+    [
+        ("pixy:default:1", True),
+        (f"pixy:{CLUSTER_ID.hex()}:1", True),
+        ("https://one.example", True),
+        ("pixy:default:2", False),
+        ("pixy:other:1", False),
+    ],
+)
+def test_a_certificate_that_names_a_node_is_for_no_other(
+    new_loop: Any, folder: Path, tmp_path: Path, uri: str, is_accepted: bool
+) -> None:
+    for kind in ("pem", "key"):
+        shutil.copy(folder / f"ours.{kind}", tmp_path)
+    make_node_certificate(tmp_path, "named", "ours", uri)
+
+    async def scenario() -> None:
+        networks = [network_of(tmp_path, "named"), network_of(folder, "two")]
+        async with peer_nodes(2, OPTIONS, networks=networks, connected=False) as (one, two):
+            one.connect(two)
+            two.connect(one)
+            if is_accepted:
+                await until(lambda: one.ups == [2] and two.ups == [1])
+            else:
+                refusal = f"node 1 at node1:1 has the certificate of another node: it is for {uri}"
+                await until(lambda: refusal in one.channel.trouble(2) and refusal in two.channel.trouble(1))
+
+    run(new_loop, scenario)
+
+
+@pytest.mark.slow
+def test_an_authority_that_is_gone_from_its_file_is_trusted_no_more(folder: Path, tmp_path: Path) -> None:
+    trusted = tmp_path / "trusted.pem"
+    shutil.copy(folder / "ours.pem", trusted)
+    certificates = PeerCertificates(folder / "one.pem", folder / "one.key", trusted)
+
+    async def scenario() -> None:
+        networks = [TcpNetwork(certificates), network_of(folder, "two")]
+        async with peer_nodes(2, OPTIONS, networks=networks, connected=False) as (one, two):
+            assert await one.channel.ask(two.address, 10.0) == two.shown
+            replaced(folder / "theirs.pem", trusted)
+            with pytest.raises(Unavailable, match=r"(?i)certificate|verify"):
+                await one.channel.ask(two.address, 10.0)
+
+    run(asyncio.new_event_loop, scenario)
