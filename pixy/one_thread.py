@@ -32,5 +32,10 @@ class OneThread:
         """The result of the function; its exception is raised."""
         await self._turn.acquire(1)
         work = asyncio.get_running_loop().run_in_executor(None, function)
-        work.add_done_callback(lambda _: self._turn.release(1))
+        work.add_done_callback(self._ended)
         return await asyncio.shield(work)
+
+    def _ended(self, work: "asyncio.Future[T]") -> None:
+        self._turn.release(1)
+        if not work.cancelled():
+            work.exception()  # not reported as never retrieved if nobody waits any more

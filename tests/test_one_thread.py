@@ -26,6 +26,7 @@ async def test_a_cancelled_call_keeps_the_thread_until_its_work_has_ended() -> N
         begun.set()
         assert go_on.wait(PATIENCE_S)
         ended.append(1)
+        raise ValueError("which nobody waits for")
 
     first = asyncio.create_task(thread.run(slow))
     second = asyncio.create_task(thread.run(lambda: ended.append(2)))

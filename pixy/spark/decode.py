@@ -15,22 +15,25 @@ Keys and values are not copied by Python either: the bounds `[start, end)` of al
 in ascending order, are the offsets of one Arrow array over the response, of which `take` copies
 every fourth entry.
 
-Batches are validated as by Kafka's consumer: header, length, checksum. Damage found after that
-raises `CorruptData`.
+Batches are validated as by Kafka's consumer: header, length, checksum. Nothing else that they say
+is believed: counts are compared with the bytes that are there, offsets with the header. A batch
+that is not as expected is decoded record by record (`decode_slowly`), which finds out what can be
+read.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pixy.errors import CorruptData
-from pixy.records import HEADER_BYTES, BatchHeader, batch_bytes, check_batch, decompress_records, read_header
 from pixy.spark.arrow import binary_array, column, int32_column, int64_column, string_column
+from pixy.spark.batch_parts import Part, Section, parts
+from pixy.spark.decode_slowly import MICROSECONDS, TIMESTAMP_MS_MAX, decode_slowly
 from pixy.spark.schema import arrow_schema
+from pixy.spark.span import Span
 
 __all__ = ["Span", "decode"]
 
@@ -41,31 +44,7 @@ _RUN_MIN = 16
 _RUN_TRY = 64
 _LOOP_MAX = 4096
 _VARINT_BYTES_MAX = 10
-_APPEND_TIME = 0x08
-_MICROSECONDS = 1000
-_PART_BYTES = 8 << 20
-"""Limit on decompressed batches at a time. A response of 1 MiB can expand a thousandfold."""
-
-
-class Span(NamedTuple):
-    """The wanted records of a partition: offsets from `first` up to `end`, exclusive."""
-
-    topic: str
-    partition: int
-    first: int
-    end: int
-
-
-class _Section(NamedTuple):
-    """The decompressed records of one batch inside a buffer, with values of its header."""
-
-    start: int
-    end: int
-    records: int
-    base_offset: int
-    base_timestamp: int
-    append_timestamp: int
-    """-1: records have their own timestamps."""
+_CONTINUATION = 0x80
 
 
 @dataclass(slots=True)
@@ -85,83 +64,47 @@ class _Fields:
     end: Ints
 
 
-def decode(batches: bytes, span: Span, *, include_headers: bool) -> Iterator[pa.RecordBatch]:
+def decode(
+    batches: bytes, span: Span, *, include_headers: bool, fail: bool = True
+) -> Iterator[pa.RecordBatch]:
     """Decodes the records of `batches` within `span` to rows, in non-empty parts.
 
     Args:
         batches: whole batches back to back.
         include_headers: adds an eighth column.
+        fail: raise if records cannot be decoded; else they are left out with a warning.
 
     Raises:
-        CorruptData: a batch is damaged or invalid.
+        CorruptData: a batch is damaged.
+        Undecodable: a record cannot be decoded.
     """
-    for buffer, sections in _parts(batches):
-        try:
-            fields = _fields(buffer, sections, span)
-            rows = _rows(buffer, fields, span, include_headers=include_headers)
-        except IndexError:
-            base = sections[0].base_offset
-            raise CorruptData(
-                f"record batches of {span.topic}-{span.partition} from offset {base} on: a record exceeds its batch"
-            ) from None
-        if rows.num_rows:
-            yield rows
+    for part in parts(batches):
+        rows = _decode_part(part, span, include_headers=include_headers)
+        if rows is not None:
+            if rows.num_rows:
+                yield rows
+            continue
+        for begin, end in part.batches:
+            rows = decode_slowly(batches[begin:end], span, include_headers=include_headers, fail=fail)
+            if rows.num_rows:
+                yield rows
 
 
-# --- batches --------------------------------------------------------------------------------------
-
-
-def _parts(batches: bytes) -> Iterator[tuple[bytes, list[_Section]]]:
-    """Buffers with decompressed records, and the position of each batch's records. Without
-    compression the only buffer is `batches` itself.
-    """
-    headers = []
-    for at, size in _steps(batches):
-        check_batch(memoryview(batches)[at : at + size])
-        header = read_header(batches, at)
-        if not header.is_control and header.records:
-            headers.append((at + HEADER_BYTES, at + size, header))
-    if not any(header.codec for *_, header in headers):
-        if headers:
-            yield batches, [_section(*each) for each in headers]
-        return
-    unpacked: list[bytes] = []
-    sections: list[_Section] = []
-    filled = 0
-    for start, end, header in headers:
-        records = batches[start:end]
-        unpacked.append(decompress_records(records, header.codec) if header.codec else records)
-        sections.append(_section(filled, filled + len(unpacked[-1]), header))
-        filled += len(unpacked[-1])
-        if filled >= _PART_BYTES:
-            yield b"".join(unpacked), sections
-            unpacked, sections, filled = [], [], 0
-    if sections:
-        yield b"".join(unpacked), sections
-
-
-def _section(start: int, end: int, header: BatchHeader) -> _Section:
-    append_timestamp = header.max_timestamp if header.attributes & _APPEND_TIME else -1
-    return _Section(start, end, header.records, header.base_offset, header.base_timestamp, append_timestamp)
-
-
-def _steps(batches: bytes) -> Iterator[tuple[int, int]]:
-    """Start and size of each batch."""
-    at = 0
-    while at < len(batches):
-        size = batch_bytes(batches, at) if at + HEADER_BYTES <= len(batches) else 0
-        if size < HEADER_BYTES or at + size > len(batches):
-            raise CorruptData(
-                f"a record batch at byte {at} of {len(batches)} is incomplete: its header gives {size} bytes"
-            )
-        yield at, size
-        at += size
+def _decode_part(part: Part, span: Span, *, include_headers: bool) -> pa.RecordBatch | None:
+    """Rows of a part; None if its batches are not as expected."""
+    if not part.sections:
+        return None
+    with suppress(IndexError, pa.ArrowInvalid):
+        return _rows(
+            part.buffer, _fields(part.buffer, part.sections, span), span, include_headers=include_headers
+        )
+    return None
 
 
 # --- where records begin --------------------------------------------------------------------------
 
 
-def _find_records(buffer: bytes, octets: Bytes, sections: list[_Section]) -> tuple[Ints, Ints]:
+def _find_records(buffer: bytes, octets: Bytes, sections: list[Section]) -> tuple[Ints, Ints]:
     """Start of all records, after their length, and end."""
     starts = np.empty(sum(section.records for section in sections), np.int64)
     ends = np.empty_like(starts)
@@ -176,7 +119,7 @@ def _find_records(buffer: bytes, octets: Bytes, sections: list[_Section]) -> tup
             at = _find_runs(buffer, octets, section, starts[done:], ends[done:])
             done += section.records
         if at != section.end:
-            raise CorruptData(f"record batch at offset {section.base_offset} has bytes after its last record")
+            raise IndexError
     _flush(starts, ends, done, begun, ended)
     return starts, ends
 
@@ -191,7 +134,7 @@ def _flush(starts: Ints, ends: Ints, done: int, begun: list[int], ended: list[in
     return filled
 
 
-def _find_runs(buffer: bytes, octets: Bytes, section: _Section, starts: Ints, ends: Ints) -> int:
+def _find_runs(buffer: bytes, octets: Bytes, section: Section, starts: Ints, ends: Ints) -> int:
     """Find the records of a section; returns their end."""
     at, done, loop = section.start, 0, _RUN_MIN
     begun: list[int] = []
@@ -299,7 +242,7 @@ def _lengths(octets: Bytes, at: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return length, start, stop
 
 
-def _fields(buffer: bytes, sections: list[_Section], span: Span) -> _Fields:
+def _fields(buffer: bytes, sections: list[Section], span: Span) -> _Fields:
     """Fields of the records within `span`; other records are decoded up to their offsets only."""
     octets = np.frombuffer(buffer, np.uint8)
     start, end = _find_records(buffer, octets, sections)
@@ -311,8 +254,11 @@ def _fields(buffer: bytes, sections: list[_Section], span: Span) -> _Fields:
             strict=True,
         )
     )
+    if (octets[start] >= _CONTINUATION).any():
+        raise IndexError  # attributes of more than a byte
     timestamp_delta, at = _varints(octets, start + 1)
     offset_delta, at = _varints(octets, at)
+    _check_offsets(offset_delta, sections)
     offset, timestamp = base_offset + offset_delta, base_timestamp + timestamp_delta
     wanted = (offset >= span.first) & (offset < span.end)
     if not wanted.all():
@@ -336,6 +282,24 @@ def _fields(buffer: bytes, sections: list[_Section], span: Span) -> _Fields:
     )
 
 
+def _check_offsets(delta: Ints, sections: list[Section]) -> None:
+    """Offsets are consecutive, or ascending within their batch if it has fewer records."""
+    counts = np.array([section.records for section in sections], np.int64)
+    firsts = np.cumsum(counts) - counts
+    wrong = np.flatnonzero(delta != np.arange(len(delta)) - np.repeat(firsts, counts))
+    if not wrong.size:
+        return
+    offsets = np.repeat(np.array([section.offsets for section in sections], np.int64), counts)
+    ascends = np.diff(delta) > 0
+    ascends[firsts[1:] - 1] = True  # from batch to batch
+    if (
+        (offsets == np.repeat(counts, counts))[wrong].any()
+        or not ascends.all()
+        or ((delta < 0) | (delta >= offsets)).any()
+    ):
+        raise IndexError
+
+
 def _rows(buffer: bytes, fields: _Fields, span: Span, *, include_headers: bool) -> pa.RecordBatch:
     records = len(fields.offset)
     key, value = _pairs(buffer, fields.key, fields.key_bytes, fields.value, fields.value_bytes)
@@ -345,12 +309,16 @@ def _rows(buffer: bytes, fields: _Fields, span: Span, *, include_headers: bool) 
         string_column(span.topic, records),
         int32_column(np.full(records, span.partition, np.int32)),
         int64_column(fields.offset),
-        column(pa.timestamp("us", tz="UTC"), fields.timestamp * _MICROSECONDS),
+        column(pa.timestamp("us", tz="UTC"), _microseconds(fields.timestamp)),
         int32_column(fields.timestamp_type.astype(np.int32)),
     ]
     if include_headers:
         columns.append(_headers(buffer, fields))
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers=include_headers))
+
+
+def _microseconds(timestamp_ms: Ints) -> Ints:
+    return np.clip(timestamp_ms, -TIMESTAMP_MS_MAX, TIMESTAMP_MS_MAX) * MICROSECONDS
 
 
 def _pairs(
@@ -404,7 +372,7 @@ def _headers(buffer: bytes, fields: _Fields) -> pa.Array:
         left[rows] -= 1
         rows = rows[left[rows] > 0]
     if (at != fields.end).any():
-        raise CorruptData("a record has bytes after its last header")
+        raise IndexError  # bytes after the last header
     items = _header_items(buffer, found)
     list_offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=list_offsets[1:])
@@ -426,5 +394,6 @@ def _header_items(buffer: bytes, found: list[tuple[Ints, Ints, Ints, Ints]]) -> 
     else:
         names = values = binary_array(np.zeros(1, np.int32), b"")
     texts = pa.Array.from_buffers(pa.string(), len(names), names.buffers())
+    texts.validate(full=True)  # that they are UTF-8
     item_type = arrow_schema(include_headers=True).field("headers").type.value_type
     return pa.StructArray.from_arrays([texts, values], fields=list(item_type))

@@ -1,7 +1,8 @@
 """Reading tasks: fetch ranges and decode them, in batch and streaming queries.
 
 Missing records (deleted by retention, or with a topic that was deleted or recreated) are an error,
-or with `failOnDataLoss=false` a warning, and reading continues after the gap.
+or with `failOnDataLoss=false` a warning, and reading continues after the gap. The same holds for
+records that cannot be decoded.
 """
 
 import warnings
@@ -15,8 +16,9 @@ from pixy.proto import pixy_log_pb2 as pb
 from pixy.spark.addresses import first_of_task
 from pixy.spark.client import LogClient
 from pixy.spark.connection import ConnectionOptions
-from pixy.spark.decode import Span, decode
+from pixy.spark.decode import decode
 from pixy.spark.ranges import PlannedRange
+from pixy.spark.span import Span
 
 __all__ = ["read_ranges"]
 
@@ -38,7 +40,8 @@ def read_ranges(
 
     Raises:
         OffsetOutOfRange: records are lost, with `fail_on_data_loss`.
-        CorruptData: a response cannot be decoded.
+        CorruptData: a response is damaged, or with `fail_on_data_loss` records in it cannot be
+            decoded.
         PixyError: the daemon rejected the call, or did not answer in time.
     """
     client = LogClient(connection, first_of_task())
@@ -50,7 +53,9 @@ def read_ranges(
                 wanted = left[number]
                 if response.batches:
                     span = Span(wanted.topic, wanted.partition, wanted.first, wanted.end)
-                    yield from decode(response.batches, span, include_headers=include_headers)
+                    yield from decode(
+                        response.batches, span, include_headers=include_headers, fail=fail_on_data_loss
+                    )
                 if response.state not in (pb.MORE, pb.END_OF_RANGE):
                     _lost(wanted, response, fail=fail_on_data_loss)
                     if response.next_offset < response.log_begin_offset < wanted.end:

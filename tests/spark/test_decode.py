@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.errors import CorruptData
+from pixy.errors import CorruptData, Undecodable
 from pixy.records import (
     COMPRESSION,
     HEADER_BYTES,
@@ -18,7 +18,9 @@ from pixy.records import (
     read_records,
 )
 from pixy.records.batch import batch_crc
-from pixy.spark.decode import Span, decode
+from pixy.spark.decode import decode
+from pixy.spark.span import Span
+from tests.fakes.batches import BROKEN_RECORD, as_stored, bomb, patched, raw_batch, raw_record, varint
 
 NOW = 1_700_000_000_000
 EVERYTHING = Span("events", 3, 0, 1 << 62)
@@ -45,11 +47,11 @@ def expected_rows(batches: Sequence[bytes], span: Span = EVERYTHING) -> list[tup
     ]
 
 
-def decoded_rows(batches: bytes, span: Span = EVERYTHING) -> list[tuple[object, ...]]:
+def decoded_rows(batches: bytes, span: Span = EVERYTHING, *, fail: bool = True) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
-    for rows in decode(batches, span, include_headers=True):
+    for rows in decode(batches, span, include_headers=True, fail=fail):
         rows.validate(full=True)
-        columns = rows.to_pydict()
+        columns = rows.drop_columns(["timestamp"]).to_pydict()
         assert set(columns["topic"]) == {span.topic}
         assert set(columns["partition"]) == {span.partition}
         millis = [each // 1000 for each in rows.column("timestamp").cast(pa.int64()).to_pylist()]
@@ -159,13 +161,78 @@ def test_a_flipped_byte_under_the_checksum_is_detected() -> None:
             decoded_rows(bytes(damaged))
 
 
-def test_bytes_after_the_last_record_are_detected() -> None:
+def test_bytes_after_the_last_record_are_detected_if_offsets_are_left() -> None:
     for count in (3, 100):
         batch = bytearray(batch_at(0, [NewRecord(b"key", b"value", (), NOW)] * count))
         batch[57:61] = (count - 1).to_bytes(4, "big")
         batch[17:21] = batch_crc(batch).to_bytes(4, "big")
-        with pytest.raises(CorruptData, match="bytes after its last record"):
+        with pytest.raises(Undecodable, match="bytes follow") as caught:
             decoded_rows(bytes(batch))
+        assert (caught.value.offset, caught.value.next_offset) == (count - 1, count)
+
+
+NORMAL = batch_at(0, [NewRecord(b"key", b"value", [("h", b"x")], NOW)] * 20)
+WRONG_FIELDS = {
+    "offsets beyond the batch": [raw_record(1000, b"a"), raw_record(2**62, b"b")],
+    "offsets that repeat": [raw_record(0, b"a"), raw_record(0, b"b")],
+    "a header name that is not UTF-8": [
+        raw_record(0, b"a", headers=varint(1) + varint(1) + b"\xff" + varint(-1))
+    ],
+    "attributes of two bytes": [varint(7) + b"\x80\0\0\0" + varint(-1) + varint(-1) + b"\0"],
+    "a key of length -2": [varint(6) + b"\0\0\0" + varint(-2) + varint(-1) + b"\0"],
+    "a timestamp beyond all times": [raw_record(0, b"a", timestamp_delta=2**62)],
+    "a length of nine bytes": [
+        b"\x8c\x80\x80\x80\x80\x80\x80\x80\0" + b"\0\0\0" + varint(-1) + varint(-1) + b"\0"
+    ],
+}
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("records", WRONG_FIELDS.values(), ids=WRONG_FIELDS)
+def test_records_with_wrong_fields_are_read_as_by_consumer_groups(records: list[bytes], codec: int) -> None:
+    wrong = as_stored(raw_batch(records, codec=codec), 20)
+    behind = as_stored(NORMAL, 20 + len(records))
+    expected = expected_rows([NORMAL, wrong, behind])
+    if records is WRONG_FIELDS["a timestamp beyond all times"]:
+        key, value, offset, _, headers = expected[20]
+        expected[20] = (key, value, offset, (2**63 - 1) // 1000, headers)
+    assert [row[2] for row in expected] == [*range(40 + len(records))]
+    assert decoded_rows(NORMAL + wrong + behind) == expected
+
+
+UNDECODABLE = {
+    "garbage": (raw_batch([bytes(range(120, 180))], count=3), []),
+    "a huge count": (raw_batch([raw_record(0, b"x")], count=2**31 - 1), [20]),
+    "a huge count inside compression": (raw_batch([raw_record(0, b"x")], count=2**31 - 1, codec=4), [20]),
+    "no compressed records": (
+        raw_batch([b"garbage"], codec=0)[:22] + b"\4" + raw_batch([b"garbage"])[23:],
+        [],
+    ),
+    "a record in between": (raw_batch([raw_record(0, b"x"), BROKEN_RECORD, raw_record(2, b"z")]), [20, 22]),
+    "a decompression bomb": (bomb(), []),
+}
+
+
+@pytest.mark.parametrize(("wrong", "readable"), UNDECODABLE.values(), ids=UNDECODABLE)
+def test_what_cannot_be_decoded_is_an_error_with_the_next_offset_or_left_out(
+    wrong: bytes, readable: list[int]
+) -> None:
+    wrong = as_stored(patched(wrong, 0, b""), 20)
+    end = read_header(wrong).next_offset
+    batches = NORMAL + wrong + as_stored(NORMAL, end)
+    with pytest.raises(
+        Undecodable, match=f"records of events-3 .* the next batch is at {end}.*failOnDataLoss=false"
+    ):
+        decoded_rows(batches)
+    with pytest.warns(UserWarning, match="records of events-3 cannot be read: .*; left out up to offset"):
+        rows = decoded_rows(batches, fail=False)
+    assert [row[2] for row in rows] == [*range(20), *readable, *range(end, end + 20)]
+
+
+def test_compacted_batches_keep_their_offsets() -> None:
+    compacted = as_stored(raw_batch([raw_record(1, b"a"), raw_record(7, b"b")], last_delta=9), 20)
+    found = decoded_rows(NORMAL + compacted + as_stored(NORMAL, 30))
+    assert [row[2] for row in found] == [*range(20), 21, 27, *range(30, 50)]
 
 
 def test_a_truncated_response_is_detected() -> None:
@@ -192,5 +259,5 @@ def test_malicious_batches_are_rejected_or_read_within_their_bounds(
         (rows,) = decode(bytes(batch), EVERYTHING, include_headers=include_headers)
     except CorruptData:
         return
-    rows.validate(full=not include_headers)  # a header's name may not be UTF-8
+    rows.validate(full=True)
     assert rows.num_rows <= read_header(batch).records
