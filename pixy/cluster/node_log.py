@@ -36,6 +36,7 @@ from pixy.cluster.journal_retention import JournalRetention, RetentionParts
 from pixy.cluster.node_options import NodeOptions, unsynced_logs_max
 from pixy.cluster.partition_snapshots import take_over
 from pixy.cluster.peer_start_record import PeerStartRecord
+from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.raft_group import Apply, RaftGroup
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.relocation import Relocation
@@ -71,7 +72,7 @@ class LogPeers:
     """The other nodes of a cluster.
 
     Attributes:
-        send, fetch, forward, leader_changed, sideloads: see `DriverHooks`.
+        send, fetch, forward, leader_changed, sideloads, why_not_proposable: see `DriverHooks`.
         random: source of randomness for election timeouts.
         config: options of the Raft core.
         cache_bytes: limit of the applied entries in memory, for nodes that are close behind.
@@ -83,6 +84,7 @@ class LogPeers:
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
     sideloads: Sideloads | None = None
+    why_not_proposable: Callable[[int, int, bytes | bytearray], str] = why_not_proposable
     random: RandomSource = field(default_factory=Random)
     config: RaftConfig = RAFT_CONFIG
     cache_bytes: int = CACHE_BYTES
@@ -190,6 +192,7 @@ class NodeLog:
                 forward=peers.forward,
                 leader_changed=peers.leader_changed,
                 sideloads=peers.sideloads,
+                why_not_proposable=peers.why_not_proposable,
             ),
             DriverOptions(
                 node_id,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from pixy.cluster.peer_messages import PeerMethod
+from pixy.cluster.piece_checks import why_not_piece
 from pixy.cluster.replica_calls import CallPeer
 from pixy.errors import (
     FailedPrecondition,
@@ -16,7 +17,6 @@ from pixy.errors import (
     Unavailable,
 )
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse, PieceBytes, PutPiecesRequest
-from pixy.records import crc32c
 from pixy.staging import NewPiece, PieceKey, Pieces
 
 __all__ = ["PIECE_BYTES_MAX", "PieceCalls"]
@@ -114,10 +114,9 @@ class PieceCalls:
             for each in request.pieces
         ]
         for piece in pieces:
-            if crc32c(piece.batches) != piece.key.crc:
-                raise InvalidArgument(
-                    f"piece {piece.key.number} came from node {caller} with a wrong checksum"
-                )
+            wrong = why_not_piece(piece)
+            if wrong:
+                raise InvalidArgument(f"piece {piece.key.number} came from node {caller} with {wrong}")
         await self._pieces.put(pieces)
         return b""
 

@@ -25,6 +25,7 @@ import structlog
 from pixy.cluster.commands import publication_in
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.peer_messages import PeerMethod
+from pixy.cluster.piece_checks import why_not_piece
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.replica_calls import CallPeer
@@ -35,7 +36,6 @@ from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse
 from pixy.proto.state_pb2 import PublishParts, StagedPiece
 from pixy.raft import NONE, Entry, Message
 from pixy.raft.sizes import payload_size
-from pixy.records import crc32c
 from pixy.retries import Backoff
 from pixy.staging import NewPiece, PieceKey, Pieces
 from pixy.storage import EntryType, why_undecodable
@@ -170,7 +170,7 @@ class Sideloading:
         for at, entry in enumerate(entries if group.raft_group >= FIRST_PARTITION_GROUP else ()):
             if entry.kind == _COMMAND:
                 command = publication_in(entry.data)
-                if not all(self._pieces.has(ref.key) for ref in pieces_of(command, group.raft_group)):
+                if not all(map(self._has, pieces_of(command, group.raft_group))):
                     return entries[:at]
         return entries
 
@@ -188,7 +188,11 @@ class Sideloading:
         replica = group.application
         if isinstance(replica, PartitionReplica) and command.publication <= replica.publication:
             return []
-        return [ref for ref in pieces_of(command, group.raft_group) if not self._pieces.has(ref.key)]
+        return [ref for ref in pieces_of(command, group.raft_group) if not self._has(ref)]
+
+    def _has(self, ref: PieceRef) -> bool:
+        """True if a piece is here, and is what an entry says: its records take offsets."""
+        return self._pieces.matches(*ref)
 
     def _may_fetch(self, group: RaftGroup) -> bool:
         failed = self._failed.get(group)
@@ -248,10 +252,12 @@ class Sideloading:
         for node_id in sources:
             try:
                 batches = await self._pull(node_id, ref)
-                if crc32c(batches) != ref.key.crc:
-                    failure = NotFound(f"node {node_id} has other bytes of it")
+                piece = NewPiece(ref.key, ref.records, batches)
+                wrong = why_not_piece(piece)
+                if wrong:
+                    failure = NotFound(f"node {node_id} has other bytes of it: {wrong}")
                     continue
-                await self._pieces.put([NewPiece(ref.key, ref.records, batches)], must=True)
+                await self._pieces.put([piece], must=True)
             except PixyError as error:
                 failure = error
             else:

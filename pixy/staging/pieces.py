@@ -125,6 +125,12 @@ class Pieces:
         stage = self._stages.get(key.stage)
         return stage is not None and key in stage.places
 
+    def matches(self, key: PieceKey, size: int, records: int) -> bool:
+        """True if a piece is here and durable, with this size and number of records."""
+        stage = self._stages.get(key.stage)
+        place = None if stage is None else stage.places.get(key)
+        return place is not None and (place.size, place.records) == (size, records)
+
     def part(self, key: PieceKey) -> StagedPart | None:
         """A piece, for reading; None if it is not here."""
         stage = self._stages.get(key.stage)

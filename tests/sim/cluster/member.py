@@ -198,6 +198,7 @@ class LogMember:
             random=self._outside.random,
             config=self._sizes.raft,
             cache_bytes=self._sizes.cache_bytes,
+            why_not_proposable=_why_not_proposable,
         )
         self._log = NodeLog(disk, self._outside.clock, options, recovered, self._files, hooks, peers)
         driver = self._log.driver
@@ -376,3 +377,10 @@ class LogMember:
 
     def snapshot_failed(self, raft_group: int, snapshot: Snapshot) -> None:
         self._log.driver.snapshots.failed(self.groups[raft_group], snapshot)
+
+
+def _why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray) -> str:
+    """As of a node, but for the commands of the state machine here."""
+    if kind == EntryType.COMMAND and raft_group < FIRST_PARTITION_GROUP:
+        return ""
+    return why_not_proposable(raft_group, kind, payload)

@@ -1,0 +1,27 @@
+"""Checks of pieces of stages that come from another node. Pure."""
+
+from pixy.errors import CorruptData
+from pixy.records import check_batch, crc32c, read_header, split_batches
+from pixy.staging import NewPiece
+
+__all__ = ["why_not_piece"]
+
+
+def why_not_piece(piece: NewPiece) -> str:
+    """Reason why a piece is not taken, empty if it is what its key and its number of records say:
+    whole batches, whose records take as many offsets as there are.
+    """
+    batches = memoryview(piece.batches)
+    if crc32c(batches) != piece.key.crc:
+        return "a wrong checksum"
+    records = 0
+    try:
+        for batch in split_batches(batches):
+            check_batch(batch)
+            header = read_header(batch)
+            if header.last_offset_delta + 1 != header.records:
+                return f"a batch of {header.records} records and last offset delta {header.last_offset_delta}"
+            records += header.records
+    except CorruptData as error:
+        return str(error)
+    return "" if records == piece.records else f"{records} records, {piece.records} were announced"

@@ -1,0 +1,124 @@
+"""A registered node that sends what no correct one does, by its own connections: the others go on,
+and start again.
+"""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pixy.backend import TopicPartition
+from pixy.cluster.peer_messages import (
+    Forwarded,
+    MessageKind,
+    PeerMethod,
+    encode_proposal,
+    encode_raft,
+)
+from pixy.errors import PixyError
+from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
+from pixy.proposal_id import ProposalId
+from pixy.proto.node_calls_pb2 import PieceBytes, ProposeRequest, PutPiecesRequest
+from pixy.raft import MalformedMessage, Message, MessageType
+from pixy.records import crc32c
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.cluster.test_poisoned_entries import NOISE, REFUSED
+from tests.fakes.waiting import until
+
+pytestmark = pytest.mark.slow
+
+TOPIC = TopicPartition("topic", 0)
+TERMS = (2**64 - 1, TERM_MAX + 1, TERM_MAX, TERM_JUMP_MAX + 10, TERM_JUMP_MAX, 5)
+KINDS = (MessageType.HEARTBEAT, MessageType.VOTE, MessageType.APP, MessageType.PRE_VOTE_RESP)
+
+
+def send(hostile: ClusterNode, to: ClusterNode, kind: MessageKind, payload: bytes) -> None:
+    assert hostile.node.peers is not None
+    hostile.node.peers.channel.send(to.id, kind, (payload,))
+
+
+def terms_of(node: ClusterNode) -> list[int]:
+    groups = node.node._log.driver.groups.values()
+    return [group.storage.hard_state.term for group in groups]
+
+
+async def goes_on(cluster: NodeCluster, *values: bytes) -> None:
+    """Everybody serves the same values; also after a restart of all."""
+
+    async def has_them() -> bool:
+        return all([await node.values() == [*values] for node in cluster.nodes.values()])
+
+    await until(has_them)
+    for node in cluster.nodes.values():
+        # Connections that ended, which `run_cluster` would take for faults.
+        node.faults[:] = [fault for fault in node.faults if not isinstance(fault, MalformedMessage)]
+        assert node.faults == []
+        assert max(terms_of(node)) < TERM_MAX
+
+
+def test_terms_and_messages_of_a_registered_node_stop_nobody(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        for term in TERMS:
+            for kind in KINDS:
+                for to in (cluster[1], cluster[2]):
+                    for raft_group in list(to.node._log.driver.groups):
+                        message = Message(kind, to.id, cluster[3].id, term, 0, 0, [], 0)
+                        payload = b"".join(encode_raft([(raft_group, message)], 1))
+                        send(cluster[3], to, MessageKind.RAFT, payload)
+                await asyncio.sleep(0.5)
+        await cluster[1].append(b"after")
+        await goes_on(cluster, b"before", b"after")
+        await cluster.stop()
+        await cluster.start()
+        await cluster[2].append(b"again")
+        await goes_on(cluster, b"before", b"after", b"again")
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_proposals_of_a_registered_node_poison_no_log(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        peers = cluster[3].node.peers
+        assert peers is not None
+        refused = 0
+        for number, (raft_group, kind, payload) in enumerate(REFUSED, 1000):
+            for to in (cluster[1], cluster[2]):
+                proposal = ProposalId(cluster[3].id, cluster[3].node.incarnation, number)
+                forwarded = Forwarded(raft_group, kind, payload, proposal)
+                send(cluster[3], to, MessageKind.PROPOSALS, b"".join(map(bytes, encode_proposal(forwarded))))
+                request = ProposeRequest(
+                    raft_group=raft_group, kind=kind, payload=payload, incarnation=1, sequence=number
+                ).SerializeToString()
+                try:
+                    await peers.relays.call(to.id, PeerMethod.PROPOSE, request, 5.0)
+                except PixyError:
+                    refused += 1
+        assert refused
+        await cluster[1].append(b"after")
+        await goes_on(cluster, b"before", b"after")
+        await cluster.stop()
+        await cluster.start()
+        await cluster[2].append(b"again")
+        await goes_on(cluster, b"before", b"after", b"again")
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_piece_that_is_not_what_it_says_is_not_taken(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        peers = cluster[3].node.peers
+        assert peers is not None
+        piece = PieceBytes(raft_group=1000, number=0, records=1, crc=crc32c(NOISE), batches=NOISE)
+        request = PutPiecesRequest(stage=1, pieces=[piece]).SerializeToString()
+        with pytest.raises(PixyError, match="piece 0 came from node"):
+            await peers.relays.call(cluster[1].id, PeerMethod.PUT_PIECES, request, 5.0, bulk=True)
+        with suppress(PixyError):
+            await cluster[1].append(b"value")
+
+    run_cluster(scenario, tmp_path)
