@@ -5,7 +5,7 @@ counters, and partitions of one topic.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 from zlib import crc32
@@ -198,13 +198,11 @@ class LogMember:
             random=self._outside.random,
             config=self._sizes.raft,
             cache_bytes=self._sizes.cache_bytes,
+            # Commands of the counters are no commands of the product's state groups.
             why_not_proposable=_why_not_proposable,
         )
         self._log = NodeLog(disk, self._outside.clock, options, recovered, self._files, hooks, peers)
-        driver = self._log.driver
-        # Commands of the counters are no commands of the product's state groups.
-        driver._hooks = replace(driver._hooks, why_not_proposable=_why_not_proposable)
-        self._groups = driver.groups
+        self._groups = self._log.driver.groups
         await self._recover_states(recovered)
         await self._recover_partitions(recovered)
         self._log.retention.start()
@@ -377,10 +375,3 @@ class LogMember:
 
     def snapshot_failed(self, raft_group: int, snapshot: Snapshot) -> None:
         self._log.driver.snapshots.failed(self.groups[raft_group], snapshot)
-
-
-def _why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray) -> str:
-    """As of a node, but for the commands of the state machine here."""
-    if kind == EntryType.COMMAND and raft_group < FIRST_PARTITION_GROUP:
-        return ""
-    return why_not_proposable(raft_group, kind, payload)
