@@ -154,6 +154,7 @@ def test_the_pid_file_is_there_while_the_daemon_runs(daemon: Daemon, run_alone: 
     daemon.while_running = lambda: seen.append(Path("pid").read_text())
     assert run_alone("serve", "--pid-file", "pid").exit_code == 0
     assert seen == [f"{os.getpid()}\n"]
+    assert not Path("pid").exists()
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -166,7 +167,6 @@ def test_the_pid_file_is_for_its_user_alone(daemon: Daemon, run_alone: Run, umas
     finally:
         os.umask(before)
     assert seen == [0o600]
-    assert not Path("pid").exists()
 
 
 def test_a_pid_file_that_cannot_be_written_is_an_error(daemon: Daemon, run_alone: Run) -> None:
@@ -174,6 +174,19 @@ def test_a_pid_file_that_cannot_be_written_is_an_error(daemon: Daemon, run_alone
     assert result.exit_code == 1
     assert result.stderr == "pixy: cannot write the process id to no/such/pid: No such file or directory\n"
     assert daemon.configs == []
+
+
+@pytest.mark.parametrize("flag", ["--grpc-addr", "-grpcAddr"])
+def test_a_public_address_needs_a_word(daemon: Daemon, run_alone: Run, flag: str) -> None:
+    """The daemon says the ways out, and `config check` says the same of the same settings."""
+    refused = run_alone("serve", flag, "0.0.0.0:19091")
+    assert (refused.exit_code, daemon.configs) == (2, [])
+    assert refused.stderr.startswith("pixy: --grpc-addr: grpc_addr 0.0.0.0:19091 can be reached from other")
+    checked = run_alone("config", "check", PIXY_GRPC_ADDR="0.0.0.0:19091")
+    assert checked.exit_code == 2
+    assert checked.stderr == refused.stderr.replace("--grpc-addr:", "PIXY_GRPC_ADDR:")
+    assert run_alone("serve", flag, "0.0.0.0:19091", "--insecure").exit_code == 0
+    assert len(daemon.configs) == 1
 
 
 def test_variables_configure_the_daemon_too(daemon: Daemon, run_alone: Run) -> None:
