@@ -368,6 +368,7 @@ class Daemon:
             random_bytes=os.urandom,
             worker=ThreadWorker,
             staging=config.staging,
+            limits=config.limits,
             cluster=ClusterOptions(
                 name,
                 join=tuple(sorted(map(Address.parse, self._config.cluster.join))),

@@ -49,6 +49,7 @@ class ConsumerGroups:
     async def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool) -> None:
         """As `Backend.commit_offsets`."""
         command = self._commit_command(group, offsets)
+        self._node.commands.limits.limit_group(command)
         if set:
             command.set = True
             await self._set(command)

@@ -41,7 +41,15 @@ from pixy.backend.remote_leaders import RemoteLeaders
 from pixy.backend.remote_partitions import RemotePartitions
 from pixy.backend.topic_descriptions import TopicDescriptions
 from pixy.backend.topic_observer import TopicObserver
-from pixy.cluster import ClusterStatus, Node, PartitionReplica, PeerMethod, RemotePartition, reasons_to_keep
+from pixy.cluster import (
+    ClusterStatus,
+    Node,
+    PartitionReplica,
+    PeerMethod,
+    RemotePartition,
+    Topic,
+    reasons_to_keep,
+)
 from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
@@ -54,6 +62,8 @@ _TOPICS_ASKED = 100
 """Topics whose leaders are asked for at a time: each may have 10 000 partitions."""
 _PARTITIONS_PER_ITERATION = 200
 """Partitions visited in one iteration of the event loop: a topic may have 10 000."""
+_LED_S = 30.0
+"""Longest wait for the first leaders of new partitions: too few nodes may be up."""
 
 
 class EmbeddedBackend:
@@ -164,9 +174,7 @@ class EmbeddedBackend:
         check_topic_name(name)
         self._check_running()
         await self._descriptions.prepare(partitions)
-        return await self._descriptions.describe(
-            await self._node.commands.create_topic(name, partitions, config or {})
-        )
+        return await self._made(await self._node.commands.create_topic(name, partitions, config or {}))
 
     async def alter_topic(
         self,
@@ -177,9 +185,12 @@ class EmbeddedBackend:
     ) -> TopicDescription:
         self._check_running()
         await self._descriptions.prepare(partitions or 0)
-        return await self._descriptions.describe(
-            await self._node.commands.alter_topic(name, partitions, config or {})
-        )
+        return await self._made(await self._node.commands.alter_topic(name, partitions, config or {}))
+
+    async def _made(self, topic: Topic) -> TopicDescription:
+        """Describe a topic once its partitions have leaders: a large one is made in pieces."""
+        await self._node.partitions.opening.wait_led(topic.name, _LED_S)
+        return await self._descriptions.describe(topic)
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
         self._check_running()

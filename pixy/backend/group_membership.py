@@ -202,6 +202,7 @@ class GroupMembership:
             member=member_message(member_id, GroupMember(self.client_id, self._topics)),
             timestamp_ms=node.now_ms(),
         )
+        node.commands.limits.limit_group(command)
         self.member_id = member_id
         try:
             await node.commands.change_group(

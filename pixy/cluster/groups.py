@@ -42,7 +42,14 @@ from pixy.cluster.group_members import (
 from pixy.cluster.name_index import NameIndex
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.scan_order import ScanOrder
-from pixy.errors import FailedPrecondition, OffsetsSet, OwnedElsewhere, PixyError, VoidEntry
+from pixy.errors import (
+    FailedPrecondition,
+    OffsetsSet,
+    OwnedElsewhere,
+    PixyError,
+    ResourceExhausted,
+    VoidEntry,
+)
 from pixy.proto.state_pb2 import (
     CommitOffsets,
     CommittedOffset,
@@ -277,6 +284,8 @@ class GroupsState:
             refusal = _refusal(command, membership)
             if refusal is not None:
                 return refusal
+        if before is _NO_GROUP and (exceeded := self._exceeded(command.max_groups)) is not None:
+            return exceeded
         offsets = dict(before.offsets)
         for offset in command.offsets:
             _store(offsets, offset, command.timestamp_ms)
@@ -310,9 +319,25 @@ class GroupsState:
 
     # --- members ----------------------------------------------------------------------------------
 
-    def _join(self, command: JoinGroup) -> GroupsChanged:
+    def _exceeded(self, limit: int) -> ResourceExhausted | None:
+        """The limit, if a new group would exceed it; 0 for none."""
+        if not 0 < limit <= len(self._groups):
+            return None
+        # When the sweep of deleted topics gets on is not the same on all replicas.
+        for _ in self.sweep():
+            continue
+        if len(self._groups) < limit:
+            return None
+        return ResourceExhausted(
+            f"there are {len(self._groups)} consumer groups in the same part of the cluster as this one, and "
+            f"limits.max_groups allows {limit} there"
+        ).at_limit("limits.max_groups")
+
+    def _join(self, command: JoinGroup) -> GroupsChanged | PixyError:
         self._settle(command.group)
         before = self._groups.get(command.group, _NO_GROUP)
+        if before is _NO_GROUP and (exceeded := self._exceeded(command.max_groups)) is not None:
+            return exceeded
         message = command.member
         member = GroupMember(message.client_id, tuple(sorted(set(message.topics))))
         membership = before.membership.joined(member_id_of(message.id), member)

@@ -17,7 +17,15 @@ from pixy.cluster.commands import decoded
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.nodes import FIRST_NODE, NodeInfo, NodeTable, node_record
 from pixy.cluster.placement import ReplicaCounts, ReplicaSets, place, replication_of
-from pixy.errors import FailedPrecondition, InvalidArgument, PixyError, TopicExists, UnknownTopic, VoidEntry
+from pixy.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    PixyError,
+    ResourceExhausted,
+    TopicExists,
+    UnknownTopic,
+    VoidEntry,
+)
 from pixy.proto.state_pb2 import (
     AlterTopic,
     ClusterRecord,
@@ -111,12 +119,14 @@ class MetadataState:
         topics: by name.
         next_raft_group: raft group of the next partition. Invariant: above every raft group ever
             assigned.
+        partitions: number of partitions of all topics. Invariant: their sum.
     """
 
     def __init__(self) -> None:
         self.groups_count = 0
         self.next_raft_group = FIRST_PARTITION_GROUP
         self.topics: dict[str, Topic] = {}
+        self.partitions = 0
         self._table = NodeTable()
         # Invariant: they count the replicas of `topics`.
         self._counts = ReplicaCounts()
@@ -193,7 +203,7 @@ class MetadataState:
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Replace the whole state by a checkpoint's records."""
-        self.topics = {}
+        self.topics, self.partitions = {}, 0
         self._table, self._counts = NodeTable(), ReplicaCounts()
         for key, value in records:
             if key == _CLUSTER_KEY:
@@ -205,6 +215,7 @@ class MetadataState:
             else:
                 topic = _topic_of(TopicRecord.FromString(value))
                 self.topics[topic.name] = topic
+                self.partitions += len(topic.raft_groups)
                 self._counts.add(topic.replicas)
 
     def _init_cluster(self, command: InitCluster) -> PixyError | None:
@@ -228,6 +239,9 @@ class MetadataState:
             return error
         if command.name in self.topics:
             return TopicExists(f"topic {command.name} exists already")
+        refusal = self.exceeded(1, command.partitions, command.max_topics, command.max_partitions)
+        if refusal is not None:
+            return refusal
         topic = Topic(command.name, command.topic_id, 1, dict(command.config), (), ())
         topic = self.topics[topic.name] = self._with_partitions(topic, command.partitions)
         return topic
@@ -242,6 +256,9 @@ class MetadataState:
             return InvalidArgument(
                 f"{wanted} partitions; topic {topic.name} has {present}, and {present} to {PARTITIONS_MAX} are allowed"
             )
+        refusal = self.exceeded(0, wanted - present, 0, command.max_partitions)
+        if refusal is not None:
+            return refusal
         config = {name: value for name, value in topic.config.items() if name not in command.unset_config}
         config |= command.set_config
         if wanted != present or config != topic.config:
@@ -254,12 +271,31 @@ class MetadataState:
         if topic is None:
             return UnknownTopic(f"unknown topic {command.name}")
         self._counts.remove(topic.replicas)
+        self.partitions -= len(topic.raft_groups)
         return DeletedTopic(topic)
+
+    def exceeded(
+        self, topics: int, partitions: int, max_topics: int, max_partitions: int
+    ) -> ResourceExhausted | None:
+        """The limit that so many more topics and partitions would exceed, 0 for none; None if they
+        fit.
+        """
+        if topics > 0 and 0 < max_topics < len(self.topics) + topics:
+            return ResourceExhausted(
+                f"the cluster has {len(self.topics)} topics, limits.max_topics allows {max_topics}"
+            ).at_limit("limits.max_topics")
+        if partitions > 0 and 0 < max_partitions < self.partitions + partitions:
+            return ResourceExhausted(
+                f"the cluster has {self.partitions} partitions, limits.max_partitions allows {max_partitions}: "
+                f"{partitions} more do not fit"
+            ).at_limit("limits.max_partitions")
+        return None
 
     def _with_partitions(self, topic: Topic, count: int) -> Topic:
         """A topic with `count` further partitions."""
         first = self.next_raft_group
         self.next_raft_group += count
+        self.partitions += count
         replication = replication_of(topic.config)
         placed = place(count, replication, self.registered, self._counts, topic.replicas)
         self._counts.add(placed)

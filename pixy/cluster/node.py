@@ -21,6 +21,7 @@ from functools import partial
 from typing import TypeVar
 
 from pixy.clock import Clock
+from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.confirmed_reads import ConfirmedReads
 from pixy.cluster.group_keeper import GroupKeeper
@@ -253,7 +254,7 @@ class Node:
             self._sideloading = Sideloading(self.node_id, self.peers.relays, report_to_loop)
             peers = replace(
                 self.peers.log_peers(),
-                leader_changed=self.leaders.leader_changed,
+                leader_changed=self._leader_changed,
                 sideloads=self._sideloading,
             )
         self._storage = NodeStorage(self._disk, self._clock, self._options, recovered, files, hooks, peers)
@@ -301,6 +302,10 @@ class Node:
         if self.peers is not None:
             self._attach(self.peers, recovered.identity, self._reports)
 
+    def _leader_changed(self, group: RaftGroup) -> None:
+        self.leaders.leader_changed(group)
+        self.partitions.opening.leader_changed(group)
+
     async def _restore(self, recovered: RecoveredNode) -> None:
         start_peers = None if self.peers is None else partial(self._start_peers, self.peers)
         await self.state_groups.restore(recovered, self._log, self._reactions.apply, start_peers)
@@ -321,6 +326,8 @@ class Node:
             self.staging,
             self._is_reachable,
             self._options.random_bytes,
+            ClusterLimits(self._options.limits, self.metadata),
+            self.confirm_metadata,
         )
 
     def _make_staging(self) -> StagingRouter:

@@ -3,9 +3,10 @@
 Each is durable and applied here on return.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.metadata import Topic
 from pixy.cluster.proposals import NEVER, Repeated
@@ -27,6 +28,7 @@ __all__ = ["NodeCommands"]
 
 _COMMAND_S = 15.0
 """Seconds until a request for a command is answered in any case; a change of leaders takes two."""
+_CONFIRM_S = 5.0
 
 
 class NodeCommands:
@@ -38,6 +40,8 @@ class NodeCommands:
         staging: staged writes, which a topic is not deleted under.
         is_reachable: true of a node that can be reached.
         random_bytes: source of ids.
+        limits: of the cluster.
+        confirm: waits until metadata has what was committed before, for some seconds.
     """
 
     def __init__(
@@ -47,6 +51,8 @@ class NodeCommands:
         staging: StagingRouter,
         is_reachable: Callable[[int], bool],
         random_bytes: Callable[[int], bytes],
+        limits: ClusterLimits,
+        confirm: Callable[[float], Awaitable[None]],
     ) -> None:
         self._proposals = proposals
         self._state_groups = state_groups
@@ -54,6 +60,8 @@ class NodeCommands:
         self._staging = staging
         self._is_reachable = is_reachable
         self._random_bytes = random_bytes
+        self.limits = limits
+        self._confirm = confirm
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -61,7 +69,7 @@ class NodeCommands:
         """Create a topic.
 
         Raises:
-            InvalidTopic, InvalidArgument, TopicExists.
+            InvalidTopic, InvalidArgument, TopicExists, ResourceExhausted.
         """
         topic_id = self._random_bytes(16)
         return await self._topic(name, create_command(name, topic_id, partitions, config), topic_id)
@@ -70,7 +78,7 @@ class NodeCommands:
         """Add partitions to a topic, or change its options.
 
         Raises:
-            UnknownTopic, InvalidArgument.
+            UnknownTopic, InvalidArgument, ResourceExhausted.
         """
         known = self._metadata.topics.get(name)
         topic_id = b"" if known is None else known.topic_id
@@ -97,6 +105,8 @@ class NodeCommands:
             topic_id: of the topic that it is for, empty if unknown. Another one may have its name
                 by the time that a repetition of the command is answered.
         """
+        await self._check_limits(command)
+        self.limits.limit(command)
         topic = await self._run(command, _COMMAND_S)
         if isinstance(topic, Repeated):
             topic = self._metadata.topics.get(name)
@@ -104,6 +114,17 @@ class NodeCommands:
                 raise UnknownTopic(f"topic {name} was deleted meanwhile")
         assert isinstance(topic, Topic)
         return topic
+
+    async def _check_limits(self, command: MetadataCommand) -> None:
+        """Refuse without an entry what exceeds a limit: who is refused may ask again and again."""
+        if self.limits.judge(command) is None:
+            return
+        if len(self._metadata.registered) > 1:
+            # Another node may have deleted something.
+            await self._confirm(_CONFIRM_S)
+        refusal = self.limits.judge(command)
+        if refusal is not None:
+            raise refusal
 
     # --- nodes ------------------------------------------------------------------------------------
 

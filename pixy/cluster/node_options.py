@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pixy.cluster.cluster_options import ClusterOptions
-from pixy.config import JournalConfig, StagingConfig, StorageConfig
+from pixy.config import JournalConfig, LimitsConfig, StagingConfig, StorageConfig
 from pixy.storage import MakeWorker, WriterPace
 
 __all__ = ["NodeObserver", "NodeOptions", "unsynced_logs_max"]
@@ -20,7 +20,7 @@ class NodeOptions:
 
     Attributes:
         directory: its data directory.
-        journal, storage, staging: the sections of the configuration.
+        journal, storage, staging, limits: the sections of the configuration.
         random_bytes: source of ids.
         worker: creates a worker thread.
         writer_pace: when segments are written.
@@ -35,6 +35,7 @@ class NodeOptions:
     staging: StagingConfig = field(default_factory=StagingConfig)
     writer_pace: WriterPace = field(default_factory=WriterPace)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
 
 
 class NodeObserver:

@@ -167,17 +167,20 @@ class NodeStorage:
     def begin_stop(self) -> None:
         """Accept nothing more, and answer fetches that wait for records."""
         self._reserve.stop()
+        self.partitions.opening.stop()
         for replica in self.partitions:
             replica.wake()
 
     def give_up(self, fault: BaseException) -> None:
         """Answer nothing more, after a fault."""
         self.log.give_up(fault)
+        self.partitions.opening.stop()
         self._reserve.stop()
 
     def abandon(self) -> None:
         """Stop the threads without further writes."""
         self.log.abandon()
+        self.partitions.opening.stop()
         self.stages.stop()
         self._upkeep.stop()
 

@@ -37,6 +37,7 @@ from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
 __all__ = [
     "FEATURE_LEVEL",
     "FIRST_NODE",
+    "LIMITS_LEVEL",
     "SECOND_PROTOCOL_LEVEL",
     "NodeInfo",
     "NodeTable",
@@ -50,12 +51,13 @@ __all__ = [
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 2
+FEATURE_LEVEL = 3
 """Feature level of this release:
 
     0  a node alone
     1  several nodes: the table of nodes
     2  protocol 2 of connections between nodes (`pixy.peers.handshake`)
+    3  commands with limits of topics, partitions and consumer groups
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -63,6 +65,9 @@ SECOND_PROTOCOL_LEVEL = 2
 
 _NODES = 1
 """First level with the table of nodes, hence of every node in it."""
+
+LIMITS_LEVEL = 3
+"""First level at which all nodes judge the limits of commands."""
 
 
 @dataclass(frozen=True, slots=True)

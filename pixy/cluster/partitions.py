@@ -35,6 +35,7 @@ from pixy.cluster.metadata import Topic
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.nodes import FIRST_NODE
 from pixy.cluster.partition_condition import PartitionCondition
+from pixy.cluster.partition_opening import PartitionOpening
 from pixy.cluster.partition_recovery import PartitionRecovery
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
@@ -52,9 +53,8 @@ from pixy.errors import (
 )
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import HardState, PartitionCommand, PartitionIdentity, PublishParts
-from pixy.raft import NONE, ConfState, Entry
+from pixy.raft import ConfState, Entry
 from pixy.records import TopicPartition, is_batch, split_batches
-from pixy.steps import run_in_steps
 from pixy.storage import (
     DamagedLog,
     EntryType,
@@ -79,7 +79,6 @@ log = structlog.get_logger(__name__)
 
 _UNWRITABLE = PartitionCondition.UNWRITABLE
 _RECORD_BATCH = EntryType.RECORD_BATCH
-_OPENED_PER_STEP = 50
 
 FindParts = Callable[[PartitionReplica, PublishParts], list[StagedPart | None]]
 """Finds the parts of stages that a publication makes part of a partition's log, in their order;
@@ -101,6 +100,7 @@ class Partitions:
 
     Attributes:
         elect: elects a leader of a new raft group, of which the other members may not know yet.
+        opening: opens the raft groups of new partitions.
     """
 
     def __init__(
@@ -129,6 +129,7 @@ class Partitions:
         self._by_group = GroupNames()
         # Until `restore` a group may be in the journal: a new one would have forgotten its vote.
         self._restored = False
+        self.opening = PartitionOpening(self._open_new, self._is_preferred, self._elect)
         # Deleted topics whose directories still have their names.
         self._dropping: dict[str, DroppedTopic] = {}
 
@@ -166,23 +167,28 @@ class Partitions:
         of_topic.put(topic, options)
         self._by_group.put(topic)
         if self._restored:
-            run_in_steps(self._open_new(of_topic))
+            self._open_later(of_topic)
 
-    def _open_new(self, of_topic: "_TopicPartitions") -> Iterator[None]:
-        """Open the raft groups of partitions with several replicas, and have the preferred leaders
-        campaign: nobody asks a group without a leader for anything.
-        """
-        node_id = self._driver.node_id
-        while of_topic.opened < len(of_topic.replicas) and not of_topic.logs.deleted:
-            number = of_topic.opened
-            of_topic.opened += 1
-            replicas = self._replicas_of(of_topic.topic, number)
-            if len(replicas) > 1 and node_id in replicas:
-                group = self.group_of(of_topic.replicas[number] or self._make(of_topic, number))
-                if self._driver.open(group).raft.lead == NONE and replicas[0] == node_id:
-                    self.elect(group)
-            if not of_topic.opened % _OPENED_PER_STEP:
-                yield
+    def _open_later(self, of_topic: "_TopicPartitions") -> None:
+        begin, of_topic.opened = of_topic.opened, len(of_topic.replicas)
+        self.opening.add(of_topic.topic.name, begin, of_topic.opened)
+
+    def _open_new(self, name: str, number: int) -> RaftGroup | None:
+        """Open the raft group of a partition, if it has several replicas and one is here."""
+        of_topic = self._by_topic[name]
+        replicas = self._replicas_of(of_topic.topic, number)
+        if len(replicas) < 2 or self._driver.node_id not in replicas:
+            return None
+        group = self.group_of(of_topic.replicas[number] or self._make(of_topic, number))
+        self._driver.open(group)
+        return group
+
+    def _elect(self, group: RaftGroup) -> None:
+        self.elect(group)  # by what it is at that time
+
+    def _is_preferred(self, name: str, number: int) -> bool:
+        """True if this node is to lead a partition."""
+        return self._replicas_of(self._by_topic[name].topic, number)[0] == self._driver.node_id
 
     def _replicas_of(self, topic: Topic, number: int) -> tuple[int, ...]:
         """Nodes of a partition's replicas, the preferred leader first."""
@@ -265,6 +271,7 @@ class Partitions:
         """
         of_topic = self._by_topic.pop(topic.name)
         self._by_group.remove(of_topic.topic)
+        self.opening.drop(topic.name)
         of_topic.logs.deleted = True
         replicas = [replica for replica in of_topic.replicas if replica is not None]
         dropped = DroppedTopic(deque(replicas), self._writer, self._removal)
@@ -445,7 +452,7 @@ class Partitions:
         restored = [self._restore(each, recovered) for each in restoring]
         self._restored = True
         for of_topic in self._by_topic.values():
-            run_in_steps(self._open_new(of_topic))
+            self._open_later(of_topic)
         self._removal.remove_directories(retired)
         self._removal.remove_files(left)
         self._repair_indexes(iter([each.replica.log for each in restoring if each.replica.log.has_indexes()]))

@@ -27,6 +27,7 @@ __all__ = [
     "JournalConfig",
     "KafkaConfig",
     "Leaf",
+    "LimitsConfig",
     "LoggingConfig",
     "NetConfig",
     "Option",
@@ -499,6 +500,31 @@ class StagingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """`proxies.<cluster>.limits`: how much of everything an embedded cluster keeps."""
+
+    max_topics: int = _integer(
+        2500,
+        "Topics of the cluster, over all nodes. Requests for more are answered "
+        "RESOURCE_EXHAUSTED, as for all limits of this section. Those that are there stay.",
+        minimum=1,
+    )
+    max_partitions: int = _integer(
+        0,
+        "Partitions of all its topics together. 0: 10000 while the cluster has one node, and 1000 "
+        "with several: each partition with replicas on other nodes takes processor time also at "
+        "rest, 1000 of them 5 % of a core of each of three nodes.",
+    )
+    max_groups: int = _integer(
+        20_000,
+        "Consumer groups that have committed offsets, or members, on any node. Eight equal parts of "
+        "them, by a hash of their names, are counted each on its own. consumer.max_groups is for "
+        "the groups that one process takes part in at a time.",
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaConfig:
     """`proxies.<cluster>.kafka`: a Kafka cluster."""
 
@@ -613,6 +639,12 @@ class ProxyConfig:
     )
     staging: StagingConfig = _section(
         StagingConfig, StagingConfig, "Records that are written but not yet published."
+    )
+    limits: LimitsConfig = _section(
+        LimitsConfig,
+        LimitsConfig,
+        "Limits of an embedded cluster; the same on all its nodes.",
+        effect=EMBEDDED_ONLY,
     )
     kafka: KafkaConfig = _section(
         KafkaConfig, KafkaConfig, "The Kafka cluster to connect to.", effect=KAFKA_ONLY

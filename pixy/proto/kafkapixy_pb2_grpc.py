@@ -96,6 +96,7 @@ class KafkaPixyServicer(object):
         created;
         DEADLINE_EXCEEDED (4)  in front of Kafka, or with several nodes: not acknowledged within
         `producer.timeout`; the message may be written;
+        RESOURCE_EXHAUSTED (8) the topic does not exist, and `limits` allow no further one;
         INTERNAL (13)          a fault of the daemon, described in its log;
         UNAVAILABLE (14)       not written: the daemon is stopping, too many requests wait for the
         producer's buffer, the disk is full, or no broker or no majority
@@ -135,8 +136,9 @@ class KafkaPixyServicer(object):
         impossible ack, or a topic that does not exist and is not created;
         RESOURCE_EXHAUSTED (8)  more requests of the group and topic wait than
         `consumer.channel_buffer_size`, or more groups or topics are consumed
-        than `consumer.max_groups` and `consumer.max_subscriptions` allow; or
-        the acknowledgement does not fit: no message is handed out;
+        than `consumer.max_groups`, `consumer.max_subscriptions` and
+        `limits.max_groups` allow, or `limits` allow no further topic; or the
+        acknowledgement does not fit: no message is handed out;
         INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; or a
         fault of the daemon, described in its log;
         UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
@@ -195,7 +197,8 @@ class KafkaPixyServicer(object):
         INVALID_ARGUMENT (3)    unknown cluster or partition, another negative offset, or metadata
         that is too large: nothing was changed;
         NOT_FOUND (5)           no such topic;
-        RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
+        RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` or
+        `limits.max_groups` allows;
         INTERNAL (13)           a fault of the daemon, described in its log;
         UNAVAILABLE (14)        in front of Kafka: another member of the consumer group owns a
         partition: set its offsets there; or the cluster cannot be reached.

@@ -68,8 +68,10 @@ class TopicsServicer(object):
         """Creates a topic. When the call returns, the topic is durable and accepts messages.
 
         Status codes:
-        ALREADY_EXISTS (6)    a topic of that name exists; it is unchanged.
-        INVALID_ARGUMENT (3)  the number of partitions, an option or its value is not allowed.
+        ALREADY_EXISTS (6)      a topic of that name exists; it is unchanged;
+        INVALID_ARGUMENT (3)    the number of partitions, an option or its value is not allowed;
+        RESOURCE_EXHAUSTED (8)  more topics than `limits.max_topics`, or more partitions of all topics
+        than `limits.max_partitions` allows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,9 +85,10 @@ class TopicsServicer(object):
         the number of partitions.
 
         Status codes:
-        INVALID_ARGUMENT (3)  fewer partitions than before, too many, or an option that is not
+        INVALID_ARGUMENT (3)    fewer partitions than before, too many, or an option that is not
         allowed; nothing was changed;
-        NOT_FOUND (5)         no such topic.
+        NOT_FOUND (5)           no such topic;
+        RESOURCE_EXHAUSTED (8)  more partitions of all topics than `limits.max_partitions` allows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,8 +54,10 @@ class TopicsStub:
     """Creates a topic. When the call returns, the topic is durable and accepts messages.
 
     Status codes:
-      ALREADY_EXISTS (6)    a topic of that name exists; it is unchanged.
-      INVALID_ARGUMENT (3)  the number of partitions, an option or its value is not allowed.
+      ALREADY_EXISTS (6)      a topic of that name exists; it is unchanged;
+      INVALID_ARGUMENT (3)    the number of partitions, an option or its value is not allowed;
+      RESOURCE_EXHAUSTED (8)  more topics than `limits.max_topics`, or more partitions of all topics
+                              than `limits.max_partitions` allows.
     """
     AlterTopic: _grpc.UnaryUnaryMultiCallable[_pixy_topics_pb2.AlterTopicRequest, _pixy_topics_pb2.TopicDescription]
     """Adds partitions to a topic, changes its options, or does both in a single change. A request
@@ -65,9 +67,10 @@ class TopicsStub:
     the number of partitions.
 
     Status codes:
-      INVALID_ARGUMENT (3)  fewer partitions than before, too many, or an option that is not
-                            allowed; nothing was changed;
-      NOT_FOUND (5)         no such topic.
+      INVALID_ARGUMENT (3)    fewer partitions than before, too many, or an option that is not
+                              allowed; nothing was changed;
+      NOT_FOUND (5)           no such topic;
+      RESOURCE_EXHAUSTED (8)  more partitions of all topics than `limits.max_partitions` allows.
     """
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_pixy_topics_pb2.DeleteTopicRequest, _pixy_topics_pb2.DeleteTopicResponse]
     """Deletes a topic for good, with its messages and all offsets that consumer groups have committed
@@ -100,8 +103,10 @@ class TopicsAsyncStub(TopicsStub):
     """Creates a topic. When the call returns, the topic is durable and accepts messages.
 
     Status codes:
-      ALREADY_EXISTS (6)    a topic of that name exists; it is unchanged.
-      INVALID_ARGUMENT (3)  the number of partitions, an option or its value is not allowed.
+      ALREADY_EXISTS (6)      a topic of that name exists; it is unchanged;
+      INVALID_ARGUMENT (3)    the number of partitions, an option or its value is not allowed;
+      RESOURCE_EXHAUSTED (8)  more topics than `limits.max_topics`, or more partitions of all topics
+                              than `limits.max_partitions` allows.
     """
     AlterTopic: _aio.UnaryUnaryMultiCallable[_pixy_topics_pb2.AlterTopicRequest, _pixy_topics_pb2.TopicDescription]  # type: ignore[assignment]
     """Adds partitions to a topic, changes its options, or does both in a single change. A request
@@ -111,9 +116,10 @@ class TopicsAsyncStub(TopicsStub):
     the number of partitions.
 
     Status codes:
-      INVALID_ARGUMENT (3)  fewer partitions than before, too many, or an option that is not
-                            allowed; nothing was changed;
-      NOT_FOUND (5)         no such topic.
+      INVALID_ARGUMENT (3)    fewer partitions than before, too many, or an option that is not
+                              allowed; nothing was changed;
+      NOT_FOUND (5)           no such topic;
+      RESOURCE_EXHAUSTED (8)  more partitions of all topics than `limits.max_partitions` allows.
     """
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_pixy_topics_pb2.DeleteTopicRequest, _pixy_topics_pb2.DeleteTopicResponse]  # type: ignore[assignment]
     """Deletes a topic for good, with its messages and all offsets that consumer groups have committed
@@ -149,8 +155,10 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         """Creates a topic. When the call returns, the topic is durable and accepts messages.
 
         Status codes:
-          ALREADY_EXISTS (6)    a topic of that name exists; it is unchanged.
-          INVALID_ARGUMENT (3)  the number of partitions, an option or its value is not allowed.
+          ALREADY_EXISTS (6)      a topic of that name exists; it is unchanged;
+          INVALID_ARGUMENT (3)    the number of partitions, an option or its value is not allowed;
+          RESOURCE_EXHAUSTED (8)  more topics than `limits.max_topics`, or more partitions of all topics
+                                  than `limits.max_partitions` allows.
         """
 
     @_abc_1.abstractmethod
@@ -166,9 +174,10 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         the number of partitions.
 
         Status codes:
-          INVALID_ARGUMENT (3)  fewer partitions than before, too many, or an option that is not
-                                allowed; nothing was changed;
-          NOT_FOUND (5)         no such topic.
+          INVALID_ARGUMENT (3)    fewer partitions than before, too many, or an option that is not
+                                  allowed; nothing was changed;
+          NOT_FOUND (5)           no such topic;
+          RESOURCE_EXHAUSTED (8)  more partitions of all topics than `limits.max_partitions` allows.
         """
 
     @_abc_1.abstractmethod

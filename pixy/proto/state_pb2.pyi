@@ -672,10 +672,17 @@ class CreateTopic(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
+    MAX_TOPICS_FIELD_NUMBER: _builtins.int
+    MAX_PARTITIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     """16 random bytes, never used again."""
     partitions: _builtins.int
+    max_topics: _builtins.int
+    """Topics, and partitions of all topics, that there may be with this one; 0: any number. The
+    proposer's limits travel with the command, so that every node decides the same.
+    """
+    max_partitions: _builtins.int
     @_builtins.property
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -685,10 +692,12 @@ class CreateTopic(_message.Message):
         topic_id: _builtins.bytes = ...,
         partitions: _builtins.int = ...,
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        max_topics: _builtins.int = ...,
+        max_partitions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "max_partitions", b"max_partitions", "max_topics", b"max_topics", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -722,9 +731,12 @@ class AlterTopic(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     SET_CONFIG_FIELD_NUMBER: _builtins.int
     UNSET_CONFIG_FIELD_NUMBER: _builtins.int
+    MAX_PARTITIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
     """New number of partitions; 0: unchanged."""
+    max_partitions: _builtins.int
+    """See `CreateTopic`."""
     @_builtins.property
     def set_config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -736,10 +748,11 @@ class AlterTopic(_message.Message):
         partitions: _builtins.int = ...,
         set_config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         unset_config: _abc.Iterable[_builtins.str] | None = ...,
+        max_partitions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions", "set_config", b"set_config", "unset_config", b"unset_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_partitions", b"max_partitions", "name", b"name", "partitions", b"partitions", "set_config", b"set_config", "unset_config", b"unset_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1870,6 +1883,7 @@ class CommitOffsets(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     SET_FIELD_NUMBER: _builtins.int
+    MAX_GROUPS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     timestamp_ms: _builtins.int
     """Wall clock of the proposer, milliseconds since the Unix epoch."""
@@ -1880,6 +1894,8 @@ class CommitOffsets(_message.Message):
     """A client sets these offsets, whoever owns the partitions. Commits based on earlier ones are
     refused from then on.
     """
+    max_groups: _builtins.int
+    """See `JoinGroup`."""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]: ...
     def __init__(
@@ -1891,10 +1907,11 @@ class CommitOffsets(_message.Message):
         node_id: _builtins.int = ...,
         incarnation: _builtins.int = ...,
         set: _builtins.bool = ...,
+        max_groups: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "node_id", b"node_id", "offsets", b"offsets", "set", b"set", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "max_groups", b"max_groups", "node_id", b"node_id", "offsets", b"offsets", "set", b"set", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1966,9 +1983,14 @@ class JoinGroup(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    MAX_GROUPS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     timestamp_ms: _builtins.int
     """Wall clock of the proposer, milliseconds since the Unix epoch."""
+    max_groups: _builtins.int
+    """Consumer groups that the state group may have with a new one; 0: any number. The proposer's
+    limit travels with the command, so that every node decides the same.
+    """
     @_builtins.property
     def member(self) -> Global___GroupMember: ...
     def __init__(
@@ -1977,10 +1999,11 @@ class JoinGroup(_message.Message):
         group: _builtins.str = ...,
         member: Global___GroupMember | None = ...,
         timestamp_ms: _builtins.int = ...,
+        max_groups: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "member", b"member", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "max_groups", b"max_groups", "member", b"member", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -585,7 +585,8 @@ def test_a_node_that_is_behind_does_not_say_unknown(tmp_path: Path) -> None:
         cluster.network.way(controller.host, behind.host).delays_s = (0.5, 0.5)
         for number in range(3):
             name = f"topic-{number}"
-            await controller.backend.create_topic(name, 1)
+            # Without a wait for the leader, which may be the one that is behind.
+            await controller.node.commands.create_topic(name, 1, {})
             assert behind.backend.topic(name) is None
             if number == 0:
                 await behind.backend.describe_topic(name)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pixy.backend import EmbeddedBackend, FetchResult, TopicPartition
 from pixy.cluster import ClusterOptions, Node, NodeOptions
-from pixy.config import JournalConfig, StagingConfig, StorageConfig
+from pixy.config import JournalConfig, LimitsConfig, StagingConfig, StorageConfig
 from pixy.errors import PixyError
 from pixy.peers import Address, PeerOptions, Peers
 from pixy.records import NewRecord, build_batch, read_records
@@ -105,6 +105,7 @@ class ClusterNode:
             random_bytes,
             worker,
             staging=self.cluster.staging,
+            limits=self.cluster.limits,
             cluster=ClusterOptions(
                 name="default",
                 join=self.cluster.join_list(self.number),
@@ -176,7 +177,7 @@ class NodeCluster:
 
     Attributes:
         network: between them.
-        journal, storage, staging: options of a process that starts.
+        journal, storage, staging, limits: options of a process that starts.
         nodes: by the number of their host, which need not be the id.
     """
 
@@ -188,7 +189,9 @@ class NodeCluster:
         journal: JournalConfig = _JOURNAL,
         storage: StorageConfig = _STORAGE,
         staging: StagingConfig | None = None,
+        limits: LimitsConfig | None = None,
     ) -> None:
+        self.limits = limits or LimitsConfig()
         self.journal = journal
         self.storage = storage
         self.staging = staging or StagingConfig()

@@ -8,7 +8,7 @@ from pathlib import Path
 from pixy.backend import EmbeddedBackend
 from pixy.clock import Clock, SystemClock
 from pixy.cluster import Node, NodeOptions
-from pixy.config import JournalConfig, StorageConfig
+from pixy.config import JournalConfig, LimitsConfig, StorageConfig
 from pixy.storage import Disk, RealDisk, ThreadWorker
 
 __all__ = ["make_embedded", "open_embedded"]
@@ -25,6 +25,7 @@ def make_embedded(
     clock: Clock | None = None,
     journal: JournalConfig | None = None,
     storage: StorageConfig | None = None,
+    limits: LimitsConfig | None = None,
     on_fault: Callable[[BaseException], None] = _raise,
 ) -> EmbeddedBackend:
     """An embedded backend on `directory`, not started; everything left out is real and at its
@@ -37,6 +38,7 @@ def make_embedded(
         storage=storage or StorageConfig(),
         random_bytes=os.urandom,
         worker=ThreadWorker,
+        limits=limits or LimitsConfig(),
     )
     return EmbeddedBackend(Node(disk or RealDisk(), clock, options, on_fault))
 

@@ -14,7 +14,7 @@ import pytest
 from pixy.api.grpc import GrpcServer
 from pixy.backend import EmbeddedBackend
 from pixy.clock import SystemClock
-from pixy.config import Config, ConsumerConfig, ProducerConfig, ProxyConfig, StorageConfig
+from pixy.config import Config, ConsumerConfig, LimitsConfig, ProducerConfig, ProxyConfig, StorageConfig
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proxy import Proxy
 from tests.api.grpc.bulk import ServedBulk, serve
@@ -66,7 +66,11 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 async def served(tmp_path: Path) -> AsyncIterator[ServedNode]:
     clock = SystemClock()
     faults: list[BaseException] = []
-    backend = make_embedded(tmp_path / "data", storage=replace(StorageConfig(), tail_cache_bytes=0))
+    backend = make_embedded(
+        tmp_path / "data",
+        storage=replace(StorageConfig(), tail_cache_bytes=0),
+        limits=LimitsConfig(max_topics=20, max_partitions=100, max_groups=64),
+    )
     proxy = Proxy(
         "first",
         CONFIG.proxies["first"],

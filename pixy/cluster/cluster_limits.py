@@ -1,0 +1,80 @@
+"""Limits of what a cluster keeps: topics, partitions, consumer groups.
+
+Each is judged when the command that adds something is applied: by then everything before it counts,
+so commands that are under way together cannot pass a limit. The limit travels in the command,
+because nodes may be configured differently, and only once every node knows the field. What is
+beyond a limit already stays.
+"""
+
+from dataclasses import dataclass, field
+
+from pixy.cluster.metadata import MetadataState
+from pixy.cluster.nodes import LIMITS_LEVEL
+from pixy.config import LimitsConfig
+from pixy.errors import PixyError
+from pixy.proto.state_pb2 import CommitOffsets, JoinGroup, MetadataCommand
+
+__all__ = ["ClusterLimits"]
+
+_PARTITIONS_MAX_ALONE = 10_000
+_PARTITIONS_MAX = 1000
+"""Default with several nodes; see `docs/security.md` for the measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLimits:
+    """The limits of one cluster as its node is configured.
+
+    Attributes:
+        config: the section `limits`.
+        metadata: the cluster.
+    """
+
+    config: LimitsConfig
+    metadata: MetadataState = field(repr=False)
+
+    @property
+    def max_partitions(self) -> int:
+        """Partitions that the cluster may have at present."""
+        alone = len(self.metadata.registered) == 1
+        return self.config.max_partitions or (_PARTITIONS_MAX_ALONE if alone else _PARTITIONS_MAX)
+
+    def judge(self, command: MetadataCommand) -> PixyError | None:
+        """Reason to refuse a command for a topic before it is proposed, as far as is known here."""
+        match command.WhichOneof("command"):
+            case "create_topic":
+                create = command.create_topic
+                if create.name in self.metadata.topics:
+                    return None
+                return self.metadata.exceeded(
+                    1, create.partitions, self.config.max_topics, self.max_partitions
+                )
+            case "alter_topic":
+                alter = command.alter_topic
+                topic = self.metadata.topics.get(alter.name)
+                added = 0 if topic is None else alter.partitions - len(topic.raft_groups)
+                return self.metadata.exceeded(0, added, 0, self.max_partitions)
+            case _:
+                return None
+
+    def limit(self, command: MetadataCommand) -> None:
+        """Add the limits to a command for a topic, if every node knows them."""
+        if not self._are_known:
+            return
+        match command.WhichOneof("command"):
+            case "create_topic":
+                command.create_topic.max_topics = self.config.max_topics
+                command.create_topic.max_partitions = self.max_partitions
+            case "alter_topic":
+                command.alter_topic.max_partitions = self.max_partitions
+
+    def limit_group(self, command: JoinGroup | CommitOffsets) -> None:
+        """Add the limit to a command that may be for a new consumer group, if every node knows
+        it.
+        """
+        if self._are_known:
+            command.max_groups = -(-self.config.max_groups // max(1, self.metadata.groups_count))
+
+    @property
+    def _are_known(self) -> bool:
+        return len(self.metadata.registered) == 1 or self.metadata.feature_level >= LIMITS_LEVEL

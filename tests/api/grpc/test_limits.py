@@ -1,0 +1,104 @@
+"""Limits as clients meet them: the answer names limit and option, and the log has who and how
+often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_log_pb2 as log_pb
+from pixy.proto import pixy_topics_pb2 as topics_pb
+from pixy.proto.pixy_log_pb2_grpc import LogStub
+from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+
+if TYPE_CHECKING:
+    from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
+    from tests.api.grpc.conftest import ServedNode
+
+pytestmark = pytest.mark.slow
+
+Call = Callable[[grpc.aio.Channel, "KafkaPixyAsyncStub", int], Coroutine[Any, Any, object]]
+
+
+async def create(channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub, number: int) -> object:
+    return await TopicsStub(channel).CreateTopic(
+        topics_pb.CreateTopicRequest(topic=f"t{number}", partitions=1)
+    )
+
+
+async def create_large(channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub, number: int) -> object:
+    return await TopicsStub(channel).CreateTopic(
+        topics_pb.CreateTopicRequest(topic=f"t{number}", partitions=30)
+    )
+
+
+async def describe(channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub, number: int) -> object:
+    names = [f"t{number}-{each}" for each in range(10)]
+    request = log_pb.DescribeTopicsRequest(topics=names, create_missing=True)
+    return await LogStub(channel).DescribeTopics(request)
+
+
+async def produce(channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub, number: int) -> object:
+    return await stub.Produce(pb.ProdRq(topic=f"t{number}", key_undefined=True, message=b"x"))
+
+
+async def set_offsets(channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub, number: int) -> object:
+    if not number:
+        await create(channel, stub, 0)
+    offsets = [pb.PartitionOffset(partition=0, offset=0)]
+    return await stub.SetOffsets(pb.SetOffsetsRq(topic="t0", group=f"g{number}", offsets=offsets))
+
+
+LIMITED: list[tuple[str, Call]] = [
+    ("limits.max_topics", create),
+    ("limits.max_topics", describe),
+    ("limits.max_topics", produce),
+    ("limits.max_partitions", create_large),
+    ("limits.max_groups", set_offsets),
+]
+
+
+@pytest.mark.parametrize(("limit", "call"), LIMITED)
+async def test_a_limit_is_answered_and_logged_by_its_name(
+    served: ServedNode, channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub, limit: str, call: Call
+) -> None:
+    refusals: list[grpc.aio.AioRpcError] = []
+    with capture_logs() as logs:
+        for number in range(100):
+            try:
+                await call(channel, stub, number)
+            except grpc.aio.AioRpcError as error:
+                refusals.append(error)
+        await served.server.stop(0)
+    assert refusals
+    assert {error.code() for error in refusals} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert all(f"{limit} allows" in (error.details() or "") for error in refusals)
+    lines = [each for each in logs if each["event"] == "a limit is reached"]
+    # One line at once, and one with all that came within a minute.
+    assert [(each["limit"], each["clients"].split()[0]) for each in lines] == [(limit, "127.0.0.1")] * 2
+    assert sum(each["times"] for each in lines) == len(refusals)
+
+
+async def test_a_group_beyond_the_limit_gets_no_messages_and_hears_why(
+    served: ServedNode, channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub
+) -> None:
+    await produce(channel, stub, 0)
+    refused: set[int] = set()
+    for number in range(100):
+        try:
+            await set_offsets(channel, stub, number + 1)
+        except grpc.aio.AioRpcError:
+            refused.add(number + 1)
+    request = pb.ConsNAckRq(topic="t0", group=f"g{min(refused)}", no_ack=True)
+    with pytest.raises(grpc.aio.AioRpcError, match=r"limits\.max_groups allows 8") as caught:
+        await stub.ConsumeNAck(request)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    # A group that is there consumes as ever.
+    answer = await stub.ConsumeNAck(pb.ConsNAckRq(topic="t0", group="g1", auto_ack=True, no_ack=True))
+    assert answer.message == b"x"
