@@ -103,6 +103,7 @@ class Cluster:
         network: network between them; without faults by default.
         config: options that differ from the defaults, the same on all nodes.
         program: Python arguments of the program.
+        own: options of single nodes, by number, instead of `config`.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Cluster:
         network: Network | None = None,
         config: Mapping[str, Any] | None = None,
         program: Sequence[str] = ("-m", "pixy"),
+        own: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> None:
         self.network = network or Loopback(nodes)
         numbers = range(1, nodes + 1)
@@ -122,9 +124,15 @@ class Cluster:
             secret.touch(mode=0o600)
             secret.write_text(_SECRET)
             options["secret_file"] = str(secret)
-        common = {"cluster": options, **(config or {})}
+        configs = {number: (own or {}).get(number, config or {}) for number in numbers}
         self.nodes = [
-            ClusterNode(number, self.network, folder / f"node-{number}", common, program)
+            ClusterNode(
+                number,
+                self.network,
+                folder / f"node-{number}",
+                {"cluster": options, **configs[number]},
+                program,
+            )
             for number in numbers
         ]
 

@@ -3,15 +3,21 @@ nodes see no failed call while a majority runs, and nothing is lost or doubled.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 
 from tests.integration.clusters import Cluster
+from tests.integration.daemon import proxy_config
 from tests.integration.loaded import LoadedCluster, failed_at, failed_elsewhere
 
 pytestmark = pytest.mark.process
 
+SMALL = proxy_config(
+    journal={"file_bytes": "1MiB", "max_unapplied_bytes": "1MiB"},
+    storage={"segment_bytes": "1MiB", "checkpoint_entries": 20},
+)
 UNKNOWN = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
 
 
@@ -77,3 +83,23 @@ def test_the_majority_is_lost_and_comes_back(loaded: LoadedCluster) -> None:
         producers.wait_failures(last)
         loaded.cluster.start(*(node.number for node in others))
     assert {failed.code for failed in failed_at(producers, last)} <= UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "small", [pytest.param((1, 2, 3), marks=pytest.mark.long, id="all"), pytest.param((1, 2), id="mixed")]
+)
+def test_nodes_with_small_files_and_little_back_pressure_are_killed_one_by_one_and_together(
+    tmp_path: Path, small: tuple[int, ...]
+) -> None:
+    """Journals rotate all the time, and keep what the node that is away needs."""
+    with Cluster(tmp_path, own=dict.fromkeys(small, SMALL)) as cluster:
+        cluster.start()
+        loaded = LoadedCluster(cluster)
+        with loaded.produced(pad_bytes=20_000) as producers:
+            for node in (loaded.leader(), cluster.nodes[0]):
+                node.kill()
+                producers.wait_answers(cluster.others(node), 150)
+                node.start()
+                producers.wait_answers([node])
+            cluster.kill()
+            cluster.start()

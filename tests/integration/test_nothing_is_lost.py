@@ -50,7 +50,7 @@ STARTING_SECONDS = (0.1, 0.6)
 
 CONFIG = {
     "journal": {"file_bytes": "1MiB", "max_unapplied_bytes": "1MiB"},
-    "storage": {"segment_bytes": "1MiB", "checkpoint_entries": 100},
+    "storage": {"segment_bytes": "1MiB", "checkpoint_entries": 20},
     "default_partitions": PARTITIONS,
     "consumer": {
         "long_polling_timeout": "500ms",

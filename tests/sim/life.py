@@ -74,7 +74,7 @@ def make_node(world: World, faults: list[BaseException]) -> tuple[ObservedNode, 
         segment_age=rng.choice((5.0, 24 * 3600.0)),
         reserve_bytes=rng.choice((0, 3000, 20_000, _LARGE_RESERVE)),
         tail_cache_bytes=rng.choice((0, 1000, 1 << 20)),
-        checkpoint_entries=rng.choice((3, 8, 1000)),
+        checkpoint_entries=rng.choice((3, 20, 1000)),
     )
     journal = JournalConfig(
         file_bytes=rng.choice((3000, 9000, 20_000)),
@@ -351,7 +351,7 @@ class Life:
         rng = self._rng
         if rng.random() < 0.1:
             # Less than an hour ahead, and not for long: a node treats that as a mistake.
-            self._clock.set_wall(rng.choice((0, 0, 100_000, 3_000_000, -100_000, -10_000_000)))
+            self._clock.set_wall(rng.choice((0, 0, 100_000, 3_000_000, -100_000, -3 * 86_400_000)))
         await asyncio.sleep(rng.choice((0.0, 0.0, 0.0, 0.001, 0.03, 0.03, 6.0, 6.0, 70.0)))
 
     # --- space on the disk ------------------------------------------------------------------------
