@@ -65,6 +65,7 @@ class SimulatedTransport(asyncio.Transport):
         self._unread: deque[bytes] = deque()
         self._high, self._low = _HIGH_WATER, _HIGH_WATER // 4
         self._told_to_pause = False
+        self._is_made = False
         self._reads = True
         self._closing = False
         self._ended = False
@@ -74,8 +75,13 @@ class SimulatedTransport(asyncio.Transport):
     def begin(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         """Make the protocol of this end, in its process."""
         protocol = self._protocol = factory()
-        asyncio.get_running_loop().call_soon(protocol.connection_made, self)
+        asyncio.get_running_loop().call_soon(self._make, protocol)
         asyncio.get_running_loop().call_soon(self._read)
+
+    def _make(self, protocol: asyncio.BaseProtocol) -> None:
+        """Tell the protocol of this end, which gets nothing before."""
+        protocol.connection_made(self)
+        self._is_made = True
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
@@ -234,7 +240,7 @@ class SimulatedTransport(asyncio.Transport):
     def _read(self) -> None:
         """Read once, as a loop does when a socket is readable."""
         protocol = self._protocol
-        if not self._reads or self._closing or protocol is None or not self._unread:
+        if not self._is_made or not self._reads or self._closing or protocol is None or not self._unread:
             return
         pieces: list[bytes] = []
         size = 0
