@@ -68,6 +68,8 @@ each.
 """
 _BATCH_RECORDS = 64
 """Records that take as long as the rest of the check of a small batch."""
+_UNIFORM_PER_RECORD = 8
+"""Equal records that take as long as one that is decoded."""
 _NO_PRODUCER = -1
 _NO_TIMESTAMP = -1
 _UNPACKED_BYTES_MIN = 4 << 20
@@ -219,6 +221,13 @@ def _wrong_crc(batch: memoryview, header: BatchHeader) -> str:
     return "" if crc == header.crc else f"has CRC-32C {crc:#010x}, expected {header.crc:#010x}"
 
 
+def _spend(effort: CheckEffort | None, records: int) -> None:
+    if effort is not None:
+        effort.records -= records
+        if effort.records < 0:
+            raise LongCheckError
+
+
 class _Walk:
     """The walk through the records of one batch.
 
@@ -236,15 +245,13 @@ class _Walk:
     def check(self, effort: CheckEffort | None) -> None:
         """Check the records; the errors are those of `check_new_batches`."""
         header, limits = self._header, self._limits
-        if effort is not None:
-            effort.records -= header.records + _BATCH_RECORDS
-            if effort.records < 0:
-                raise LongCheckError
+        _spend(effort, _BATCH_RECORDS + header.records // _UNIFORM_PER_RECORD)
         plain = bytearray(self._batch)
         plain[:8] = bytes(8)  # so that offsets are deltas
         readable: Buffer = self._unpacked(plain, effort) if header.codec else plain
         latest = self._uniform_timestamp(plain)
         if latest is None:
+            _spend(effort, header.records)
             latest = self._walk(readable)
         if latest != header.max_timestamp:
             raise InvalidRecords(

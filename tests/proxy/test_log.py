@@ -325,7 +325,7 @@ async def test_large_requests_are_checked_on_another_thread_and_small_ones_do_no
         return found
 
     monkeypatch.setattr(log_module, "check_new_batches", noted)
-    many = batch_of(*[b"x"] * 5000)
+    many = batch_of(*[bytes(at % 2) for at in range(5000)])
     requests = [[PartitionBatches(T0, batches)] for batches in (BATCH, many, BATCH, BATCH * 3)]
     answers = await asyncio.gather(*(log.append(each, []) for each in requests))
     assert [answer[0].base_offset for answer in answers] == [0, 1, 5001, 5002]
@@ -335,7 +335,9 @@ async def test_large_requests_are_checked_on_another_thread_and_small_ones_do_no
 
 async def test_a_request_cancelled_while_it_is_checked_writes_nothing_and_frees_its_bytes() -> None:
     log, _ = await make(room=1000)
-    first = asyncio.create_task(log.append([PartitionBatches(T0, batch_of(*[b"x"] * 5000))], []))
+    first = asyncio.create_task(
+        log.append([PartitionBatches(T0, batch_of(*[bytes(at % 2) for at in range(5000)]))], [])
+    )
     await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -292,19 +292,24 @@ def test_a_small_batch_cannot_take_long_to_decompress() -> None:
 
 
 def test_a_check_that_takes_long_is_left_to_another_thread() -> None:
-    many, few = (batch_of(*[b"x"] * count) for count in (5000, 50))
+    many, few = (batch_of(*[bytes(at % 2) for at in range(count)]) for count in (5000, 50))
     small, large = (batch_of(bytes(size), compression=COMPRESSION["zstd"]) for size in (50_000, 200_000))
-    for batch, times in ((few, 35), (small, 2), (batch_of(bytes(500_000)), 60)):
+    equal = batch_of_equal(5000)
+    for batch, times in ((few, 30), (equal, 5), (small, 2), (batch_of(bytes(500_000)), 60)):
         effort = CheckEffort()
         for _ in range(times):
             assert check_new_batches(batch, ANY_SIZE, effort)
-    for batch, before in ((many, []), (large, []), (few, [few] * 35), (small, [small] * 2)):
+    for batch, times in ((many, 0), (large, 0), (few, 35), (equal, 6), (small, 2)):
         effort = CheckEffort()
-        for each in before:
-            check_new_batches(each, ANY_SIZE, effort)
+        for _ in range(times):
+            check_new_batches(batch, ANY_SIZE, effort)
         with pytest.raises(LongCheckError):
             check_new_batches(batch, ANY_SIZE, effort)
         assert check_new_batches(batch, ANY_SIZE)
+
+
+def batch_of_equal(count: int) -> bytes:
+    return bytes(build_batch([NewRecord(b"key", b"value", (), 1000)] * count))
 
 
 @pytest.mark.parametrize("codec", range(5))
