@@ -299,7 +299,7 @@ def test_a_check_that_takes_long_is_left_to_another_thread() -> None:
         effort = CheckEffort()
         for _ in range(times):
             assert check_new_batches(batch, ANY_SIZE, effort)
-    for batch, times in ((many, 0), (large, 0), (few, 35), (equal, 6), (small, 2)):
+    for batch, times in ((many, 0), (large, 0), (few, 34), (equal, 5), (small, 2)):
         effort = CheckEffort()
         for _ in range(times):
             check_new_batches(batch, ANY_SIZE, effort)
