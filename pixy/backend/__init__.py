@@ -2,6 +2,7 @@
 
 from pixy.backend.embedded import EmbeddedBackend
 from pixy.backend.protocol import (
+    NO_MARKS,
     AppendDone,
     Assignment,
     Backend,
@@ -24,6 +25,7 @@ from pixy.backend.protocol import (
 )
 
 __all__ = [
+    "NO_MARKS",
     "AppendDone",
     "Assignment",
     "Backend",

@@ -46,9 +46,16 @@ class ConsumerGroups:
 
     # --- offsets ----------------------------------------------------------------------------------
 
-    async def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool) -> None:
+    async def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        *,
+        set: bool,
+        handed_out: Mapping[TopicPartition, int],
+    ) -> None:
         """As `Backend.commit_offsets`."""
-        command = self._commit_command(group, offsets)
+        command = self._commit_command(group, offsets, handed_out)
         self._node.commands.limits.limit_group(command)
         if set:
             command.set = True
@@ -61,16 +68,22 @@ class ConsumerGroups:
         except OwnedElsewhere as error:
             raise self._with_address(command, error) from None
 
-    def _commit_command(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> CommitOffsets:
+    def _commit_command(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        handed_out: Mapping[TopicPartition, int],
+    ) -> CommitOffsets:
         topics = self._node.metadata.topics
         command = CommitOffsets(group=group, timestamp_ms=self._node.now_ms())
-        for (topic, partition), (offset, metadata) in offsets.items():
+        for key, (offset, metadata) in offsets.items():
             command.offsets.add(
-                topic=topic,
-                topic_id=topics[topic].topic_id,
-                partition=partition,
+                topic=key.topic,
+                topic_id=topics[key.topic].topic_id,
+                partition=key.partition,
                 offset=offset,
                 metadata=metadata,
+                handed_out=handed_out.get(key),
             )
         return command
 
@@ -125,6 +138,11 @@ class ConsumerGroups:
         await self._confirm(self._node.state_groups.group_of(group), self._metadata)
         known = self._node.metadata.topics.get(topic)
         return {} if known is None else self._state(group).committed(group, known.topic_id)
+
+    def handed_out(self, group: str, topic: str) -> Mapping[int, int]:
+        """As `Backend.handed_out`."""
+        known = self._node.metadata.topics.get(topic)
+        return {} if known is None else self._state(group).handed_out(group, known.topic_id)
 
     async def _confirm(self, *replicas: StateReplica) -> None:
         if not self._node.is_alone:

@@ -25,6 +25,7 @@ from pixy.backend.node_staging import NodeStaging
 from pixy.backend.node_start import NodeStart
 from pixy.backend.partition_finder import PartitionFinder, Place
 from pixy.backend.protocol import (
+    NO_MARKS,
     AppendDone,
     Assignment,
     ConsumerMembership,
@@ -348,16 +349,26 @@ class EmbeddedBackend:
         return await self._members.join(group, client_id, topics, callbacks)
 
     async def commit_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool = False
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        *,
+        set: bool = False,
+        handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         self._check_served()
         await self._finder.check_known(offsets)
         self._check_running()
-        await self._groups.commit(group, offsets, set=set)
+        await self._groups.commit(group, offsets, set=set, handed_out=handed_out)
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         self._check_served()
         return await self._groups.committed(group, topic)
+
+    keeps_handed_out = True
+
+    def handed_out(self, group: str, topic: str) -> Mapping[int, int]:
+        return self._groups.handed_out(group, topic)
 
     async def list_groups(self) -> Collection[str]:
         self._check_served()

@@ -19,6 +19,7 @@ plain Python, so the layers above pack and unpack them, and only batches pass.
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from pixy.cluster import ClusterStatus
@@ -27,6 +28,7 @@ from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 from pixy.staging import Published, StagedBatches, StagedWrites, StageSeal
 
 __all__ = [
+    "NO_MARKS",
     "AppendDone",
     "Assignment",
     "Backend",
@@ -178,6 +180,9 @@ class ConsumerMembership(Protocol):
 
     async def leave(self) -> None:
         """Leave the group. The assignment callback is not called again."""
+
+
+NO_MARKS: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 class Backend(StagedWrites, Protocol):
@@ -373,13 +378,19 @@ class Backend(StagedWrites, Protocol):
         """
 
     async def commit_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool = False
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        *,
+        set: bool = False,
+        handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         """Commit offsets of a group, all or none; durable on return.
 
         Args:
             set: a client sets them: taken whoever owns the partitions. Otherwise they are the
                 position of the member of this process.
+            handed_out: marks of the partitions, see `handed_out`.
 
         Raises:
             UnknownPartition: there is no such partition; nothing is committed.
@@ -390,6 +401,16 @@ class Backend(StagedWrites, Protocol):
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         """The committed offsets of a group by partition; partitions without one are missing."""
+
+    @property
+    def keeps_handed_out(self) -> bool:
+        """True if commits keep the marks of `handed_out`."""
+
+    def handed_out(self, group: str, topic: str) -> Mapping[int, int]:
+        """Marks of partitions with a committed offset, as of the last `committed_offsets`: no
+        offset from the mark on was ever handed out to the group. It never decreases. A partition
+        whose mark is not known is missing.
+        """
 
     async def list_groups(self) -> Collection[str]:
         """Names of all consumer groups: those with members, and those that only have committed

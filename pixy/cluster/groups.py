@@ -91,6 +91,7 @@ class _Stored(NamedTuple):
     topic: str
     commit: OffsetCommit
     timestamp_ms: int
+    handed_out: int | None
 
 
 class _Group(NamedTuple):
@@ -188,6 +189,19 @@ class GroupsState:
             partition: stored.commit
             for (topic, partition), stored in group.offsets.items()
             if topic == topic_id
+        }
+
+    def handed_out(self, consumer_group: str, topic_id: bytes) -> Mapping[int, int]:
+        """First offsets that were never handed out to a consumer group, by partition, where it has
+        committed offsets and they are known.
+        """
+        group = self._groups.get(consumer_group)
+        if group is None or consumer_group not in self._by_topic.names(topic_id):
+            return {}
+        return {
+            partition: stored.handed_out
+            for (topic, partition), stored in group.offsets.items()
+            if topic == topic_id and stored.handed_out is not None
         }
 
     def membership(self, consumer_group: str) -> Membership:
@@ -288,7 +302,7 @@ class GroupsState:
             return exceeded
         offsets = dict(before.offsets)
         for offset in command.offsets:
-            _store(offsets, offset, command.timestamp_ms)
+            _store(offsets, offset, command.timestamp_ms, set=command.set)
             self._by_topic.add(offset.topic_id, name)
         if command.set and membership.topics:
             membership = membership.with_offsets_set(_partitions(command.offsets))
@@ -469,9 +483,19 @@ def _refusal(command: CommitOffsets, membership: Membership) -> PixyError | None
     return None
 
 
-def _store(offsets: dict[_PartitionId, _Stored], offset: CommittedOffset, timestamp_ms: int) -> None:
+def _store(
+    offsets: dict[_PartitionId, _Stored], offset: CommittedOffset, timestamp_ms: int, *, set: bool = False
+) -> None:
+    """Replace an offset. What was handed out before it stays known."""
+    key = _PartitionId(offset.topic_id, offset.partition)
+    before = offsets.get(key)
+    known = offset.handed_out if offset.HasField("handed_out") else None
+    if before is None and set:
+        known = 0  # a group starts with a commit, so nothing was handed out without one
+    elif before is not None and before.handed_out is not None:
+        known = max(known or 0, before.handed_out)
     commit = OffsetCommit(offset.offset, offset.metadata)
-    offsets[_PartitionId(offset.topic_id, offset.partition)] = _Stored(offset.topic, commit, timestamp_ms)
+    offsets[key] = _Stored(offset.topic, commit, timestamp_ms, known)
 
 
 def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[tuple[bytes, bytes]]:
@@ -484,7 +508,7 @@ def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[
             _GROUP_KEY + name.encode(),
             GroupRecord(group=name, active_ms=group.active_ms, membership=membership).SerializeToString(),
         )
-        for (topic_id, partition), (topic, commit, timestamp_ms) in group.offsets.items():
+        for (topic_id, partition), (topic, commit, timestamp_ms, handed_out) in group.offsets.items():
             if topic_id in gone:
                 continue
             offset = CommittedOffset(
@@ -493,6 +517,7 @@ def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[
                 partition=partition,
                 offset=commit.offset,
                 metadata=commit.metadata,
+                handed_out=handed_out,
             )
             record = OffsetRecord(group=name, offset=offset, timestamp_ms=timestamp_ms)
             key = b"\0".join((_OFFSET_KEY[:-1], name.encode(), topic_id.hex().encode(), b"%d" % partition))

@@ -8,6 +8,9 @@ without the positions that are void by then: each part counts as based on what t
 last. A live partition that is refused stays dirty: the backend is about to say that it is gone or
 reset.
 
+Beside the position a commit has the mark of what was handed out (`handed_out`). Where nothing was
+acked since the last commit the position is that one again, which a client may have set.
+
 `lock` covers every commit and the reads that it depends on, so that neither a delayed periodic
 commit nor the first commit of a new group overwrites offsets set by the client.
 
@@ -38,6 +41,15 @@ class _Commit(NamedTuple):
 
     topic_id: bytes
     offset: OffsetCommit
+    handed_out: int
+    # It has acks, not only records that were handed out.
+    acks: bool
+
+    @classmethod
+    def of(cls, live: LivePartition) -> "_Commit":
+        """The position of a live or closed partition."""
+        offset = live.commit() if live.dirty else live.committed
+        return cls(live.topic_id, offset, live.offers.handed_out, live.dirty)
 
 
 class GroupCommits:
@@ -57,6 +69,8 @@ class GroupCommits:
         self.lock = asyncio.Lock()
         # Dirty live partitions, in the order in which they became dirty.
         self._dirty: dict[LivePartition, None] = {}
+        # Live partitions that have handed out records since their last commit.
+        self._handed_out: dict[LivePartition, None] = {}
         # Partitions that are closed.
         self._leftover: dict[TopicPartition, LivePartition] = {}
         # Partitions whose position has become void since the present commit began.
@@ -77,11 +91,22 @@ class GroupCommits:
         timers = self._environment.timers
         self._alarm.at(timers.monotonic() + self._environment.options.offsets_commit_interval)
 
+    def mark_handed_out(self, live: LivePartition) -> None:
+        """A live partition has handed out records since its last commit."""
+        self._handed_out[live] = None
+        timers = self._environment.timers
+        self._alarm.at(timers.monotonic() + self._environment.options.offsets_commit_interval)
+
     def keep(self, live: LivePartition) -> None:
         """Keep the position of a closed partition for the next commit."""
-        self._dirty.pop(live, None)
-        if live.dirty:
+        if live.dirty or live in self._handed_out:
             self._leftover[live.key] = live
+        self._forget(live)
+
+    def _forget(self, live: LivePartition) -> None:
+        """Commit nothing of a partition any more."""
+        self._dirty.pop(live, None)
+        self._handed_out.pop(live, None)
 
     def lose(self, live: LivePartition) -> bool:
         """Give up the position of a revoked partition, which may not be committed any more.
@@ -91,23 +116,25 @@ class GroupCommits:
         """
         live.lost = True
         self._void.add(live.key)
-        self._dirty.pop(live, None)
+        self._forget(live)
         return live.dirty and self._environment.is_there(live.topic, live.topic_id)
 
     def lose_leftover(self, is_elsewhere: Callable[[str, int], bool]) -> list[TopicPartition]:
-        """Give up the positions of closed partitions that other processes have now."""
+        """Give up the positions of closed partitions that other processes have now.
+
+        Returns:
+            Those whose acks are lost by that.
+        """
         lost = [key for key in self._leftover if is_elsewhere(*key)]
         self._void.update(lost)
-        for key in lost:
-            del self._leftover[key]
-        return lost
+        return [key for key in lost if self._leftover.pop(key).dirty]
 
     def supersede(self, key: TopicPartition, live: LivePartition | None) -> None:
         """Forget the position of a partition: the client has set another one."""
         self._void.add(key)
         self._leftover.pop(key, None)
         if live is not None:
-            self._dirty.pop(live, None)
+            self._forget(live)
 
     # --- commits ----------------------------------------------------------------------------------
 
@@ -117,25 +144,24 @@ class GroupCommits:
             self._void.clear()
             leftover = dict(self._leftover)
             due: dict[TopicPartition, _Commit] = {}
-            partitions: list[LivePartition] = []
+            commits: dict[LivePartition, _Commit] = {}
             try:
                 async for live in in_steps(leftover.values()):
-                    due[live.key] = _Commit(live.topic_id, live.commit())
-                async for live in in_steps(list(self._dirty)):
-                    if live in self._dirty:
-                        del self._dirty[live]
-                        live.dirty = False
-                        partitions.append(live)
-                        due[live.key] = _Commit(live.topic_id, live.commit())
+                    due[live.key] = _Commit.of(live)
+                async for live in in_steps(list(self._dirty | self._handed_out)):
+                    if live in self._dirty or live in self._handed_out:
+                        commits[live] = due[live.key] = _Commit.of(live)
+                        self._forget(live)
+                        live.commit_begins(commits[live].offset)
                 refused = await self._commit_existing(due)
             except BaseException:
-                self._restore(partitions)
+                self._restore(commits)
                 raise
-            self._restore([live for live in partitions if live.key in refused])
+            self._restore({live: commit for live, commit in commits.items() if live.key in refused})
             for key, live in leftover.items():
                 if self._leftover.get(key) is live:
                     del self._leftover[key]
-                    if key in refused:
+                    if key in refused and due[key].acks:
                         self._warn_refused(key)
 
     async def commit_quietly(self) -> None:
@@ -156,7 +182,7 @@ class GroupCommits:
         self._alarm.cancel()
 
     def _due(self, _: float) -> None:
-        if self._dirty or self._leftover:
+        if self._dirty or self._handed_out or self._leftover:
             self._environment.tasks.spawn(self.commit_quietly(), f"commit offsets of {self._group}")
 
     async def _commit_existing(self, due: Mapping[TopicPartition, _Commit]) -> set[TopicPartition]:
@@ -168,7 +194,8 @@ class GroupCommits:
         offsets = self._existing(due)
         while offsets:
             try:
-                await self._environment.backend.commit_offsets(self._group, offsets)
+                marks = {key: due[key].handed_out for key in offsets}
+                await self._environment.backend.commit_offsets(self._group, offsets, handed_out=marks)
             except (InvalidArgument, NotFound):
                 existing = self._existing(due)
                 if len(existing) == len(offsets):
@@ -204,13 +231,15 @@ class GroupCommits:
             if key not in self._void and is_there(key.topic, commit.topic_id)
         }
 
-    def _restore(self, partitions: list[LivePartition]) -> None:
-        """Commits of partitions failed: mark them dirty again."""
-        for live in partitions:
+    def _restore(self, commits: Mapping[LivePartition, _Commit]) -> None:
+        """Commits of partitions failed: they are due again."""
+        for live, commit in commits.items():
             if live.lost:
                 continue
+            had_acks, live.dirty = live.dirty, live.dirty or commit.acks
             if live.closed:
                 self._leftover.setdefault(live.key, live)
-            elif not live.dirty:
-                live.dirty = True
+                continue
+            if live.dirty and not had_acks:
                 self.mark_dirty(live)
+            live.mark_handed_out()

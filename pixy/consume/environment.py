@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pixy.backend import Backend
 from pixy.config import ConsumerConfig
+from pixy.consume.handed_out import HandedOut
 from pixy.consume.offer import OfferLimits
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import Unpack
@@ -45,6 +46,7 @@ class ConsumeEnvironment:
     on_missing: OnMissing
     unpack: Unpack
     voided: VoidedByPartition = field(default_factory=VoidedByPartition)
+    handed_out: HandedOut = field(default_factory=HandedOut)
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
 
     @property

@@ -72,6 +72,8 @@ class _Start(NamedTuple):
 
     tracker: OffsetTracker
     end: int
+    handed_out: int
+    committed: OffsetCommit
     behind_commit: bool
 
 
@@ -336,6 +338,7 @@ class ConsumerGroup:
             return
         async with self._commits.lock:
             committed = await backend.committed_offsets(self.name, topic)
+            marks = backend.handed_out(self.name, topic)
             there = [partition for partition in partitions if partition in ranges]
             for at in range(0, len(there), _STARTED_PER_ITERATION):
                 if at:
@@ -343,7 +346,7 @@ class ConsumerGroup:
                 if self._changes != begun:
                     return
                 part = there[at : at + _STARTED_PER_ITERATION]
-                await self._start_part(subscription, part, topic_id, committed, ranges)
+                await self._start_part(subscription, part, topic_id, committed, marks, ranges)
             if self._changes != begun:
                 return
         subscription.notify()
@@ -373,6 +376,7 @@ class ConsumerGroup:
         partitions: Sequence[int],
         topic_id: bytes,
         committed: Mapping[int, OffsetCommit],
+        marks: Mapping[int, int],
         ranges: Mapping[int, OffsetRange],
     ) -> None:
         """Make some of the partitions live, unless a rebalance comes in between."""
@@ -395,24 +399,41 @@ class ConsumerGroup:
             if commit != before and not was_set:
                 changes[key] = commit
             behind = was_set and before is not None and before.offset > served.end
-            starts[partition] = _Start(tracker, served.end, behind_commit=behind)
+            mark = marks.get(partition) if before is not None else tracker.base
+            mark = self._mark(key, topic_id, mark, tracker)
+            committed_now = changes.get(key, commit if before is None else before)
+            starts[partition] = _Start(tracker, served.end, mark, committed_now, behind_commit=behind)
         if self._changes != begun:
             return
         if changes and self._environment.is_there(topic, topic_id):
-            await self._commit_start(changes, begun)
+            handed_out = {key: starts[key.partition].handed_out for key in changes}
+            await self._commit_start(changes, handed_out, begun)
         if self._changes != begun:
             return
         for remark in remarks:
             self._warn(remark)
         self._add(subscription, topic_id, starts)
 
-    async def _commit_start(self, changes: Mapping[TopicPartition, OffsetCommit], begun: int) -> None:
+    async def _commit_start(
+        self,
+        changes: Mapping[TopicPartition, OffsetCommit],
+        handed_out: Mapping[TopicPartition, int],
+        begun: int,
+    ) -> None:
         """Commit initial and adjusted positions; a refusal because of a change has no effect."""
         try:
-            await self._environment.backend.commit_offsets(self.name, changes)
+            await self._environment.backend.commit_offsets(self.name, changes, handed_out=handed_out)
         except (OffsetsSet, OwnedElsewhere):
             if self._changes == begun:
                 raise
+
+    def _mark(self, key: TopicPartition, topic_id: bytes, known: int | None, tracker: OffsetTracker) -> int:
+        """The mark of a partition that becomes live, see `handed_out`."""
+        environment = self._environment
+        mark = environment.handed_out.of(self.name, key, topic_id)
+        if known is None and not environment.handed_out.is_fresh(self.name, key, topic_id):
+            known = tracker.top + environment.limits.pending_max
+        return max(mark, known or 0)
 
     def _begin(
         self, subscription: Subscription, partition: int, served: OffsetRange, topic_id: bytes
@@ -442,8 +463,9 @@ class ConsumerGroup:
                 and subscription.live(partition) is None
                 and not self._revocations.covers(topic, partition)
             ):
-                live = subscription.add(partition, start.tracker, start.end, topic_id)
+                live = subscription.add(partition, start.tracker, start.end, topic_id, start.handed_out)
                 live.offers.behind_commit = start.behind_commit
+                live.committed = start.committed
                 self.resets.end(TopicPartition(topic, partition))
 
     def _warn(self, remark: Remark) -> None:
@@ -455,6 +477,10 @@ class ConsumerGroup:
     def mark_dirty(self, partition: LivePartition) -> None:
         """A live partition has a position to commit."""
         self._commits.mark_dirty(partition)
+
+    def mark_handed_out(self, partition: LivePartition) -> None:
+        """The partition has handed out records since its last commit."""
+        self._commits.mark_handed_out(partition)
 
     def set_offsets(
         self,
@@ -532,11 +558,28 @@ class ConsumerGroup:
         self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
     ) -> None:
         async with self._commits.lock:
+            first = await self._first_offsets(offsets)
             await self._environment.backend.commit_offsets(self.name, offsets, set=True)
+            for key, topic_id in first.items():
+                self._environment.handed_out.begin(self.name, key, topic_id)
             self._changes += 1
             self._work.set()
             async for key, commit in in_steps(offsets.items()):
                 self._reset(key, commit, ranges[key.partition])
+
+    async def _first_offsets(self, keys: Collection[TopicPartition]) -> Mapping[TopicPartition, bytes]:
+        """Partitions without a committed offset, with the ids of their topics, if the backend does
+        not know itself that nothing of them was handed out.
+        """
+        backend = self._environment.backend
+        found: dict[TopicPartition, bytes] = {}
+        if not backend.keeps_handed_out:
+            for name in {key.topic for key in keys}:
+                topic, committed = backend.topic(name), await backend.committed_offsets(self.name, name)
+                if topic is not None:
+                    missing = [key for key in keys if key.topic == name and key.partition not in committed]
+                    found.update(dict.fromkeys(missing, topic.topic_id))
+        return found
 
     async def _set_by_owners(
         self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
@@ -574,6 +617,7 @@ class ConsumerGroup:
         self._commits.supersede(key, live)
         if live is not None:
             live.reset(resume(key, commit, served, []), served.end, behind_commit=commit.offset > served.end)
+            live.committed = commit
 
     # --- ending -----------------------------------------------------------------------------------
 

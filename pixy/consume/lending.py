@@ -90,7 +90,7 @@ class Lending:
             held: records that it has, and has not settled.
         """
         for position in [each for each in self._sent if each not in held]:
-            self._sent.pop(position).undelivered()
+            self._lose(self._sent.pop(position))
         while self._queue and len(self._queue) + len(self._granted) > wanted:
             self._withdraw(self._queue.popitem()[0])
         while len(self._granted) > wanted:
@@ -163,17 +163,25 @@ class Lending:
     def end(self) -> None:
         """The node is lost, or lends no more: put everything back."""
         self.withdraw()
-        offers = [*self._granted.values(), *self._sent.values()]
+        granted, sent = [*self._granted.values()], [*self._sent.values()]
         self._granted.clear()
         self._sent.clear()
         self._granted_bytes = 0
-        for offer in offers:
+        for offer in granted:
             offer.undelivered()
+        for offer in sent:
+            self._lose(offer)
 
     def check_invariants(self) -> None:
         """Check the invariants of the fields."""
         assert not self._granted.keys() & self._sent.keys()
         assert self._granted_bytes == sum(offer.size for offer in self._granted.values())
+
+    @staticmethod
+    def _lose(offer: Offer) -> None:
+        """Put a record back of which the node says nothing any more; a client may have it."""
+        offer.was_out = True
+        offer.undelivered()
 
     def _withdraw(self, request: _OpenRequest) -> None:
         if request.waiter is not None:

@@ -43,7 +43,17 @@ class Offer:
     Its recipient calls exactly one of `delivered` and `undelivered`.
     """
 
-    __slots__ = ("_owner", "auto_ack", "deadline", "failures", "partition", "record", "retries", "size")
+    __slots__ = (
+        "_owner",
+        "auto_ack",
+        "deadline",
+        "failures",
+        "partition",
+        "record",
+        "retries",
+        "size",
+        "was_out",
+    )
 
     def __init__(self, owner: OfferOwner, record: Record, size: int, retries: int, failures: int = 0) -> None:
         self._owner = owner
@@ -56,6 +66,9 @@ class Offer:
         # Deliveries that failed since the last retry.
         self.failures = failures
         self.auto_ack = False
+        # A client has or had the record, as far as is known. False for a delivered offer that has
+        # not expired yet.
+        self.was_out = False
 
     @property
     def topic(self) -> str:

@@ -38,6 +38,9 @@ class PartitionHost(Protocol):
     def mark_dirty(self, partition: "LivePartition") -> None:
         """The partition has a position to commit."""
 
+    def mark_handed_out(self, partition: "LivePartition") -> None:
+        """The partition has handed out records since its last commit."""
+
     def wake(self, partition: "LivePartition") -> None:
         """The partition has a record to offer."""
 
@@ -55,6 +58,7 @@ class LivePartition:
         tracker: the position of the group.
         end: the end of the partition.
         topic_id: id of the topic, because another topic may get its name.
+        handed_out: nothing from there on was ever handed out to the group.
     """
 
     __slots__ = (
@@ -66,10 +70,12 @@ class LivePartition:
         "_monotonic",
         "_quiet_until",
         "closed",
+        "committed",
         "dirty",
         "held",
         "key",
         "lost",
+        "marked",
         "offers",
         "partition",
         "queued",
@@ -85,6 +91,7 @@ class LivePartition:
         tracker: OffsetTracker,
         end: int,
         topic_id: bytes,
+        handed_out: int,
     ) -> None:
         self._environment = environment
         self._monotonic = environment.timers.monotonic
@@ -94,12 +101,18 @@ class LivePartition:
         self.partition = partition
         self.key = TopicPartition(host.topic, partition)
         voided = environment.voided.of(host.group_name, self.key)
-        self.offers = PartitionOffers(self, environment.limits, tracker, end, voided=voided)
+        self.offers = PartitionOffers(
+            self, environment.limits, tracker, end, handed_out=handed_out, voided=voided
+        )
         # Owned by the dispatcher: this partition is in its queue.
         self.queued = False
         # The tracker is ahead of the committed offset. Invariant: then the group has it in its
         # list.
         self.dirty = False
+        # The group is going to commit what was handed out, or the backend has no place for it.
+        self.marked = False
+        # The position of the last commit that has begun, or that a client has set.
+        self.committed = OffsetCommit(tracker.base)
         # Nothing is offered: the partition may go to another process. Invariant: then not queued.
         self.held = False
         # Revoked or given up; no call has any effect.
@@ -146,12 +159,25 @@ class LivePartition:
         if not offer.auto_ack or not offers.fits(offer.record.offset):
             # An ack that does not fit waits like that of a client, which may ack it after all.
             offers.delivered(offer, self._monotonic())
+            if not self.marked:
+                self.mark_handed_out()
             if not self._expiry_set:
                 self._set_expiry()
         elif offers.ack_delivered(offer) and (
             not (self.dirty and self.queued) or offers.notable or self._host.watching
         ):
             self._acked()
+
+    def mark_handed_out(self) -> None:
+        """Commit what was handed out, if the backend has a place for it."""
+        if self._environment.backend.keeps_handed_out:
+            self._host.mark_handed_out(self)
+        self.marked = True
+
+    def commit_begins(self, offset: OffsetCommit) -> None:
+        """A position is committed; everything from here on is left to the next commit."""
+        self.committed = offset
+        self.dirty = self.marked = False
 
     def undelivered(self, offer: Offer) -> None:
         now = self._monotonic()
@@ -169,8 +195,8 @@ class LivePartition:
         beyond it.
         """
         self.offers.reset(tracker, end, behind_commit=behind_commit)
-        self._remember_voided()
-        self.dirty = False
+        self._remember()
+        self.dirty = self.marked = False
         self._expiry.cancel()
         self._expiry_set = False
         self._fetcher.start()
@@ -201,10 +227,12 @@ class LivePartition:
         self._fetcher.stop()
         self._expiry.cancel()
         self.offers.close(replaced=replaced, reset=reset)
-        self._remember_voided()
+        self._remember()
 
-    def _remember_voided(self) -> None:
-        self._environment.voided.put(self._host.group_name, self.key, self.offers.voided)
+    def _remember(self) -> None:
+        group, environment = self._host.group_name, self._environment
+        environment.voided.put(group, self.key, self.offers.voided)
+        environment.handed_out.put(group, self.key, self.topic_id, self.offers.handed_out)
 
     def _acked(self) -> None:
         if not self.dirty:

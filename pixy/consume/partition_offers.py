@@ -44,8 +44,13 @@ Acks (design 4.7):
                                                              where it is
     outstanding, in time or expired                          acked
     not outstanding, `only_if_offered` or voided             none
-    not outstanding, below the end                           acked, as offered elsewhere
+    not outstanding, handed out to the group earlier         acked
+    not outstanding, never handed out to the group           none
     at or beyond the end                                     AckBeyondEnd
+
+- What was handed out earlier is below the mark that this object begins with (`handed_out`), or was
+  handed out by it before a reset. A record that was offered and could not be delivered was never
+  handed out; one that was lent to another node, which is silent since, may have been.
 """
 
 from collections import deque
@@ -93,6 +98,7 @@ class PartitionOffers:
         limits: the limits.
         tracker: the group's acks; fetching begins at the first unacked offset.
         end: the known end of the partition, exclusive.
+        handed_out: nothing from there on was ever handed out to the group.
         voided: offsets whose acks count only once their records are offered again.
     """
 
@@ -101,6 +107,7 @@ class PartitionOffers:
         "_again_order",
         "_batch",
         "_batch_end",
+        "_before",
         "_buffered_bytes",
         "_head",
         "_head_bytes",
@@ -140,6 +147,7 @@ class PartitionOffers:
         tracker: OffsetTracker,
         end: int,
         *,
+        handed_out: int = 0,
         voided: VoidedOffsets = NOTHING_VOIDED,
     ) -> None:
         self._owner = owner
@@ -150,6 +158,9 @@ class PartitionOffers:
         # Offsets whose acks do not count until they are offered. Invariant: changes only between
         # generations.
         self.voided = voided
+        # Nothing from there on was handed out before this generation. Invariant: never decreases,
+        # unless the log is shorter than expected.
+        self._before = handed_out
         self._begin(tracker, end)
 
     def _begin(self, tracker: OffsetTracker, end: int) -> None:
@@ -224,6 +235,17 @@ class PartitionOffers:
     def fetch_bytes(self) -> int:
         """Size of the next fetch."""
         return self._limits.buffer_bytes_max - self._buffered_bytes
+
+    @property
+    def handed_out(self) -> int:
+        """Nothing from this offset on was ever handed out to the group."""
+        position = self._position if self._head is None else self._head_offset
+        inside = {**self._sending, **self._again}
+        if not all(offer.was_out for offer in inside.values()):
+            # The last ones may be with no client yet.
+            was_out = max((offset for offset, offer in inside.items() if offer.was_out), default=-1)
+            position = max(was_out + 1, max(self._out, default=-1) + 1, self.tracker.top)
+        return max(position, self._before)
 
     def next_deadline(self) -> float | None:
         """The expiry of the oldest delivered offer, None if there is none."""
@@ -318,6 +340,7 @@ class PartitionOffers:
         for acked in self.tracker.ranges:
             tracker.skip(acked.begin, min(acked.end, end))
         self._end_generation(void=False)
+        self._before = min(self._before, end)
         self._begin(tracker, end)
         self.changed = True
 
@@ -442,6 +465,7 @@ class PartitionOffers:
         if not self._again:
             self._again_order.clear()
         offer = Offer(self._owner, back.record, back.size, back.retries, back.failures)
+        offer.was_out = back.was_out
         self._sending[offset] = offer
         self.offered += 1
         self._refresh()
@@ -509,6 +533,7 @@ class PartitionOffers:
             del self._out[offset]
             offer.retries += 1
             offer.failures = 0
+            offer.was_out = True
             self._again[offset] = offer
             heappush(self._again_order, (_EXPIRED, offset))
         self.expired += len(late)
@@ -556,7 +581,7 @@ class PartitionOffers:
     def _ack_not_out(self, offset: int, only_if_offered: bool) -> bool:
         offer = self._again.get(offset)
         # An undelivered record was never with a client.
-        offered = offer is not None and offer.retries > 0
+        offered = offer is not None and offer.was_out
         if not offered and (only_if_offered or offset in self.voided):
             return False
         if offset >= self.end:
@@ -564,6 +589,8 @@ class PartitionOffers:
                 f"invalid ack: bad offset: {offset}: {self._owner.topic}/{self._owner.partition} ends at {self.end}, "
                 f"only offsets below can be acked"
             )
+        if not offered and offset >= self._before:
+            return False
         self._check_fits(offset)
         if not self.tracker.ack(offset):
             return False
@@ -627,10 +654,11 @@ class PartitionOffers:
         with clients.
         """
         self.generation += 1
+        self._before = self.handed_out
         if not self.voided and not void:
             return
         again = self._again.items()
-        pending = {*self._sending, *self._out, *(offset for offset, offer in again if offer.retries > 0)}
+        pending = {*self._sending, *self._out, *(offset for offset, offer in again if offer.was_out)}
         is_acked = self.tracker.is_acked
         acked = {
             offset for offset in self.voided.offers if is_acked(offset) and offset not in self._unoffered

@@ -76,6 +76,7 @@ class SubscriptionHost(Protocol):
     name: str
 
     def mark_dirty(self, partition: LivePartition) -> None: ...
+    def mark_handed_out(self, partition: LivePartition) -> None: ...
     def subscription_over(self, subscription: "Subscription") -> None: ...
     def is_assigned(self, topic: str, partition: int) -> bool: ...
     def is_elsewhere(self, topic: str, partition: int) -> bool: ...
@@ -337,10 +338,12 @@ class Subscription:
 
     # --- partitions -------------------------------------------------------------------------------
 
-    def add(self, partition: int, tracker: OffsetTracker, end: int, topic_id: bytes) -> LivePartition:
+    def add(
+        self, partition: int, tracker: OffsetTracker, end: int, topic_id: bytes, handed_out: int
+    ) -> LivePartition:
         """Make a partition live."""
         assert partition not in self._live
-        live = LivePartition(self._environment, self, partition, tracker, end, topic_id)
+        live = LivePartition(self._environment, self, partition, tracker, end, topic_id, handed_out)
         self._live[partition] = self._open[partition] = live
         live.start()
         return live
@@ -412,6 +415,9 @@ class Subscription:
 
     def mark_dirty(self, partition: LivePartition) -> None:
         self._host.mark_dirty(partition)
+
+    def mark_handed_out(self, partition: LivePartition) -> None:
+        self._host.mark_handed_out(partition)
 
     # --- ending -----------------------------------------------------------------------------------
 

@@ -151,7 +151,8 @@ class KafkaPixyServicer(object):
 
     def Ack(self, request, context):
         """Acknowledges a message on its own, for instance the last one before a client ends. To
-        acknowledge a message again changes nothing and succeeds.
+        acknowledge a message again, or one that was never handed out to the group, changes nothing and
+        succeeds.
 
         Status codes:
         INVALID_ARGUMENT (3)    no such partition, or nothing was written at that offset yet;

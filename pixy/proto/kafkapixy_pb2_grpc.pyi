@@ -101,7 +101,8 @@ class KafkaPixyStub:
     """
     Ack: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.AckRq, _kafkapixy_pb2.AckRs]
     """Acknowledges a message on its own, for instance the last one before a client ends. To
-    acknowledge a message again changes nothing and succeeds.
+    acknowledge a message again, or one that was never handed out to the group, changes nothing and
+    succeeds.
 
     Status codes:
       INVALID_ARGUMENT (3)    no such partition, or nothing was written at that offset yet;
@@ -239,7 +240,8 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
     """
     Ack: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.AckRq, _kafkapixy_pb2.AckRs]  # type: ignore[assignment]
     """Acknowledges a message on its own, for instance the last one before a client ends. To
-    acknowledge a message again changes nothing and succeeds.
+    acknowledge a message again, or one that was never handed out to the group, changes nothing and
+    succeeds.
 
     Status codes:
       INVALID_ARGUMENT (3)    no such partition, or nothing was written at that offset yet;
@@ -392,7 +394,8 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_kafkapixy_pb2.AckRs, _abc.Awaitable[_kafkapixy_pb2.AckRs]]:
         """Acknowledges a message on its own, for instance the last one before a client ends. To
-        acknowledge a message again changes nothing and succeeds.
+        acknowledge a message again, or one that was never handed out to the group, changes nothing and
+        succeeds.
 
         Status codes:
           INVALID_ARGUMENT (3)    no such partition, or nothing was written at that offset yet;

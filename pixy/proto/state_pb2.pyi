@@ -2215,6 +2215,7 @@ class CommittedOffset(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    HANDED_OUT_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
@@ -2227,6 +2228,10 @@ class CommittedOffset(_message.Message):
     not stored.
     """
     epoch: _builtins.int
+    handed_out: _builtins.int
+    """No offset from here on was ever handed out to the group, in this partition; absent if that is
+    not known.
+    """
     def __init__(
         self,
         *,
@@ -2237,12 +2242,15 @@ class CommittedOffset(_message.Message):
         topic_id: _builtins.bytes = ...,
         member: _builtins.int = ...,
         epoch: _builtins.int = ...,
+        handed_out: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out", "handed_out", b"handed_out"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "member", b"member", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out", "epoch", b"epoch", "handed_out", b"handed_out", "member", b"member", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__handed_out: _TypeAlias = _typing.Literal["handed_out"]  # noqa: Y015
+    _WhichOneofArgType__handed_out: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__handed_out) -> _WhichOneofReturnType__handed_out | None: ...
 
 Global___CommittedOffset: _TypeAlias = CommittedOffset  # noqa: Y015
 

@@ -22,6 +22,7 @@ from random import Random
 from typing import Any
 
 from pixy.backend import (
+    NO_MARKS,
     AppendDone,
     Assignment,
     ConsumerMembership,
@@ -113,6 +114,8 @@ class AnyNode:
         self._nodes = nodes
         self._turns = cycle(nodes)
         self._changed = nodes[0]
+        # The node that has read committed offsets last.
+        self._read = nodes[0]
         # Node and number of the appends that are not answered.
         self._appending: dict[TopicPartition, tuple[EmbeddedBackend, int]] = {}
         # Appends of a partition that were answered, and how many of them a node has.
@@ -228,11 +231,25 @@ class AnyNode:
         return membership
 
     async def commit_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool = False
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        *,
+        set: bool = False,
+        handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         joined = self._joined.get(group)
         node = next(self._turns) if set or not joined else joined[-1][0]
-        await node.commit_offsets(group, offsets, set=set)
+        await node.commit_offsets(group, offsets, set=set, handed_out=handed_out)
+
+    async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
+        self._read = next(self._turns)
+        return await self._read.committed_offsets(group, topic)
+
+    keeps_handed_out = True
+
+    def handed_out(self, group: str, topic: str) -> Mapping[int, int]:
+        return self._read.handed_out(group, topic)
 
     # --- other nodes: to a client they are one ----------------------------------------------------
 

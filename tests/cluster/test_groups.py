@@ -75,6 +75,52 @@ def test_an_offset_may_go_back() -> None:
     assert state.committed("g", b"a") == {0: OffsetCommit(3, "m3")}
 
 
+def handed_out(mark: int | None, offset: int = 0, *, client: bool = False, topic: str = "a") -> bytes:
+    """A commit with a mark of what was handed out."""
+    committed_offset = CommittedOffset(
+        topic=topic, topic_id=topic.encode(), partition=0, offset=offset, handed_out=mark
+    )
+    command = CommitOffsets(group="g", offsets=[committed_offset], set=client)
+    return GroupsCommand(commit_offsets=command).SerializeToString()
+
+
+def test_what_was_handed_out_only_grows_whoever_commits() -> None:
+    state = GroupsState()
+    state.apply(handed_out(5))
+    assert state.handed_out("g", b"a") == {0: 5}
+    for command in (handed_out(3), handed_out(None), handed_out(None, 2, client=True)):
+        state.apply(command)
+        assert state.handed_out("g", b"a") == {0: 5}
+    state.apply(handed_out(8))
+    assert state.handed_out("g", b"a") == {0: 8}
+    assert state.handed_out("g", b"b") == state.handed_out("h", b"a") == {}
+
+
+def test_what_was_handed_out_is_not_known_of_a_commit_of_an_earlier_release() -> None:
+    state = GroupsState()
+    state.apply(handed_out(None, 7))
+    state.apply(handed_out(None, 2, client=True))
+    assert state.handed_out("g", b"a") == {}
+    state.apply(handed_out(9))
+    assert state.handed_out("g", b"a") == {0: 9}
+
+
+def test_nothing_was_handed_out_to_a_group_whose_first_offset_a_client_sets() -> None:
+    state = GroupsState()
+    state.apply(handed_out(None, 7, client=True))
+    assert state.handed_out("g", b"a") == {0: 0}
+
+
+def test_a_checkpoint_stores_what_was_handed_out() -> None:
+    state, restored = GroupsState(), GroupsState()
+    state.apply(handed_out(5, topic="a"))
+    state.apply(handed_out(0, topic="b"))
+    state.apply(handed_out(None, topic="c"))
+    restored.restore(state.snapshot())
+    found = [restored.handed_out("g", topic) for topic in (b"a", b"b", b"c")]
+    assert found == [{0: 5}, {0: 0}, {}]
+
+
 def test_an_unknown_command_is_that_of_a_newer_release() -> None:
     with pytest.raises(DataDirectoryError, match="a newer release wrote it"):
         GroupsState().apply(b"\xfa\x07\x01x")

@@ -63,20 +63,48 @@ async def committed(backend: Backend, consumers: Consumers) -> OffsetCommit:
 async def test_outstanding_offers_are_void_until_offered_again_and_other_acks_count(
     backend: Backend, consumers: Consumers
 ) -> None:
-    assert [await consume(consumers) for _ in range(2)] == [0, 1]
+    assert [await consume(consumers) for _ in range(3)] == [0, 1, 2]
+    await ack(consumers, 2)
     await consumers.set_offsets("group", "orders", {0: OffsetCommit(0)})
-    for offset in (0, 1, 3):
+    for offset in (0, 1, 2, 3):  # 3 was never handed out
         await ack(consumers, offset)
-    assert [await consume(consumers) for _ in range(2)] == [0, 1]
+    assert [await consume(consumers) for _ in range(3)] == [0, 1, 3]
     await ack(consumers, 1)
-    assert await committed(backend, consumers) == OffsetCommit(0, "BBBB")
+    assert await committed(backend, consumers) == OffsetCommit(0, "BC")
 
 
-async def test_acks_of_a_group_that_never_consumed_count(backend: Backend, consumers: Consumers) -> None:
+async def test_acks_of_what_was_never_handed_out_do_not_count(backend: Backend, consumers: Consumers) -> None:
+    assert await consume(consumers) == 0
+    for offset in (1, 3):
+        await ack(consumers, offset)
+    assert [await consume(consumers) for _ in range(3)] == [1, 2, 3]
+    assert await committed(backend, consumers) == OffsetCommit(0)
+
+
+async def test_acks_of_a_group_that_never_consumed_do_not_count(
+    backend: Backend, consumers: Consumers
+) -> None:
     await consumers.set_offsets("group", "orders", {0: OffsetCommit(1)})
     await ack(consumers, 1)
     await ack(consumers, 3)
-    assert await committed(backend, consumers) == OffsetCommit(2, "BB")
+    assert [await consume(consumers) for _ in range(3)] == [1, 2, 3]
+    assert await committed(backend, consumers) == OffsetCommit(1)
+
+
+async def test_marks_of_what_was_handed_out_are_kept_with_the_offsets(backend: Backend) -> None:
+    await backend.create_topic("orders", 2)
+    first, second = ORDERS, TopicPartition("orders", 1)
+    assert backend.handed_out("group", "orders") == {}
+    offsets = {first: OffsetCommit(1), second: OffsetCommit(2)}
+    await backend.commit_offsets("group", offsets, handed_out={first: 5})
+    await backend.commit_offsets("group", offsets, handed_out={first: 3})
+    await backend.commit_offsets("group", offsets)
+    assert await backend.committed_offsets("group", "orders") == {0: OffsetCommit(1), 1: OffsetCommit(2)}
+    assert backend.handed_out("group", "orders") == ({0: 5} if backend.keeps_handed_out else {})
+    await backend.delete_topic("orders")
+    await backend.create_topic("orders", 2)
+    assert await backend.committed_offsets("group", "orders") == {}
+    assert backend.handed_out("group", "orders") == {}
 
 
 async def test_an_offset_beyond_the_end_with_any_metadata_continues_at_the_end(

@@ -97,6 +97,13 @@ class World:
         )
         return self.consumers
 
+    async def kill(self) -> Consumers:
+        """End the process at once, and start it again."""
+        await self.consumers._environment.tasks.cancel_all()
+        self.clock.drop_timers()
+        self.backend.groups.end(1)
+        return self.restarted()
+
     async def _unpack(self, batch: Batch, first_offset: int) -> Iterator[Record]:
         """Unpacks in place instead of on a thread."""
         self.unpacked.append(len(batch))
@@ -144,6 +151,12 @@ class World:
         await settle()
         self.clock.advance(seconds)
         await settle()
+
+    def handed_out_before(self, end: int, partition: int = 0, group: str = "g", topic: str = "t") -> None:
+        """Have an earlier process hand out all records below `end`, and commit no ack."""
+        key, state = TopicPartition(topic, partition), self.backend.groups.of(group)
+        state.commits[key] = OffsetCommit(0)
+        state.handed_out[key] = end
 
     def committed(self, partition: int = 0, group: str = "g", topic: str = "t") -> OffsetCommit | None:
         return self.backend.groups.commits.get(group, {}).get(TopicPartition(topic, partition))

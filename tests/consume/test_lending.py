@@ -192,6 +192,20 @@ def test_records_that_are_not_lent_can_be_acked_only() -> None:
     assert scene.consume().offsets == [0]
 
 
+def test_a_client_of_a_silent_node_may_have_a_record_that_was_sent_to_it() -> None:
+    """Its ack counts, unlike that of a record that was given back, or never sent."""
+    scene = Scene()
+    scene.partition.add(*[b"x"] * 4)
+    offers = scene.partition.offers
+    scene.lending.ask(3, [], 0.0)
+    scene.take()
+    scene.lending.undelivered(at(0))
+    scene.lending.ask(1, at(1), 0.0)  # the answer with 2 was lost
+    scene.lending.end()
+    assert offers.handed_out == 3
+    assert [offers.ack(offset) for offset in range(4)] == [False, True, True, False]
+
+
 def test_a_lost_node_gives_everything_back() -> None:
     scene = Scene()
     scene.partition.add(b"x", b"x")

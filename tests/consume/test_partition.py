@@ -38,6 +38,7 @@ class Host:
         self.dispatcher = Dispatcher(100, 3.0)
         self.watching = False
         self.dirty: list[LivePartition] = []
+        self.handed_out: list[LivePartition] = []
         self.looks = 0
         self.backend = FakeBackend(topics={"t": 1})
         self.clock = FakeClock()
@@ -62,16 +63,20 @@ class Host:
     def mark_dirty(self, partition: LivePartition) -> None:
         self.dirty.append(partition)
 
+    def mark_handed_out(self, partition: LivePartition) -> None:
+        self.handed_out.append(partition)
+
     def wake(self, partition: LivePartition) -> None:
         self.dispatcher.wake(partition, self.clock.monotonic())
 
     def check_quiet(self) -> None:
         self.looks += 1
 
-    def make(self, base: int = 0, acked: Iterable[AckRange] = ()) -> LivePartition:
+    def make(self, base: int = 0, acked: Iterable[AckRange] = (), *, handed_out: int = 0) -> LivePartition:
         """A fetching partition with all offsets below `base` acked."""
         topic_id = self.backend.topic_id("t")
-        self.live = LivePartition(self.environment, self, 0, OffsetTracker(base, acked), base, topic_id)
+        tracker = OffsetTracker(base, acked)
+        self.live = LivePartition(self.environment, self, 0, tracker, base, topic_id, handed_out)
         self.live.start()
         return self.live
 
@@ -355,7 +360,7 @@ async def test_offers_voided_by_a_reset_are_remembered_across_restarts_of_the_pa
     assert host.environment.voided.of("g", T0) == VoidedOffsets(frozenset({0, 1}))
     await host.take(live, 1)
     live.close()
-    live = host.make()
+    live = host.make(handed_out=3)
     await settle()
     live.ack(1)
     assert host.dirty == []

@@ -40,10 +40,12 @@ def offers_from(
     ranges: Sequence[AckRange] = (),
     limits: OfferLimits = LIMITS,
     size: int = 10,
+    handed_out: int = 0,
     voided: VoidedOffsets = NOTHING_VOIDED,
 ) -> PartitionOffers:
     """Offers from `base` on, fed with `records` records."""
-    offers = PartitionOffers(Owner(), limits, OffsetTracker(base, ranges), base, voided=voided)
+    tracker = OffsetTracker(base, ranges)
+    offers = PartitionOffers(Owner(), limits, tracker, base, handed_out=handed_out, voided=voided)
     if records:
         offers.feed(fed([make_batch(base, [b"x" * size] * records)]))
     return offers
@@ -123,7 +125,7 @@ def test_records_acked_in_a_previous_life_are_not_offered() -> None:
 
 
 def test_the_next_record_is_not_offered_once_acked() -> None:
-    offers = offers_from(0, 3)
+    offers = offers_from(0, 3, handed_out=3)
     assert offers.ack(0)
     assert offers.ack(1)
     assert take_all(offers) == [2]
@@ -374,13 +376,86 @@ def test_an_ack_below_the_base_has_no_effect() -> None:
 
 
 def test_an_ack_of_a_record_offered_by_another_process_counts() -> None:
-    offers = offers_from(0, 3)
+    offers = offers_from(0, 3, handed_out=3)
     assert offers.ack(2)
     assert take_all(offers) == [0, 1]
 
 
+def test_an_ack_of_a_record_that_was_never_handed_out_has_no_effect() -> None:
+    offers = offers_from(0, 6, handed_out=2)
+    assert [offers.ack(offset) for offset in (2, 3, 5)] == [False] * 3
+    assert offers.ack(1)
+    assert take(offers) == 0
+    assert not offers.ack(2)
+    assert take_all(offers) == [2, 3, 4, 5]
+    assert offers.ack(2)
+
+
+def test_an_ack_of_a_record_that_could_not_be_delivered_has_no_effect() -> None:
+    offers = offers_from(0, 2)
+    offer = offers.take()
+    assert offer is not None
+    offers.put_back(offer)
+    assert not offers.ack(0)
+    assert take_all(offers) == [0, 1]
+
+
+def test_an_ack_of_a_record_counts_that_came_back_from_a_client_and_then_could_not_be_delivered() -> None:
+    offers = offers_from(0, 1)
+    take(offers)
+    offers.expire(30.0)
+    again = offers.take()
+    assert again is not None
+    offers.put_back(again)
+    assert offers.handed_out == 1
+    assert offers.ack(0)
+
+
+def test_an_ack_of_a_record_that_another_node_may_have_delivered_counts() -> None:
+    offers = offers_from(0, 1)
+    offer = offers.take()
+    assert offer is not None
+    offer.was_out = True
+    offers.put_back(offer)
+    assert offers.handed_out == 1
+    assert offers.ack(0)
+
+
+def test_what_was_handed_out_is_known_exactly() -> None:
+    offers = offers_from(3, 6, handed_out=5)
+    assert offers.handed_out == 5
+    assert [take(offers) for _ in range(3)] == [3, 4, 5]
+    assert offers.handed_out == 6
+    sending = [offers.take(), offers.take()]
+    assert offers.handed_out == 6
+    assert sending[1] is not None
+    offers.delivered(sending[1], 0.0)
+    assert offers.handed_out == 8
+    offers.close()
+    assert offers.handed_out == 8
+
+
+def test_what_was_handed_out_stays_known_after_a_reset() -> None:
+    offers = offers_from(0, 9)
+    for _ in range(3):
+        offers.ack(take(offers))
+    offers.reset(OffsetTracker(0), 9)
+    assert offers.handed_out == 3
+    assert [offset for offset in range(9) if offers.ack(offset)] == [0, 1, 2]
+
+
+def test_offsets_beyond_the_end_of_a_truncated_log_were_never_handed_out() -> None:
+    offers = offers_from(0, 9)
+    take_all(offers)
+    offers.end_at(4)
+    assert offers.handed_out == 4
+    offers.feed(fed([make_batch(4, [b"new"] * 3)]))
+    assert not offers.ack(5)
+    assert take_all(offers) == [4, 5, 6]
+
+
 def test_an_ack_at_the_end_is_rejected_with_the_allowed_range() -> None:
-    offers = offers_from(0, 3)
+    offers = offers_from(0, 3, handed_out=3)
     with pytest.raises(AckBeyondEnd, match="bad offset: 3: t/3 ends at 3"):
         offers.ack(3)
     assert offers.ack(2)
@@ -404,7 +479,6 @@ def test_an_ack_only_if_offered_ignores_undelivered_offers() -> None:
     assert offer is not None
     offers.put_back(offer)
     assert not offers.ack(0, only_if_offered=True)
-    assert offers.ack(0)
 
 
 def test_a_reset_voids_outstanding_offers_until_they_are_redelivered() -> None:
@@ -433,7 +507,7 @@ def test_after_a_reset_acks_of_other_records_count_as_usual() -> None:
     offers.ack(1)
     offers.expire(30.0)  # 0, 2, 3 and 4 come back, but their clients may still ack them
     offers.reset(OffsetTracker(0), 8)
-    assert [offset for offset in range(8) if offers.ack(offset)] == [1, 5, 6, 7]
+    assert [offset for offset in range(8) if offers.ack(offset)] == [1]
 
 
 def test_voided_offers_stay_void_until_redelivery_however_often_the_partition_restarts() -> None:
@@ -445,7 +519,7 @@ def test_voided_offers_stay_void_until_redelivery_however_often_the_partition_re
     offers.ack(2)
     offers.close()
     assert offers.voided == VoidedOffsets(frozenset({0, 1, 3}))
-    later = offers_from(0, 4, voided=offers.voided)
+    later = offers_from(0, 4, handed_out=4, voided=offers.voided)
     assert not later.ack(3)
     assert later.ack(2)
     assert take(later) == 0
@@ -661,7 +735,7 @@ def test_acks_that_join_ranges_are_taken_while_a_commit_is_full() -> None:
 
 
 def test_an_ack_of_a_record_that_nobody_took_is_refused_too() -> None:
-    offers = offers_from(0, 5000, ranges=FULL)
+    offers = offers_from(0, 5000, ranges=FULL, handed_out=5000)
     with pytest.raises(ResourceExhausted):
         offers.ack(4999)
     assert not offers.ack(4999, only_if_offered=True)

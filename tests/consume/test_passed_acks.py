@@ -108,8 +108,9 @@ async def test_no_ack_is_given_up_for_another_program_while_its_node_may_get_the
     make_nodes: MakeNodes,
 ) -> None:
     nodes = make_nodes(2, 2)
-    await nodes.join(2)
     nodes.log(0).append(b"a")
+    nodes[1].handed_out_before(1)
+    await nodes.join(2)
     nodes.groups.owners[T0] = "pixy-b"
     gate = nodes[1].backend.gates["join"] = asyncio.Event()
     await nodes[1].consume(ack=(0, 0))
@@ -182,11 +183,11 @@ async def test_the_owner_asks_the_cluster_before_it_refuses_an_offset(make_nodes
     assert await nodes[1].ack(1, 3) == [None]
 
 
-async def test_an_ack_of_a_record_that_the_owner_never_offered_counts(make_nodes: MakeNodes) -> None:
+async def test_an_ack_of_a_record_that_was_never_handed_out_has_no_effect(make_nodes: MakeNodes) -> None:
     nodes = await two(make_nodes)
     assert await nodes[1].ack(1, 0) == [None]
     await nodes[1].consume()
-    assert (await nodes[2].consume()).offers == []
+    assert (await nodes[2].consume()).offsets == [0]
 
 
 async def test_a_process_that_is_asked_never_passes_on(make_nodes: MakeNodes) -> None:

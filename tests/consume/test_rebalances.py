@@ -298,6 +298,7 @@ async def test_an_ack_of_a_partition_of_another_process_does_not_join_the_group(
 async def test_an_ack_of_an_unassigned_partition_joins_and_counts(make_world: MakeWorld) -> None:
     world = make_world()
     world.log(0).append(b"x")
+    world.handed_out_before(1)
     assert await world.ack(0, 0) == [None]
     await world.pass_time(1)
     assert world.committed() == OffsetCommit(1)

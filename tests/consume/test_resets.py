@@ -168,7 +168,8 @@ async def test_a_partition_that_came_back_is_not_committed_as_it_was_before(
 
 async def test_an_ack_during_the_reset_waits_for_it(make_nodes: MakeNodes) -> None:
     nodes = await two(make_nodes)
-    await nodes[2].consume(3)
+    for offset in (await nodes[2].consume(5)).offsets[3:]:
+        await nodes[2].ack(1, offset)
     gate = nodes[2].backend.gates["offset_ranges"] = asyncio.Event()
     change = setting(nodes, 1, p1=0)
     await settle()
@@ -195,6 +196,9 @@ async def test_an_offset_beyond_the_end_stays_until_the_log_gets_there(make_node
 async def test_metadata_that_is_no_ack_stays_until_there_is_an_ack(make_nodes: MakeNodes) -> None:
     nodes = await two(make_nodes)
     await nodes[1].consumers.set_offsets("g", "t", {1: OffsetCommit(2, "a note")})
+    await nodes.pass_time(1)
+    assert nodes[2].committed(1) == OffsetCommit(2, "a note")
+    assert (await nodes[2].consume()).offsets == [2]
     await nodes.pass_time(1)
     assert nodes[2].committed(1) == OffsetCommit(2, "a note")
     await nodes[2].ack(1, 2)

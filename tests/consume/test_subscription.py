@@ -154,6 +154,7 @@ async def test_an_ack_beyond_the_end_sent_with_a_request_is_answered_without_a_r
 async def test_an_ack_ahead_of_the_known_end_is_checked_with_the_cluster(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b")
+    world.handed_out_before(5)
     await world.consume(2)
     log = world.log()
     log.end += 3  # The waiting fetch is not notified.
@@ -166,6 +167,7 @@ async def test_an_ack_ahead_of_the_known_end_is_checked_with_the_cluster(make_wo
 async def test_a_request_cancelled_while_its_ack_is_checked_still_acks(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b")
+    world.handed_out_before(5)
     await world.consume(2)
     world.log().end += 3
     gate = world.backend.gates["offset_ranges"] = asyncio.Event()
@@ -193,6 +195,7 @@ async def test_the_accidental_ack_counts_only_if_offered(make_world: MakeWorld) 
 async def test_an_ack_of_a_record_not_offered_here_starts_the_subscription(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b")
+    world.handed_out_before(2)
     assert await world.ack(0, 1) == [None]
     await world.pass_time(1)
     assert world.committed() == OffsetCommit(0, "BB")
@@ -262,6 +265,7 @@ async def test_a_request_with_an_ack_waits_for_the_owner_while_neighbours_may_be
     world.backend.groups.withheld.add(key)
     world.log(0).append(b"x", b"y")
     world.log(1).append(b"z")
+    world.handed_out_before(1, partition=1)
     await world.consume(auto_ack=True)
     answers = await world.consume(ack=(1, 0))
     await world.pass_time(1)

@@ -404,6 +404,7 @@ async def test_a_truncation_while_the_fetcher_waits_for_space_is_followed_later(
 async def test_a_truncation_below_acked_records_is_ignored(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"a"] * 5)
+    world.handed_out_before(5)
     gate = world.backend.gates["fetch"] = asyncio.Event()
     await world.consume()
     for offset in range(5):

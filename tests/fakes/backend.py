@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from pixy.backend import (
+    NO_MARKS,
     AppendDone,
     Assignment,
     ClusterStatus,
@@ -398,7 +399,12 @@ class FakeBackend:
         return self.groups.join(group, topics, Joining(client_id, self._node_id, callbacks, self.step))
 
     async def commit_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool = False
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        *,
+        set: bool = False,
+        handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         self._check_running()
         self.commit_calls.append(dict(offsets))
@@ -409,13 +415,19 @@ class FakeBackend:
         if set:
             self.groups.set_offsets(group, offsets, self._node_id)
         else:
-            self.groups.commit(group, offsets, self._node_id, epochs)
+            self.groups.commit(group, offsets, self._node_id, epochs, handed_out)
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         self._check_running()
         await self.step("committed")
         commits = self.groups.commits.get(group, {})
         return {each.partition: commit for each, commit in commits.items() if each.topic == topic}
+
+    keeps_handed_out: bool = True
+
+    def handed_out(self, group: str, topic: str) -> Mapping[int, int]:
+        marks = self.groups.of(group).handed_out
+        return {each.partition: mark for each, mark in marks.items() if each.topic == topic}
 
     async def list_groups(self) -> Collection[str]:
         self._check_running()

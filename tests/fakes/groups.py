@@ -32,6 +32,8 @@ class _Group:
     # In order of joining, which is also that of the member ids.
     members: list["FakeMembership"] = field(default_factory=list)
     commits: dict[TopicPartition, OffsetCommit] = field(default_factory=dict)
+    # Marks of what was handed out.
+    handed_out: dict[TopicPartition, int] = field(default_factory=dict)
     # How often offsets of each partition were set.
     epochs: Counter[TopicPartition] = field(default_factory=Counter)
 
@@ -198,12 +200,14 @@ class FakeGroups:
         offsets: Mapping[TopicPartition, OffsetCommit],
         node_id: int,
         epochs: Mapping[TopicPartition, int],
+        handed_out: Mapping[TopicPartition, int],
     ) -> None:
         """Commit offsets of a member.
 
         Args:
             node_id: node of the member.
             epochs: that the commit is based on.
+            handed_out: marks of the partitions.
         """
         group = self.of(name)
         for partition in offsets:
@@ -213,11 +217,15 @@ class FakeGroups:
             if epochs[partition] != group.epochs[partition]:
                 raise OffsetsSet(f"offsets of {partition} of {name} were set meanwhile")
         group.commits.update(offsets)
+        for partition, mark in handed_out.items():
+            group.handed_out[partition] = max(mark, group.handed_out.get(partition, 0))
         self.events.append(("commit", name))
 
     def set_offsets(self, name: str, offsets: Mapping[TopicPartition, OffsetCommit], node_id: int) -> None:
         """Set offsets by a client of a node; the owners at other nodes are told."""
         group = self.of(name)
+        for partition in offsets.keys() - group.commits.keys():
+            group.handed_out[partition] = 0
         group.commits.update(offsets)
         group.epochs.update(offsets.keys())
         self.events.append(("commit", name))
@@ -229,6 +237,7 @@ class FakeGroups:
         """Delete a topic's committed offsets."""
         for group in self._groups.values():
             group.commits = {each: commit for each, commit in group.commits.items() if each.topic != topic}
+            group.handed_out = {each: mark for each, mark in group.handed_out.items() if each.topic != topic}
 
     # --- owners -----------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from pixy.backend.kafka.produce import Producer
 from pixy.backend.kafka.staged_writes import KafkaStagedWrites, StagingPlace
 from pixy.backend.kafka.topics import Topics
 from pixy.backend.protocol import (
+    NO_MARKS,
     AppendDone,
     Assignment,
     ClusterStatus,
@@ -309,7 +310,12 @@ class KafkaBackend:
         return await self._groups.join(group, client_id, topics, on_assignment, on_revocation)
 
     async def commit_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetCommit], *, set: bool = False
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        *,
+        set: bool = False,
+        handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         self._check_running()
         for partition in offsets:
@@ -319,6 +325,12 @@ class KafkaBackend:
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         self._check_running()
         return await self._offsets.committed(group, topic)
+
+    keeps_handed_out = False
+
+    def handed_out(self, group: str, topic: str) -> Mapping[int, int]:
+        # A commit in Kafka has no place for marks: its metadata is kafka-pixy's encoding of acks.
+        return {}
 
     async def list_groups(self) -> Collection[str]:
         self._check_running()

@@ -89,6 +89,20 @@ async def test_a_request_with_default_ack_fields_does_not_ack_a_record_that_was_
     assert (await stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g"))).message == b"first"
 
 
+async def test_an_ack_of_a_message_that_was_never_handed_out_has_no_effect(stub: KafkaPixyAsyncStub) -> None:
+    for number in range(4):
+        await stub.Produce(pb.ProdRq(topic="t", message=b"%d" % number))
+    request = pb.ConsNAckRq(topic="t", group="g", no_ack=True)
+    assert (await stub.ConsumeNAck(request)).offset == 0
+    await stub.Ack(pb.AckRq(topic="t", group="g", partition=0, offset=2))
+    riding = pb.ConsNAckRq(topic="t", group="g", ack_partition=0, ack_offset=3)
+    assert (await stub.ConsumeNAck(riding)).offset == 1
+    assert [(await stub.ConsumeNAck(request)).offset for _ in range(2)] == [2, 3]
+    for offset in range(4):
+        await stub.Ack(pb.AckRq(topic="t", group="g", partition=0, offset=offset))
+    await committed(stub, 4)
+
+
 async def test_get_offsets_of_a_group_that_never_committed(stub: KafkaPixyAsyncStub) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
     answer = await stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="nobody"))

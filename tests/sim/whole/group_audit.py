@@ -3,7 +3,8 @@ committed, and with the owners of the partitions, as the first node applies them
 
 - *skipped*: a record is committed as acked that no client got, unless offsets were set behind it.
 - *again*: a record is handed out whose ack was committed before; or was answered, unless its owner
-  was lost a commit interval later at most, or could not commit meanwhile.
+  was lost a commit interval later at most, or could not commit meanwhile. The same holds for an
+  owner that was lost after it had handed the record out: what it did not commit nobody knows of.
 - *back*: a committed offset is below the one before, and no client has set it.
 - *not the owner*: a node hands out a record of a partition that it does not own.
 - *under its lease*: a node is put out of a group for its silence, and may still hand out records.
@@ -173,17 +174,21 @@ class GroupAudit:
         """Check that an ack that was answered may be lost."""
         if any(at >= ack.got_at - _VOIDING_S for at in partition.sets):
             return
-        losses = [loss for loss in partition.losses if loss.known_at >= ack.begun_at]
-        last = ack.answered_at + COMMIT_INTERVAL_S + _COMMIT_S
-        if not any(
-            (not loss.expected and loss.at <= last) or self._could_not_commit(key.group, loss.process, ack)
-            for loss in losses
-        ):
-            require(False, f"{key}: again: {offset} is handed out, and its ack was answered: {ack}, {losses}")
-        self._scene.counts["acks lost with their owner"] += 1
+        for since, known_since in (ack.answered_at, ack.begun_at), (ack.got_at, ack.got_at):
+            losses = [loss for loss in partition.losses if loss.known_at >= known_since]
+            last = since + COMMIT_INTERVAL_S + _COMMIT_S
+            if any(
+                (not loss.expected and loss.at <= last)
+                or self._could_not_commit(key.group, loss.process, since)
+                for loss in losses
+            ):
+                self._scene.counts["acks lost with their owner"] += 1
+                return
+        losses = [loss for loss in partition.losses if loss.known_at >= ack.got_at]
+        require(False, f"{key}: again: {offset} is handed out, and its ack was answered: {ack}, {losses}")
 
-    def _could_not_commit(self, group: str, process: Process, ack: _Ack) -> bool:
-        begin, last = ack.answered_at, ack.answered_at + COMMIT_INTERVAL_S
+    def _could_not_commit(self, group: str, process: Process, since: float) -> bool:
+        begin, last = since, since + COMMIT_INTERVAL_S
         if any(at <= last and until >= begin for at, until in self._pauses.get(process, ())):
             return True
         return any(

@@ -24,6 +24,9 @@ from tests.sim.whole.swarm import Consuming
 __all__ = ["GroupClients"]
 
 _PATIENCE_S = (0.2, 2.0, 5.0, 5.0)
+_WRONG_ACKS = 0.1
+"""Probability that a client acks something else too."""
+_WRONG_BY_MAX = 20
 _POLL_S = 0.5
 """Time that a consume request waits once everything is repaired."""
 _DRAINERS = 5
@@ -78,6 +81,7 @@ class GroupClients:
         self._habits = habits
         self._serving = serving
         self._rng = scene.random("clients of groups")
+        self._wrong = scene.random("wrong acks of groups")
         self._requests: dict[Call, PendingRequest] = {}
         self._drains = False
         # Partitions that records are missing of, by group and topic.
@@ -276,6 +280,10 @@ class GroupClients:
             self._calls.answered(call, error)
             return
         ack = machine.process.consumers.ack
+        if self._wrong.random() < _WRONG_ACKS:
+            # Of a record that perhaps nobody got: the audit notices if that one is skipped.
+            wrong = held.offset + self._wrong.randint(1, _WRONG_BY_MAX)
+            ack(held.key.group, held.topic, held.key.partition, wrong, lambda _: None)
         ack(held.key.group, held.topic, held.key.partition, held.offset, partial(self._calls.answered, call))
 
     def _acked(self, client: _Client, held: _Held, call: Call) -> None:
