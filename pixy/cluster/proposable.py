@@ -7,7 +7,8 @@ checked them.
 
     raft group   may be proposed
     -----------  -----------------------------------------------------------------------------------
-    state group  a command that the leader knows
+    state group  a command that the leader knows; an empty entry, which a node may have proposed for
+                 its checkpoint when it led
     partition    record batches that a client may append; a piece of a stage; a command that the
                  leader knows, except a publication of a stage that is in a directory of one node:
                  that node has the only replica, and leads
@@ -36,6 +37,8 @@ def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray) -
     if kind == EntryType.COMMAND:
         return _why_not_command(raft_group, bytes(payload))
     if raft_group < FIRST_PARTITION_GROUP:
+        if kind == EntryType.EMPTY and not payload:
+            return ""
         return f"an entry of kind {kind} for state group {raft_group}"
     if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES):
         return _why_not_batches(memoryview(payload), single=kind == EntryType.RECORD_BATCH)

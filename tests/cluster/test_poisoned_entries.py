@@ -98,10 +98,12 @@ REFUSED = [
     (PARTITION, BATCH, damaged(60, 9)),
     (PARTITION, BATCH, damaged(len(GOOD) - 1, 9)),
     (PARTITION, EntryType.EMPTY, b""),
+    (METADATA_GROUP, EntryType.EMPTY, b"x"),
     (PARTITION, EntryType.CONF_CHANGE_V2, b""),
 ]
 
 TAKEN = [
+    (METADATA_GROUP, EntryType.EMPTY, b""),
     (PARTITION, BATCH, GOOD),
     (PARTITION, BATCHES, GOOD + GOOD),
     (PARTITION, EntryType.STAGED_PIECE, StagedPiece(number=1).SerializeToString()),
