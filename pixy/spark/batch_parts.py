@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pixy.errors import CorruptData
 from pixy.records import HEADER_BYTES, BatchHeader, batch_bytes, check_batch, decompress_records, read_header
 
-__all__ = ["Part", "Section", "parts"]
+__all__ = ["BatchPart", "BatchSection", "parts"]
 
 _RECORD_BYTES_MIN = 7
 _APPEND_TIME = 0x08
@@ -18,7 +18,7 @@ _PART_BYTES = 8 << 20
 """Limit on decompressed batches at a time. A response of 1 MiB can expand a thousandfold."""
 
 
-class Section(NamedTuple):
+class BatchSection(NamedTuple):
     """The decompressed records of one batch inside a buffer, with values of its header."""
 
     start: int
@@ -31,17 +31,17 @@ class Section(NamedTuple):
     """-1: records have their own timestamps."""
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Batches that are decoded together: a buffer with their decompressed records, the place of
     each one's records in it, and the place of each batch in the response.
     """
 
     buffer: bytes
-    sections: list[Section]
+    sections: list[BatchSection]
     batches: list[tuple[int, int]]
 
 
-def parts(batches: bytes) -> Iterator[Part]:
+def parts(batches: bytes) -> Iterator[BatchPart]:
     """The batches with records. Without compression they are one part, whose buffer is `batches`
     itself; a batch that cannot be decompressed, or has not as many bytes as records, is one without
     sections.
@@ -56,14 +56,14 @@ def parts(batches: bytes) -> Iterator[Part]:
         not header.codec and _has_room(header, end - begin - HEADER_BYTES) for begin, end, header in headers
     ):
         sections = [_section(begin + HEADER_BYTES, end, header) for begin, end, header in headers]
-        yield Part(batches, sections, [(begin, end) for begin, end, _ in headers])
+        yield BatchPart(batches, sections, [(begin, end) for begin, end, _ in headers])
         return
     yield from _unpacked_parts(batches, headers)
 
 
-def _unpacked_parts(batches: bytes, headers: list[tuple[int, int, BatchHeader]]) -> Iterator[Part]:
+def _unpacked_parts(batches: bytes, headers: list[tuple[int, int, BatchHeader]]) -> Iterator[BatchPart]:
     unpacked: list[bytes] = []
-    part = Part(b"", [], [])
+    part = BatchPart(b"", [], [])
     filled = 0
     for begin, end, header in headers:
         records = batches[begin + HEADER_BYTES : end]
@@ -79,8 +79,8 @@ def _unpacked_parts(batches: bytes, headers: list[tuple[int, int, BatchHeader]])
         if part.sections:
             yield part._replace(buffer=b"".join(unpacked))
         if (begin, end) not in part.batches[-1:]:
-            yield Part(b"", [], [(begin, end)])
-        unpacked, part, filled = [], Part(b"", [], []), 0
+            yield BatchPart(b"", [], [(begin, end)])
+        unpacked, part, filled = [], BatchPart(b"", [], []), 0
     if part.sections:
         yield part._replace(buffer=b"".join(unpacked))
 
@@ -90,9 +90,9 @@ def _has_room(header: BatchHeader, size: int) -> bool:
     return header.records * _RECORD_BYTES_MIN <= size and header.records <= header.last_offset_delta + 1
 
 
-def _section(start: int, end: int, header: BatchHeader) -> Section:
+def _section(start: int, end: int, header: BatchHeader) -> BatchSection:
     append_timestamp = header.max_timestamp if header.attributes & _APPEND_TIME else -1
-    return Section(
+    return BatchSection(
         start,
         end,
         header.records,

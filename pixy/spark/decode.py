@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pixy.spark.arrow import binary_array, column, int32_column, int64_column, string_column
-from pixy.spark.batch_parts import Part, Section, parts
+from pixy.spark.batch_parts import BatchPart, BatchSection, parts
 from pixy.spark.decode_slowly import MICROSECONDS, TIMESTAMP_MS_MAX, decode_slowly
 from pixy.spark.schema import arrow_schema
 from pixy.spark.span import Span
@@ -90,7 +90,7 @@ def decode(
                 yield rows
 
 
-def _decode_part(part: Part, span: Span, *, include_headers: bool) -> pa.RecordBatch | None:
+def _decode_part(part: BatchPart, span: Span, *, include_headers: bool) -> pa.RecordBatch | None:
     """Rows of a part; None if its batches are not as expected."""
     if not part.sections:
         return None
@@ -104,7 +104,7 @@ def _decode_part(part: Part, span: Span, *, include_headers: bool) -> pa.RecordB
 # --- where records begin --------------------------------------------------------------------------
 
 
-def _find_records(buffer: bytes, octets: Bytes, sections: list[Section]) -> tuple[Ints, Ints]:
+def _find_records(buffer: bytes, octets: Bytes, sections: list[BatchSection]) -> tuple[Ints, Ints]:
     """Start of all records, after their length, and end."""
     starts = np.empty(sum(section.records for section in sections), np.int64)
     ends = np.empty_like(starts)
@@ -134,7 +134,7 @@ def _flush(starts: Ints, ends: Ints, done: int, begun: list[int], ended: list[in
     return filled
 
 
-def _find_runs(buffer: bytes, octets: Bytes, section: Section, starts: Ints, ends: Ints) -> int:
+def _find_runs(buffer: bytes, octets: Bytes, section: BatchSection, starts: Ints, ends: Ints) -> int:
     """Find the records of a section; returns their end."""
     at, done, loop = section.start, 0, _RUN_MIN
     begun: list[int] = []
@@ -242,7 +242,7 @@ def _lengths(octets: Bytes, at: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return length, start, stop
 
 
-def _fields(buffer: bytes, sections: list[Section], span: Span) -> _Fields:
+def _fields(buffer: bytes, sections: list[BatchSection], span: Span) -> _Fields:
     """Fields of the records within `span`; other records are decoded up to their offsets only."""
     octets = np.frombuffer(buffer, np.uint8)
     start, end = _find_records(buffer, octets, sections)
@@ -282,7 +282,7 @@ def _fields(buffer: bytes, sections: list[Section], span: Span) -> _Fields:
     )
 
 
-def _check_offsets(delta: Ints, sections: list[Section]) -> None:
+def _check_offsets(delta: Ints, sections: list[BatchSection]) -> None:
     """Offsets are consecutive, or ascending within their batch if it has fewer records."""
     counts = np.array([section.records for section in sections], np.int64)
     firsts = np.cumsum(counts) - counts
