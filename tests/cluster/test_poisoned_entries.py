@@ -117,20 +117,26 @@ TAKEN = [
     (SINKS_GROUP, COMMAND, SinksCommand(expire_sinks=ExpireSinks()).SerializeToString()),
 ]
 
-CASES = pytest.mark.parametrize(("raft_group", "kind", "payload"), WITHOUT_EFFECT)
+
+def parametrized(cases: list[tuple[int, EntryType, bytes]]) -> pytest.MarkDecorator:
+    ids = [f"{raft_group}-{kind.name}-{number}" for number, (raft_group, kind, _) in enumerate(cases)]
+    return pytest.mark.parametrize(("raft_group", "kind", "payload"), cases, ids=ids)
+
+
+CASES = parametrized(WITHOUT_EFFECT)
 
 
 # --- what is proposed for others ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("raft_group", "kind", "payload"), REFUSED)
+@parametrized(REFUSED)
 def test_what_has_no_effect_or_is_not_for_others_to_propose_is_refused(
     raft_group: int, kind: EntryType, payload: bytes
 ) -> None:
     assert why_not_proposable(raft_group, kind, payload)
 
 
-@pytest.mark.parametrize(("raft_group", "kind", "payload"), TAKEN)
+@parametrized(TAKEN)
 def test_what_a_correct_node_proposes_is_taken(raft_group: int, kind: EntryType, payload: bytes) -> None:
     assert why_not_proposable(raft_group, kind, payload) == ""
 
