@@ -233,6 +233,34 @@ def test_buffered_messages_are_written_after_a_signal(make_daemon: MakeDaemon) -
     assert entry.end == 100
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_after_a_restart_acks_count_for_what_was_handed_out_alone(
+    make_daemon: MakeDaemon, number: signal.Signals
+) -> None:
+    daemon = make_daemon(
+        {
+            "shutdown_timeout": "100ms",
+            **proxy_config(**ONE_PARTITION, consumer={"offsets_commit_interval": "10ms"}),
+        }
+    )
+    daemon.start()
+    stub = daemon.stub()
+    produce(stub, "t", *[b"%d" % value for value in range(6)])
+    for value in range(3):
+        assert consume(stub, "t", "g").message == b"%d" % value
+    # Whoever hears of this commit hears of what was handed out before it.
+    stub.Ack(pb.AckRq(topic="t", group="g", partition=0, offset=0), timeout=SECONDS)
+    until_blocking(lambda: offsets(stub, "t", "g") == [1])
+    daemon.signal(number)
+    daemon.wait()
+    daemon.close_channels()
+    daemon.start()
+    stub = daemon.stub()
+    for offset in (2, 3, 5):
+        stub.Ack(pb.AckRq(topic="t", group="g", partition=0, offset=offset), timeout=SECONDS)
+    assert [consume(stub, "t", "g").message for _ in range(4)] == [b"1", b"3", b"4", b"5"]
+
+
 def test_the_shutdown_timeout_bounds_the_wait_for_acks(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon({"shutdown_timeout": "500ms", **proxy_config(**ONE_PARTITION)})
     daemon.start()

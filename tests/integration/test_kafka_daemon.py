@@ -3,6 +3,7 @@ answers to clients.
 """
 
 import queue
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -120,6 +121,24 @@ def test_a_daemon_waiting_for_brokers_can_be_stopped(
     daemon.start_nowait()
     wait_logged(daemon, "not ready: a Kafka cluster cannot be reached")
     daemon.stop()
+
+
+def test_a_stop_without_brokers_counts_the_messages_that_it_gives_up(
+    make_daemon: MakeDaemon, late_kafka: KafkaCluster
+) -> None:
+    late_kafka.start()
+    producer = {"shutdown_timeout": "2s"}
+    daemon = make_daemon({"proxies": {"far": {**kafka_proxy(late_kafka), "producer": producer}}})
+    daemon.start()
+    stub = daemon.stub()
+    stub.Produce(pb.ProdRq(topic="t", key_undefined=True, message=b"written"))
+    late_kafka.kill()
+    for _ in range(5):
+        stub.Produce(pb.ProdRq(topic="t", key_undefined=True, message=b"kept", async_mode=True))
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() != 0
+    assert "stopped with messages that are not known to be written" in daemon.log()
+    assert "stopped with 5 messages that are not known to be written" in daemon.log()
 
 
 def test_clusters_side_by_side_are_independent(
