@@ -20,6 +20,7 @@ from pixy.cluster.cluster_options import ClusterOptions
 from pixy.cluster.cluster_search import ClusterSearch
 from pixy.cluster.driver import Driver
 from pixy.cluster.failover import Failover
+from pixy.cluster.joining import check_join
 from pixy.cluster.leader_placement import LeaderPlacement
 from pixy.cluster.members import Members
 from pixy.cluster.membership_keeper import MembershipKeeper
@@ -42,7 +43,7 @@ from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.ticker import Ticker
 from pixy.errors import FailedPrecondition, StartError, Unavailable
-from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel, PeerHooks
+from pixy.peers import Claim, Hello, NotYet, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, NodesResponse, Relayed
 from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
@@ -536,10 +537,7 @@ class NodePeers:
         return await self._on_call(sender, relayed.kind, relayed.payload)
 
     async def _register(self, request: JoinRequest) -> bytes:
-        try:
-            Address.parse(request.address)
-        except ValueError as error:
-            raise FailedPrecondition(f"a node cannot join with the peer address {error}") from error
+        check_join(request)
         node_id = await self._duties.register(request)
         nodes = [each for each in self._groups.metadata.nodes.values() if not each.lost]
         return JoinResponse(
