@@ -42,15 +42,23 @@ class PartitionRecovery:
         damage: damage of its files, from `open` on.
     """
 
-    __slots__ = ("damage", "parts", "position", "publications", "replica", "tail")
+    __slots__ = ("_misplaced", "damage", "parts", "position", "publications", "replica", "tail")
 
     def __init__(self, replica: PartitionReplica, recovered: RecoveredNode) -> None:
         self.replica = replica
         self.position = recovered.group(replica.raft_group).applied
         index = 0 if self.position is None else self.position.index
         tail = recovered.group(replica.raft_group).entries_after(index)
-        self.tail = _stamped(replica, self.position, tail)
         self.damage: CorruptData | None = None
+        # Batches behind garbage that a release before has counted as records: the garbage has no
+        # effect any more, and their offsets do not follow.
+        self._misplaced: CorruptData | None = None
+        try:
+            self.tail = _stamped(replica, self.position, tail)
+        except CorruptData as error:
+            if not any(why_undecodable(record.entry_type, record.payload) for record in tail):
+                raise
+            self.tail, self._misplaced = list(map(entry_of, tail)), error
         publication = 0 if self.position is None else self.position.publication
         self.publications: list[PublishParts] = []
         for entry in self.tail:
@@ -73,7 +81,7 @@ class PartitionRecovery:
             Files that are to be removed.
         """
         name = "{}-{}".format(*self.replica.partition)
-        self.damage = found.get(name)
+        self.damage = found.get(name) or self._misplaced
         if self.damage is None:
             try:
                 for part in self.parts:

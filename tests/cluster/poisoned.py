@@ -9,9 +9,9 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.recovery import recover_node
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import HardState as RaftHardState
-from pixy.storage import RealDisk, ThreadWorker
+from pixy.storage import EntryType, RealDisk, RecordKind, ThreadWorker, UnitRecord
 
-__all__ = ["WORST", "raise_terms"]
+__all__ = ["WORST", "raise_terms", "write_entries"]
 
 WORST = 2**64 - 1
 """The term of a message that nobody can follow."""
@@ -30,6 +30,20 @@ async def raise_terms(directory: Path, *raft_groups: int, term: int = WORST) -> 
             storage = RaftStorage(conf_state_of(state), state.conf_index)
             storage.hard_state = RaftHardState(term, 0, state.commit)
             records.append(hard_state_record(raft_group, storage))
+    try:
+        await write_unit(disk, directory, recovered, records, ThreadWorker)
+    finally:
+        recovered.lock.close()
+
+
+async def write_entries(directory: Path, raft_group: int, index: int, *batches: bytes) -> None:
+    """Write entries of term 1 with record batches to the journal of a stopped node."""
+    disk = RealDisk()
+    recovered = recover_node(disk, directory, os.urandom)
+    records: list[UnitRecord] = [
+        (RecordKind.ENTRY, EntryType.RECORD_BATCH, raft_group, at, 1, at, None, batch)
+        for at, batch in enumerate(batches, index)
+    ]
     try:
         await write_unit(disk, directory, recovered, records, ThreadWorker)
     finally:

@@ -29,10 +29,12 @@ from pixy.proto.state_pb2 import (
     StagedPiece,
 )
 from pixy.raft import Entry, Message, MessageType, RaftEntryType
+from pixy.records import patch_batch
 from pixy.storage import EntryType
 from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode, batch_of
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster, copy_of
+from tests.cluster.poisoned import write_entries
 from tests.fakes.waiting import until
 
 GROUPS_0, PARTITION = 2, 1000
@@ -278,3 +280,23 @@ async def test_an_impossible_change_of_the_configuration_has_no_effect(
     follower = network[2]
     assert (follower.group.applied_index, follower.faults) == (2, [])
     assert follower.group.storage.conf_state == before
+
+
+# --- what was counted as records ------------------------------------------------------------------
+
+
+async def test_batches_behind_garbage_that_was_counted_make_the_partition_unready_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "data"
+    async with Cluster(directory).running() as cluster:
+        await cluster.create_topic("topic", 2)
+        await cluster.append(b"before")
+        last = cluster.node._log.driver.groups[PARTITION].applied_index
+    behind = bytearray(GOOD)
+    patch_batch(behind, 2_000_000_000, 1)
+    await write_entries(directory, PARTITION, last + 1, NOISE, bytes(behind))
+    async with Cluster(directory).running() as cluster:
+        assert list(cluster.node.partitions.damaged("topic")) == [0]
+        await cluster.append(b"other", partition=1)
+        assert cluster.values(partition=1) == [b"other"]
