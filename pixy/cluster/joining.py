@@ -1,4 +1,4 @@
-"""Checks of requests to join: what a node says of itself is kept in metadata, and dialled by all."""
+"""Checks of requests to join: what a node says of itself is kept in metadata, and all dial it."""
 
 from pixy.errors import FailedPrecondition
 from pixy.peers import Address
