@@ -27,7 +27,7 @@ A record is in exactly one of these places; from `sending` and `out` an ack move
   the one that its header gives, which is not beyond the high watermark.
 - A record that cannot be decoded is a `fault` at first: the shell fetches again. Each time is a
   retry of it, and after the last one it is `passed`, up to where decoding goes on.
-- A compressed batch of more than `_UNPACKED_AT_ONCE_BYTES` becomes `packed`, and decoding stops
+- A large compressed batch (`_UNPACKED_AT_ONCE_BYTES`) becomes `packed`, and decoding stops
   there until the shell, which has threads, passes its records to `unpacked`. So the order stays,
   and one batch of a partition is decompressed at a time.
 - An offer that is in none of these places is void: `reset` and `close` begin a new generation.
@@ -76,6 +76,8 @@ _UNPACKED_AT_ONCE_BYTES = 256 << 10
 
 Larger batches are decompressed by the shell.
 """
+_PACKED_AT_ONCE_BYTES = 64 << 10
+"""Largest compressed batch of it: thousands of gzip members or snappy blocks may be empty."""
 _WHOLE_BYTES = 32 << 10
 """Records that are with the transport as a whole before a client can refuse them: the windows of
 HTTP/2 have 64 KiB at first.
@@ -284,7 +286,8 @@ class PartitionOffers:
 
     def _open(self, batch: Batch, high_watermark: int) -> Iterator[Record]:
         """Check a batch; returns its records, which are decoded later."""
-        records = read_records(batch, _UNPACKED_AT_ONCE_BYTES, first_offset=self._position)
+        unpacked_bytes_max = _UNPACKED_AT_ONCE_BYTES if len(batch) <= _PACKED_AT_ONCE_BYTES else 0
+        records = read_records(batch, unpacked_bytes_max, first_offset=self._position)
         header = read_header(batch)
         if not self.fetch_offset < header.next_offset <= high_watermark:
             raise CorruptData(

@@ -158,7 +158,8 @@ def read_records(
     Their offsets ascend and are within those of the batch. Control batches yield no records.
 
     Args:
-        unpacked_bytes_max: limits the memory for decompressed records.
+        unpacked_bytes_max: limits the memory for decompressed records; with 0 nothing is
+            decompressed.
         first_offset: records below that cannot be decoded are left out.
 
     Raises:
@@ -186,6 +187,8 @@ def unpack_records(
 def _decode(batch: Buffer, unpacked_bytes_max: int, first_offset: int = 0) -> Iterator[Record]:
     header = read_header(batch)
     try:
+        if header.codec and not unpacked_bytes_max:
+            raise UnpackLimitError
         buffer = _safe_to_read(batch, unpacked_bytes_max)
     except UnpackLimitError as error:
         text = f"its {len(batch)} bytes decompress to more than {unpacked_bytes_max}"

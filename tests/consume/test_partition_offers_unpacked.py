@@ -2,6 +2,7 @@
 wrong fields take nothing from others.
 """
 
+import gzip
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -150,6 +151,16 @@ def test_bytes_behind_the_last_record_of_a_batch_stop_nothing() -> None:
     )
     assert take_all(offers) == [0, 1]
     assert offers.fault is None
+
+
+def test_a_batch_of_many_empty_gzip_members_is_not_decompressed_on_the_event_loop() -> None:
+    offers = offers_from()
+    packed = gzip.compress(b"") * 5000 + gzip.compress(raw_record(0, b"x"))
+    slow = as_stored(patched(raw_batch([packed]), 21, struct.pack(">h", 1)), 0)
+    offers.feed(fed([slow]))
+    assert (offers.packed, offers.fault, offers.ready) == (slow, None, False)
+    unpack(offers)
+    assert take_all(offers) == [0]
 
 
 def unpack(offers: PartitionOffers) -> None:
