@@ -332,6 +332,7 @@ class Daemon:
             clock=self._clock,
             rng=Random(),
             on_fault=self._faults.note,
+            client_share_percent=self._config.client_share_percent,
         )
 
     def _kafka_backend(self, name: str, config: ProxyConfig) -> Backend:

@@ -1,5 +1,6 @@
 """Delivery of records to consumer groups: offers, acks, redelivery and offsets."""
 
+from pixy.consume.client_shares import Client
 from pixy.consume.consumers import NEWEST, OLDEST, Consumers
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters
@@ -15,6 +16,7 @@ __all__ = [
     "OLDEST",
     "AckDone",
     "AckRange",
+    "Client",
     "ConsumeCounters",
     "ConsumeDone",
     "Consumers",

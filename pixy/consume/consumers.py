@@ -17,6 +17,7 @@ from functools import partial
 
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.config import ConsumerConfig
+from pixy.consume.client_shares import Client, ClientShares, address_of
 from pixy.consume.consumer_calls import ConsumerCalls
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
@@ -72,9 +73,11 @@ class Consumers:
         on_missing: called when a topic is deleted while requests wait for its records.
         on_fault: called with an exception that is a bug.
         unpack: decompresses large batches; None means on a thread.
+        client_share_percent: part of the groups and subscriptions that the clients of one address
+            may have.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is another part
         self,
         backend: Backend,
         options: ConsumerConfig,
@@ -84,6 +87,7 @@ class Consumers:
         on_missing: OnMissing,
         on_fault: OnFault,
         unpack: Unpack | None = None,
+        client_share_percent: int = 100,
     ) -> None:
         limits = OfferLimits(
             ack_timeout=options.ack_timeout,
@@ -103,6 +107,10 @@ class Consumers:
             unpack or BatchUnpacker(),
         )
         self._groups: dict[str, ConsumerGroup] = {}
+        self._group_shares = ClientShares[str](options.max_groups, client_share_percent)
+        self._subscription_shares = ClientShares[tuple[str, str]](
+            options.max_subscriptions, client_share_percent
+        )
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._state = _State.SERVING
         # Consume requests are refused. Invariant: true in every state but SERVING, and if consuming
@@ -148,7 +156,7 @@ class Consumers:
             "consumer_tasks": len(self._environment.tasks),
         }
 
-    def consume(
+    def consume(  # noqa: PLR0913, PLR0917  an object for them would be one for each message
         self,
         group: str,
         topic: str,
@@ -157,6 +165,7 @@ class Consumers:
         ack: tuple[int, int] | None = None,
         ack_if_offered: bool = False,
         deadline: float | None = None,
+        client: Client | None = None,
     ) -> PendingRequest | None:
         """Ask for the next record of a topic, for a consumer group.
 
@@ -169,6 +178,7 @@ class Consumers:
             ack: (partition, offset) of a record that is acked first.
             ack_if_offered: the ack counts only if its record is outstanding.
             deadline: on the monotonic clock; the long polling timeout applies if it is earlier.
+            client: the caller, None for another node.
 
         Returns:
             The pending request, None if `done` has been called.
@@ -184,7 +194,7 @@ class Consumers:
         subscription = self._subscriptions.get((group, topic))
         if subscription is None:
             try:
-                subscription = self._subscribe(group, topic)
+                subscription = self._subscribe(group, topic, address_of(client))
             except TooManyRequests as error:
                 done(None, error)
                 return None
@@ -199,6 +209,7 @@ class Consumers:
         done: AckDone,
         *,
         only_if_offered: bool = False,
+        client: Client | None = None,
     ) -> None:
         """Ack one record.
 
@@ -209,6 +220,7 @@ class Consumers:
             offset: its offset.
             done: called once, before this returns if the partition is live here.
             only_if_offered: the ack counts only if the record is outstanding.
+            client: the caller, None for another node.
         """
         if self._environment.options.disabled:
             done(ServiceDisabled())
@@ -221,11 +233,13 @@ class Consumers:
             if only_if_offered:
                 done(None)
             else:
-                self._ack_unsubscribed(group, topic, (partition, offset), done)
+                self._ack_unsubscribed(group, topic, (partition, offset), done, address_of(client))
             return
         subscription.ack(partition, offset, done, only_if_offered)
 
-    def _ack_unsubscribed(self, group: str, topic: str, ack: tuple[int, int], done: AckDone) -> None:
+    def _ack_unsubscribed(
+        self, group: str, topic: str, ack: tuple[int, int], done: AckDone, address: str
+    ) -> None:
         """Ack a record of a topic without a subscription here: the owner of the partition acks it.
 
         Without an owner this process subscribes. Joining first would take partitions away from the
@@ -246,10 +260,12 @@ class Consumers:
             )
             return
         self._looking_up += 1
-        work = self._look_up(group, TopicPartition(topic, ack[0]), ack[1], done)
+        work = self._look_up(group, TopicPartition(topic, ack[0]), ack[1], done, address)
         self._environment.tasks.spawn(work, f"ack {topic} for {group}", done)
 
-    async def _look_up(self, group: str, partition: TopicPartition, offset: int, done: AckDone) -> None:
+    async def _look_up(
+        self, group: str, partition: TopicPartition, offset: int, done: AckDone, address: str
+    ) -> None:
         try:
             if await self._ack_by_owner(group, partition, offset):
                 done(None)
@@ -264,7 +280,7 @@ class Consumers:
             return
         try:
             subscription = self._subscriptions.get((group, partition.topic)) or self._subscribe(
-                group, partition.topic
+                group, partition.topic, address
             )
         except TooManyRequests as error:
             done(error)
@@ -384,31 +400,39 @@ class Consumers:
             self.ack(group, topic, *ack, _ignore, only_if_offered=ack_if_offered)
         done(None, ShuttingDown())
 
-    def _subscribe(self, group: str, topic: str) -> Subscription:
+    def _subscribe(self, group: str, topic: str, address: str) -> Subscription:
         limit = self._environment.options.max_subscriptions
         if len(self._subscriptions) >= limit:
             raise _too_many(
                 "max_subscriptions", f"{limit} topics are consumed here, each counted per consumer group"
             )
-        subscription = self._group(group).subscribe(topic, self._on_quiet)
+        if self._subscription_shares.is_used_up(address):
+            raise _share_used_up("max_subscriptions", self._subscription_shares.share, "topics")
+        subscription = self._group(group, address).subscribe(topic, self._on_quiet)
+        self._subscription_shares.take((group, topic), address)
         self._subscriptions[group, topic] = subscription
         return subscription
 
-    def _group(self, name: str) -> ConsumerGroup:
+    def _group(self, name: str, address: str = "") -> ConsumerGroup:
         group = self._groups.get(name)
         if group is None:
             limit = self._environment.options.max_groups
             if len(self._groups) >= limit:
                 raise _too_many("max_groups", f"this process takes part in {limit} consumer groups")
+            if self._group_shares.is_used_up(address):
+                raise _share_used_up("max_groups", self._group_shares.share, "consumer groups")
+            self._group_shares.take(name, address)
             group = self._groups[name] = ConsumerGroup(self._environment, name, self._on_over, self._on_empty)
         return group
 
     def _on_over(self, subscription: Subscription) -> None:
         del self._subscriptions[subscription.group_name, subscription.topic]
+        self._subscription_shares.release((subscription.group_name, subscription.topic))
 
     def _on_empty(self, group: ConsumerGroup) -> None:
         if group.idle:
             self._groups.pop(group.name, None)
+            self._group_shares.release(group.name)
 
     @property
     def _owing(self) -> bool:
@@ -428,6 +452,13 @@ def _too_many(option: str, what: str) -> TooManyRequests:
     return TooManyRequests(
         f"Too many requests. Consider increasing `consumer.{option}`: {what} already"
     ).at_limit(f"consumer.{option}")
+
+
+def _share_used_up(option: str, share: int, what: str) -> TooManyRequests:
+    return TooManyRequests(
+        f"Too many requests. Clients of this address consume {share} {what} at this node already, which is their share "
+        f"(`client_share_percent`) of `consumer.{option}`"
+    ).at_limit(f"client_share_percent of consumer.{option}")
 
 
 def _resolve(

@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 from pixy.backend import Backend, ClusterStatus, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
-from pixy.consume import AckDone, ConsumeDone, Consumers, PendingRequest, Timers, decode, describe, fitting
+from pixy.consume import (
+    AckDone,
+    Client,
+    ConsumeDone,
+    Consumers,
+    PendingRequest,
+    Timers,
+    decode,
+    describe,
+    fitting,
+)
 from pixy.errors import (
     InvalidGroup,
     InvalidHeaders,
@@ -86,13 +96,14 @@ class Proxy:
         client_id: the name of this process in consumer groups.
         clock, rng: time and randomness.
         on_fault: called with an exception that is a bug.
+        client_share_percent: see `Consumers`.
 
     Attributes:
         log: bulk access to the cluster.
         staging: staged writes to the cluster.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is another part
         self,
         name: str,
         config: ProxyConfig,
@@ -102,6 +113,7 @@ class Proxy:
         clock: Clock,
         rng: Random,
         on_fault: Callable[[BaseException], None],
+        client_share_percent: int = 100,
     ) -> None:
         self.name = name
         self._config = config
@@ -124,6 +136,7 @@ class Proxy:
             Timers(clock),
             on_missing=self._create_again,
             on_fault=on_fault,
+            client_share_percent=client_share_percent,
         )
         self._draining = False
 
@@ -252,7 +265,7 @@ class Proxy:
         )
         return self._create_first(topic, size, append, partial(done, (waiter,), -1, -1))
 
-    def consume(
+    def consume(  # noqa: PLR0913, PLR0917  as `Consumers.consume`
         self,
         group: str,
         topic: str,
@@ -261,6 +274,7 @@ class Proxy:
         ack: tuple[int, int] | None = None,
         ack_if_offered: bool = False,
         deadline: float | None = None,
+        client: Client | None = None,
     ) -> PendingRequest | None:
         """Ask for the next message of a topic, for a consumer group, as `Consumers.consume`.
 
@@ -270,13 +284,15 @@ class Proxy:
         if not 0 < len(group) <= _GROUP_CHARACTERS_MAX:
             _check_group(group)
         if self._is_known(topic, 0 if ack is None else ack[0]):
-            return self._consumers.consume(group, topic, done, auto_ack, ack, ack_if_offered, deadline)
+            return self._consumers.consume(
+                group, topic, done, auto_ack, ack, ack_if_offered, deadline, client
+            )
         if self._config.consumer.disabled:
             raise ServiceDisabled
         if self._draining:
             raise ShuttingDown
         consume = self._consumers.consume
-        later = partial(consume, group, topic, done, auto_ack, ack, ack_if_offered, deadline)
+        later = partial(consume, group, topic, done, auto_ack, ack, ack_if_offered, deadline, client)
         return self._create_first(topic, 0, partial(_call_without, later), partial(done, None))
 
     def _create_first(
@@ -311,7 +327,15 @@ class Proxy:
         except PixyError as error:
             fail(error)
 
-    def ack(self, group: str, topic: str, partition: int, offset: int, done: AckDone) -> None:
+    def ack(
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        done: AckDone,
+        client: Client | None = None,
+    ) -> None:
         """Acknowledge one message; `done` gets None or an error, `UnknownTopic` among them.
 
         Raises:
@@ -320,9 +344,9 @@ class Proxy:
         _check_group(group)
         check_topic_name(topic)
         if self._is_known(topic, partition):
-            self._consumers.ack(group, topic, partition, offset, done)
+            self._consumers.ack(group, topic, partition, offset, done, client=client)
         else:
-            then = partial(self._consumers.ack, group, topic, partition, offset, done)
+            then = partial(self._consumers.ack, group, topic, partition, offset, done, client=client)
             self._topics.find(topic, then, done)
 
     # --- offsets ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pixy.backend import (
     TopicPartition,
 )
 from pixy.config import ConsumerConfig
-from pixy.consume import Consumers, Offer, PendingRequest, Timers
+from pixy.consume import Client, Consumers, Offer, PendingRequest, Timers
 from pixy.errors import PixyError, TopicMissing
 from pixy.records import NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
 from tests.fakes.backend import FakeBackend
@@ -69,7 +69,13 @@ class World:
     """All consumer groups of one proxy, on a fake cluster and a fake clock."""
 
     def __init__(
-        self, backend: FakeBackend, *, name: str = "me", clock: FakeClock | None = None, **options: Any
+        self,
+        backend: FakeBackend,
+        *,
+        name: str = "me",
+        clock: FakeClock | None = None,
+        client_share_percent: int = 100,
+        **options: Any,
     ) -> None:
         self.backend = backend
         self.name = name
@@ -82,6 +88,7 @@ class World:
         self.missed: list[str] = []
         self.created_again = 0
         self.options = ConsumerConfig(**options)
+        self.client_share_percent = client_share_percent
         self.consumers = self.restarted()
 
     def restarted(self) -> Consumers:
@@ -94,6 +101,7 @@ class World:
             on_missing=self._missing,
             on_fault=self.faults.append,
             unpack=self._unpack,
+            client_share_percent=self.client_share_percent,
         )
         return self.consumers
 
@@ -141,9 +149,12 @@ class World:
         topic: str = "t",
         *,
         only_if_offered: bool = False,
+        client: Client | None = None,
     ) -> list[PixyError | None]:
         outcome: list[PixyError | None] = []
-        self.consumers.ack(group, topic, partition, offset, outcome.append, only_if_offered=only_if_offered)
+        self.consumers.ack(
+            group, topic, partition, offset, outcome.append, only_if_offered=only_if_offered, client=client
+        )
         await settle()
         return outcome
 

@@ -1,5 +1,5 @@
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -251,6 +251,51 @@ async def test_subscriptions_are_bounded_over_all_groups(make_world: MakeWorld) 
         assert "`consumer.max_subscriptions`" in str(refused.errors[0])
         assert [type(error) for error in await world.ack(0, 0, group=group, topic="v")] == [TooManyRequests]
     assert list(world.consumers._groups) == ["g"]
+
+
+class At(NamedTuple):
+    """A client at an address."""
+
+    peer: str
+
+
+NEAR, NEXT, FAR = At("10.0.0.1:1"), At("10.0.0.1:2"), At("10.0.0.2:1")
+
+
+async def test_clients_of_one_address_have_a_share_of_the_groups_and_others_the_rest(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(max_groups=4, client_share_percent=50)
+    world.log().append(b"a")
+    for group, client in (("g", NEAR), ("h", NEXT)):
+        assert (await world.consume(group=group, client=client, auto_ack=True)).values == [b"a"]
+    refused = await world.consume(group="i", client=NEAR)
+    assert [(str(error), error.limit) for error in refused.errors] == [
+        (
+            "Too many requests. Clients of this address consume 2 consumer groups at this node already, which is their "
+            "share (`client_share_percent`) of `consumer.max_groups`",
+            "client_share_percent of consumer.max_groups",
+        )
+    ]
+    assert [type(error) for error in await world.ack(0, 0, group="i", client=NEXT)] == [TooManyRequests]
+    # The groups that they have, and other addresses, go on.
+    present = await world.consume(group="g", client=NEAR)
+    assert not present.errors
+    for waiter in present.waiting:
+        waiter.cancel()
+    for group in "ij":
+        assert (await world.consume(group=group, client=FAR, auto_ack=True)).values == [b"a"]
+
+
+async def test_clients_of_one_address_have_a_share_of_the_subscriptions(make_world: MakeWorld) -> None:
+    world = make_world(max_subscriptions=4, client_share_percent=50)
+    for topic in "uvw":
+        world.backend.create(topic, 1)
+    for topic in "tu":
+        assert not (await world.consume(topic=topic, client=NEAR)).errors
+    (error,) = (await world.consume(topic="v", client=NEXT)).errors
+    assert error.limit == "client_share_percent of consumer.max_subscriptions"
+    assert not (await world.consume(topic="v", client=FAR)).errors
 
 
 # --- draining -------------------------------------------------------------------------------------

@@ -75,12 +75,13 @@ class KafkaPixyService:
         cluster, group, topic, auto_ack, ack, ack_if_offered = request
         proxy = self._proxies.get(cluster) or proxy_of(self._proxies, cluster)
         done = partial(_consumed, call)
-        return proxy.consume(group, topic, done, auto_ack, ack, ack_if_offered, call.deadline)
+        return proxy.consume(group, topic, done, auto_ack, ack, ack_if_offered, call.deadline, call)
 
     def ack(self, request: pb.AckRq, call: UnaryCall) -> None:
         """# kafkapixy.proto: Ack"""
         proxy = proxy_of(self._proxies, request.cluster)
-        proxy.ack(request.group, request.topic, request.partition, request.offset, partial(_acked, call))
+        done = partial(_acked, call)
+        proxy.ack(request.group, request.topic, request.partition, request.offset, done, call)
 
     async def get_offsets(self, request: pb.GetOffsetsRq, call: UnaryCall) -> JoinedMessage:
         """# kafkapixy.proto: GetOffsets"""

@@ -32,7 +32,9 @@ CONFIG = Config(
             ProxyConfig(),
             default_partitions=1,
             producer=replace(ProducerConfig(), channel_buffer_size=1),
-            consumer=replace(ConsumerConfig(), long_polling_timeout=0.5, channel_buffer_size=2),
+            consumer=replace(
+                ConsumerConfig(), long_polling_timeout=0.5, channel_buffer_size=2, max_subscriptions=40
+            ),
         )
     },
 )
@@ -79,6 +81,7 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedNode]:
         clock=clock,
         rng=Random(1),
         on_fault=faults.append,
+        client_share_percent=50,
     )
     await proxy.start()
     config = replace(CONFIG, unix_addr=str(tmp_path / "pixy.sock"))

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proto.pixy_log_pb2_grpc import LogStub
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
@@ -102,3 +103,29 @@ async def test_a_group_beyond_the_limit_gets_no_messages_and_hears_why(
     # A group that is there consumes as ever.
     answer = await stub.ConsumeNAck(pb.ConsNAckRq(topic="t0", group="g1", auto_ack=True, no_ack=True))
     assert answer.message == b"x"
+
+
+async def test_one_address_cannot_take_all_subscriptions_by_consuming_or_acking(
+    served: ServedNode, channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub
+) -> None:
+    for number in range(11):
+        await create(channel, stub, number)
+    refused: list[str] = []
+    for number in range(22):
+        topic, group = f"t{number % 11}", f"g{number // 11}"
+        call: Any
+        if number < 20:
+            call = stub.ConsumeNAck(pb.ConsNAckRq(topic=topic, group=group, no_ack=True), timeout=0.05)
+        else:
+            call = stub.Ack(pb.AckRq(topic=topic, group=group, partition=0, offset=0))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        if caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            refused.append(caught.value.details() or "")
+    assert len(refused) == 2
+    assert all("Clients of this address consume 20 topics at this node already" in each for each in refused)
+    # A client of another address, here of the unix socket, gets what it asks for.
+    async with grpc.aio.insecure_channel(served.addresses["grpc-unix"]) as other:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await KafkaPixyStub(other).ConsumeNAck(pb.ConsNAckRq(topic="t0", group="g7", no_ack=True))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
