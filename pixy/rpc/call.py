@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from pixy.http2 import Delivery, Field, ResponseTemplate
-from pixy.rpc.field_limits import SCANNED_BYTES_MIN
 from pixy.rpc.headers import ANSWER_HEADERS, CallHeaders
 from pixy.rpc.messages import (
     PREFIX_BYTES,
@@ -350,7 +349,7 @@ class UnaryCall(Call):
         method = self.head.method
         assert method is not None
         try:
-            if len(body) >= SCANNED_BYTES_MIN:
+            if len(body) >= method.checked_bytes_min:
                 method.check(body)
             request = method.parse(body)
         except DecodeError:

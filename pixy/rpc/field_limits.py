@@ -10,8 +10,8 @@ and takes a few milliseconds for the largest request that is allowed.
     all fields of the request, unknown ones     the sum of these, and `OTHER_FIELDS_MAX`
     included
 
-A request of less than `SCANNED_BYTES_MIN` bytes cannot exceed a maximum, and is not scanned. What
-is malformed is left to protobuf, which refuses it at the same place.
+A request of less than `FieldLimits.bytes_min` cannot exceed a maximum, and is not scanned. What is
+malformed is left to protobuf, which refuses it at the same place.
 
 Only fields of the request itself are counted. So a method whose request repeats a field in a nested
 message, or packed numbers, is refused when the server is made.
@@ -24,12 +24,10 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 from pixy.rpc.status import GrpcError, Status
 
-__all__ = ["OTHER_FIELDS_MAX", "REPEATED_MIN", "SCANNED_BYTES_MIN", "FieldLimits", "repeated_fields"]
+__all__ = ["OTHER_FIELDS_MAX", "REPEATED_MIN", "FieldLimits", "repeated_fields"]
 
 REPEATED_MIN = 1000
 """The smallest maximum of a repeated field: fewer elements are not worth a scan."""
-SCANNED_BYTES_MIN = 2 * REPEATED_MIN
-"""An element has two bytes at least."""
 OTHER_FIELDS_MAX = 1000
 """Fields of a request beside its repeated ones; no client repeats them."""
 
@@ -67,9 +65,12 @@ class FieldLimits:
     Args:
         message: the class of the request.
         maxima: by name, of all repeated fields.
+
+    Attributes:
+        bytes_min: a smaller request exceeds nothing: a field has two bytes at least.
     """
 
-    __slots__ = ("_fields_max", "_maxima", "_names")
+    __slots__ = ("_fields_max", "_maxima", "_names", "bytes_min")
 
     def __init__(self, message: Descriptor, maxima: Mapping[str, int]) -> None:
         repeated = repeated_fields(message)
@@ -84,6 +85,7 @@ class FieldLimits:
             tag = field.number << 3 | _LENGTH_DELIMITED
             self._maxima[tag], self._names[tag] = maximum, name
         self._fields_max = sum(maxima.values()) + OTHER_FIELDS_MAX
+        self.bytes_min = 2 * min([*maxima.values(), self._fields_max])
 
     def check(self, body: bytes | bytearray) -> None:
         """Check the number of fields in a request.

@@ -14,6 +14,7 @@ client goes away first, or None. Streamed requests are read with `async for requ
 is a bug: the client gets INTERNAL with the id under which the log has the traceback.
 """
 
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
@@ -85,13 +86,14 @@ class Method:
     Attributes:
         name: as in the path, without the leading slash.
         parse: the request as the handler takes it, from its bytes.
-        check: of the bytes of a request that is large enough to exceed a limit of its fields.
+        check: of the fields of a request; needless if it has less than `checked_bytes_min`.
         client_streams, server_streams: any number of requests or responses, rather than one.
     """
 
     name: str
     parse: Parse
     check: Check
+    checked_bytes_min: int
     client_streams: bool
     server_streams: bool
     translate: Translate
@@ -124,7 +126,7 @@ def _method(descriptor: MethodDescriptor, handler: Any, service: Service) -> Met
     return Method(
         f"{service.descriptor.full_name}/{descriptor.name}",
         service.parsers.get(descriptor.name) or GetMessageClass(descriptor.input_type).FromString,
-        _check(descriptor, service.maxima),
+        *_check(descriptor, service.maxima),
         descriptor.client_streaming,
         descriptor.server_streaming,
         service.translate,
@@ -132,7 +134,9 @@ def _method(descriptor: MethodDescriptor, handler: Any, service: Service) -> Met
     )
 
 
-def _check(descriptor: MethodDescriptor, maxima: Maxima | None) -> Check:
+def _check(descriptor: MethodDescriptor, maxima: Maxima | None) -> tuple[Check, int]:
+    """The check of a method's requests, and the size from which it is needed."""
     if maxima is None:
-        return lambda _: None
-    return FieldLimits(descriptor.input_type, maxima.get(descriptor.name, {})).check
+        return lambda _: None, sys.maxsize
+    limits = FieldLimits(descriptor.input_type, maxima.get(descriptor.name, {}))
+    return limits.check, limits.bytes_min

@@ -19,7 +19,6 @@ from google.protobuf.message import DecodeError
 from pixy.futures import reject, resolve
 from pixy.http2 import Delivery
 from pixy.rpc.call import NOT_A_MESSAGE, Call
-from pixy.rpc.field_limits import SCANNED_BYTES_MIN
 from pixy.rpc.headers import CallHeaders
 from pixy.rpc.messages import MessageReader, Serialized, pack_pieces
 from pixy.rpc.methods import Message
@@ -244,7 +243,7 @@ class StreamCall(Call):
 
     async def _parse(self, body: bytearray | Unpacker) -> Message:
         message = await self._unpack(body) if isinstance(body, Unpacker) else body
-        if len(message) >= SCANNED_BYTES_MIN:
+        if len(message) >= self.method.checked_bytes_min:
             self.method.check(message)
         try:
             return self.method.parse(message)

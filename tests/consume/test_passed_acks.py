@@ -12,6 +12,7 @@ from pixy.errors import (
     InvalidAck,
     OwnedElsewhere,
     PixyError,
+    ResourceExhausted,
     TooManyRequests,
     Unavailable,
 )
@@ -161,6 +162,26 @@ async def test_a_default_ack_waits_for_nothing_that_cannot_be_outstanding(make_n
     nodes.log(1).append(b"b")
     answers = await nodes[1].consume(ack=(0, 0), ack_if_offered=True)
     assert answers.values == [b"b"]
+
+
+async def test_an_ack_that_does_not_fit_at_the_owner_is_refused_everywhere_and_not_forgotten(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = await two(make_nodes)
+    nodes.log(1).append(*[b"x"] * 4400)
+    full = "BB" * 2048
+    await nodes[2].consumers.set_offsets("g", "t", {1: OffsetCommit(0, full)})
+    await settle()
+    (here,) = await nodes[2].ack(1, 4300)
+    (passed,) = await nodes[1].ack(1, 4300)
+    riding = await nodes[1].consume(ack=(1, 4300))
+    assert type(here) is type(passed) is ResourceExhausted
+    assert "offset 4300 of t/1" in str(here)
+    assert str(here) == str(passed) == str(riding.errors[0])
+    assert riding.offers == []
+    for offset in (0, 2):
+        assert await nodes[1].ack(1, offset) == [None]
+    assert await nodes[1].ack(1, 4300) == [None]
 
 
 @pytest.mark.parametrize(("offset", "error"), [(5, AckBeyondEnd), (-1, InvalidAck)])

@@ -37,6 +37,15 @@ def test_one_element_more_than_the_maximum_is_refused(element: bytes) -> None:
     assert refused.value.message == text
 
 
+def test_a_request_too_small_to_exceed_a_maximum_needs_no_scan() -> None:
+    assert APPEND.bytes_min == 2 * MAXIMUM
+    assert NONE.bytes_min == 2 * OTHER_FIELDS_MAX
+    produce = FieldLimits(kafkapixy_pb2.ProdRq.DESCRIPTOR, {"headers": 10_000})
+    assert produce.bytes_min == 20_000
+    produce.check(b"\x3a\x00" * 10_000)
+    produce.check(b"\x78\x01" * 10_000)
+
+
 def test_each_field_has_its_own_maximum() -> None:
     largest = b"\x12\x00" * MAXIMUM + b"\x1a\x00" * (MAXIMUM + 1)
     APPEND.check(largest)
