@@ -36,6 +36,8 @@ BYTES = 4 << 20
 STEP_MS = 50.0
 """A multiple of the ten milliseconds of a step, for machines that are slow or busy."""
 SECONDS = 60.0
+ATTEMPTS = 3
+"""A machine that is busy for a second changes leaders too, but not each time."""
 WIDE = {1: 2000, 3: 60}
 """Partitions of the topic, by the number of nodes."""
 
@@ -185,6 +187,15 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def _call(channel: grpc.Channel, method: MethodDescriptor, body: bytes) -> tuple[Code, str]:
+    """Send a request, again if a leader is being elected; returns its status."""
+    for _ in range(ATTEMPTS):
+        code, details = _call_once(channel, method, body)
+        if code is not Code.UNAVAILABLE:
+            break
+    return code, details
+
+
+def _call_once(channel: grpc.Channel, method: MethodDescriptor, body: bytes) -> tuple[Code, str]:
     """Send a request; returns its status. Of a stream without an end only the first answer is
     awaited.
     """
@@ -224,14 +235,25 @@ def _is_settled(node: ClusterNode, channel: grpc.Channel) -> bool:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
 def test_no_request_stops_a_daemon(served: Served, method: MethodDescriptor) -> None:
     nodes, channel = served
-    service, request = method.containing_service, method.input_type
-    maxima = REPEATED_MAX.get(service.name, {}).get(method.name, {})
-    assert sorted(maxima) == sorted(repeated_fields(request)), "every repeated field has a maximum"
-    leaders = _leaders(nodes)
-    for node in nodes:
-        take_steps(node.folder)
+    maxima = REPEATED_MAX.get(method.containing_service.name, {}).get(method.name, {})
+    assert sorted(maxima) == sorted(repeated_fields(method.input_type)), "each repeated field has a maximum"
+    for _ in range(ATTEMPTS):
+        leaders = _leaders(nodes)
+        for node in nodes:
+            take_steps(node.folder)
+        _send_all(channel, method)
+        steps = [step for node in nodes for step in take_steps(node.folder) if step.ms > STEP_MS]
+        assert not steps, steps
+        after = _leaders(nodes)
+        if {name: after[name] for name in leaders} == leaders:
+            return
+    raise AssertionError(f"leaders have changed each time: {leaders}, then {after}")
 
-    for field, maximum in maxima.items():
+
+def _send_all(channel: grpc.Channel, method: MethodDescriptor) -> None:
+    """Send the largest requests of a method and larger ones, and check their statuses."""
+    service, request = method.containing_service, method.input_type
+    for field, maximum in REPEATED_MAX.get(service.name, {}).get(method.name, {}).items():
         make, expected = ELEMENTS[f"{service.name}.{method.name}.{field}"]
         code, details = _call(channel, method, make(maximum).SerializeToString())
         assert code in expected, details
@@ -245,10 +267,6 @@ def test_no_request_stops_a_daemon(served: Served, method: MethodDescriptor) -> 
         assert _call(channel, method, body)[0] is INVALID
     for body in _texts(request):
         assert _call(channel, method, body)[0] not in (Code.INTERNAL, Code.UNKNOWN)
-    steps = [step for node in nodes for step in take_steps(node.folder) if step.ms > STEP_MS]
-    assert not steps, steps
-    after = _leaders(nodes)
-    assert {name: after[name] for name in leaders} == leaders, "no leader has changed"
 
 
 def test_the_largest_metadata_of_many_partitions_stops_nobody(served: Served) -> None:
