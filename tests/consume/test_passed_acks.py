@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
+from pixy.consume import AckRange, encode
 from pixy.errors import (
     AckBeyondEnd,
     AckElsewhere,
@@ -168,20 +169,25 @@ async def test_an_ack_that_does_not_fit_at_the_owner_is_refused_everywhere_and_n
     make_nodes: MakeNodes,
 ) -> None:
     nodes = await two(make_nodes)
-    nodes.log(1).append(*[b"x"] * 4400)
-    full = "BB" * 2048
-    await nodes[2].consumers.set_offsets("g", "t", {1: OffsetCommit(0, full)})
+    nodes.log(1).append(*[b"x"] * 7200)
+    acked = [AckRange(offset, offset + 1) for offset in range(3001, 7095, 2)]
+    await nodes[2].consumers.set_offsets("g", "t", {1: OffsetCommit(0, encode(0, acked))})
     await settle()
-    (here,) = await nodes[2].ack(1, 4300)
-    (passed,) = await nodes[1].ack(1, 4300)
-    riding = await nodes[1].consume(ack=(1, 4300))
+    for offset in range(3):
+        assert (await nodes[2].consume()).offsets == [offset]
+    (here,) = await nodes[2].ack(1, 2)
+    (passed,) = await nodes[1].ack(1, 2)
+    riding = await nodes[1].consume(ack=(1, 2))
     assert type(here) is type(passed) is ResourceExhausted
-    assert "offset 4300 of t/1" in str(here)
+    assert "offset 2 of t/1" in str(here)
     assert str(here) == str(passed) == str(riding.errors[0])
     assert riding.offers == []
-    for offset in (0, 2):
+    for offset in range(3):
         assert await nodes[1].ack(1, offset) == [None]
-    assert await nodes[1].ack(1, 4300) == [None]
+    await nodes.pass_time(0.5)
+    committed = nodes[2].committed(1)
+    assert committed is not None
+    assert committed.offset == 3
 
 
 @pytest.mark.parametrize(("offset", "error"), [(5, AckBeyondEnd), (-1, InvalidAck)])
