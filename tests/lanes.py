@@ -35,9 +35,18 @@ SUITES = {"test": "not long", "rest": "long", "all": ""}
 SHARED = ("--numprocesses", "auto", "--dist", "worksteal")
 """Tests that start no processes share the cores."""
 
-WITH_PROCESSES = ("backend", "cli", "conformance", "integration", "judges", "kafka", "records")
-"""Directories with tests that start processes, beside that of Spark: a collection of all tests
-takes ten seconds of a core.
+WITH_PROCESSES = (
+    "backend",
+    "cli",
+    "conformance",
+    "integration",
+    "judges",
+    "kafka",
+    "records",
+    "test_deploy.py",
+)
+"""Directories and files with tests that start processes, beside that of Spark: a collection of all
+tests takes ten seconds of a core.
 """
 
 _PROCESSES = [f"tests/{each}" for each in WITH_PROCESSES]

@@ -1,8 +1,10 @@
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 
 from pixy.cli import main
@@ -16,6 +18,16 @@ Run = Callable[..., Result]
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PIXY_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Commands that run in this process may set up its logging."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
 
 
 @pytest.fixture

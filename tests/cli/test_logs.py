@@ -1,22 +1,12 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from pixy.cli.logs import setup_logging
 from pixy.config import LoggingConfig
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
 
 
 def test_both_kinds_of_loggers_write_json_with_the_same_fields() -> None:

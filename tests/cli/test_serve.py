@@ -1,13 +1,11 @@
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import structlog
 
 from pixy.cli.serve import two_dashes
 from pixy.config import Config
@@ -30,16 +28,12 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Daemon]:
+def daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Daemon:
     fake, module = Daemon(), ModuleType("pixy.daemon")
     module.run = fake.run  # type: ignore[attr-defined]  # a module created here
     monkeypatch.setitem(sys.modules, "pixy.daemon", module)
     monkeypatch.chdir(tmp_path)
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield fake
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
+    return fake
 
 
 def test_serve_runs_the_daemon_and_prints_one_line_when_it_is_ready(daemon: Daemon, run_alone: Run) -> None:
