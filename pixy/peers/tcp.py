@@ -104,33 +104,43 @@ class _TcpListening:
         self._unopened: set[socket.socket] = set()
         self._strangers = StrangerLog()
         self._count_later: asyncio.TimerHandle | None = None
-        self._tasks.spawn(self._accept(), "accept connections of peers")
+        self._retry: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        # No task accepts: one that is cancelled as it gets a socket would leave it open.
+        self._loop.add_reader(self._socket, self._accept)
 
     async def close(self) -> None:
         """See `Listening`."""
-        await self._tasks.cancel_all()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+        if self._retry is not None:
+            self._retry.cancel()
         self._socket.close()
+        await self._tasks.cancel_all()
         if self._count_later is not None:
             self._count_later.cancel()
 
     def _note(self, fault: BaseException) -> None:
         log.error("a fault while a connection of a peer was accepted", exc_info=fault)
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, peer = await loop.sock_accept(self._socket)
-            except OSError as error:
-                log.error("no connections of peers can be accepted for a while", reason=str(error))
-                await asyncio.sleep(_ACCEPT_RETRY_S)
-            else:
-                opening = self._tasks.spawn(self._open(accepted, peer), "open a connection of a peer")
-                self._unopened.add(accepted)
-                opening.add_done_callback(partial(self._ended, accepted))
-                gone = self._slots.add(opening, str(peer[0]))
-                if gone is not None:
-                    gone.cancel()
+    def _accept(self) -> None:
+        try:
+            accepted, peer = self._socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            log.error("no connections of peers can be accepted for a while", reason=str(error))
+            self._loop.remove_reader(self._socket)
+            self._retry = self._loop.call_later(
+                _ACCEPT_RETRY_S, self._loop.add_reader, self._socket, self._accept
+            )
+            return
+        opening = self._tasks.spawn(self._open(accepted, peer), "open a connection of a peer")
+        self._unopened.add(accepted)
+        opening.add_done_callback(partial(self._ended, accepted))
+        gone = self._slots.add(opening, str(peer[0]))
+        if gone is not None:
+            gone.cancel()
 
     async def _open(self, accepted: socket.socket, peer: object) -> None:
         self._unopened.remove(accepted)
@@ -141,7 +151,7 @@ class _TcpListening:
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            opening = asyncio.get_running_loop().connect_accepted_socket(
+            opening = self._loop.connect_accepted_socket(
                 self._factory,
                 accepted,
                 ssl=context,
@@ -161,15 +171,14 @@ class _TcpListening:
             accepted.close()
 
     def _failed(self, peer: str, reason: str) -> None:
-        loop = asyncio.get_running_loop()
-        event = "a connection of a peer has failed in its TLS handshake"
-        if self._strangers.write("warning", event, loop.time(), peer=peer, reason=shown(reason)):
+        event, now = "a connection of a peer has failed in its TLS handshake", self._loop.time()
+        if self._strangers.write("warning", event, now, peer=peer, reason=shown(reason)):
             return
-        if self._count_later is None or self._count_later.when() < loop.time():
-            self._count_later = loop.call_later(_COUNT_S, self._count)
+        if self._count_later is None or self._count_later.when() < now:
+            self._count_later = self._loop.call_later(_COUNT_S, self._count)
 
     def _count(self) -> None:
-        self._strangers.tick(asyncio.get_running_loop().time())
+        self._strangers.tick(self._loop.time())
 
 
 async def _connected(address: Address) -> socket.socket:

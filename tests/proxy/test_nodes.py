@@ -298,6 +298,7 @@ def test_an_ack_of_a_message_of_a_killed_node_counts_at_the_next_owner(tmp_path:
         await clients[1].produce(*messages(60))
         gone = await clients[3].owned()
         offers = [await clients[1].consume() for _ in range(60)]
+        await asyncio.sleep(1)  # two commit intervals: others know what was handed out
         lost = clients.pop(3)
         killing = asyncio.create_task(cluster[3].kill())
         await asyncio.sleep(0)
