@@ -647,6 +647,9 @@ class Driver:
             return
         node = self.open(group)
         reason = node.why_impossible(message)
+        if message.sender not in node.raft.tracker.progress and not group.may_have_replica(message.sender):
+            # A configuration may lag, so that it alone does not tell who belongs to the group.
+            reason = f"node {message.sender} has no replica"
         if reason:
             self._refusals.note(raft_group, message.sender, message.type.name, reason)
             return

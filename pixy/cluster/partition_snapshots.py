@@ -34,6 +34,7 @@ from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
+from pixy.log_position import INDEX_MAX
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Snapshot
 
@@ -121,8 +122,10 @@ def take_over(replica: PartitionReplica, position: AppliedPosition) -> None:
 
 
 def _descriptor(snapshot: Snapshot) -> PartitionDescriptor | None:
+    """The descriptor of a snapshot, None if it has none that a correct node writes."""
     try:
         descriptor = PartitionDescriptor.FromString(snapshot.data)
     except DecodeError:
         return None
-    return descriptor if descriptor.HasField("end_offset") else None
+    is_possible = descriptor.HasField("end_offset") and descriptor.publication <= INDEX_MAX
+    return descriptor if is_possible else None

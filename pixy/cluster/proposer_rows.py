@@ -183,5 +183,6 @@ def _decoded(message: ProposerRow) -> _Row:
     row = _Row(message.node_id, message.incarnation)
     texts = [*message.errors, *[""] * len(message.sequences)]
     for sequence, value, text in zip(message.sequences, message.values, texts, strict=False):
-        row.record(sequence, _error(text) if text else value)
+        if sequence <= INDEX_MAX:  # else no correct node has written the row
+            row.record(sequence, _error(text) if text else value)
     return row

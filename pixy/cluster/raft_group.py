@@ -36,6 +36,9 @@ class Application(Protocol):
 
     rows: ProposerRows
 
+    def may_have_replica(self, node_id: int) -> bool:
+        """False if a node is known to have no replica, whatever the configuration of the group."""
+
     def lead(self, tail: Sequence[Entry]) -> None:
         """Prepare to propose behind `tail`, the entries that are not applied yet."""
 
@@ -227,6 +230,10 @@ class RaftGroup:
         return storage.start.index <= position.index <= storage.last_index() and (
             storage.term(position.index) == position.term
         )
+
+    def may_have_replica(self, node_id: int) -> bool:
+        """As `Application`; True as long as there is none."""
+        return self.application is None or self.application.may_have_replica(node_id)
 
     @property
     def rows(self) -> ProposerRows:

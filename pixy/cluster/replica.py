@@ -123,6 +123,10 @@ class PartitionReplica:
         """True when its topic was deleted."""
         return self.log.topic.deleted
 
+    def may_have_replica(self, node_id: int) -> bool:
+        """As `Application`."""
+        return node_id in self.replicas
+
     def lead(self, tail: Sequence[Entry]) -> None:
         """As `Application`."""
         self.proposed_end, self.proposed_publication = self.log.end_offset, self.publication
@@ -211,6 +215,10 @@ class StateReplica:
         self.entries_since = 0
         self.bytes_since = 0
         self.checkpointing = False
+
+    def may_have_replica(self, node_id: int) -> bool:
+        """As `Application`: every node has one."""
+        return True
 
     def lead(self, tail: Sequence[Entry]) -> None:
         """As `Application`: commands depend on the applied state alone."""

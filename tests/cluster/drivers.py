@@ -82,6 +82,9 @@ class PayloadLog:
         self._end = 0
         self._proposed_end = 0
 
+    def may_have_replica(self, node_id: int) -> bool:
+        return True
+
     def lead(self, tail: Sequence[Entry]) -> None:
         self.tails.append([entry.index for entry in tail])
         self._proposed_end = self._end

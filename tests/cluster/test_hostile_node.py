@@ -20,7 +20,8 @@ from pixy.errors import PixyError
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import PieceBytes, ProposeRequest, PutPiecesRequest
-from pixy.raft import MalformedMessage, Message, MessageType
+from pixy.proto.state_pb2 import PartitionDescriptor, ProposerRow
+from pixy.raft import ConfState, MalformedMessage, Message, MessageType, Snapshot
 from pixy.records import crc32c
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.test_poisoned_entries import NOISE, REFUSED
@@ -122,3 +123,29 @@ def test_a_piece_that_is_not_what_it_says_is_not_taken(tmp_path: Path) -> None:
             await cluster[1].append(b"value")
 
     run_cluster(scenario, tmp_path)
+
+
+def test_a_node_without_a_replica_leads_no_partition(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        topic = cluster[1].node.metadata.topics["topic"]
+        (raft_group,), (replicas,) = topic.raft_groups, topic.replicas
+        nodes = {node.id: node for node in cluster.nodes.values()}
+        (other,) = set(nodes) - {*replicas}
+        row = ProposerRow(node_id=9, incarnation=1, sequences=[2**63], values=[1])
+        descriptor = PartitionDescriptor(end_offset=1, rows=[row]).SerializeToString()
+        for to in (nodes[node_id] for node_id in replicas):
+            for term in (to.node._log.driver.groups[raft_group].term, 60):
+                snapshot = Snapshot(500, term, ConfState((*replicas, other)), descriptor)
+                for kind, data in ((MessageType.SNAP, snapshot), *((kind, None) for kind in KINDS)):
+                    message = Message(kind, to.id, other, term, 0, 0, [], 0, snapshot=data)
+                    payload = b"".join(encode_raft([(raft_group, message)], 1))
+                    send(nodes[other], to, MessageKind.RAFT, payload)
+        await asyncio.sleep(5)
+        for node_id in replicas:
+            assert nodes[node_id].node._log.driver.groups[raft_group].term < 60
+        await cluster[1].append(b"after")
+        await goes_on(cluster, b"before", b"after")
+
+    run_cluster(scenario, tmp_path, 4)

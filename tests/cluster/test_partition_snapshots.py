@@ -10,9 +10,9 @@ from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import PartitionReplica
-from pixy.log_position import LogPosition
+from pixy.log_position import INDEX_MAX, LogPosition
 from pixy.proposal_id import ProposalId
-from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
+from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor, ProposerRow
 from pixy.raft import ConfState, Entry, Snapshot
 from pixy.records import TopicPartition
 from tests.fakes.disk import RecordingDisk
@@ -190,3 +190,22 @@ def test_a_replica_that_has_taken_over_a_position_is_whole(tmp_path: Path) -> No
     take_over(replica, position_of(replica, offer(0)))
     assert not replica.needs_copy
     assert group_of(replica).storage.start == LogPosition(0, 0)
+
+
+# --- descriptors that no correct node writes ------------------------------------------------------
+
+
+def test_an_impossible_publication_is_no_descriptor(tmp_path: Path) -> None:
+    replica = replica_of(tmp_path, end=5, applied=4)
+    assert has_records(replica, offer(5, publication=INDEX_MAX))
+    assert not has_records(replica, offer(5, publication=INDEX_MAX + 1))
+
+
+@pytest.mark.parametrize("sequence", [INDEX_MAX + 1, 2**63, 2**64 - 1])
+def test_results_of_impossible_proposals_are_not_taken_over(tmp_path: Path, sequence: int) -> None:
+    replica = replica_of(tmp_path, end=5, applied=4)
+    found = position(replica, 4, 5)
+    found.rows.append(ProposerRow(node_id=9, incarnation=1, sequences=[3, sequence], values=[4, 4]))
+    take_over(replica, found)
+    assert replica.rows.judge(ProposalId(9, 1, 3)) == 4
+    assert replica.rows.snapshot().encoded()[0].sequences == [3]

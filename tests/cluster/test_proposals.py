@@ -28,6 +28,9 @@ class Stamping:
     def __init__(self) -> None:
         self.rows = ProposerRows()
 
+    def may_have_replica(self, node_id: int) -> bool:
+        return True
+
     def lead(self, tail: Sequence[Entry]) -> None: ...
 
     def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
