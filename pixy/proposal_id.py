@@ -1,8 +1,17 @@
-"""Identity of a proposal to a raft group, stored in its entry."""
+"""Identity of a proposal to a raft group, as in its entry; and the largest numbers of a node."""
 
 from typing import NamedTuple
 
-__all__ = ["ProposalId"]
+__all__ = ["FLUSH_MAX", "INCARNATION_JUMP_MAX", "INCARNATION_MAX", "NODE_ID_MAX", "ProposalId"]
+
+NODE_ID_MAX = 2**31 - 1
+"""Largest id of a node in what is stored."""
+INCARNATION_MAX = 2**32 - 1
+"""Largest number of a start in what is stored."""
+INCARNATION_JUMP_MAX = 2**24
+"""Most starts of a node that a peer can miss: half a year of a start a second."""
+FLUSH_MAX = 2**62 - 1
+"""Largest number of a flush of a journal: no node gets there."""
 
 
 class ProposalId(NamedTuple):

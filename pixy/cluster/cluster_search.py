@@ -12,14 +12,16 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
+from google.protobuf.message import DecodeError
 
 from pixy.cluster.cluster_options import ClusterOptions
 from pixy.cluster.formation import Formation, Found
+from pixy.cluster.joining import check_joined
 from pixy.cluster.members import Members
 from pixy.cluster.nodes import FEATURE_LEVEL, FIRST_NODE
 from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.state_groups import StateGroups
-from pixy.errors import PixyError
+from pixy.errors import FailedPrecondition, PixyError
 from pixy.peers import Address, Hello, PeerChannel
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
 from pixy.proto.state_pb2 import NodeIdentity
@@ -98,7 +100,12 @@ class ClusterSearch:
         )
         payload = request.SerializeToString()
         answer = await self._channel.call_address(address, PeerMethod.JOIN, payload, _JOIN_TIMEOUT_S)
-        return JoinResponse.FromString(answer)
+        try:
+            joined = JoinResponse.FromString(answer)
+        except DecodeError as error:
+            raise FailedPrecondition("it gives an answer that cannot be parsed") from error
+        check_joined(joined)
+        return joined
 
     async def wait_for_founders(self, groups: StateGroups) -> None:
         """Wait until a new cluster has as many nodes as its answers have to be durable on.

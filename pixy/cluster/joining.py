@@ -1,12 +1,18 @@
-"""Checks of requests to join: what a node says of itself is kept in metadata, and all dial it."""
+"""Checks of requests to join and their answers, and of the nodes that another one tells of: what a
+node says of itself is kept in metadata, and all dial it.
+"""
 
 from pixy.errors import FailedPrecondition
 from pixy.peers import Address
-from pixy.proto.node_calls_pb2 import JoinRequest
+from pixy.proposal_id import NODE_ID_MAX
+from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
 
-__all__ = ["check_join"]
+__all__ = ["check_join", "check_joined"]
 
 _SECRET_BYTES = 16
+_CLUSTER_ID_BYTES = 16
+_LEVEL_MAX = 1000
+"""Largest feature level: no release gets there, and a level that is reached never falls."""
 _TEXT_MAX = 300
 
 
@@ -21,6 +27,10 @@ def check_join(request: JoinRequest) -> None:
         raise FailedPrecondition(
             f"a node with a secret of {size} bytes cannot join, {_SECRET_BYTES} are expected"
         )
+    if request.feature_level > _LEVEL_MAX:
+        raise FailedPrecondition(
+            f"a node with feature level {request.feature_level} cannot join, at most {_LEVEL_MAX} is allowed"
+        )
     for name in ("address", "grpc_address", "rack", "version"):
         text = getattr(request, name)
         if len(text) > _TEXT_MAX or not text.isprintable():
@@ -29,3 +39,17 @@ def check_join(request: JoinRequest) -> None:
         Address.parse(request.address)
     except ValueError as error:
         raise FailedPrecondition(f"a node cannot join with the peer address {error}") from error
+
+
+def check_joined(answer: JoinResponse) -> None:
+    """Check the answer to a request to join, which becomes the identity of this node.
+
+    Raises:
+        FailedPrecondition: no node gives it.
+    """
+    ids = [answer.node_id, *(node.node_id for node in answer.nodes)]
+    if len(answer.cluster_id) != _CLUSTER_ID_BYTES or not all(0 < each <= NODE_ID_MAX for each in ids):
+        raise FailedPrecondition(
+            f"it answers with a cluster id of {len(answer.cluster_id)} bytes and node {answer.node_id} of {ids[1:]}; "
+            f"expected are {_CLUSTER_ID_BYTES} bytes and ids from 1 to {NODE_ID_MAX}"
+        )

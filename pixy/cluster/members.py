@@ -36,7 +36,7 @@ from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStart
 from pixy.cluster.relays import Relays
 from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel
-from pixy.raft import Message
+from pixy.raft import MalformedMessage, Message
 from pixy.raft.sizes import payload_size
 
 __all__ = ["Members", "PeerNode"]
@@ -180,7 +180,7 @@ class Members:
         self.told = {
             node.node_id: node
             for node in nodes
-            if node.node_id not in known and node.node_id != self._node_id and not node.lost
+            if node.node_id > 0 and node.node_id not in (*known, self._node_id) and not node.lost
         }
         for node in self.told.values():
             if node.node_id not in self._members:
@@ -247,7 +247,9 @@ class Members:
         if reason is not None:
             return reason
         start = PeerStart(hello.incarnation, hello.flush_number)
-        return self._starts.admit(hello.node_id, start, hello.process, hello.found_flush_number)
+        return self._starts.admit(
+            hello.node_id, start, hello.process, hello.found_flush_number, known.incarnation
+        )
 
     @property
     def refused(self) -> dict[int, str]:
@@ -332,10 +334,19 @@ class Members:
             self._starts.flushed(node_id, member.incarnation, flush_number)
 
     def heard(self, node_id: int, beat: Beat) -> None:
-        """A node has told what it is."""
-        self._starts.admit(node_id, PeerStart(beat.incarnation, beat.flush_number))
-        self._relays.heard(node_id, beat.reaches)
+        """A node has told what it is.
+
+        Raises:
+            MalformedMessage: the beat is of a later start than the handshake.
+        """
         member = self._members.get(node_id)
+        if member is not None:
+            if beat.incarnation > member.incarnation:
+                raise MalformedMessage(
+                    f"node {node_id} beats as start {beat.incarnation} and has come as {member.incarnation}"
+                )
+            self._starts.admit(node_id, PeerStart(beat.incarnation, beat.flush_number))
+        self._relays.heard(node_id, beat.reaches)
         if member is not None:
             member.heard_at = self._loop.time()
             member.clock_offset_ms = beat.wall_ms - self._clock.wall_ms()

@@ -37,17 +37,17 @@ from pixy.cluster.peer_messages import (
     flush_number_of,
 )
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.relays import Relays
+from pixy.cluster.relays import Relays, sender_of
 from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.ticker import Ticker
 from pixy.errors import FailedPrecondition, StartError, Unavailable
-from pixy.peers import Claim, Hello, NotYet, PeerChannel, PeerHooks
+from pixy.peers import Claim, FrameDamage, Hello, NotYet, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, NodesResponse, Relayed
 from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
-from pixy.raft import NONE, Message, StateType
+from pixy.raft import NONE, MalformedMessage, Message, StateType
 from pixy.storage import EntryType
 
 __all__ = ["Handler", "NodePeers", "OpenChannel", "PeerDuties"]
@@ -482,10 +482,14 @@ class NodePeers:
         if relayed.target != self._node_id:
             self.relays.pass_on(node_id, relayed)
             return
-        sender = Hello.from_message(relayed.sender)
-        if relayed.kind != MessageKind.RELAYED and self._why_not_relayed(sender) is None:
-            self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
-            self._on_message(sender.node_id, relayed.kind, relayed.payload)
+        try:
+            sender = Hello.from_message(relayed.sender)
+            if relayed.kind != MessageKind.RELAYED and self._why_not_relayed(sender) is None:
+                self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
+                self._on_message(sender.node_id, relayed.kind, relayed.payload)
+        except (FrameDamage, MalformedMessage) as error:
+            # No fault of the node that has passed it on, whose connection this is.
+            log.debug("a message that was passed on is dropped", through=node_id, reason=str(error))
 
     def _why_not_relayed(self, sender: Hello) -> str | None:
         """Reason to refuse what another node has passed on, which has the sender's proofs."""
@@ -529,7 +533,7 @@ class NodePeers:
             return await self.relays.pass_call_on(caller, relayed)
         if relayed.kind == PeerMethod.RELAY:
             raise FailedPrecondition("a call is passed on once")
-        sender = Hello.from_message(relayed.sender)
+        sender = sender_of(relayed)
         reason = self._why_not_relayed(sender)
         if reason is not None:
             raise Unavailable(reason)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from google.protobuf.message import DecodeError
+
 import pixy
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.node_peers import NodePeers
@@ -96,7 +98,7 @@ class StatusReports:
         answers = await asyncio.gather(*(self._ask(relays, node_id) for node_id in reached))
 
         def work() -> ClusterStatus:
-            told = [decode_status(StatusResponse.FromString(answer)) for answer in answers if answer]
+            told = list(filter(None, map(_status_of, answers)))
             return without_gone(merged(own, told))
 
         return await _judge(own, work)
@@ -164,6 +166,14 @@ class StatusReports:
 async def _judge(own: ClusterStatus, work: Callable[[], T]) -> T:
     """Do work on a status; on another thread if there are many raft groups."""
     return await asyncio.to_thread(work) if len(own.groups) > _GROUPS_AT_ONCE else work()
+
+
+def _status_of(answer: bytes) -> ClusterStatus | None:
+    """Status by another node, None if it gives none."""
+    try:
+        return decode_status(StatusResponse.FromString(answer)) if answer else None
+    except DecodeError:
+        return None
 
 
 def status_of_nobody(not_ready: str) -> ClusterStatus:

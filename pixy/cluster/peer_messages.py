@@ -57,6 +57,9 @@ that is a fault of the sender.
     term                             at least 1; 0 in READ_INDEX
     terms                            at most `TERM_MAX`, those of entries and snapshots included
     indexes, votes, hints            at most `INDEX_MAX`, those of snapshots included
+    start                            1 to `INCARNATION_MAX`
+    flush                            at most `FLUSH_MAX`
+    clock                            at most 2^53
     entries                          in APP, READ_INDEX and READ_INDEX_RESP; exactly one in the
                                      latter two. In APP their terms never decrease, from `log_term`
                                      up to the message's
@@ -76,7 +79,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pixy.log_position import INDEX_MAX, TERM_MAX, LogPosition
-from pixy.proposal_id import ProposalId
+from pixy.proposal_id import FLUSH_MAX, INCARNATION_MAX, ProposalId
 from pixy.raft import Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
 from pixy.raft.conf_change import check_configuration
 from pixy.raft.node import is_local_message
@@ -162,6 +165,8 @@ _PROPOSAL = struct.Struct("<QHIIQQI")
 _BEAT = struct.Struct("<QQQ")
 _LENGTH = struct.Struct("<I")
 _NODE_ID_BYTES = 4
+_WALL_MS_MAX = 2**53
+"""Largest clock, in the year 287,000: differences of clocks have 64 bits in the status."""
 _FLUSH_NUMBER = struct.Struct("<Q")
 _REJECT, _HAS_SNAPSHOT = 1, 2
 
@@ -224,11 +229,13 @@ def flush_number_of(payload: bytes | memoryview) -> int:
     """Newest durable flush of the sender of Raft messages.
 
     Raises:
-        MalformedMessage: the payload is too short.
+        MalformedMessage: the payload is too short, or no node has that flush.
     """
     if len(payload) < _FLUSH_NUMBER.size:
         raise MalformedMessage(f"Raft messages in a payload of {len(payload)} bytes")
     number: int = _FLUSH_NUMBER.unpack_from(payload)[0]
+    if number > FLUSH_MAX:
+        raise MalformedMessage(f"Raft messages behind flush {number}, at most {FLUSH_MAX}")
     return number
 
 
@@ -403,4 +410,9 @@ def decode_beat(payload: bytes | memoryview) -> Beat:
         reaches = struct.unpack(f"<{count}I", payload[_BEAT.size :])
     except struct.error as error:
         raise MalformedMessage(f"{len(payload)} bytes are not a beat") from error
+    if not (0 < incarnation <= INCARNATION_MAX and flush_number <= FLUSH_MAX and wall_ms <= _WALL_MS_MAX):
+        raise MalformedMessage(
+            f"a beat of start {incarnation} with flush {flush_number} at {wall_ms} ms; at most {INCARNATION_MAX}, "
+            f"{FLUSH_MAX} and {_WALL_MS_MAX}"
+        )
     return Beat(incarnation, flush_number, wall_ms, reaches)

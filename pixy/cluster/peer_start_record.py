@@ -47,11 +47,16 @@ class PeerStartRecord:
         journal.passenger = self._passenger
 
     def admit(
-        self, node_id: int, start: PeerStart, process: bytes = b"", found: int | None = None
+        self,
+        node_id: int,
+        start: PeerStart,
+        process: bytes = b"",
+        found: int | None = None,
+        registered: int = 0,
     ) -> str | None:
         """As `PeerStarts.admit`; a new incarnation is written at once."""
         before = self.starts.newest(node_id)
-        reason = self.starts.admit(node_id, start, process, found)
+        reason = self.starts.admit(node_id, start, process, found, registered)
         if reason is None and self.starts.newest(node_id) != before:
             self._changed = True
             if before is None or start.incarnation > before.incarnation:

@@ -8,15 +8,22 @@ older self if either is below what a peer has seen.
 A start writes to the journal before the first handshake. So a new one has to have found all flushes
 that peers know of; what it has written since proves nothing.
 
+What a peer says is kept only if a record can hold it, and if it can be: a start or flush that is
+further from the known one than a node gets meanwhile is no news of it.
+
 Pure; `peer_start_record` keeps it in the journal, so that an older self is recognized also after
 its peers have restarted.
 """
 
 from typing import NamedTuple
 
+from pixy.proposal_id import FLUSH_MAX, INCARNATION_JUMP_MAX, INCARNATION_MAX, NODE_ID_MAX
 from pixy.proto.state_pb2 import NodeStart, NodeStarts
 
 __all__ = ["PeerStart", "PeerStarts"]
+
+_FLUSH_JUMP_MAX = 2**44
+"""Most flushes of a node that a peer can miss: half a century of ten thousand a second."""
 
 
 class PeerStart(NamedTuple):
@@ -35,6 +42,7 @@ class PeerStarts:
     """The newest known start of each peer."""
 
     def __init__(self) -> None:
+        # Invariant: each id, start and flush fits into a `NodeStart`.
         self._newest: dict[int, PeerStart] = {}
         # Process of each newest start, as far as it came in a handshake.
         self._processes: dict[int, bytes] = {}
@@ -44,7 +52,12 @@ class PeerStarts:
         return self._newest.get(node_id)
 
     def admit(
-        self, node_id: int, start: PeerStart, process: bytes = b"", found: int | None = None
+        self,
+        node_id: int,
+        start: PeerStart,
+        process: bytes = b"",
+        found: int | None = None,
+        registered: int = 0,
     ) -> str | None:
         """Note what a peer says of itself.
 
@@ -52,10 +65,14 @@ class PeerStarts:
             process: random bytes of its process; empty if they are not known.
             found: newest flush that this start has found in its journal; None if it is known to be
                 the same start as before.
+            registered: its newest start in metadata.
 
         Returns:
-            None, or the reason why the peer is an older self and has to be refused.
+            None, or the reason why the peer is an older self, or impossible, and has to be refused.
         """
+        impossible = self._why_impossible(node_id, start, registered)
+        if impossible is not None:
+            return impossible
         newest = self._newest.get(node_id, start)
         if process and process == self._processes.get(node_id):
             # A handshake may be older than what the same process has said since.
@@ -75,10 +92,30 @@ class PeerStarts:
             self._processes[node_id] = process
         return None
 
+    def _why_impossible(self, node_id: int, start: PeerStart, registered: int) -> str | None:
+        """Reason to refuse a start that no correct node has, None if it is possible."""
+        newest = self._newest.get(node_id)
+        incarnation_max = min(
+            INCARNATION_MAX, max(registered, newest[0] if newest else 0) + INCARNATION_JUMP_MAX
+        )
+        flush_max = FLUSH_MAX if newest is None else min(FLUSH_MAX, newest[1] + _FLUSH_JUMP_MAX)
+        if (
+            0 < node_id <= NODE_ID_MAX
+            and 0 <= start.incarnation <= incarnation_max
+            and 0 <= start.flush_number <= flush_max
+        ):
+            return None
+        return (
+            f"node {node_id} comes with start {start.incarnation} and flush {start.flush_number}: a node does not "
+            f"get beyond start {incarnation_max} and flush {flush_max} meanwhile"
+        )
+
     def advance(self, node_id: int, incarnation: int, flush_number: int) -> bool:
-        """Note a newer flush of the newest start of a peer; False if it is neither."""
+        """Note a newer, possible flush of the newest start of a peer; False if it is none."""
         newest = self._newest.get(node_id)
         if newest is None or newest[0] != incarnation or flush_number <= newest[1]:
+            return False
+        if flush_number > min(FLUSH_MAX, newest[1] + _FLUSH_JUMP_MAX):
             return False
         self._newest[node_id] = PeerStart(incarnation, flush_number)
         return True

@@ -15,11 +15,23 @@ from collections.abc import Callable, Sequence
 
 from pixy.cluster.peer_messages import MessageKind, PeerMethod
 from pixy.errors import FailedPrecondition, Unavailable
-from pixy.peers import Hello, PeerChannel
+from pixy.peers import FrameDamage, Hello, PeerChannel
 from pixy.proto.node_calls_pb2 import Relayed
 from pixy.raft import MalformedMessage
 
-__all__ = ["Relays"]
+__all__ = ["Relays", "sender_of"]
+
+
+def sender_of(relayed: Relayed) -> Hello:
+    """The node that has made a call which was passed on.
+
+    Raises:
+        FailedPrecondition: none that can be.
+    """
+    try:
+        return Hello.from_message(relayed.sender)
+    except FrameDamage as damage:
+        raise FailedPrecondition(str(damage)) from damage
 
 
 class Relays:
@@ -84,9 +96,14 @@ class Relays:
 
         Args:
             sender: the node that it came from.
+
+        Raises:
+            MalformedMessage: another node has sent it.
+            FrameDamage: the sender is none that can be.
         """
         if relayed.sender.node_id != sender:
             raise MalformedMessage(f"node {sender} sends a message of node {relayed.sender.node_id}")
+        Hello.from_message(relayed.sender)
         self._channel.send(relayed.target, MessageKind.RELAYED, (relayed.SerializeToString(),))
 
     async def pass_call_on(self, caller: int, relayed: Relayed) -> bytes:
@@ -96,12 +113,13 @@ class Relays:
             caller: the node that it came from.
 
         Raises:
-            FailedPrecondition: another node has made the call.
+            FailedPrecondition: another node has made the call, or none that can be.
             Unavailable: there is no connection to the target.
             PixyError: the answer.
         """
         if relayed.sender.node_id != caller:
             raise FailedPrecondition(f"node {caller} makes a call of node {relayed.sender.node_id}")
+        sender_of(relayed)
         if not self._channel.is_connected(relayed.target):
             raise Unavailable(f"no connection to node {relayed.target} either")
         request, timeout = relayed.SerializeToString(), relayed.timeout_ms / 1000

@@ -12,6 +12,9 @@ from pixy.proto import pixy_cluster_pb2 as pb
 
 __all__ = ["decode_status", "encode_status"]
 
+_SILENT_MS_MAX = 2**53
+"""Longest silence: another node's may be any number, and seconds are less exact than that."""
+
 
 def encode_status(status: ClusterStatus) -> pb.StatusResponse:
     """The status as a message, without the judgements of it."""
@@ -45,7 +48,7 @@ def _encode_node(node: NodeStatus) -> pb.NodeStatus:
         version=node.version,
         incarnation=node.incarnation,
         up=node.up,
-        silent_ms=None if node.heard_s is None else round(node.heard_s * 1000),
+        silent_ms=None if node.heard_s is None else min(round(node.heard_s * 1000), _SILENT_MS_MAX),
         clock_offset_ms=node.clock_offset_ms,
         problem=node.problem,
         through=node.through,

@@ -8,6 +8,7 @@ accept each other.
 from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
+from pixy.peers.frames import FrameDamage
 from pixy.peers.handshake_side import NotYet
 from pixy.peers.hello import Claim, Hello, join_hash
 from pixy.peers.network import Listening, Network
@@ -21,6 +22,7 @@ from pixy.peers.tls import PeerCertificates
 __all__ = [
     "Address",
     "Claim",
+    "FrameDamage",
     "Hello",
     "Listening",
     "Network",

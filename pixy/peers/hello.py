@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from pixy.peers.address import Address
 from pixy.peers.frames import FrameDamage, Payload
 from pixy.peers.texts import shown
+from pixy.proposal_id import FLUSH_MAX, INCARNATION_MAX, NODE_ID_MAX
 from pixy.proto import peers_pb2 as pb
 
 __all__ = [
@@ -117,7 +118,16 @@ class Hello:
 
     @staticmethod
     def from_message(message: pb.Hello) -> "Hello":
-        """The node of a message."""
+        """The node of a message.
+
+        Raises:
+            FrameDamage: no node describes itself so.
+        """
+        _check_node(message)
+        return Hello._of(message)
+
+    @staticmethod
+    def _of(message: pb.Hello) -> "Hello":
         return Hello(
             message.cluster,
             message.cluster_id,
@@ -194,7 +204,7 @@ class Greeting:
         found = _parse(payload)
         _check(found)
         return Greeting(
-            Hello.from_message(found),
+            Hello._of(found),
             LinkPurpose(found.purpose) if int(found.purpose) in _PURPOSES else LinkPurpose.MAIN,
             found.nonce,
             found.proves,
@@ -287,19 +297,37 @@ def _check(found: pb.Hello) -> None:
     if found.protocol_min > PROTOCOL_MAX:
         return
     _check_link(found)
-    for name, value, sizes in (
+    _check_node(found)
+
+
+def _check_node(found: pb.Hello) -> None:
+    """Refuse a node that none can be: what it says is stored, compared and logged."""
+    _check_node_texts(found)
+    for number, value, largest in (
+        ("node id", found.node_id, NODE_ID_MAX),
+        ("start", found.incarnation, INCARNATION_MAX),
+        ("flush", found.flush_number, FLUSH_MAX),
+        ("found flush", found.found_flush_number, FLUSH_MAX),
+    ):
+        if value > largest:
+            raise FrameDamage(f"a greeting has the {number} {value}, at most {largest}")
+    for name, identifier, sizes in (
         ("cluster id", found.cluster_id, (0, _ID_BYTES)),
         ("secret", found.secret, (0, _ID_BYTES)),
         ("process", found.process, (_PROCESS_BYTES,)),
     ):
-        if len(value) not in sizes:
-            raise FrameDamage(f"a greeting has a {name} of {len(value)} bytes, expected {sizes[-1]}")
+        if len(identifier) not in sizes:
+            raise FrameDamage(f"a greeting has a {name} of {len(identifier)} bytes, expected {sizes[-1]}")
 
 
-def _check_texts(found: pb.Hello) -> None:
+def _check_node_texts(found: pb.Hello) -> None:
     for name, text in (("cluster", found.cluster), ("address", found.address), ("version", found.version)):
         if len(text) > _TEXT_MAX or not text.isprintable():
             raise FrameDamage(f"a greeting has an impossible {name}")
+
+
+def _check_texts(found: pb.Hello) -> None:
+    _check_node_texts(found)
     if found.protocol_min > found.protocol_max or not found.protocol_min:
         raise FrameDamage(f"a greeting has protocols {found.protocol_min} to {found.protocol_max}")
 

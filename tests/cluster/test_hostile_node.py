@@ -4,22 +4,25 @@ and start again.
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pixy.backend import TopicPartition
 from pixy.cluster.peer_messages import (
+    Beat,
     Forwarded,
     MessageKind,
     PeerMethod,
+    encode_beat,
     encode_proposal,
     encode_raft,
 )
 from pixy.errors import PixyError
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
-from pixy.proto.node_calls_pb2 import PieceBytes, ProposeRequest, PutPiecesRequest
+from pixy.proto.node_calls_pb2 import JoinRequest, PieceBytes, ProposeRequest, PutPiecesRequest, Relayed
 from pixy.proto.state_pb2 import PartitionDescriptor, ProposerRow
 from pixy.raft import ConfState, MalformedMessage, Message, MessageType, Snapshot
 from pixy.records import crc32c
@@ -76,6 +79,61 @@ def test_terms_and_messages_of_a_registered_node_stop_nobody(tmp_path: Path) -> 
         await cluster.start()
         await cluster[2].append(b"again")
         await goes_on(cluster, b"before", b"after", b"again")
+
+    run_cluster(scenario, tmp_path)
+
+
+EXTREMES = (2**64 - 1, 2**62, 2**40, 2**32, 2**32 - 1, 2**31)
+
+
+def test_numbers_of_a_registered_node_stop_nobody(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        peers = cluster[3].node.peers
+        assert peers is not None
+        for number in EXTREMES:
+            for to in (cluster[1], cluster[2]):
+                for beat in (
+                    Beat(number, 1, 0),
+                    Beat(1, number, 0),
+                    Beat(1, 1, number),
+                    Beat(number, number, number),
+                ):
+                    send(cluster[3], to, MessageKind.BEAT, encode_beat(beat))
+                    sender = replace(peers._hello(), incarnation=beat.incarnation, flush_number=number)
+                    relayed = Relayed(
+                        target=to.id,
+                        sender=sender.to_message(),
+                        kind=MessageKind.BEAT,
+                        payload=encode_beat(beat),
+                    )
+                    send(cluster[3], to, MessageKind.RELAYED, relayed.SerializeToString())
+                    with suppress(PixyError):
+                        await peers.channel.call(to.id, PeerMethod.RELAY, relayed.SerializeToString(), 1.0)
+                send(cluster[3], to, MessageKind.RAFT, b"".join(encode_raft([], number)))
+                request = JoinRequest(
+                    secret=bytes(16), address="127.0.0.77:1", feature_level=min(number, 2**32 - 1)
+                )
+                if number >= 2**32:
+                    with suppress(PixyError):
+                        await peers.channel.call(to.id, PeerMethod.JOIN, request.SerializeToString(), 5.0)
+            await asyncio.sleep(2.5)  # a record of starts rides with a flush, once a second
+            await cluster[1].append(b"after")
+        # Greetings, and beats of the same start.
+        assert peers._log is not None
+        number, peers._log.incarnation.number = peers._log.incarnation.number, 2**40
+        for split in ((3,), ()):
+            cluster.network.heal()
+            cluster.split(*split)
+            await asyncio.sleep(20)
+            await cluster[1].append(b"after")
+        peers._log.incarnation.number = number
+        await goes_on(cluster, b"before", *[b"after"] * (len(EXTREMES) + 2))
+        await cluster.stop()
+        await cluster.start()
+        await cluster[2].append(b"again")
+        await goes_on(cluster, b"before", *[b"after"] * (len(EXTREMES) + 2), b"again")
 
     run_cluster(scenario, tmp_path)
 

@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pixy.cluster.members import CLOCK_OFF_MS, Members
 from pixy.cluster.nodes import NodeInfo
@@ -16,14 +19,19 @@ from pixy.cluster.peer_messages import (
     decode_beat,
     decode_proposals,
     decode_raft,
+    encode_beat,
+    encode_raft,
+    flush_number_of,
 )
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStarts
 from pixy.cluster.relays import Relays
-from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel
+from pixy.peers import Address, Claim, FrameDamage, Hello, NotYet, PeerChannel
+from pixy.peers.hello import Greeting
 from pixy.proposal_id import ProposalId
+from pixy.proto import peers_pb2 as pb
 from pixy.proto.node_calls_pb2 import Relayed
-from pixy.raft import Entry, Message, MessageType
+from pixy.raft import Entry, MalformedMessage, Message, MessageType
 from pixy.storage import EntryType
 from tests.cluster.held_journal import HeldJournal
 from tests.fakes.clock import FakeClock
@@ -61,7 +69,7 @@ class RecordingChannel:
 
 def node(node_id: int, *, incarnation: int = 3, lost: bool = False, removed: bool = False) -> NodeInfo:
     """A node that metadata knows."""
-    secret, process = b"secret %d" % node_id, b"process %d" % node_id
+    secret, process = b"secret of node %d" % node_id, b"process%d" % node_id
     address = f"h{node_id}:19094"
     return NodeInfo(node_id, secret, address, "", "", incarnation, "1", removed, process, lost=lost)
 
@@ -69,13 +77,13 @@ def node(node_id: int, *, incarnation: int = 3, lost: bool = False, removed: boo
 def hello(node_id: int, incarnation: int = 3, **changes: bytes | int | str) -> Hello:
     """The greeting of such a node."""
     fields: dict[str, bytes | int | str] = {
-        "secret": b"secret %d" % node_id,
+        "secret": b"secret of node %d" % node_id,
         "flush_number": 100,
-        "process": b"process %d" % node_id,
+        "process": b"process%d" % node_id,
         "address": f"h{node_id}:19094",
         **changes,
     }
-    return Hello("c", b"id", node_id, incarnation=incarnation, join_hash=b"", version="2", **fields)  # type: ignore[arg-type]  # any field
+    return Hello("c", bytes(16), node_id, incarnation=incarnation, join_hash=b"", version="2", **fields)  # type: ignore[arg-type]  # any field
 
 
 class Bench:
@@ -177,6 +185,51 @@ async def test_a_beat_counts_as_seen() -> None:
     bench = Bench(node(1), node(2)).connected(2)
     bench.members.heard(2, Beat(3, 500, 0))
     assert bench.judge(hello(2, flush_number=499)) is not None
+
+
+async def test_a_beat_of_a_later_start_than_the_handshake_is_refused() -> None:
+    bench = Bench(node(1), node(2)).connected(2)
+    with pytest.raises(MalformedMessage, match="node 2 beats as start 4 and has come as 3"):
+        bench.members.heard(2, Beat(4, 500, 0))
+    assert bench.starts.starts.newest(2) is None
+
+
+NUMBERS = st.integers(0, 9) | st.sampled_from([2**24, 2**31, 2**32 - 1, 2**32, 2**40, 2**62, 2**64 - 1])
+SAYINGS = st.tuples(st.sampled_from(["greeting", "passed on", "beat", "flush"]), NUMBERS, NUMBERS, NUMBERS)
+
+
+def says(bench: Bench, how: str, incarnation: int, flush: int, number: int) -> None:
+    """Node 2 says something of itself, by what comes from its connection."""
+    coming = hello(2, incarnation, flush_number=flush, found_flush_number=number, process=b"%08d" % number)
+    message = replace(coming, process=coming.process[:8]).to_message()
+    match how:
+        case "greeting":
+            message.protocol_min, message.protocol_max, message.purpose = 2, 2, pb.PURPOSE_MAIN
+            message.nonce = bytes(32)
+            found = Greeting.decode(message.SerializeToString()).hello
+            if bench.judge(found) is None:
+                bench.members.on_up(2, found)
+        case "passed on":
+            bench.judge(Hello.from_message(message))
+        case "beat":
+            beat = Beat(incarnation, flush, number, (flush % 2**32,))
+            bench.members.heard(2, decode_beat(encode_beat(beat)))
+        case _:
+            bench.members.flushed(2, flush_number_of(b"".join(encode_raft([], flush))))
+
+
+@given(st.lists(SAYINGS, max_size=8))
+def test_whatever_a_node_says_of_itself_a_record_can_hold(sayings: list[tuple[str, int, int, int]]) -> None:
+    async def scenario() -> None:
+        bench = Bench(node(1), node(2)).connected(2)
+        for saying in sayings:
+            with suppress(FrameDamage, MalformedMessage):
+                says(bench, *saying)
+            restored = PeerStarts()
+            restored.restore(bench.starts.starts.snapshot())
+            assert restored.newest(2) == bench.starts.starts.newest(2)
+
+    asyncio.run(scenario())
 
 
 async def test_a_node_that_nobody_has_registered_costs_nothing() -> None:

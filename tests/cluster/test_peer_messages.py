@@ -203,7 +203,15 @@ def test_forwarded_proposals_come_as_they_were_sent(proposals: list[Forwarded]) 
     assert list(decode_proposals(memoryview(payload), SENDER)) == proposals
 
 
-@given(st.builds(Beat, U64, U64, U64, st.lists(st.integers(1, 2**32 - 1), max_size=5).map(tuple)))
+@given(
+    st.builds(
+        Beat,
+        st.integers(1, 2**32 - 1),
+        st.integers(0, 2**62 - 1),
+        st.integers(0, 2**53),
+        st.lists(st.integers(1, 2**32 - 1), max_size=5).map(tuple),
+    )
+)
 def test_beats_come_as_they_were_sent(beat: Beat) -> None:
     assert decode_beat(encode_beat(beat)) == beat
     assert decode_beat(memoryview(encode_beat(beat))) == beat
@@ -277,6 +285,21 @@ def test_any_bytes_are_messages_or_damage(payload: bytes) -> None:
 def test_a_beat_of_another_size_is_damage(size: int) -> None:
     with pytest.raises(MalformedMessage, match=f"{size} bytes are not a beat"):
         decode_beat(bytes(size))
+
+
+@pytest.mark.parametrize(
+    "beat",
+    [Beat(0, 1, 1), Beat(2**32, 1, 1), Beat(2**64 - 1, 1, 1), Beat(1, 2**62, 1), Beat(1, 1, 2**53 + 1)],
+    ids=str,
+)
+def test_a_beat_that_no_node_sends_is_damage(beat: Beat) -> None:
+    with pytest.raises(MalformedMessage, match=f"a beat of start {beat.incarnation} with flush"):
+        decode_beat(encode_beat(beat))
+
+
+def test_a_flush_that_no_node_has_is_damage() -> None:
+    with pytest.raises(MalformedMessage, match=f"behind flush {2**62}"):
+        flush_number_of(b"".join(encode_raft([], 2**62)))
 
 
 @pytest.mark.parametrize("kind", sorted(LOCAL))

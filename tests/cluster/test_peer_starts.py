@@ -3,6 +3,7 @@
 import pytest
 
 from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.proposal_id import INCARNATION_JUMP_MAX
 
 
 def starts_of(*seen: PeerStart) -> PeerStarts:
@@ -101,3 +102,37 @@ def test_later_flushes_of_the_newest_start_are_noted() -> None:
     assert not starts.advance(2, 4, 900)
     assert not starts.advance(3, 3, 900)
     assert starts.newest(2) == PeerStart(3, 101)
+
+
+@pytest.mark.parametrize(
+    ("node_id", "start"),
+    [
+        (2, PeerStart(2**32, 1)),
+        (2, PeerStart(2**64 - 1, 1)),
+        (2, PeerStart(3 + INCARNATION_JUMP_MAX + 1, 100)),
+        (2, PeerStart(3, 2**64 - 1)),
+        (2, PeerStart(3, 101 + 2**44)),
+        (2, PeerStart(-1, 100)),
+        (9, PeerStart(INCARNATION_JUMP_MAX + 1, 1)),
+        (9, PeerStart(1, 2**62)),
+        (2**31, PeerStart(1, 1)),
+        (0, PeerStart(1, 1)),
+    ],
+    ids=str,
+)
+def test_a_start_that_no_node_has_is_refused_and_not_kept(node_id: int, start: PeerStart) -> None:
+    for process in (b"", b"process"):
+        starts = PeerStarts()
+        assert starts.admit(2, PeerStart(3, 100), b"process") is None
+        before = starts.snapshot()
+        reason = starts.admit(node_id, start, process)
+        assert reason is not None
+        assert str(start.incarnation) in reason
+        assert not starts.advance(node_id, *start)
+        assert starts.snapshot() == before
+
+
+def test_a_node_with_many_starts_is_admitted_by_what_metadata_knows() -> None:
+    many = PeerStart(2**31, 1)
+    assert PeerStarts().admit(2, many) is not None
+    assert PeerStarts().admit(2, many, registered=2**31 - 1) is None

@@ -8,7 +8,7 @@ import pytest
 from pixy.cluster.peer_messages import MessageKind
 from pixy.cluster.relays import Relays
 from pixy.errors import FailedPrecondition
-from pixy.peers import PeerChannel
+from pixy.peers import FrameDamage, PeerChannel
 from pixy.proto.node_calls_pb2 import Relayed
 from pixy.raft import MalformedMessage
 from tests.peers.support import hello_of
@@ -52,4 +52,16 @@ async def test_what_a_node_sends_in_the_name_of_another_is_not() -> None:
         relays.pass_on(2, relayed(4))
     with pytest.raises(FailedPrecondition, match="node 2 makes a call of node 4"):
         await relays.pass_call_on(2, relayed(4))
+    assert channel.sent == []
+
+
+async def test_a_sender_that_cannot_be_is_not_passed_on() -> None:
+    channel = Channel()
+    relays = Relays(cast(PeerChannel, channel), lambda: hello_of(1))
+    impossible = relayed(2)
+    impossible.sender.incarnation = 2**40
+    with pytest.raises(FrameDamage, match=f"the start {2**40}"):
+        relays.pass_on(2, impossible)
+    with pytest.raises(FailedPrecondition, match=f"the start {2**40}"):
+        await relays.pass_call_on(2, impossible)
     assert channel.sent == []

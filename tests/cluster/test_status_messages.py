@@ -42,3 +42,10 @@ def test_a_state_of_a_newer_release_does_not_count_as_caught_up() -> None:
     message = encode_status(STATUS)
     message.groups[1].members[1].state = "teleporting"
     assert decode_status(message).groups[1].members[1].state is MemberState.PROBING
+
+
+@pytest.mark.parametrize("silent_ms", [2**63 - 1, -(2**63)])
+def test_a_silence_that_cannot_be_is_told_on(silent_ms: int) -> None:
+    message = encode_status(STATUS)
+    message.nodes[1].silent_ms = silent_ms
+    assert encode_status(decode_status(message)).nodes[1].HasField("silent_ms")

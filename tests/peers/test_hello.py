@@ -6,7 +6,7 @@ import pytest
 
 from pixy.peers import Address, join_hash
 from pixy.peers.frames import FrameDamage
-from pixy.peers.hello import Greeting, LinkPurpose, Opening, begins_first
+from pixy.peers.hello import Greeting, Hello, LinkPurpose, Opening, begins_first
 from pixy.proto import peers_pb2 as pb
 from tests.peers.support import hello_of
 
@@ -49,6 +49,10 @@ def test_a_greeting_has_these_bytes() -> None:
         ({"protocol_min": 0}, "protocols 0 to 4"),
         ({"protocol_min": 5}, "protocols 5 to 4"),
         ({"purpose": 0}, "purpose 0"),
+        ({"node_id": 2**31}, f"the node id {2**31}, at most {2**31 - 1}"),
+        ({"incarnation": 2**32}, f"the start {2**32}, at most {2**32 - 1}"),
+        ({"flush_number": 2**62}, f"the flush {2**62}, at most {2**62 - 1}"),
+        ({"found_flush_number": 2**64 - 1}, f"the found flush {2**64 - 1}"),
         ({"purpose": 9}, "purpose 9"),
     ],
 )
@@ -61,6 +65,19 @@ def test_a_node_of_a_later_protocol_is_understood_as_far_as_to_refuse_it() -> No
     found = Greeting.decode(message(protocol_min=3, purpose=9, nonce=b"", process=b"longer than today"))
     assert found.protocols == (3, 4)
     assert str(found.hello) == "node 3 at node3:1"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"incarnation": 2**40}, {"node_id": 2**32 - 1}, {"address": "a\nb"}, {"secret": b"x"}, {"process": b""}],
+)
+def test_a_node_that_another_one_speaks_for_is_checked_as_well(changes: dict[str, object]) -> None:
+    found = hello_of(3).to_message()
+    assert Hello.from_message(found) == hello_of(3)
+    for name, value in changes.items():
+        setattr(found, name, value)
+    with pytest.raises(FrameDamage):
+        Hello.from_message(found)
 
 
 def test_bytes_that_are_no_greeting_are_refused() -> None:
