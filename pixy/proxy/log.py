@@ -47,6 +47,7 @@ from pixy.records import (
     NewBatch,
     check_new_batches,
     check_topic_name,
+    count_batches,
 )
 from pixy.steps import in_steps, run_in_steps
 
@@ -60,7 +61,10 @@ _FETCH_BYTES_MAX = 4 << 20
 FETCH_WAIT_MAX_S = 300.0
 """A range that waits longer for records ends, so that calls of clients that are gone do."""
 
+_BATCHES_MAX = 1000
+"""Record batches of a request, each of which costs as much as many records."""
 _HANDED_OVER_PER_STEP = 25
+"""Batches; those of one partition stay together."""
 
 
 class OffsetPosition(Enum):
@@ -342,6 +346,7 @@ class Log:
         return found
 
     async def _checked(self, partitions: Sequence[PartitionBatches]) -> "list[_Checked]":
+        _check_number(partitions)
         producer = self._config.producer
         latest_ms = self._clock.wall_ms() + round(producer.timestamp_after_max * 1000)
         limits = BatchLimits(producer.max_message_bytes, latest_ms)
@@ -396,13 +401,16 @@ class Log:
         partitions fails.
         """
         stale: PixyError | None = None
+        handed_over = 0
         for place, (each, batches) in enumerate(zip(partitions, checked, strict=True)):
-            if place and not place % _HANDED_OVER_PER_STEP:
+            if handed_over >= _HANDED_OVER_PER_STEP:
                 yield
+                handed_over = 0
                 try:
                     self.check_versions(versions)
                 except PixyError as error:
                     stale = error
+            handed_over += 1 if isinstance(batches, InvalidRecords) else len(batches)
             if isinstance(batches, InvalidRecords):
                 request.ended(place, Appended(-1, batches))
             elif stale is not None:
@@ -436,6 +444,21 @@ class Log:
 
 _Checked = list[NewBatch] | InvalidRecords
 """The batches of one partition, or why they are refused."""
+
+
+def _check_number(partitions: Sequence[PartitionBatches]) -> None:
+    """Check the number of batches of a request.
+
+    Raises:
+        InvalidBatch: there are too many.
+    """
+    left = _BATCHES_MAX
+    for each in partitions:
+        left -= count_batches(each.batches, left + 1)
+        if left < 0:
+            raise InvalidBatch(
+                f"more than {_BATCHES_MAX} record batches in a request: put more records into each, or fewer batches into one request"
+            )
 
 
 def _check_batches(

@@ -42,6 +42,7 @@ __all__ = [
     "batch_bytes",
     "batch_crc",
     "check_batch",
+    "count_batches",
     "is_batch",
     "mark_control",
     "offsets_of",
@@ -140,6 +141,18 @@ def split_batches(batches: memoryview) -> list[memoryview]:
     if at != size or not found:
         raise CorruptData(f"record batches of {size} bytes end at byte {at}")
     return found
+
+
+def count_batches(batches: Buffer, most: int) -> int:
+    """Number of batches that are back to back in a buffer, by their lengths; `most` for more.
+
+    What is no batch counts as one.
+    """
+    count, at, size = 0, 0, len(batches)
+    while count < most and at + HEADER_BYTES <= size:
+        at += max(batch_bytes(batches, at), HEADER_BYTES)
+        count += 1
+    return count
 
 
 def base_offset(batch: Buffer) -> int:

@@ -13,6 +13,7 @@ from pixy.backend import AppendDone, TopicPartition
 from pixy.config import ProducerConfig, ProxyConfig
 from pixy.errors import (
     InvalidArgument,
+    InvalidBatch,
     InvalidRecords,
     PartitionNotFound,
     ShuttingDown,
@@ -188,6 +189,24 @@ async def test_after_a_rejected_batch_no_later_one_of_its_partition_is_written()
     ((base_offset, error),) = await append(log, 3)
     assert (base_offset, type(error)) == (-1, Unavailable)
     assert (await backend.offset_ranges("t"))[0].end == 0
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_a_request_has_at_most_a_thousand_batches(partitions: int) -> None:
+    log, backend = await make()
+    share = 1000 // partitions
+    of = [PartitionBatches(TopicPartition("t", number), BATCH * share) for number in range(partitions)]
+    assert [result.error for result in await log.append(of, [])] == [None] * partitions
+    of[-1] = PartitionBatches(of[-1].partition, BATCH * (share + 1))
+    with pytest.raises(InvalidBatch, match="more than 1000 record batches in a request"):
+        await log.append(of, [])
+    with pytest.raises(InvalidBatch):
+        await log.check_batches(of)
+    assert [each.end for each in (await backend.offset_ranges("t")).values()] == [
+        *[share] * partitions,
+        *[0] * (2 - partitions),
+    ]
+    assert log.semaphore.acquired == 0
 
 
 async def test_a_batch_that_fails_fails_its_partition() -> None:
