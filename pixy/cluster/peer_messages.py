@@ -180,7 +180,7 @@ _MESSAGE_TYPES = {
 _RAFT_ENTRY_TYPES = {kind.value: kind for kind in RaftEntryType}
 _PROPOSED = frozenset(EntryType) - {EntryType.CONF_CHANGE, EntryType.CONF_CHANGE_V2}
 """Kinds of entries of an application, the empty one of a leader included."""
-_FORWARDED = {kind.value: kind for kind in EntryType if kind and kind in _PROPOSED}
+_FORWARDED = {kind.value: kind for kind in _PROPOSED}
 _NORMAL = RaftEntryType.NORMAL
 _APP, _SNAP = MessageType.APP.value, MessageType.SNAP.value
 _READS = (MessageType.READ_INDEX.value, MessageType.READ_INDEX_RESP.value)
