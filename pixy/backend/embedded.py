@@ -54,6 +54,7 @@ from pixy.cluster import (
 from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
+from pixy.staging import NO_CLIENT, StageClient
 from pixy.steps import in_steps
 from pixy.tasks import Tasks
 
@@ -310,9 +311,10 @@ class EmbeddedBackend:
         piece: int,
         batches: Sequence[StagedBatches],
         seal: StageSeal | None = None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         self._start.check()
-        return await self._staging.stage(sink_id, stage_id, piece, batches, seal)
+        return await self._staging.stage(sink_id, stage_id, piece, batches, seal, client)
 
     async def publish(
         self,

@@ -10,7 +10,7 @@ from pixy.backend.protocol import Published, StagedBatches, StageSeal
 from pixy.cluster import Node, PeerMethod, Topic, staged_error
 from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.proto.node_calls_pb2 import StagedRequest, StagedResponse
-from pixy.staging import PieceBatches, StageName
+from pixy.staging import NO_CLIENT, PieceBatches, StageClient, StageName
 
 __all__ = ["NodeStaging"]
 
@@ -38,6 +38,7 @@ class NodeStaging:
         piece: int,
         batches: Sequence[StagedBatches],
         seal: StageSeal | None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         """As `StagedWrites.stage`."""
         # A sink that retries while nothing can be written is active: its stages must not expire.
@@ -49,7 +50,7 @@ class NodeStaging:
         for partition, data, records in batches:
             topic, number = partition
             pieces.append(PieceBatches(topic, topics[topic].topic_id, number, data, records))
-        return await self._node.staging.stage(StageName(sink_id, stage_id), piece, pieces, seal)
+        return await self._node.staging.stage(StageName(sink_id, stage_id), piece, pieces, seal, client)
 
     async def check_none_elsewhere(self, topic: Topic) -> None:
         """Check that no other node has unpublished records of a topic that is to be deleted. This

@@ -32,10 +32,12 @@ from pixy.futures import resolve
 from pixy.proto.state_pb2 import ExpireSinks, PublicationPart, PublishStages, SinksCommand
 from pixy.records import TopicPartition
 from pixy.staging import (
+    NO_CLIENT,
     NotNew,
     PieceBatches,
     Published,
     Stage,
+    StageClient,
     StageExpiry,
     StageName,
     Stages,
@@ -123,7 +125,12 @@ class Publisher:
         return self._stages.get(name) is not None
 
     async def stage(
-        self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
+        self,
+        name: StageName,
+        piece: int,
+        batches: Sequence[PieceBatches],
+        seal: StageSeal | None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         """Accept a piece of a stage, seal the stage, or both; returns the size of the stage.
 
@@ -136,7 +143,7 @@ class Publisher:
             if each.topic_id in self._deleting:
                 raise FailedPrecondition(f"topic {each.topic} is being deleted")
         try:
-            return await self._stages.stage(name, piece, batches, seal)
+            return await self._stages.stage(name, piece, batches, seal, client)
         finally:
             self._expiry.staged(name)
 

@@ -13,7 +13,9 @@ What an unfinished request leaves behind belongs to an open stage, and goes with
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pixy.cluster.metadata import MetadataState
@@ -39,7 +41,17 @@ from pixy.proto.state_pb2 import (
     TouchSink,
 )
 from pixy.records import TopicPartition, crc32c
-from pixy.staging import NewPiece, NotNew, PieceBatches, PieceKey, Published, StageName, StageSeal
+from pixy.staging import (
+    NO_CLIENT,
+    NewPiece,
+    NotNew,
+    PieceBatches,
+    PieceKey,
+    Published,
+    StageClient,
+    StageName,
+    StageSeal,
+)
 from pixy.storage import EntryType
 
 __all__ = ["PUBLICATIONS_MAX", "ReplicatedStaging", "StagingParts"]
@@ -92,6 +104,8 @@ class ReplicatedStaging:
         self._touch_after_ms = round(expiry_s * 1000) // _TOUCHES
         self._is_deleting = is_deleting
         self._loop = asyncio.get_running_loop()
+        # Bytes of pieces that are being brought, by address of the client.
+        self._bringing: Counter[str] = Counter()
         # Callers that wait for the end of a publication, by its number.
         self._unfinished: dict[int, asyncio.Future[None]] = {}
 
@@ -102,7 +116,12 @@ class ReplicatedStaging:
         return self._state.table.find(name) is not None
 
     async def stage(
-        self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
+        self,
+        name: StageName,
+        piece: int,
+        batches: Sequence[PieceBatches],
+        seal: StageSeal | None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         """Accept a piece of a stage, seal the stage, or both; returns the size of the stage.
 
@@ -113,11 +132,45 @@ class ReplicatedStaging:
         for each in batches:
             if self._is_deleting(each.topic_id):
                 raise FailedPrecondition(f"topic {each.topic} is being deleted")
+        stage = self._state.table.find(name)
+        is_new = stage is None or piece not in stage.pieces
+        with self._share(client, sum(len(each.batches) for each in batches) if is_new else 0):
+            return await self._stage(name, piece, batches, seal, client)
+
+    @contextmanager
+    def _share(self, client: StageClient, size: int) -> Iterator[None]:
+        """Count bytes for a client until its piece is in the table.
+
+        Raises:
+            ResourceExhausted: they do not fit in its share.
+        """
+        address = client.address
+        if not size or not address:
+            yield
+            return
+        client.check(self._state.table.bytes_of[address] + self._bringing[address], size)
+        self._bringing[address] += size
+        try:
+            yield
+        finally:
+            self._bringing[address] -= size
+            if not self._bringing[address]:
+                del self._bringing[address]
+
+    async def _stage(
+        self,
+        name: StageName,
+        piece: int,
+        batches: Sequence[PieceBatches],
+        seal: StageSeal | None,
+        client: StageClient,
+    ) -> int:
         number = await self._open(name, batches, seal)
         command = AddPiece(stage=number, timestamp_ms=self._parts.now_ms())
         if batches:
             replicas = [self._replica(each) for each in batches]
             command.piece.CopyFrom(_record(piece, batches, replicas))
+            command.piece.client = client.address
             if not self._has_piece(number, command.piece):
                 await self._bring(name, number, command.piece, batches, replicas)
         if seal is not None:

@@ -19,6 +19,7 @@ whoever leads the group to decide on their expiry.
 Limits are part of the state machine: every replica has to refuse the same.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -80,13 +81,14 @@ class ReplicatedStage:
         pieces: by number, each as an encoded `PieceRecord` with its checksum.
         parts: totals by topic id and partition.
         size: bytes of all its pieces.
+        bytes_of: the same by address of the client.
         extents: number of its pieces and of their parts.
         seal: its seal; None while it is open.
         passed_ms: time of the first publication of its sink without it since it has grown, 0 for
             none.
     """
 
-    __slots__ = ("extents", "name", "number", "parts", "passed_ms", "pieces", "seal", "size")
+    __slots__ = ("bytes_of", "extents", "name", "number", "parts", "passed_ms", "pieces", "seal", "size")
 
     def __init__(self, number: int, name: StageName) -> None:
         self.number = number
@@ -94,6 +96,7 @@ class ReplicatedStage:
         self.pieces: dict[int, _Piece] = {}
         self.parts: dict[tuple[bytes, int], PartTotal] = {}
         self.size = 0
+        self.bytes_of: Counter[str] = Counter()
         self.extents = 0
         self.seal: StageSeal | None = None
         self.passed_ms = 0
@@ -105,13 +108,16 @@ class ReplicatedStage:
     def add(self, piece: PieceRecord) -> None:
         """Add a piece."""
         self.pieces[piece.number] = _Piece(piece.crc, piece.SerializeToString())
-        self.size += _size(piece)
+        size = _size(piece)
+        self.size += size
+        if piece.client:
+            self.bytes_of[piece.client] += size
         self.extents += 1 + len(piece.parts)
         for part in piece.parts:
             key = (part.topic_id, part.partition)
             known = self.parts.get(key)
-            topic, size, records = known or PartTotal(part.topic, 0, 0)
-            self.parts[key] = PartTotal(topic, size + part.bytes, records + part.records)
+            topic, total, records = known or PartTotal(part.topic, 0, 0)
+            self.parts[key] = PartTotal(topic, total + part.bytes, records + part.records)
 
 
 def merged_parts(stages: Iterable[ReplicatedStage]) -> list[PublicationPart]:
@@ -136,6 +142,8 @@ class StageTable:
         next_stage: number of the next one. Invariant: above every number ever assigned.
         activity: time of the last activity of each sink that has stages.
         extents: of all stages.
+        bytes_of: bytes of all stages by address of the client that has staged them. No decision of
+            the state machine depends on it: each node has its own share.
     """
 
     def __init__(self) -> None:
@@ -143,6 +151,7 @@ class StageTable:
         self.next_stage = 1
         self.activity: dict[str, int] = {}
         self.extents = 0
+        self.bytes_of: Counter[str] = Counter()
         self._by_sink: dict[str, dict[str, ReplicatedStage]] = {}
 
     def find(self, name: StageName) -> ReplicatedStage | None:
@@ -191,11 +200,16 @@ class StageTable:
         if refusal is not None:
             return refusal
         if piece.number not in stage.pieces:
-            before = stage.extents
-            stage.add(piece)
-            self.extents += stage.extents - before
+            self._grow(stage, piece)
         stage.passed_ms = 0
         return None
+
+    def _grow(self, stage: ReplicatedStage, piece: PieceRecord) -> None:
+        before = stage.extents
+        stage.add(piece)
+        self.extents += stage.extents - before
+        if piece.client:
+            self.bytes_of[piece.client] += _size(piece)
 
     def judge_piece(self, stage: ReplicatedStage, piece: PieceRecord) -> PixyError | None:
         """Reason why a stage cannot take a piece, None if it can or has it."""
@@ -317,6 +331,7 @@ class StageTable:
             of_sink = self._by_sink[sink_id]
             del self.stages[stage.number], of_sink[stage_id]
             self.extents -= stage.extents
+            self.bytes_of -= stage.bytes_of
             if not of_sink:
                 del self._by_sink[sink_id], self.activity[sink_id]
         return GoneStages(tuple(stage.number for stage in gone))
@@ -337,7 +352,7 @@ class StageTable:
     def clear(self) -> None:
         """Empty the table, for `restore`."""
         self.stages, self.activity, self._by_sink = {}, {}, {}
-        self.next_stage, self.extents = 1, 0
+        self.next_stage, self.extents, self.bytes_of = 1, 0, Counter()
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Restore one checkpoint record; False if it is not of the table."""
@@ -349,10 +364,7 @@ class StageTable:
                 stage.seal = StageSeal(record.seal.pieces, record.seal.crc)
             self._put(stage)
         elif key.startswith(_PIECE_KEY):
-            stage = self.stages[int(key.split(b"\0")[1])]
-            before = stage.extents
-            stage.add(PieceRecord.FromString(value))
-            self.extents += stage.extents - before
+            self._grow(self.stages[int(key.split(b"\0")[1])], PieceRecord.FromString(value))
         elif key.startswith(_ACTIVITY_KEY):
             activity = SinkActivity.FromString(value)
             self.activity[activity.sink_id] = activity.active_ms

@@ -38,7 +38,7 @@ from pixy.errors import FailedPrecondition, Unavailable
 from pixy.faults import report_to_loop
 from pixy.proto.state_pb2 import ExpireStages, PublishStages, SinksCommand
 from pixy.records import TopicPartition
-from pixy.staging import PieceBatches, Published, StageName, StageSeal
+from pixy.staging import NO_CLIENT, PieceBatches, Published, StageClient, StageName, StageSeal
 from pixy.storage import EntryType
 
 __all__ = ["StagingNode", "StagingRouter"]
@@ -147,15 +147,20 @@ class StagingRouter:
     # --- requests ---------------------------------------------------------------------------------
 
     async def stage(
-        self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
+        self,
+        name: StageName,
+        piece: int,
+        batches: Sequence[PieceBatches],
+        seal: StageSeal | None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         """As `StagedWrites.stage`; the partitions are known here."""
         if self._publisher.has(name):
             if not self._node.is_alone():
                 self._check_only_here(name, batches)
         elif not self._node.is_alone() or self._replicated.has(name):
-            return await self._replicated.stage(name, piece, batches, seal)
-        return await self._publisher.stage(name, piece, batches, seal)
+            return await self._replicated.stage(name, piece, batches, seal, client)
+        return await self._publisher.stage(name, piece, batches, seal, client)
 
     def _check_only_here(self, name: StageName, batches: Sequence[PieceBatches]) -> None:
         here = (self._node.driver.node_id,)

@@ -970,10 +970,10 @@ class Config:
     client_share_percent: int = _integer(
         50,
         "Largest part, in percent, that the clients of one address may take of "
-        "grpc.max_connections, and of consumer.max_groups and consumer.max_subscriptions of each "
-        "cluster, so that they cannot shut out all others. All unix sockets are one address, and so "
-        "is an IPv6 network of 64 bits. 100: no such limit, for a server whose clients all come "
-        "through one proxy.",
+        "grpc.max_connections, and of consumer.max_groups, consumer.max_subscriptions and "
+        "staging.max_bytes of each cluster, so that they cannot shut out all others. All unix "
+        "sockets are one address, and so is an IPv6 network of 64 bits. 100: no such limit, for a "
+        "server whose clients all come through one proxy.",
         minimum=1,
         maximum=100,
     )

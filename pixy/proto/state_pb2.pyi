@@ -1299,9 +1299,12 @@ class PieceRecord(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     CRC_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     crc: _builtins.int
     """CRC-32C of all of its batches, in the order of the parts."""
+    client: _builtins.str
+    """Address of the client that has staged it, without a port; empty if unknown."""
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PiecePart]: ...
     def __init__(
@@ -1310,10 +1313,11 @@ class PieceRecord(_message.Message):
         number: _builtins.int = ...,
         crc: _builtins.int = ...,
         parts: _abc.Iterable[Global___PiecePart] | None = ...,
+        client: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "number", b"number", "parts", b"parts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "crc", b"crc", "number", b"number", "parts", b"parts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -96,7 +96,7 @@ class Proxy:
         client_id: the name of this process in consumer groups.
         clock, rng: time and randomness.
         on_fault: called with an exception that is a bug.
-        client_share_percent: see `Consumers`.
+        client_share_percent: see `Consumers` and `Staging`.
 
     Attributes:
         log: bulk access to the cluster.
@@ -128,7 +128,7 @@ class Proxy:
         )
         self._topics = TopicCreator(backend, config, on_fault)
         self.log = Log(backend, config, self._topics, clock)
-        self.staging = Staging(backend, config, self.log)
+        self.staging = Staging(backend, config, self.log, client_share_percent)
         self._consumers = Consumers(
             backend,
             config.consumer,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from pixy.backend import Published, StagedBatches, StageSeal
 from pixy.byte_semaphore import ByteSemaphore
+from pixy.client_address import client_address, share_of
 from pixy.config import ProxyConfig
 from pixy.errors import (
     InvalidArgument,
@@ -18,7 +19,7 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.proxy.log import Log, PartitionBatches, TopicVersion
-from pixy.staging import StagedWrites
+from pixy.staging import NO_CLIENT, StageClient, StagedWrites
 from pixy.steps import in_steps
 
 __all__ = ["Staging"]
@@ -34,12 +35,16 @@ class Staging:
         backend: the cluster.
         config: its section of the configuration.
         log: validates batches and versions.
+        client_share_percent: part of `staging.max_bytes` that the clients of one address may have.
     """
 
-    def __init__(self, backend: StagedWrites, config: ProxyConfig, log: Log) -> None:
+    def __init__(
+        self, backend: StagedWrites, config: ProxyConfig, log: Log, client_share_percent: int = 100
+    ) -> None:
         self._backend = backend
         self._log = log
         self._buffer_bytes = config.producer.buffer_bytes
+        self._client_share = share_of(config.staging.max_bytes, client_share_percent)
         self.semaphore = ByteSemaphore(self._buffer_bytes)
         self._draining = False
 
@@ -55,8 +60,12 @@ class Staging:
         partitions: Sequence[PartitionBatches],
         versions: Sequence[TopicVersion],
         seal: StageSeal | None,
+        peer: str = "",
     ) -> int:
         """Accept a piece of a stage, seal the stage, or both; returns the size of the stage.
+
+        Args:
+            peer: the client, see `client_address`; "": it has no share.
 
         Raises:
             InvalidArgument: of the classes below it; nothing was accepted.
@@ -90,7 +99,8 @@ class Staging:
             if self._draining:
                 raise ShuttingDown
             self._log.check_versions(versions)
-            return await self._backend.stage(sink_id, stage_id, piece, batches, seal)
+            client = StageClient(client_address(peer), self._client_share) if peer else NO_CLIENT
+            return await self._backend.stage(sink_id, stage_id, piece, batches, seal, client)
         except UnknownPartition as error:
             raise PartitionNotFound(str(error)) from None
         finally:

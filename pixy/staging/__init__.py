@@ -3,6 +3,7 @@
     staged_writes       the interface of their users
     stage_files         the files of a stage on disk, and their recovery
     stage, stages       one stage, and all of a node: pieces, seals, limits, removal
+    stage_client        the share of a client address
     piece_files, pieces the same for stages with replicas on several nodes, whose pieces are entries
                         of Raft groups
     expiry              the end of stages that nobody publishes
@@ -28,6 +29,7 @@ from pixy.staging.pieces import Pieces
 from pixy.staging.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
 from pixy.staging.sinks import NotNew, Sink, StageName, judge_epoch
 from pixy.staging.stage import Stage, StageSeal, merged_parts
+from pixy.staging.stage_client import NO_CLIENT, StageClient
 from pixy.staging.stage_files import (
     STAGE_FILE,
     PieceBatches,
@@ -54,6 +56,7 @@ from pixy.staging.stages import (
 __all__ = [
     "EXTENTS_MAX",
     "KAFKA_CLUSTER_ID",
+    "NO_CLIENT",
     "PIECES_MAX",
     "STAGES_MAX",
     "STAGE_BYTES_MAX",
@@ -70,6 +73,7 @@ __all__ = [
     "SealedStage",
     "Sink",
     "Stage",
+    "StageClient",
     "StageExpiry",
     "StageFiles",
     "StageName",

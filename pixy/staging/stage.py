@@ -1,6 +1,7 @@
 """One stage, as a node knows it: its pieces, and its contents once it is sealed."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -43,6 +44,7 @@ class Stage:
     Attributes:
         number: number of its directory.
         size: bytes of all its pieces.
+        bytes_of: bytes by address of the client, as far as it is known.
         extents: its extents in memory, see `stages.EXTENTS_MAX`.
         topic_ids: topics that it has records of.
         record: its contents, once it is sealed.
@@ -55,6 +57,7 @@ class Stage:
     number: int
     files: StageFiles
     size: int = 0
+    bytes_of: Counter[str] = field(default_factory=Counter)
     extents: int = 0
     pieces: dict[int, Piece] = field(default_factory=dict)
     topic_ids: set[bytes] = field(default_factory=set)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from pixy.records import TopicPartition
 from pixy.staging.stage import StageSeal
+from pixy.staging.stage_client import NO_CLIENT, StageClient
 
 __all__ = ["Published", "StagedBatches", "StagedWrites"]
 
@@ -46,6 +47,7 @@ class StagedWrites(Protocol):
         piece: int,
         batches: Sequence[StagedBatches],
         seal: StageSeal | None = None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         """Accept a piece of a stage, seal the stage, or both. The first piece creates the stage.
 
@@ -56,6 +58,7 @@ class StagedWrites(Protocol):
             piece: its number, from 0 on. Pieces may come in any order; the batches of a partition
                 are in the order of the numbers.
             batches: validated, each partition once; empty: only `seal`.
+            client: who stages.
 
         Returns:
             The size of the stage in bytes.
@@ -65,7 +68,7 @@ class StagedWrites(Protocol):
             InvalidArgument: a different piece of this number was accepted before.
             FailedPrecondition: the stage is sealed or published, or `seal` does not match its
                 pieces.
-            ResourceExhausted: a limit on stages is reached.
+            ResourceExhausted: a limit on stages, or the share of the client, is reached.
             Unavailable: the disk is full.
         """
 

@@ -8,11 +8,13 @@ stages that it works on, and held stages are neither discarded nor expired.
 All file work runs on one worker, in the order of the requests. A request continues when its caller
 goes away: a retry gets the same answer.
 
-Invariants: `bytes` is the disk space of all stages, at most `bytes_max`; `extents` is the number of
-extents in memory of all stages, at most `EXTENTS_MAX`.
+Invariants: `bytes` is the disk space of all stages, at most `bytes_max`; `bytes_of` is that of the
+clients of each address, at most their share, without what was staged before a restart; `extents` is
+the number of extents in memory of all stages, at most `EXTENTS_MAX`.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import partial
@@ -36,6 +38,7 @@ from pixy.proto.state_pb2 import StageRecord
 from pixy.records import crc32c
 from pixy.staging.sinks import StageName
 from pixy.staging.stage import Piece, Stage, StageSeal
+from pixy.staging.stage_client import NO_CLIENT, StageClient
 from pixy.staging.stage_files import PieceBatches, StageFiles, recover_stages, remove_stages, staged_part
 from pixy.storage import Disk, StagedPart, Worker, is_disk_full, run_on
 
@@ -112,6 +115,7 @@ class Stages:
         # Bytes of pieces submitted to the worker and not yet written.
         self._queued_bytes = 0
         self.bytes = 0
+        self.bytes_of: Counter[str] = Counter()
         self.extents = 0
 
     async def recover(self, cluster_id: bytes) -> None:
@@ -136,7 +140,7 @@ class Stages:
             stage.fault = fault
             stage.seal = StageSeal(len(record.pieces), seal_crc(record.pieces))
             self._has_topics(stage, (part.topic_id for part in record.parts))
-            self._count(stage, sum(part.bytes for part in record.parts), 0)
+            self._count(stage, sum(part.bytes for part in record.parts), 0, NO_CLIENT)
 
     def stop(self) -> None:
         """Finish requests in progress, and stop."""
@@ -197,7 +201,12 @@ class Stages:
     # --- pieces -----------------------------------------------------------------------------------
 
     async def stage(
-        self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
+        self,
+        name: StageName,
+        piece: int,
+        batches: Sequence[PieceBatches],
+        seal: StageSeal | None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         """Write a piece, or seal a stage, or both; see `StagedWrites.stage`.
 
@@ -215,22 +224,24 @@ class Stages:
                 raise ResourceExhausted(f"there are {STAGES_MAX} stages, which is the limit").at_limit(
                     "stages of a cluster"
                 )
-            self._check_room(batches, 0)
+            self._check_room(batches, 0, client)
             stage = self._add(name, self._next_number)
             self._next_number += 1
         if batches:
-            await self._take(stage, piece, batches)
+            await self._take(stage, piece, batches, client)
         if seal is not None:
             await self._seal(stage, seal)
         return stage.size
 
-    async def _take(self, stage: Stage, number: int, batches: Sequence[PieceBatches]) -> None:
+    async def _take(
+        self, stage: Stage, number: int, batches: Sequence[PieceBatches], client: StageClient
+    ) -> None:
         crc = 0
         for each in batches:
             crc = crc32c(each.batches, crc)
         piece = stage.pieces.get(number)
         if piece is None:
-            piece = self._begin_piece(stage, number, crc, batches)
+            piece = self._begin_piece(stage, number, crc, batches, client)
         elif piece.crc != crc:
             raise InvalidArgument(
                 f"piece {number} of stage {stage.name.stage_id} has CRC-32C {crc:#010x}, the same piece had "
@@ -239,21 +250,23 @@ class Stages:
         if piece.written is not None:
             _raise(await asyncio.shield(piece.written))
 
-    def _begin_piece(self, stage: Stage, number: int, crc: int, batches: Sequence[PieceBatches]) -> Piece:
+    def _begin_piece(
+        self, stage: Stage, number: int, crc: int, batches: Sequence[PieceBatches], client: StageClient
+    ) -> Piece:
         if stage.seal is not None:
             raise FailedPrecondition(
                 f"stage {stage.name.stage_id} is sealed with {stage.seal.pieces} pieces, and {number} is not among them"
             )
         if len(stage.pieces) >= PIECES_MAX:
             raise ResourceExhausted(f"a stage may have {PIECES_MAX} pieces").at_limit("pieces of a stage")
-        size = self._check_room(batches, stage.size)
+        size = self._check_room(batches, stage.size, client)
         if self._queued_bytes and self._queued_bytes + size > QUEUED_BYTES_MAX:
             raise Unavailable(f"{self._queued_bytes} bytes wait to be staged; try again").at_limit(
                 "bytes that wait to be staged"
             )
         written: asyncio.Future[PixyError | None] = self._loop.create_future()
         piece = stage.pieces[number] = Piece(crc, size, written)
-        self._count(stage, size, _extents(batches))
+        self._count(stage, size, _extents(batches), client)
         self._queued_bytes += size
         self._has_topics(stage, (each.topic_id for each in batches))
 
@@ -263,7 +276,7 @@ class Stages:
             if error is not None:
                 del stage.pieces[number]
                 if self._stages.get(stage.name) is stage:
-                    self._count(stage, -size, -_extents(batches))
+                    self._count(stage, -size, -_extents(batches), client)
             self._stop_if_fault(error)
             resolve(written, _as_refusal(error, f"piece {number} of stage {stage.name.stage_id}"))
 
@@ -331,15 +344,18 @@ class Stages:
     def _sealed(self, stage: Stage, record: StageRecord) -> None:
         stage.sealed(record)
         if self._stages.get(stage.name) is stage:
-            self._count(stage, 0, len(stage.pieces) + len(stage.parts) - stage.extents)
+            self._count(stage, 0, len(stage.pieces) + len(stage.parts) - stage.extents, NO_CLIENT)
 
-    def _count(self, stage: Stage, size: int, extents: int) -> None:
+    def _count(self, stage: Stage, size: int, extents: int, client: StageClient) -> None:
         stage.size += size
         self.bytes += size
+        if client.address:
+            stage.bytes_of[client.address] += size
+            self.bytes_of[client.address] += size
         stage.extents += extents
         self.extents += extents
 
-    def _check_room(self, batches: Sequence[PieceBatches], staged_bytes: int) -> int:
+    def _check_room(self, batches: Sequence[PieceBatches], staged_bytes: int, client: StageClient) -> int:
         """Reject a piece that does not fit, and return its size.
 
         Args:
@@ -350,6 +366,7 @@ class Stages:
             raise ResourceExhausted(
                 f"the stage would have {staged_bytes + size} bytes, {STAGE_BYTES_MAX} are allowed: begin another one"
             ).at_limit("bytes of a stage")
+        client.check(self.bytes_of[client.address], size)
         if self.bytes + size > self._bytes_max:
             raise ResourceExhausted(
                 f"{self.bytes} bytes are staged, staging.max_bytes allows {self._bytes_max}: {size} more do not fit"
@@ -386,6 +403,8 @@ class Stages:
                 self._on_fault(error)
                 return
             self.bytes -= sum(stage.size for stage in gone)
+            for stage in gone:
+                self.bytes_of -= stage.bytes_of
             then()
 
         numbers = [stage.number for stage in gone]

@@ -66,6 +66,7 @@ from pixy.records import (
     check_topic_name,
     read_header,
 )
+from pixy.staging import NO_CLIENT, StageClient
 from tests.fakes.groups import Callbacks, FakeGroups, FakeMembership, Joining
 from tests.fakes.node_links import FakeLinks
 from tests.fakes.partition_log import FakeLog
@@ -359,6 +360,7 @@ class FakeBackend:
         piece: int,
         batches: Sequence[StagedBatches],
         seal: StageSeal | None = None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         self._check_running()
         await asyncio.sleep(0)

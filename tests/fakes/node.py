@@ -8,7 +8,7 @@ from pathlib import Path
 from pixy.backend import EmbeddedBackend
 from pixy.clock import Clock, SystemClock
 from pixy.cluster import Node, NodeOptions
-from pixy.config import JournalConfig, LimitsConfig, StorageConfig
+from pixy.config import JournalConfig, LimitsConfig, StagingConfig, StorageConfig
 from pixy.storage import Disk, RealDisk, ThreadWorker
 
 __all__ = ["make_embedded", "open_embedded"]
@@ -18,7 +18,7 @@ def _raise(error: BaseException) -> None:
     raise AssertionError("the node broke") from error
 
 
-def make_embedded(
+def make_embedded(  # noqa: PLR0913  each is another part
     directory: Path,
     *,
     disk: Disk | None = None,
@@ -26,6 +26,7 @@ def make_embedded(
     journal: JournalConfig | None = None,
     storage: StorageConfig | None = None,
     limits: LimitsConfig | None = None,
+    staging: StagingConfig | None = None,
     on_fault: Callable[[BaseException], None] = _raise,
 ) -> EmbeddedBackend:
     """An embedded backend on `directory`, not started; everything left out is real and at its
@@ -39,6 +40,7 @@ def make_embedded(
         random_bytes=os.urandom,
         worker=ThreadWorker,
         limits=limits or LimitsConfig(),
+        staging=staging or StagingConfig(),
     )
     return EmbeddedBackend(Node(disk or RealDisk(), clock, options, on_fault))
 

@@ -53,6 +53,7 @@ async def serve_backend(backend: B, config: Config = CONFIG) -> AsyncIterator[Se
         clock=clock,
         rng=Random(1),
         on_fault=faults.append,
+        client_share_percent=config.client_share_percent,
     )
     await proxy.start()
     server = GrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)

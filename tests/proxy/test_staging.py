@@ -12,6 +12,7 @@ from pixy.config import ProxyConfig
 from pixy.errors import ShuttingDown, Unavailable
 from pixy.proxy import Log, PartitionBatches, Staging
 from pixy.proxy.topics import TopicCreator
+from pixy.staging import NO_CLIENT, StageClient
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of
 
@@ -32,9 +33,10 @@ class SlowBackend(FakeBackend):
         piece: int,
         batches: Sequence[StagedBatches],
         seal: StageSeal | None = None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         await self.may_go.wait()
-        return await super().stage(sink_id, stage_id, piece, batches, seal)
+        return await super().stage(sink_id, stage_id, piece, batches, seal, client)
 
 
 async def make(buffer_bytes: int) -> tuple[Staging, SlowBackend]:

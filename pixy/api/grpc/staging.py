@@ -49,7 +49,7 @@ class StagingMethods:
         versions = await topic_versions(request.versions)
         seal = StageSeal(request.seal.pieces, request.seal.crc) if request.HasField("seal") else None
         size = await staging.stage(
-            request.sink_id, request.stage_id, request.piece, partitions, versions, seal
+            request.sink_id, request.stage_id, request.piece, partitions, versions, seal, call.peer
         )
         return pb.StageResponse(staged_bytes=size)
 

@@ -59,7 +59,7 @@ from pixy.errors import (
 )
 from pixy.faults import OnFault, report_to_loop
 from pixy.proto.state_pb2 import PublishStages
-from pixy.staging import StageName
+from pixy.staging import NO_CLIENT, StageClient, StageName
 
 __all__ = ["KafkaBackend"]
 
@@ -263,11 +263,12 @@ class KafkaBackend:
         piece: int,
         batches: Sequence[StagedBatches],
         seal: StageSeal | None = None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         self._check_running()
         for each in batches:
             await self._know(each.partition)
-        return await self._staged.stage(StageName(sink_id, stage_id), piece, batches, seal)
+        return await self._staged.stage(StageName(sink_id, stage_id), piece, batches, seal, client)
 
     async def publish(
         self,

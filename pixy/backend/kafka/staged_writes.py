@@ -57,10 +57,12 @@ from pixy.proto.state_pb2 import PublishStages
 from pixy.records import TopicPartition
 from pixy.staging import (
     KAFKA_CLUSTER_ID,
+    NO_CLIENT,
     NotNew,
     PieceBatches,
     Sink,
     Stage,
+    StageClient,
     StageExpiry,
     StageName,
     Stages,
@@ -242,7 +244,12 @@ class KafkaStagedWrites:
     # --- stages -----------------------------------------------------------------------------------
 
     async def stage(
-        self, name: StageName, piece: int, batches: Sequence[StagedBatches], seal: StageSeal | None
+        self,
+        name: StageName,
+        piece: int,
+        batches: Sequence[StagedBatches],
+        seal: StageSeal | None,
+        client: StageClient = NO_CLIENT,
     ) -> int:
         """As `StagedWrites.stage`. The partitions are known."""
         try:
@@ -255,7 +262,7 @@ class KafkaStagedWrites:
         self._expiry.staged(name)
         pieces = [self._piece(each) for each in batches]
         try:
-            return await stages.stage(name, piece, pieces, seal)
+            return await stages.stage(name, piece, pieces, seal, client)
         finally:
             self._expiry.staged(name)
 
