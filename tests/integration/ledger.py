@@ -128,7 +128,10 @@ def _difference(offsets: list[int], end: int) -> str:
     missing = sorted(set(range(end)) - set(offsets))
     doubled = sorted(offset for offset, count in Counter(offsets).items() if count > 1)
     beyond = [offset for offset in offsets if offset >= end]
-    return f"missing {missing[:5]}, doubled {doubled[:5]}, beyond the end {beyond[:5]}"
+    return (
+        f"missing {len(missing)} of {end}: {missing[:5]} to {missing[-1:]}, doubled {doubled[:5]}, "
+        f"beyond the end {beyond[:5]}"
+    )
 
 
 @dataclass

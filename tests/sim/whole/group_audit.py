@@ -20,7 +20,7 @@ from pixy.backend import EmbeddedBackend, OffsetCommit
 from pixy.cluster import GroupsState, MemberId, Membership, Process
 from pixy.cluster.group_members import NO_MEMBERS
 from pixy.consume import decode
-from pixy.errors import OffsetsSet, OwnedElsewhere, PixyError
+from pixy.errors import OffsetsSet, OwnedElsewhere
 from pixy.proto.state_pb2 import ExpelProcess, GroupsCommand
 from pixy.raft import Entry
 from pixy.storage import EntryType
@@ -191,12 +191,18 @@ class GroupAudit:
         begin, last = since, since + COMMIT_INTERVAL_S
         if any(at <= last and until >= begin for at, until in self._pauses.get(process, ())):
             return True
-        return any(
-            each.begin <= last + 0.1
-            and (each.end is None or each.end >= begin)
-            and (each.failed or each.end is None or each.end > last + _COMMIT_S)
-            for each in self._attempts.get((process, group), ())
-        )
+        due = last + 0.1
+        for each in self._attempts.get((process, group), ()):
+            if each.end is not None and each.end < begin:
+                continue
+            if each.begin > due:
+                break
+            if each.failed or each.end is None or each.end > last + _COMMIT_S:
+                return True
+            if each.begin <= last:
+                # The commit that is due begins behind it.
+                due = max(due, each.end)
+        return False
 
     def acked(self, key: GroupPartition, offset: int, begun_at: float, got_at: float) -> None:
         """An ack of a record was answered."""
@@ -253,7 +259,7 @@ class GroupAudit:
                 self._attempts.setdefault((process, group), []).append(attempt)
                 try:
                     return await call(backend, group, *args, **options)
-                except PixyError as error:
+                except BaseException as error:
                     attempt.failed = not isinstance(error, OffsetsSet | OwnedElsewhere)
                     raise
                 finally:
