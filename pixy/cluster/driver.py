@@ -255,7 +255,7 @@ class Driver:
         """
         if not group.leads:
             return False
-        reason = self._hooks.why_not_proposable(group.raft_group, kind, payload)
+        reason = self._hooks.why_not_proposable(group.raft_group, kind, payload, proposal.node_id)
         if reason:
             raise VoidEntry(reason)
         return self._propose_for(group, kind, payload, proposal, after)

@@ -92,7 +92,7 @@ class DriverHooks:
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
     sideloads: Sideloads | None = None
-    why_not_proposable: Callable[[int, int, bytes | bytearray], str] = why_not_proposable
+    why_not_proposable: Callable[[int, int, bytes | bytearray, int], str] = why_not_proposable
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,7 @@ class Members:
         known = self._find(hello.node_id)
         if known is None:
             return None
-        reason = self._why_older(known, hello)
+        reason = self._why_older(known, hello, self._starts.admit)
         if reason is not None:
             self._refused[hello.node_id] = reason
             return reason
@@ -238,7 +238,23 @@ class Members:
             member.incarnation = hello.incarnation
         return None
 
-    def _why_older(self, known: NodeInfo, hello: Hello) -> str | None:
+    def why_not_vouched(self, hello: Hello) -> str | None:
+        """Reason to refuse a node that another one speaks for, None if it may be that one.
+
+        Nothing of it is kept, neither start nor address: only its own handshake proves them.
+        """
+        known = self._find(hello.node_id)
+        if known is None or known.lost:
+            self.met_unknown = self.met_unknown or known is None
+            return NotYet(f"node {hello.node_id} is not known here") if known is None else why_left(known)
+        return self._why_older(known, hello, self._starts.starts.why_refused)
+
+    def _why_older(
+        self,
+        known: NodeInfo,
+        hello: Hello,
+        judge: Callable[[int, PeerStart, bytes, int | None, int], str | None],
+    ) -> str | None:
         try:
             Address.parse(hello.address)
         except ValueError as error:
@@ -247,9 +263,7 @@ class Members:
         if reason is not None:
             return reason
         start = PeerStart(hello.incarnation, hello.flush_number)
-        return self._starts.admit(
-            hello.node_id, start, hello.process, hello.found_flush_number, known.incarnation
-        )
+        return judge(hello.node_id, start, hello.process, hello.found_flush_number, known.incarnation)
 
     @property
     def refused(self) -> dict[int, str]:
@@ -333,14 +347,17 @@ class Members:
             member.heard_at = self._loop.time()
             self._starts.flushed(node_id, member.incarnation, flush_number)
 
-    def heard(self, node_id: int, beat: Beat) -> None:
+    def heard(self, node_id: int, beat: Beat, *, relayed: bool = False) -> None:
         """A node has told what it is.
+
+        Args:
+            relayed: another node has passed it on: it proves no start.
 
         Raises:
             MalformedMessage: the beat is of a later start than the handshake.
         """
         member = self._members.get(node_id)
-        if member is not None:
+        if member is not None and not relayed:
             if beat.incarnation > member.incarnation:
                 raise MalformedMessage(
                     f"node {node_id} beats as start {beat.incarnation} and has come as {member.incarnation}"

@@ -84,7 +84,7 @@ class LogPeers:
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
     sideloads: Sideloads | None = None
-    why_not_proposable: Callable[[int, int, bytes | bytearray], str] = why_not_proposable
+    why_not_proposable: Callable[[int, int, bytes | bytearray, int], str] = why_not_proposable
     random: RandomSource = field(default_factory=Random)
     config: RaftConfig = RAFT_CONFIG
     cache_bytes: int = CACHE_BYTES

@@ -462,10 +462,15 @@ class NodePeers:
 
     # --- messages in ------------------------------------------------------------------------------
 
-    def _on_message(self, node_id: int, kind: int, payload: bytes | memoryview) -> None:
+    def _on_message(
+        self, node_id: int, kind: int, payload: bytes | memoryview, *, relayed: bool = False
+    ) -> None:
         if not self._node_id or not self.members.knows(node_id):
             return
         if kind == MessageKind.RAFT:
+            flush_number = flush_number_of(payload)
+            if not relayed:
+                self.members.flushed(node_id, flush_number)
             self._on_raft(node_id, payload)
         elif kind == MessageKind.PROPOSALS:
             groups = self._driver.groups
@@ -474,7 +479,7 @@ class NodePeers:
                 if group is not None:
                     self._driver.propose_forwarded(group, *forwarded[1:])
         elif kind == MessageKind.BEAT:
-            self.members.heard(node_id, decode_beat(payload))
+            self.members.heard(node_id, decode_beat(payload), relayed=relayed)
         elif kind == MessageKind.RELAYED:
             self._on_relayed(node_id, Relayed.FromString(bytes(payload)))
 
@@ -486,19 +491,19 @@ class NodePeers:
             sender = Hello.from_message(relayed.sender)
             if relayed.kind != MessageKind.RELAYED and self._why_not_relayed(sender) is None:
                 self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
-                self._on_message(sender.node_id, relayed.kind, relayed.payload)
+                self._on_message(sender.node_id, relayed.kind, relayed.payload, relayed=True)
         except (FrameDamage, MalformedMessage) as error:
             # No fault of the node that has passed it on, whose connection this is.
             log.debug("a message that was passed on is dropped", through=node_id, reason=str(error))
 
     def _why_not_relayed(self, sender: Hello) -> str | None:
         """Reason to refuse what another node has passed on, which has the sender's proofs."""
-        claim = Claim(sender, dialled=False, has_secret=bool)
-        return self._recognize(claim) or self._admit(claim)
+        if not self._node_id:
+            return NotYet(f"node {self._options.address} is starting")
+        return self.members.why_not_vouched(sender)
 
     def _on_raft(self, node_id: int, payload: bytes | memoryview) -> None:
         driver = self._driver
-        self.members.flushed(node_id, flush_number_of(payload))
         for raft_group, message in decode_raft(payload, node_id, self._node_id):
             if raft_group not in driver.groups and self._duties.find_group(raft_group) is None:
                 continue

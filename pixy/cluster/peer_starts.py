@@ -59,7 +59,24 @@ class PeerStarts:
         found: int | None = None,
         registered: int = 0,
     ) -> str | None:
-        """Note what a peer says of itself.
+        """As `why_refused`; what a peer says of itself is kept if there is no reason."""
+        reason = self.why_refused(node_id, start, process, found, registered)
+        if reason is None:
+            # A handshake may be older than what the same process has said since.
+            self._newest[node_id] = max(self._newest.get(node_id, start), start)
+            if process:
+                self._processes[node_id] = process
+        return reason
+
+    def why_refused(
+        self,
+        node_id: int,
+        start: PeerStart,
+        process: bytes = b"",
+        found: int | None = None,
+        registered: int = 0,
+    ) -> str | None:
+        """Judge what a peer says of itself, or another one of it.
 
         Args:
             process: random bytes of its process; empty if they are not known.
@@ -75,8 +92,6 @@ class PeerStarts:
             return impossible
         newest = self._newest.get(node_id, start)
         if process and process == self._processes.get(node_id):
-            # A handshake may be older than what the same process has said since.
-            self._newest[node_id] = max(newest, start)
             return None
         flush = start.flush_number
         if found is not None and start.incarnation > newest.incarnation:
@@ -87,9 +102,6 @@ class PeerStarts:
                 f"start {newest.incarnation} and flush {newest.flush_number}: its data directory is an older copy; forget "
                 "the node and let it join as a new one"
             )
-        self._newest[node_id] = start
-        if process:
-            self._processes[node_id] = process
         return None
 
     def _why_impossible(self, node_id: int, start: PeerStart, registered: int) -> str | None:

@@ -7,8 +7,9 @@ checked them.
 
     raft group   may be proposed
     -----------  -----------------------------------------------------------------------------------
-    state group  a command that the leader knows; an empty entry, which a node may have proposed for
-                 its checkpoint when it led
+    state group  a command that the leader knows, except the start of another node than the one that
+                 proposes it, and a new node with a start; an empty entry, which a node may have
+                 proposed for its checkpoint when it led
     partition    record batches that a client may append; a piece of a stage; a command that the
                  leader knows, except a publication of a stage that is in a directory of one node:
                  that node has the only replica, and leads
@@ -32,10 +33,10 @@ from pixy.storage import EntryType, why_undecodable
 __all__ = ["why_not_proposable"]
 
 
-def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray) -> str:
-    """Reason why a proposal of another node is refused, empty if it may be appended."""
+def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, sender: int) -> str:
+    """Reason why a proposal of node `sender` is refused, empty if it may be appended."""
     if kind == EntryType.COMMAND:
-        return _why_not_command(raft_group, bytes(payload))
+        return _why_not_command(raft_group, bytes(payload), sender)
     if raft_group < FIRST_PARTITION_GROUP:
         if kind == EntryType.EMPTY and not payload:
             return ""
@@ -62,7 +63,7 @@ def _why_not_batches(payload: memoryview, *, single: bool) -> str:
     return ""
 
 
-def _why_not_command(raft_group: int, payload: bytes) -> str:
+def _why_not_command(raft_group: int, payload: bytes, sender: int) -> str:
     command: MetadataCommand | SinksCommand | GroupsCommand | PartitionCommand | VoidEntry
     if raft_group >= FIRST_PARTITION_GROUP:
         command = partition_command(payload)
@@ -80,4 +81,15 @@ def _why_not_command(raft_group: int, payload: bytes) -> str:
         part.stage_number for part in command.publish_parts.parts
     ):
         return "a publication of a stage that is on another node"
-    return ""
+    return _why_not_node(command, sender) if isinstance(command, MetadataCommand) else ""
+
+
+def _why_not_node(command: MetadataCommand, sender: int) -> str:
+    """A start too high for its node would have the others refuse that one as an older self."""
+    match command.WhichOneof("command"):
+        case "start_node" if command.start_node.node_id != sender:
+            return f"a start of node {command.start_node.node_id}"
+        case "register_node" if command.register_node.incarnation:
+            return f"a new node that has started {command.register_node.incarnation} times"
+        case _:
+            return ""

@@ -4,8 +4,9 @@ Each node tells in its beats which others it reaches. A node without a connectio
 gives what it has for it to a node that reaches it, which passes it on once, and only over a
 connection of its own. So everything goes on between the two, Raft's messages included, and no
 leader changes. The greeting of the sender goes along: the node that passes it on vouches that it
-came from that sender, whose proofs it has; otherwise the receiver admits the sender as in a
-handshake. So nothing is passed on for a third node, and nothing twice.
+came from that sender, whose proofs it has. The receiver refuses an older self of the sender as in a
+handshake, and keeps nothing of the greeting: neither start, flushes nor address. So nothing is
+passed on for a third node, and nothing twice.
 
 The road not taken: leaders that every member reaches. They would need an election whenever a link
 is cut, and there need not be such a node.

@@ -230,8 +230,8 @@ class DriverNode:
             fetch=fetch,
             restore=lambda _, snapshot: self.restored.append(snapshot),
             forward=lambda _, *proposal: self.forwarded.append(proposal[:3]),
-            why_not_proposable=lambda raft_group, kind, payload: (
-                "" if kind is COMMAND else why_not_proposable(raft_group, kind, payload)
+            why_not_proposable=lambda raft_group, kind, payload, sender: (
+                "" if kind is COMMAND else why_not_proposable(raft_group, kind, payload, sender)
             ),
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pixy.backend import TopicPartition
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.peer_messages import (
     Beat,
     Forwarded,
@@ -23,9 +24,10 @@ from pixy.errors import PixyError
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, PieceBytes, ProposeRequest, PutPiecesRequest, Relayed
-from pixy.proto.state_pb2 import PartitionDescriptor, ProposerRow
+from pixy.proto.state_pb2 import MetadataCommand, PartitionDescriptor, ProposerRow, StartNode
 from pixy.raft import ConfState, MalformedMessage, Message, MessageType, Snapshot
 from pixy.records import crc32c
+from pixy.storage import EntryType
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.test_poisoned_entries import NOISE, REFUSED
 from tests.fakes.waiting import until
@@ -134,6 +136,58 @@ def test_numbers_of_a_registered_node_stop_nobody(tmp_path: Path) -> None:
         await cluster.start()
         await cluster[2].append(b"again")
         await goes_on(cluster, b"before", *[b"after"] * (len(EXTREMES) + 2), b"again")
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_registered_node_says_nothing_of_others_that_is_kept(tmp_path: Path) -> None:
+    """Neither start, flush nor address of another node, as a message passed on or as a command."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        hostile = cluster.by_id(3)
+        peers = hostile.node.peers
+        assert peers is not None
+        others = [cluster.by_id(node_id) for node_id in (1, 2)]
+        for to, other in (others, reversed(others)):
+            assert other.node.peers is not None
+            own = other.node.peers._hello()
+            for incarnation in (own.incarnation, own.incarnation + 5):
+                sender = replace(
+                    own, incarnation=incarnation, flush_number=1 << 40, address="127.0.0.77:1"
+                ).to_message()
+                beat = encode_beat(Beat(incarnation, 1 << 40, 0))
+                raft = b"".join(encode_raft([], 1 << 40))
+                for kind, payload in ((MessageKind.BEAT, beat), (MessageKind.RAFT, raft)):
+                    relayed = Relayed(target=to.id, sender=sender, kind=kind, payload=payload)
+                    send(hostile, to, MessageKind.RELAYED, relayed.SerializeToString())
+            node = to.node.metadata.nodes[other.id]
+            command = MetadataCommand(
+                start_node=StartNode(
+                    node_id=node.node_id, secret=node.secret, address=node.address, incarnation=1 << 20
+                )
+            ).SerializeToString()
+            for leader in others:
+                proposal = ProposalId(hostile.id, hostile.node.incarnation, 1000 + to.id)
+                forwarded = Forwarded(METADATA_GROUP, EntryType.COMMAND, command, proposal)
+                send(hostile, leader, MessageKind.PROPOSALS, b"".join(map(bytes, encode_proposal(forwarded))))
+        await asyncio.sleep(2.5)
+        for to, other in (others, reversed(others)):
+            assert to.node.peers is not None
+            member = to.node.peers.members.get(other.id)
+            assert member is not None
+            assert (member.incarnation, member.address) == (
+                other.node.incarnation,
+                to.node.metadata.nodes[other.id].address,
+            )
+            assert to.node.metadata.nodes[other.id].incarnation == other.node.incarnation
+        await cluster[1].append(b"after")
+        await goes_on(cluster, b"before", b"after")
+        await cluster.stop()
+        await cluster.start()
+        await cluster[2].append(b"again")
+        await goes_on(cluster, b"before", b"after", b"again")
 
     run_cluster(scenario, tmp_path)
 

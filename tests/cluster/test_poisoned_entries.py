@@ -24,9 +24,11 @@ from pixy.proto.state_pb2 import (
     PartitionCommand,
     PublishedPart,
     PublishParts,
+    RegisterNode,
     SetLogBeginOffset,
     SinksCommand,
     StagedPiece,
+    StartNode,
 )
 from pixy.raft import Entry, Message, MessageType, RaftEntryType
 from pixy.records import patch_batch
@@ -38,6 +40,7 @@ from tests.cluster.poisoned import write_entries
 from tests.fakes.waiting import until
 
 GROUPS_0, PARTITION = 2, 1000
+SENDER = 3
 COMMAND, BATCH, BATCHES = EntryType.COMMAND, EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES
 NOISE = Random(1).randbytes(100)
 GOOD = bytes(batch_of(b"good"))
@@ -102,6 +105,11 @@ REFUSED = [
     (PARTITION, EntryType.EMPTY, b""),
     (METADATA_GROUP, EntryType.EMPTY, b"x"),
     (PARTITION, EntryType.CONF_CHANGE_V2, b""),
+    *[
+        (METADATA_GROUP, COMMAND, MetadataCommand(start_node=StartNode(node_id=each)).SerializeToString())
+        for each in (1, 2, 77)
+    ],
+    (METADATA_GROUP, COMMAND, MetadataCommand(register_node=RegisterNode(incarnation=1)).SerializeToString()),
 ]
 
 TAKEN = [
@@ -115,6 +123,8 @@ TAKEN = [
         PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=1)).SerializeToString(),
     ),
     (METADATA_GROUP, COMMAND, MetadataCommand(delete_topic=DeleteTopic(name="t")).SerializeToString()),
+    (METADATA_GROUP, COMMAND, MetadataCommand(start_node=StartNode(node_id=SENDER)).SerializeToString()),
+    (METADATA_GROUP, COMMAND, MetadataCommand(register_node=RegisterNode()).SerializeToString()),
     (GROUPS_0, COMMAND, GroupsCommand(forget_topics=ForgetTopics()).SerializeToString()),
     (SINKS_GROUP, COMMAND, SinksCommand(expire_sinks=ExpireSinks()).SerializeToString()),
 ]
@@ -135,12 +145,12 @@ CASES = parametrized(WITHOUT_EFFECT)
 def test_what_has_no_effect_or_is_not_for_others_to_propose_is_refused(
     raft_group: int, kind: EntryType, payload: bytes
 ) -> None:
-    assert why_not_proposable(raft_group, kind, payload)
+    assert why_not_proposable(raft_group, kind, payload, SENDER)
 
 
 @parametrized(TAKEN)
 def test_what_a_correct_node_proposes_is_taken(raft_group: int, kind: EntryType, payload: bytes) -> None:
-    assert why_not_proposable(raft_group, kind, payload) == ""
+    assert why_not_proposable(raft_group, kind, payload, SENDER) == ""
 
 
 async def test_a_leader_appends_nothing_of_it(node: DriverNode) -> None:

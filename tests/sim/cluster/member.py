@@ -130,9 +130,9 @@ class Member(Protocol):
         """The data of a snapshot does not come."""
 
 
-def _why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray) -> str:
+def _why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, sender: int) -> str:
     is_state = raft_group < FIRST_PARTITION_GROUP and kind == EntryType.COMMAND
-    return "" if is_state else why_not_proposable(raft_group, kind, payload)
+    return "" if is_state else why_not_proposable(raft_group, kind, payload, sender)
 
 
 class _Partitions(Partitions):
