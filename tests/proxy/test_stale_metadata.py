@@ -1,7 +1,8 @@
 """A proxy at a node that has not heard yet what another node has made of a topic."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -23,6 +24,7 @@ from pixy.proxy import (
 )
 from pixy.records import NewRecord, build_batch
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +72,17 @@ def partitions_at(proxy: Proxy) -> int:
     return 0 if topic is None else len(topic.partitions)
 
 
+@asynccontextmanager
+async def altered(proxy: Proxy, count: int) -> AsyncIterator[None]:
+    """The topic has more partitions at a node; others have not opened them, which the answer waits
+    for.
+    """
+    altering = asyncio.create_task(proxy.alter_topic("t", count, {}))
+    await until(lambda: partitions_at(proxy) == count)
+    yield
+    await altering
+
+
 async def version_of(proxy: Proxy) -> TopicVersion:
     topic = await proxy.describe_topic("t")
     return TopicVersion("t", topic.version, topic.topic_id)
@@ -90,9 +103,10 @@ async def recreate(proxy: Proxy) -> None:
 def test_an_append_for_a_version_that_is_new_here_is_accepted(tmp_path: Path) -> None:
     async def scenario(current: Proxy, behind: Proxy) -> None:
         old = await version_of(behind)
-        await current.alter_topic("t", 2, {})
-        version = await version_of(current)
-        assert await append(behind, version, 1) == 0
+        async with altered(current, 2):
+            assert partitions_at(behind) == 1
+            version = await version_of(current)
+            assert await append(behind, version, 1) == 0
         with pytest.raises(StaleTopicVersion, match="has version 2, the request was made for 1"):
             await append(behind, old)
         await recreate(current)
@@ -143,15 +157,16 @@ def test_an_ack_of_a_partition_that_is_new_here_counts(
     tmp_path: Path, acks: Callable[[Proxy, int], Awaitable[None]]
 ) -> None:
     async def scenario(current: Proxy, behind: Proxy) -> None:
-        topic = await current.alter_topic("t", 4, {})
-        here = topic.partitions[0].leader
-        added = next(each.partition for each in topic.partitions[1:] if each.replicas[0] == here)
-        for offset in (0, 1):
-            assert await append(current, await version_of(current), added) == offset
-        assert partitions_at(behind) == 1
-        await acks(behind, added)
-        with pytest.raises(InvalidAck, match="t has 0 to 3"):
-            await acks(behind, 4)
+        async with altered(current, 4):
+            topic = await current.describe_topic("t")
+            here = topic.partitions[0].leader
+            added = next(each.partition for each in topic.partitions[1:] if each.replicas[0] == here)
+            for offset in (0, 1):
+                assert await append(current, await version_of(current), added) == offset
+            assert partitions_at(behind) == 1
+            await acks(behind, added)
+            with pytest.raises(InvalidAck, match="t has 0 to 3"):
+                await acks(behind, 4)
 
     run(tmp_path, scenario)
 
@@ -170,14 +185,15 @@ def test_a_topic_that_is_gone_here_soon_is_unknown(tmp_path: Path) -> None:
 def test_partitions_that_are_new_here_are_described_and_have_offsets(tmp_path: Path) -> None:
     async def scenario(current: Proxy, behind: Proxy) -> None:
         for count in (2, 3, 4):
-            await current.alter_topic("t", count, {})
-            query = OffsetQuery(TopicPartition("t", count - 1), OffsetPosition.LATEST)
-            if count == 2:
-                assert len((await behind.describe_topic("t")).partitions) == count
-            elif count == 3:
-                assert await behind.log.list_offsets([query]) == [0]
-            else:
-                assert len(await behind.get_offsets("g", "t")) == count
+            async with altered(current, count):
+                query = OffsetQuery(TopicPartition("t", count - 1), OffsetPosition.LATEST)
+                assert partitions_at(behind) == count - 1
+                if count == 2:
+                    assert len((await behind.describe_topic("t")).partitions) == count
+                elif count == 3:
+                    assert await behind.log.list_offsets([query]) == [0]
+                else:
+                    assert len(await behind.get_offsets("g", "t")) == count
 
     run(tmp_path, scenario)
 
