@@ -119,15 +119,22 @@ class GroupsChanged(NamedTuple):
 
 
 _SWEPT_PER_STEP = 200
+_OFFSET_BYTES = 256
+"""Memory of a committed offset, about, without its metadata."""
 
 
 class GroupsState:
-    """Consumer groups: committed offsets by partition, and members."""
+    """Consumer groups: committed offsets by partition, and members.
+
+    Attributes:
+        offset_bytes: memory of all committed offsets, about, with their metadata.
+    """
 
     def __init__(self) -> None:
         self._clear()
 
     def _clear(self) -> None:
+        self.offset_bytes = 0
         self._groups: dict[str, _Group] = {}
         # Invariant: it has the keys of `_groups`.
         self._order = ScanOrder()
@@ -204,6 +211,16 @@ class GroupsState:
             if topic == topic_id and stored.handed_out is not None
         }
 
+    def growth(self, command: CommitOffsets) -> int:
+        """Bytes that offsets would take more than those that they replace."""
+        group = self._groups.get(command.group, _NO_GROUP)
+        grown = 0
+        for each in command.offsets:
+            before = group.offsets.get(_PartitionId(each.topic_id, each.partition))
+            replaced = 0 if before is None else _OFFSET_BYTES + len(before.commit.metadata)
+            grown += _OFFSET_BYTES + len(each.metadata) - replaced
+        return grown
+
     def membership(self, consumer_group: str) -> Membership:
         """Members of a consumer group, and the owners of its partitions."""
         self._settle(consumer_group)
@@ -273,14 +290,17 @@ class GroupsState:
         """Replace the whole state by a checkpoint's records."""
         groups: dict[str, GroupRecord] = {}
         offsets: dict[str, dict[_PartitionId, _Stored]] = {}
+        offset_bytes = 0
         for key, value in records:
             if key.startswith(_GROUP_KEY):
                 group = GroupRecord.FromString(value)
                 groups[group.group] = group
             else:
                 record = OffsetRecord.FromString(value)
-                _store(offsets.setdefault(record.group, {}), record.offset, record.timestamp_ms)
+                stored = offsets.setdefault(record.group, {})
+                offset_bytes += _store(stored, record.offset, record.timestamp_ms)
         self._clear()
+        self.offset_bytes = offset_bytes
         for name, group in groups.items():
             membership = membership_of(group.membership) if group.HasField("membership") else NO_MEMBERS
             self._put(name, _Group(group.active_ms, offsets.get(name, {}), membership))
@@ -302,7 +322,7 @@ class GroupsState:
             return exceeded
         offsets = dict(before.offsets)
         for offset in command.offsets:
-            _store(offsets, offset, command.timestamp_ms, set=command.set)
+            self.offset_bytes += _store(offsets, offset, command.timestamp_ms, set=command.set)
             self._by_topic.add(offset.topic_id, name)
         if command.set and membership.topics:
             membership = membership.with_offsets_set(_partitions(command.offsets))
@@ -329,6 +349,7 @@ class GroupsState:
         """Remove what a group has of some topics, and the group if nothing is left."""
         group = self._groups[name]
         kept = {key: stored for key, stored in group.offsets.items() if key.topic_id not in gone}
+        self.offset_bytes -= _bytes_of(group.offsets) - _bytes_of(kept)
         self._put(name, group._replace(offsets=kept, membership=group.membership.forgotten(gone)))
 
     # --- members ----------------------------------------------------------------------------------
@@ -440,6 +461,7 @@ class GroupsState:
             group = self._groups.get(name)
             # There may have been a commit or a member since the decision to expire the group.
             if group is not None and group.active_ms < command.before_ms and not group.membership.members:
+                self.offset_bytes -= _bytes_of(group.offsets)
                 self._put(name, group._replace(offsets={}))
                 for topic_id in {partition.topic_id for partition in group.offsets}:
                     self._by_topic.discard(topic_id, name)
@@ -485,8 +507,12 @@ def _refusal(command: CommitOffsets, membership: Membership) -> PixyError | None
 
 def _store(
     offsets: dict[_PartitionId, _Stored], offset: CommittedOffset, timestamp_ms: int, *, set: bool = False
-) -> None:
-    """Replace an offset. What was handed out before it stays known."""
+) -> int:
+    """Replace an offset. What was handed out before it stays known.
+
+    Returns:
+        The bytes that it takes more than before.
+    """
     key = _PartitionId(offset.topic_id, offset.partition)
     before = offsets.get(key)
     known = offset.handed_out if offset.HasField("handed_out") else None
@@ -496,6 +522,13 @@ def _store(
         known = max(known or 0, before.handed_out)
     commit = OffsetCommit(offset.offset, offset.metadata)
     offsets[key] = _Stored(offset.topic, commit, timestamp_ms, known)
+    if before is None:
+        return _OFFSET_BYTES + len(commit.metadata)
+    return len(commit.metadata) - len(before.commit.metadata)
+
+
+def _bytes_of(offsets: Mapping[_PartitionId, _Stored]) -> int:
+    return sum(_OFFSET_BYTES + len(stored.commit.metadata) for stored in offsets.values())
 
 
 def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[tuple[bytes, bytes]]:

@@ -522,6 +522,12 @@ class LimitsConfig:
         "the groups that one process takes part in at a time.",
         minimum=1,
     )
+    max_offsets_bytes: int = _bytes(
+        256 << 20,
+        "Memory of committed offsets on each node, about: 256 bytes for one, and its metadata. Clients "
+        "cannot set further ones beyond that; what consumers commit always passes. In eight equal "
+        "parts, as the groups.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ def test_a_snapshot_restores_an_equal_state(commits: list[tuple[int, str, str, i
     restored.apply(commit_command(1, "gone", "a", 0))
     restored.restore(iter(records))
     assert (restored._groups, restored.topic_ids()) == (state._groups, state.topic_ids())
+    assert restored.offset_bytes == state.offset_bytes
     assert list(restored.snapshot()) == records
 
 
@@ -207,6 +208,24 @@ def test_deleted_topics_remove_their_offsets_and_groups_without_others() -> None
     assert state.committed("g", b"b") == state.committed("i", b"c") == {0: OffsetCommit(1, "m1")}
     assert inactive(state, 8) == ["g", "i"]
     assert state.topic_ids() == {b"b", b"c"}
+
+
+def test_the_memory_of_offsets_is_counted() -> None:
+    state = GroupsState()
+    state.apply(commit_command(1, "g", "a", 0))
+    one = state.offset_bytes
+    assert one == 256 + len("m1")
+    state.apply(commit_command(100, "g", "a", 0))
+    state.apply(commit_command(1, "g", "b", 0))
+    state.apply(commit_command(1, "h", "b", 0, timestamp_ms=7))
+    assert state.offset_bytes == 3 * one + len("00")
+    again = GroupsCommand.FromString(commit_command(1, "g", "a", 0)).commit_offsets
+    assert (state.growth(again), state.offset_bytes) == (-len("00"), 3 * one + len("00"))
+    state.apply(forget(b"a"))
+    [*state.sweep()]
+    assert state.offset_bytes == 2 * one
+    state.apply(expire(8, "h"))
+    assert state.offset_bytes == one
 
 
 def test_a_group_was_last_active_at_its_newest_commit_or_touch() -> None:

@@ -56,12 +56,20 @@ async def set_offsets(channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub, numbe
     return await stub.SetOffsets(pb.SetOffsetsRq(topic="t0", group=f"g{number}", offsets=offsets))
 
 
+async def set_metadata(channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub, number: int) -> object:
+    if not number:
+        await create_large(channel, stub, 0)
+    offset = pb.PartitionOffset(partition=number % 30, offset=0, metadata="m" * 4000)
+    return await stub.SetOffsets(pb.SetOffsetsRq(topic="t0", group=f"g{number % 5}", offsets=[offset]))
+
+
 LIMITED: list[tuple[str, Call]] = [
     ("limits.max_topics", create),
     ("limits.max_topics", describe),
     ("limits.max_topics", produce),
     ("limits.max_partitions", create_large),
     ("limits.max_groups", set_offsets),
+    ("limits.max_offsets_bytes", set_metadata),
 ]
 
 
