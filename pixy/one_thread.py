@@ -33,7 +33,11 @@ class OneThread:
         await self._turn.acquire(1)
         work = asyncio.get_running_loop().run_in_executor(None, function)
         work.add_done_callback(self._ended)
-        return await asyncio.shield(work)
+        try:
+            return await asyncio.shield(work)
+        finally:
+            # An exception refers to this frame, which refers to it, and its frames to much memory.
+            del work
 
     def _ended(self, work: "asyncio.Future[T]") -> None:
         self._turn.release(1)

@@ -333,6 +333,12 @@ class ConsumerConfig:
         minimum=1,
     )
     max_pending_bytes: int = _bytes(16 * _MIB, "Bytes of such messages.")
+    max_unpacked_bytes: int = _bytes(
+        256 * _MIB,
+        "Bytes of decompressed batches of all consumer groups together; one batch is always allowed. "
+        "When they are used up, partitions take turns: those with waiting requests first, and each "
+        "that is not read gives its batch back, to decompress it again later.",
+    )
     max_groups: int = _integer(
         10_000,
         "Consumer groups of this cluster that the process is a member of at a time. Requests for "

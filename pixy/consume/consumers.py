@@ -27,7 +27,7 @@ from pixy.consume.passed_acks import UNDECIDED, check_ack, pass_ack
 from pixy.consume.sparse_acks import METADATA_BYTES_MAX
 from pixy.consume.subscription import Subscription
 from pixy.consume.timers import Timers
-from pixy.consume.unpacking import BatchUnpacker, Unpack
+from pixy.consume.unpacking import BatchUnpacker, BoundedUnpacking, Unpack
 from pixy.consume.waiting_acks import AckDone
 from pixy.errors import (
     InvalidAck,
@@ -104,7 +104,7 @@ class Consumers:
             Tasks(on_fault),
             limits,
             on_missing,
-            unpack or BatchUnpacker(),
+            BoundedUnpacking(options.max_unpacked_bytes, timers, unpack or BatchUnpacker()),
         )
         self._groups: dict[str, ConsumerGroup] = {}
         self._group_shares = ClientShares[str](options.max_groups, client_share_percent)
@@ -153,6 +153,7 @@ class Consumers:
             "waiting_consumers": sum(each.dispatcher.waiting for each in subscriptions),
             "waiting_acks": self._looking_up + sum(len(each.acks) for each in subscriptions),
             "offers": self.outstanding,
+            "unpacked_bytes": self._environment.unpacking.held_bytes,
             "consumer_tasks": len(self._environment.tasks),
         }
 

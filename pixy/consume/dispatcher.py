@@ -161,6 +161,11 @@ class Dispatcher:
         """Number of waiting requests of clients here."""
         return len(self._waiters) - len(self._foreign)
 
+    @property
+    def starving(self) -> bool:
+        """True if requests wait, of clients here or of other nodes."""
+        return bool(self._waiters)
+
     def stalled(self, now: float) -> bool:
         """True if records and requests wait for a new lease."""
         return now >= self.lease.until and bool(self._ready and self._waiters)

@@ -8,7 +8,7 @@ from pixy.config import ConsumerConfig
 from pixy.consume.handed_out import HandedOut
 from pixy.consume.offer import OfferLimits
 from pixy.consume.timers import Timers
-from pixy.consume.unpacking import Unpack
+from pixy.consume.unpacking import BoundedUnpacking
 from pixy.consume.voided import VoidedByPartition
 from pixy.errors import PixyError
 from pixy.tasks import Tasks
@@ -44,7 +44,7 @@ class ConsumeEnvironment:
     tasks: Tasks
     limits: OfferLimits
     on_missing: OnMissing
-    unpack: Unpack
+    unpacking: BoundedUnpacking
     voided: VoidedByPartition = field(default_factory=VoidedByPartition)
     handed_out: HandedOut = field(default_factory=HandedOut)
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)

@@ -21,15 +21,16 @@ retries the offers pass it at last.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import structlog
 
-from pixy.backend import TopicPartition
+from pixy.backend import Batch, TopicPartition
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.partition_offers import PartitionOffers
+from pixy.consume.unpacked_bytes import Demand
+from pixy.consume.unpacking import HeldRecords
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
-from pixy.records import Record
 from pixy.retries import Backoff
 
 __all__ = ["PartitionFetcher"]
@@ -52,20 +53,25 @@ class PartitionFetcher:
         offers: the offers to feed.
         on_fed: called when the offers have gained or lost records.
         on_failing: called with the error when fetching fails, and with None when it succeeds again.
+        demand: the demand for records of the partition.
     """
 
     __slots__ = (
         "_backoff",
+        "_demand",
         "_environment",
         "_failing",
         "_fetching",
         "_group",
+        "_held",
         "_idle",
         "_offers",
         "_on_failing",
         "_on_fed",
         "_partition",
+        "_short_of_memory",
         "_task",
+        "_unpacked_bytes",
         "_unpacking",
         "_wanted",
     )
@@ -78,6 +84,7 @@ class PartitionFetcher:
         offers: PartitionOffers,
         on_fed: Callable[[], None],
         on_failing: Callable[[PixyError | None], None],
+        demand: Callable[[float], Demand],
     ) -> None:
         self._environment = environment
         self._group = group
@@ -85,6 +92,7 @@ class PartitionFetcher:
         self._offers = offers
         self._on_fed = on_fed
         self._on_failing = on_failing
+        self._demand = demand
         self._wanted = asyncio.Event()
         # Waiting on `_wanted`; offset of the fetch that waits inside the backend. Invariant: never
         # both.
@@ -96,6 +104,13 @@ class PartitionFetcher:
         self._task: asyncio.Task[None] | None = None
         # Decompresses the packed batch of the offers.
         self._unpacking: asyncio.Task[None] | None = None
+        # The decompressed records of the offers. Invariant: exactly while these are `holding`, but
+        # within a call.
+        self._held: HeldRecords | None = None
+        # Bytes of the batch that was given back last, once it is decompressed; 0: none was.
+        self._unpacked_bytes = 0
+        # The partition waits for memory, and its host has heard of it.
+        self._short_of_memory = False
 
     def start(self) -> None:
         """Fetch from the current offset of the offers; a fetch in progress is abandoned."""
@@ -108,6 +123,7 @@ class PartitionFetcher:
         for task in (self._task, self._unpacking):
             if task is not None:
                 task.cancel()
+        self._has_memory()
         self._task = self._unpacking = None
         self._idle, self._fetching = False, None
 
@@ -179,20 +195,64 @@ class PartitionFetcher:
     async def _unpack(self) -> None:
         offers = self._offers
         while (batch := offers.packed) is not None:
-            try:
-                records: Iterator[Record] | CorruptData = await self._environment.unpack(
-                    batch, offers.position
-                )
-            except CorruptData as error:
-                records = error
-            except Exception as bug:
-                records = CorruptData(str(self._environment.tasks.expected(bug)))
-            wanted = offers.packed is batch
-            offers.unpacked(batch, records)
-            if wanted and offers.fault is None:
-                self._succeed()
+            await self._unpack_batch(batch)
+            self.release_dropped()
         self._unpacking = None
         self._on_fed()
+
+    async def _unpack_batch(self, batch: Batch) -> None:
+        offers = self._offers
+        size, self._unpacked_bytes = self._unpacked_bytes, 0
+        try:
+            held = await self._environment.unpacking.unpack(self, batch, offers.position, size)
+        except CorruptData as error:
+            offers.unpacked(batch, error)
+        except Exception as bug:
+            offers.unpacked(batch, CorruptData(str(self._environment.tasks.expected(bug))))
+        else:
+            self._held = held
+            wanted = offers.packed is batch
+            offers.unpacked(batch, held.records)
+            if wanted and offers.fault is None:
+                self._succeed()
+        self._has_memory()
+
+    # --- memory of decompressed records -----------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The next offset to decode."""
+        return self._offers.position
+
+    def demand(self, now: float) -> Demand:
+        """Demand for records of the partition."""
+        return self._demand(now)
+
+    def give_back(self) -> None:
+        """Others need the memory: decompress again when there is some."""
+        assert self._held is not None
+        self._unpacked_bytes = self._held.size
+        self._held = None
+        self._offers.give_back()
+        self.wake()
+
+    def release_dropped(self) -> None:
+        """Release the memory of records that the offers have used up or dropped."""
+        if self._held is not None and self._offers.holding is None:
+            held, self._held = self._held, None
+            held.release()
+
+    def unpacking_waits(self, error: Unavailable) -> None:
+        """Answer requests that time out with the error, until there is memory."""
+        if not self._failing:
+            self._short_of_memory = True
+            self._on_failing(error)
+
+    def _has_memory(self) -> None:
+        if self._short_of_memory:
+            self._short_of_memory = False
+            if not self._failing:
+                self._on_failing(None)
 
     def _named(self, what: str) -> str:
         topic, partition = self._partition

@@ -17,6 +17,7 @@ from pixy.consume.offer import Offer
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition_offers import PartitionOffers
 from pixy.consume.timers import Alarm
+from pixy.consume.unpacked_bytes import Demand
 from pixy.errors import InvalidAck, PixyError
 
 __all__ = ["LivePartition", "PartitionHost"]
@@ -43,6 +44,9 @@ class PartitionHost(Protocol):
 
     def wake(self, partition: "LivePartition") -> None:
         """The partition has a record to offer."""
+
+    def demand(self, now: float) -> Demand:
+        """Demand for records of partitions that may offer some."""
 
     def check_quiet(self) -> None:
         """Called while `watching`, whenever the number of outstanding offers may have dropped."""
@@ -120,7 +124,7 @@ class LivePartition:
         # Revoked, perhaps for another process; uncommitted acks are void. Invariant: then closed.
         self.lost = False
         self._fetcher = PartitionFetcher(
-            environment, host.group_name, self.key, self.offers, self._fed, self._failing
+            environment, host.group_name, self.key, self.offers, self._fed, self._failing, self._demand
         )
         self._expiry = Alarm(environment.timers, self._expire)
         # No report of records that cannot be delivered before.
@@ -200,6 +204,7 @@ class LivePartition:
         self._expiry.cancel()
         self._expiry_set = False
         self._fetcher.start()
+        self._fetcher.release_dropped()
         if self._host.watching:
             self._host.check_quiet()
 
@@ -214,8 +219,10 @@ class LivePartition:
         self._wake()
 
     def stop_fetching(self) -> None:
-        """Stop fetching."""
+        """Stop fetching, and give memory back: nothing new is offered any more."""
         self._fetcher.stop()
+        self.offers.give_back()
+        self._fetcher.release_dropped()
 
     def close(self, *, replaced: bool = False, reset: bool = False) -> None:
         """Void all offers and stop, as `PartitionOffers.close`.
@@ -227,6 +234,7 @@ class LivePartition:
         self._fetcher.stop()
         self._expiry.cancel()
         self.offers.close(replaced=replaced, reset=reset)
+        self._fetcher.release_dropped()
         self._remember()
 
     def _remember(self) -> None:
@@ -244,6 +252,9 @@ class LivePartition:
             self.look()
         if self._host.watching:
             self._host.check_quiet()
+
+    def _demand(self, now: float) -> Demand:
+        return Demand.NONE if self.held or not self.offers.may_offer else self._host.demand(now)
 
     def _fed(self) -> None:
         self.look()
@@ -271,6 +282,8 @@ class LivePartition:
             if not self.dirty:
                 self.dirty = True
                 self._host.mark_dirty(self)
+        if offers.holding is None:
+            self._fetcher.release_dropped()
         if offers.fault is not None or offers.packed is not None or offers.wants_more:
             self._fetcher.wake()
 

@@ -29,7 +29,9 @@ A record is in exactly one of these places; from `sending` and `out` an ack move
   retry of it, and after the last one it is `passed`, up to where decoding goes on.
 - A large compressed batch (`_UNPACKED_AT_ONCE_BYTES`) becomes `packed`, and decoding stops
   there until the shell, which has threads, passes its records to `unpacked`. So the order stays,
-  and one batch of a partition is decompressed at a time.
+  and one batch of a partition is decompressed at a time. It is `holding` that batch until its last
+  record is offered, or until the shell wants the memory (`give_back`): then it is packed again.
+  Offered records have bytes of their own.
 - An offer that is in none of these places is void: `reset` and `close` begin a new generation.
 - A reset voids the offers that are with clients, because their acks concern the position before it.
   Their offsets are `voided` until their records are offered again, beyond the life of this object:
@@ -133,6 +135,7 @@ class PartitionOffers:
         "fault",
         "fetch_offset",
         "generation",
+        "holding",
         "notable",
         "offered",
         "packed",
@@ -191,6 +194,9 @@ class PartitionOffers:
         self._batch_end = _UNKNOWN
         # The next batch, if it has to be decompressed elsewhere. Invariant: then there is no head.
         self.packed: Batch | None = None
+        # The batch that is being decoded, if it was decompressed elsewhere. Invariant: then there
+        # is a head.
+        self.holding: Batch | None = None
         # The next new record. Invariant: not acked.
         self._head: Record | None = None
         self._head_offset = _UNKNOWN
@@ -215,7 +221,7 @@ class PartitionOffers:
         self.passed: list[tuple[OffsetRange, Undecodable]] = []
         # The tracker moved without an ack: a gap was skipped, or a record was dropped.
         self.changed = False
-        # The shell should read `wants_more`, `changed` and `fault`.
+        # The shell should read `wants_more`, `changed`, `fault` and `holding`.
         self.notable = True
 
     @property
@@ -312,8 +318,18 @@ class PartitionOffers:
         if isinstance(records, CorruptData):
             self._cannot_decode(self._position, records)
             return
-        self._records = records
+        self._records, self.holding = records, batch
         self._advance()
+        self._refresh()
+
+    def give_back(self) -> None:
+        """Drop the decompressed records, if there are some: their batch is packed again."""
+        if self.holding is None:
+            return
+        self._position = self._head_offset
+        self._head = None
+        self._records = iter(())
+        self.packed, self.holding = self.holding, None
         self._refresh()
 
     def begin_at(self, begin: int) -> int:
@@ -352,7 +368,7 @@ class PartitionOffers:
         self._queue.clear()
         self._buffered_bytes = 0
         self._records = iter(())
-        self._batch = self.packed = None
+        self._batch = self.packed = self.holding = None
         self._batch_end = _UNKNOWN
         self._head = None
         self._position = self.fetch_offset = offset
@@ -394,6 +410,9 @@ class PartitionOffers:
                     self._cannot_decode(position, error)
                     return
                 # All offsets of the batch have their records.
+            if self.holding is not None:
+                self.holding = None
+                self.notable = True
             if self._batch_end > position:
                 self._pass_gap(position, self._batch_end)
                 position = self._batch_end
@@ -409,6 +428,8 @@ class PartitionOffers:
 
     def _cannot_decode(self, position: int, error: CorruptData) -> None:
         """Stop at a record that cannot be decoded, or pass it after its last retry."""
+        # Their frames have the decompressed bytes.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
         failed_at, retries = self._undecodable
         retries = retries + 1 if position == failed_at else 0
         self._undecodable = (position, retries)
@@ -425,7 +446,7 @@ class PartitionOffers:
     def _wait_unpacked(self, position: int) -> None:
         """Stop at the current batch, which has to be decompressed elsewhere."""
         self._position = position
-        self._head = None
+        self._head, self._head_bytes = None, 0
         self.packed, self._batch = self._batch, None
         self._records = iter(())
         self.notable = True
@@ -670,13 +691,16 @@ class PartitionOffers:
         left = self.voided.after(pending | acked, position)
         self.voided = replace(left, offers=left.offers | pending) if void else left
 
-    def _refresh(self) -> None:
+    @property
+    def may_offer(self) -> bool:
+        """True if the limits allow another new record, as far as the size of the next is known."""
         outstanding = self.outstanding
-        self.ready = bool(self._again) or (
-            self._head is not None
-            and outstanding < self._limits.pending_max
-            and (not outstanding or self._pending_bytes + self._head_bytes <= self._limits.pending_bytes_max)
+        return outstanding < self._limits.pending_max and (
+            not outstanding or self._pending_bytes + self._head_bytes <= self._limits.pending_bytes_max
         )
+
+    def _refresh(self) -> None:
+        self.ready = bool(self._again) or (self._head is not None and self.may_offer)
 
     def check_invariants(self) -> None:
         """Check the invariants of the fields."""
@@ -691,6 +715,7 @@ class PartitionOffers:
         assert self._again or not self._again_order
         assert self._buffered_bytes == sum(len(batch) for _, batch, _ in self._queue)
         assert self.packed is None or self._head is None
+        assert self.holding is None or self._head is not None
         if self._head is not None:
             assert not self.tracker.is_acked(self._head_offset)
             assert self._head_offset not in pending

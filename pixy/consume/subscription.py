@@ -34,6 +34,7 @@ from pixy.consume.partition import LivePartition
 from pixy.consume.passed_acks import check_ack
 from pixy.consume.subscription_state import SubscriptionEvent, SubscriptionState
 from pixy.consume.timers import Alarm
+from pixy.consume.unpacked_bytes import Demand
 from pixy.consume.waiting_acks import AckDone, WaitingAcks
 from pixy.errors import (
     AckBeyondEnd,
@@ -66,6 +67,9 @@ once nothing is outstanding, also at other nodes.
 """
 _RENEWAL_LOOK_S = 0.1
 """Pause between two looks for a new lease, while requests wait for it."""
+
+_ACTIVE_S = 5.0
+"""Time without a request after which nobody is expected to ask for more."""
 
 _log = structlog.get_logger()
 
@@ -211,6 +215,16 @@ class Subscription:
         self.dispatcher.wake(partition, now)
         if now >= self.dispatcher.lease.until:
             self._renewal.at(now + _RENEWAL_LOOK_S)
+
+    def demand(self, now: float) -> Demand:
+        """Demand for records of partitions that may offer some."""
+        if self.draining or now >= self.dispatcher.lease.until:
+            return Demand.NONE
+        if self.dispatcher.starving:
+            return Demand.WAITING
+        if self.lender.active or now - self._last_request < _ACTIVE_S:
+            return Demand.SERVED
+        return Demand.NONE
 
     def _look_elsewhere(self, now: float) -> None:
         """Ask other owners for records if requests wait long, or if there are none here."""

@@ -49,6 +49,7 @@ __all__ = [
     "NewRecord",
     "NewRecordFields",
     "Record",
+    "UnpackedRecords",
     "build_batch",
     "build_control_batch",
     "compress_records",
@@ -173,28 +174,49 @@ def read_records(
     return _decode(batch, unpacked_bytes_max, first_offset)
 
 
+class UnpackedRecords(NamedTuple):
+    """Records of a decompressed batch, decoded lazily, and the bytes of memory that this takes."""
+
+    records: Iterator[Record]
+    size: int
+
+
 def unpack_records(
     batch: Buffer, unpacked_bytes_max: int = UNPACKED_BYTES_MAX, *, first_offset: int = 0
-) -> Iterator[Record]:
-    """Like `read_records`, but compressed records are decompressed before this returns, so that
-    another thread can do it than the one that decodes.
+) -> UnpackedRecords:
+    """Like `read_records`, but compressed records are decompressed before this returns, and those
+    below `first_offset` are left out, so that another thread can do that than the one that decodes.
     """
-    records = read_records(batch, unpacked_bytes_max, first_offset=first_offset)
-    first = next(records, None)
-    return iter(()) if first is None else chain((first,), records)
-
-
-def _decode(batch: Buffer, unpacked_bytes_max: int, first_offset: int = 0) -> Iterator[Record]:
+    check_batch(batch)
     header = read_header(batch)
+    if header.is_control:
+        return UnpackedRecords(iter(()), 0)
+    buffer = _open(batch, header, unpacked_bytes_max)
+    records = _decode(batch, unpacked_bytes_max, first_offset, buffer)
+    for first in records:
+        if first.offset >= first_offset:
+            return UnpackedRecords(chain((first,), records), len(buffer))
+    return UnpackedRecords(iter(()), 0)
+
+
+def _open(batch: Buffer, header: BatchHeader, unpacked_bytes_max: int) -> Buffer:
+    """The batch with decompressed records."""
     try:
         if header.codec and not unpacked_bytes_max:
             raise UnpackLimitError
-        buffer = _safe_to_read(batch, unpacked_bytes_max)
+        return _safe_to_read(batch, unpacked_bytes_max)
     except UnpackLimitError as error:
         text = f"its {len(batch)} bytes decompress to more than {unpacked_bytes_max}"
         raise UnpackedTooLarge(*_undecodable(header, text)) from error
     except UNREADABLE as error:
         raise Undecodable(*_undecodable(header, error)) from error
+
+
+def _decode(
+    batch: Buffer, unpacked_bytes_max: int, first_offset: int = 0, opened: Buffer | None = None
+) -> Iterator[Record]:
+    header = read_header(batch)
+    buffer = opened if opened is not None else _open(batch, header, unpacked_bytes_max)
     # Without gaps: as many records as offsets.
     dense = header.records == header.last_offset_delta + 1
     decoded, expected, end = 0, header.base_offset, header.next_offset

@@ -1,7 +1,7 @@
 """In-memory clusters of one node and of several, and a manual clock, for these tests."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pixy.backend import (
@@ -13,7 +13,7 @@ from pixy.backend import (
 from pixy.config import ConsumerConfig
 from pixy.consume import Client, Consumers, Offer, PendingRequest, Timers
 from pixy.errors import PixyError, TopicMissing
-from pixy.records import NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
+from pixy.records import NewRecord, UnpackedRecords, build_batch, patch_batch, read_header, unpack_records
 from tests.fakes.backend import FakeBackend
 from tests.fakes.clock import FakeClock
 from tests.fakes.partition_log import FakeLog
@@ -112,7 +112,7 @@ class World:
         self.backend.groups.end(1)
         return self.restarted()
 
-    async def _unpack(self, batch: Batch, first_offset: int) -> Iterator[Record]:
+    async def _unpack(self, batch: Batch, first_offset: int) -> UnpackedRecords:
         """Unpacks in place instead of on a thread."""
         self.unpacked.append(len(batch))
         await self.backend.step("unpack")

@@ -142,7 +142,7 @@ def _unpack(offers: PartitionOffers) -> None:
     assert batch is not None
     records: Iterator[Record] | CorruptData
     try:
-        records = unpack_records(batch, first_offset=offers.position)
+        records = unpack_records(batch, first_offset=offers.position).records
     except CorruptData as error:
         records = error
     offers.unpacked(batch, records)

@@ -15,7 +15,8 @@ from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.sparse_acks import AckRange
 from pixy.consume.timers import Timers
-from pixy.consume.unpacking import BatchUnpacker
+from pixy.consume.unpacked_bytes import Demand
+from pixy.consume.unpacking import BatchUnpacker, BoundedUnpacking
 from pixy.consume.voided import VoidedOffsets
 from pixy.errors import AckBeyondEnd, InvalidAck, ResourceExhausted, Unavailable
 from pixy.tasks import Tasks
@@ -44,15 +45,16 @@ class Host:
         self.clock = FakeClock()
         self.faults: list[BaseException] = []
         self.limits = OfferLimits(ACK_TIMEOUT, 3, 1 << 20, 1, 1 << 20)
+        timers = Timers(self.clock, self.clock.call_later)
         self.environment = ConsumeEnvironment(
             self.backend,
             ConsumerConfig(),
             "me",
-            Timers(self.clock, self.clock.call_later),
+            timers,
             Tasks(self.faults.append),
             self.limits,
             lambda topic, fail: None,
-            BatchUnpacker(),
+            BoundedUnpacking(1 << 20, timers, BatchUnpacker()),
         )
         self.live: LivePartition | None = None
 
@@ -68,6 +70,9 @@ class Host:
 
     def wake(self, partition: LivePartition) -> None:
         self.dispatcher.wake(partition, self.clock.monotonic())
+
+    def demand(self, now: float) -> Demand:
+        return Demand.WAITING
 
     def check_quiet(self) -> None:
         self.looks += 1

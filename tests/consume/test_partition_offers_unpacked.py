@@ -35,7 +35,7 @@ def test_a_large_batch_waits_to_be_unpacked_and_keeps_its_place() -> None:
     assert offers.take() is None
     offers.feed(fed([make_batch(5, [b"later"])]))
     assert (offers.packed, offers.ready) == (large, False)
-    offers.unpacked(large, unpack_records(large))
+    offers.unpacked(large, unpack_records(large).records)
     assert take_all(offers) == [1, 2, 3, 4, 5]
     assert offers.packed is None
 
@@ -53,12 +53,12 @@ def test_records_unpacked_for_an_earlier_generation_are_not_offered() -> None:
     large = large_batch(0)
     offers.feed(fed([large]))
     offers.reset(OffsetTracker(3), 3)
-    offers.unpacked(large, unpack_records(large))
+    offers.unpacked(large, unpack_records(large).records)
     assert (offers.packed, offers.ready) == (None, False)
     again = bytes(bytearray(large))
     offers.reset(OffsetTracker(0), 3)
     offers.feed(fed([again]))
-    offers.unpacked(large, unpack_records(large))
+    offers.unpacked(large, unpack_records(large).records)
     assert (offers.packed, offers.ready) == (again, False)
 
 
@@ -72,7 +72,7 @@ def test_a_large_batch_that_cannot_be_unpacked_is_fetched_again() -> None:
     assert (offers.fault, offers.packed, offers.fetch_offset, offers.ready) == (error, None, 1, False)
     offers.fault = None
     offers.feed(fed([large]))
-    offers.unpacked(large, unpack_records(large))
+    offers.unpacked(large, unpack_records(large).records)
     assert take_all(offers) == [1, 2, 3]
 
 
@@ -167,7 +167,7 @@ def unpack(offers: PartitionOffers) -> None:
     batch = offers.packed
     assert batch is not None
     try:
-        records: Iterator[Record] | CorruptData = unpack_records(batch, first_offset=offers.position)
+        records: Iterator[Record] | CorruptData = unpack_records(batch, first_offset=offers.position).records
     except CorruptData as error:
         records = error
     offers.unpacked(batch, records)

@@ -1,6 +1,5 @@
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -8,7 +7,7 @@ from pixy.backend import Batch
 from pixy.consume import unpacking
 from pixy.consume.unpacking import BatchUnpacker
 from pixy.errors import UnpackedTooLarge
-from pixy.records import COMPRESSION, Record, unpack_records
+from pixy.records import COMPRESSION, UnpackedRecords, unpack_records
 from tests.fakes.batches import batch_of, bomb
 
 PATIENCE_S = 60.0
@@ -16,7 +15,7 @@ PATIENCE_S = 60.0
 
 async def test_records_are_unpacked() -> None:
     batch = batch_of(b"a" * 100, b"b" * 100, compression=COMPRESSION["lz4"])
-    assert [record.value for record in await BatchUnpacker()(batch)] == [b"a" * 100, b"b" * 100]
+    assert [record.value for record in (await BatchUnpacker()(batch)).records] == [b"a" * 100, b"b" * 100]
 
 
 @pytest.mark.slow
@@ -31,7 +30,7 @@ async def test_one_batch_at_a_time_is_unpacked_while_the_event_loop_goes_on(
     loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     at_work = most = 0
 
-    def slow(batch: Batch, *, first_offset: int) -> Iterator[Record]:
+    def slow(batch: Batch, *, first_offset: int) -> UnpackedRecords:
         nonlocal at_work, most
         at_work += 1
         most = max(most, at_work)

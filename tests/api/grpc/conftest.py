@@ -33,7 +33,11 @@ CONFIG = Config(
             default_partitions=1,
             producer=replace(ProducerConfig(), channel_buffer_size=1),
             consumer=replace(
-                ConsumerConfig(), long_polling_timeout=0.5, channel_buffer_size=2, max_subscriptions=40
+                ConsumerConfig(),
+                long_polling_timeout=0.5,
+                channel_buffer_size=2,
+                max_subscriptions=40,
+                max_unpacked_bytes=2 << 20,
             ),
         )
     },

@@ -1,0 +1,203 @@
+"""Decompressed batches of all groups have one bound, and every group gets every message."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from pixy.backend import OffsetCommit
+from pixy.errors import LongPollTimeout, Unavailable
+from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch
+from tests.consume.conftest import MakeNodes, MakeWorld
+from tests.consume.fakes import Answers, World
+from tests.fakes.waiting import settle
+
+RECORDS = 4
+RECORD_BYTES = 100_000
+BATCH_BYTES = 400_200
+"""Decompressed, nearly."""
+
+
+def add_large_batch(world: World, partition: int = 0) -> None:
+    """A batch that is decompressed on a thread."""
+    log = world.log(partition)
+    batch = build_batch([NewRecord(None, b"x" * RECORD_BYTES, (), 1)] * RECORDS, COMPRESSION["zstd"])
+    patch_batch(batch, log.end, 0)
+    log.batches.append(bytes(batch))
+    log.end += RECORDS
+    log.wake()
+
+
+def held(world: World) -> int:
+    """Bytes of decompressed batches."""
+    return world.consumers.counts()["unpacked_bytes"]
+
+
+async def consume_all(
+    world: World, groups: list[str], count: int, bytes_max: int
+) -> dict[str, list[tuple[int, int]]]:
+    """Positions of the records that each group gets, one request of each after the other."""
+    got: dict[str, list[tuple[int, int]]] = {group: [] for group in groups}
+    open_: dict[str, Answers] = {}
+    for _ in range(200 * count):
+        for group in groups:
+            answers = open_.get(group)
+            if answers is None or answers.offers or answers.errors:
+                for offer in answers.offers if answers is not None else ():
+                    got[group].append((offer.partition, offer.record.offset))
+                    assert await world.ack(offer.partition, offer.record.offset, group) == [None]
+                open_[group] = await world.consume(group=group)
+            assert held(world) <= bytes_max
+        if all(len(each) >= count for each in got.values()):
+            break
+        await world.pass_time(0.05)
+    for answers in open_.values():
+        for waiter in answers.waiting:
+            waiter.cancel()
+    return got
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches_held", [0, 2, 5])
+async def test_every_group_gets_every_message_once_whatever_the_bound(
+    make_world: MakeWorld, batches_held: int
+) -> None:
+    bytes_max = max(1, batches_held * BATCH_BYTES)
+    world = make_world(6, max_unpacked_bytes=bytes_max, subscription_timeout=1000.0)
+    for partition in range(6):
+        add_large_batch(world, partition)
+        world.log(partition).append(b"between")
+        add_large_batch(world, partition)
+    groups = ["a", "b", "c"]
+    got = await consume_all(world, groups, 6 * 9, max(bytes_max, BATCH_BYTES))
+    every = {(partition, offset): 1 for partition in range(6) for offset in range(9)}
+    assert {group: Counter(positions) for group, positions in got.items()} == dict.fromkeys(groups, every)
+    await settle()
+    assert held(world) == 0
+
+
+async def test_an_idle_group_gives_back_and_goes_on_where_it_was(make_world: MakeWorld) -> None:
+    world = make_world(max_unpacked_bytes=BATCH_BYTES)
+    add_large_batch(world)
+    out = await world.consume(group="idle")
+    other = await world.consume(group="other")
+    assert (out.offsets, other.offsets) == ([0], [])
+    await world.pass_time(0.2)
+    assert other.offsets == [0]
+    assert 0 < held(world) <= BATCH_BYTES
+    assert await world.ack(0, 0, "idle") == [None]
+    again = await world.consume(2, group="idle")
+    await world.pass_time(0.2)
+    assert again.offsets == [1, 2]
+    for offer in (*out.offers, *again.offers):
+        assert len(offer.record.value or b"") == RECORD_BYTES
+
+
+async def test_what_has_been_read_is_not_decompressed_again(make_world: MakeWorld) -> None:
+    world = make_world(max_unpacked_bytes=BATCH_BYTES)
+    add_large_batch(world)
+    for group in ("a", "b"):
+        await world.consume(RECORDS, group=group)
+    await world.pass_time(10)
+    assert (held(world), len(world.unpacked)) == (0, 2)
+
+
+async def test_nothing_is_decompressed_for_nobody(make_world: MakeWorld) -> None:
+    world = make_world(12, max_unpacked_bytes=2 * BATCH_BYTES, subscription_timeout=1000.0)
+    for partition in range(12):
+        add_large_batch(world, partition)
+    await world.consume(group="a")
+    await world.pass_time(10)
+    unpacked = len(world.unpacked)
+    await world.pass_time(100)
+    assert len(world.unpacked) == unpacked
+
+
+async def test_a_partition_beside_one_that_always_has_records_has_its_turn(make_world: MakeWorld) -> None:
+    world = make_world(2, max_unpacked_bytes=BATCH_BYTES, subscription_timeout=1000.0)
+    add_large_batch(world, 0)
+    await world.consume(group="idle")
+    add_large_batch(world, 1)
+    got = set()
+    for _ in range(200):
+        world.log(0).append(b"small")
+        answers = await world.consume(group="busy", auto_ack=True)
+        for offer in answers.offers:
+            offer.delivered()
+            got.add((offer.partition, offer.record.offset))
+        await world.pass_time(0.1)
+    assert {(1, offset) for offset in range(RECORDS)} <= got
+
+
+async def test_a_request_that_times_out_meanwhile_is_answered_with_the_limit(make_world: MakeWorld) -> None:
+    world = make_world(max_unpacked_bytes=BATCH_BYTES)
+    add_large_batch(world)
+    await world.consume(group="first")
+    deadline = world.clock.monotonic() + 0.05
+    answers = await world.consume(group="second", deadline=deadline)
+    await world.pass_time(0.06)
+    (error,) = answers.errors
+    assert isinstance(error, Unavailable)
+    assert error.limit == "consumer.max_unpacked_bytes"
+    answers = await world.consume(RECORDS, group="second")
+    await world.pass_time(0.2)
+    assert answers.offsets == [0, 1, 2, 3]
+    answers = await world.consume(group="second")
+    await world.pass_time(4)
+    assert [type(error) for error in answers.errors] == [LongPollTimeout]
+
+
+@pytest.mark.parametrize("groups", [["g"], ["first", "g"]], ids=["held", "queued"])
+@pytest.mark.parametrize("how", ["reset", "timeout", "revocation", "deletion", "drain", "trimmed"])
+async def test_whatever_ends_a_partition_gives_its_bytes_back(
+    make_world: MakeWorld, how: str, groups: list[str]
+) -> None:
+    world = make_world(max_unpacked_bytes=BATCH_BYTES)
+    add_large_batch(world)
+    for group in groups:
+        for offer in (await world.consume(group=group, auto_ack=True)).offers:
+            offer.delivered()
+    bound = world.consumers._environment.unpacking._bound
+    assert (held(world) > 0, len(bound.waiting)) == (True, len(groups) - 1)
+    match how:
+        case "reset":
+            for group in groups:
+                await world.consumers.set_offsets(group, "t", {0: OffsetCommit(RECORDS)})
+        case "timeout":
+            await world.pass_time(100)
+            await world.pass_time(100)
+        case "revocation":
+            for group in groups:
+                world.backend.groups.members[group].assign({"t": ()}, again=True)
+        case "deletion":
+            world.backend.delete("t")
+        case "drain":
+            world.consumers.stop_offering()
+        case _:
+            world.log().move_begin(RECORDS)
+            world.log().append(b"new")
+    await world.pass_time(0)
+    bound.check_invariants()
+    assert (held(world), bound.waiting, bound.unpacking) == (0, [], False)
+
+
+async def test_a_wait_that_is_cancelled_keeps_no_place(make_world: MakeWorld) -> None:
+    world = make_world(max_unpacked_bytes=BATCH_BYTES)
+    add_large_batch(world)
+    gate = world.backend.gates["unpack"] = asyncio.Event()
+    await world.consume(group="first")
+    second = await world.consume(group="second")
+    await world.consumers.set_offsets("first", "t", {0: OffsetCommit(RECORDS)})
+    gate.set()
+    await world.pass_time(0.2)
+    assert second.offsets == [0]
+
+
+async def test_other_nodes_clients_are_demand_too(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 1, max_unpacked_bytes=1)
+    await nodes.join(1)
+    add_large_batch(nodes[1])
+    await nodes[1].consume(group="idle")
+    answers = await nodes[2].consume(RECORDS)
+    await nodes.pass_time(3)
+    assert answers.offsets == [0, 1, 2, 3]
