@@ -17,6 +17,9 @@ Each start of a node is a command, before the node takes part in anything:
     the known one: same number, same process         nothing: the command was sent again
     the same number, another process                 refused: a copy of the directory has started
     older                                            refused: the directory is an older copy
+    newer by more than `INCARNATION_JUMP_MAX`        refused, once all nodes have level 3: no node
+                                                     starts so often; the next start of the node
+                                                     that it was said of would be an older one
     of a lost node, or with another secret           refused
     of a release that lacks commands in use          refused
 
@@ -32,6 +35,7 @@ import hmac
 from dataclasses import dataclass, replace
 
 from pixy.errors import FailedPrecondition, NotFound, PixyError
+from pixy.proposal_id import INCARNATION_JUMP_MAX
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
 
 __all__ = [
@@ -57,7 +61,7 @@ FEATURE_LEVEL = 3
     0  a node alone
     1  several nodes: the table of nodes
     2  protocol 2 of connections between nodes (`pixy.peers.handshake`)
-    3  commands with limits of topics, partitions and consumer groups
+    3  commands with limits of topics, partitions and consumer groups; impossible starts
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -67,7 +71,7 @@ _NODES = 1
 """First level with the table of nodes, hence of every node in it."""
 
 LIMITS_LEVEL = 3
-"""First level at which all nodes judge the limits of commands."""
+"""First level at which all nodes judge the limits of commands, and of the numbers of starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,7 @@ class NodeTable:
             return FailedPrecondition(why_left(known))
         if known is not None and command.incarnation <= known.incarnation:
             return known.node_id
-        refusal = self._refusal_of_level(command)
+        refusal = self._refusal_of_level(command) or self._refusal_of_jump(known, command)
         if refusal is not None:
             return refusal
         node_id = self.next_node_id if known is None else known.node_id
@@ -154,7 +158,7 @@ class NodeTable:
                 return FailedPrecondition(reason)
             if command.incarnation == known.incarnation:
                 return None
-        refusal = self._refusal_of_level(command)
+        refusal = self._refusal_of_level(command) or self._refusal_of_jump(known, command)
         if refusal is None:
             removed = known is not None and known.removed
             self._put(replace(_started(command.node_id, command), removed=removed))
@@ -182,6 +186,16 @@ class NodeTable:
         return FailedPrecondition(
             f"release {command.version} has feature level {level}, the cluster has {self.feature_level}: it needs a "
             "newer release"
+        )
+
+    def _refusal_of_jump(self, known: NodeInfo | None, command: RegisterNode | StartNode) -> PixyError | None:
+        if self.feature_level < LIMITS_LEVEL:
+            return None  # nodes of earlier releases take it, and have to have the same state
+        highest = INCARNATION_JUMP_MAX + (0 if known is None else known.incarnation)
+        if command.incarnation <= highest:
+            return None
+        return FailedPrecondition(
+            f"a node comes with start {command.incarnation}: it does not get beyond start {highest} meanwhile"
         )
 
     def _put(self, node: NodeInfo) -> None:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.nodes import NodeInfo, NodeTable, node_record
+from pixy.cluster.nodes import LIMITS_LEVEL, NodeInfo, NodeTable, node_record
 from pixy.errors import FailedPrecondition, NotFound, PixyError
+from pixy.proposal_id import INCARNATION_JUMP_MAX
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
 
 FIRST = NodeRecord(node_id=1, secret=b"s1", incarnation=1, process=b"p1", version="1.0")
@@ -77,6 +78,33 @@ def test_an_older_self_and_a_stranger_are_refused(table: NodeTable, command: Sta
     assert isinstance(refusal, FailedPrecondition)
     assert reason in str(refusal)
     assert table.nodes is before
+
+
+@pytest.mark.parametrize("level", [LIMITS_LEVEL - 1, LIMITS_LEVEL])
+@pytest.mark.parametrize("incarnation", [INCARNATION_JUMP_MAX + 2, 2**32 - 1])
+@pytest.mark.parametrize("how", ["start", "start of the first", "register"])
+def test_a_start_that_no_node_gets_to_is_refused_once_all_nodes_know_that(
+    how: str, incarnation: int, level: int
+) -> None:
+    """Nodes of earlier releases take it, and all nodes have the same state."""
+    table = NodeTable()
+    table.add_first(NodeRecord(node_id=1, secret=b"s1", incarnation=1, feature_level=level))
+    assert table.register(register(b"s2", 1, feature_level=level)) == 2
+    result: object
+    if how == "register":
+        result = table.register(register(b"s2", incarnation, feature_level=level))
+    else:
+        result = table.start(start(1 if how == "start of the first" else 2, incarnation, feature_level=level))
+    assert isinstance(result, FailedPrecondition) == (level >= LIMITS_LEVEL)
+    newest = max(node.incarnation for node in table.nodes.values())
+    assert newest == (1 if level >= LIMITS_LEVEL else incarnation)
+
+
+def test_a_node_may_have_started_often_while_nobody_heard_of_it(table: NodeTable) -> None:
+    assert table.start(start(1, 2, b"p", feature_level=LIMITS_LEVEL)) is None
+    assert table.start(start(2, 2, b"p", feature_level=LIMITS_LEVEL)) is None
+    assert table.feature_level == LIMITS_LEVEL
+    assert table.start(start(2, 2 + INCARNATION_JUMP_MAX, b"p", feature_level=LIMITS_LEVEL)) is None
 
 
 def test_a_node_without_a_secret_gets_one_with_its_next_start() -> None:
