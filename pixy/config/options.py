@@ -348,6 +348,12 @@ class ConsumerConfig:
     max_subscriptions: int = _integer(
         20_000, "Topics consumed in these groups, each counted once per consumer group.", minimum=1
     )
+    max_partitions: int = _integer(
+        100_000,
+        "Partitions of these topics, counted likewise: each takes about 5 KB while it is consumed. "
+        "A lone topic may have more.",
+        minimum=1,
+    )
     max_retries: int = _integer(
         -1,
         "How many times a message is offered again before it is dropped with a log line; -1: no limit.",

@@ -112,6 +112,9 @@ class Consumers:
             options.max_subscriptions, client_share_percent
         )
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        # Partitions of their topics when they began, and the sum.
+        self._partitions_of: dict[tuple[str, str], int] = {}
+        self._partitions = 0
         self._state = _State.SERVING
         # Consume requests are refused. Invariant: true in every state but SERVING, and if consuming
         # is disabled.
@@ -409,9 +412,20 @@ class Consumers:
             )
         if self._subscription_shares.is_used_up(address):
             raise _share_used_up("max_subscriptions", self._subscription_shares.share, "topics")
+        known = self._environment.backend.topic(topic)
+        partitions = 0 if known is None else len(known.partitions)
+        allowed = self._environment.options.max_partitions
+        if self._partitions and self._partitions + partitions > allowed:
+            raise _too_many(
+                "max_partitions",
+                f"{topic} has {partitions} partitions, and {self._partitions} of at most {allowed} are consumed here, each "
+                "counted per consumer group,",
+            )
         subscription = self._group(group, address).subscribe(topic, self._on_quiet)
         self._subscription_shares.take((group, topic), address)
         self._subscriptions[group, topic] = subscription
+        self._partitions_of[group, topic] = partitions
+        self._partitions += partitions
         return subscription
 
     def _group(self, name: str, address: str = "") -> ConsumerGroup:
@@ -428,6 +442,7 @@ class Consumers:
 
     def _on_over(self, subscription: Subscription) -> None:
         del self._subscriptions[subscription.group_name, subscription.topic]
+        self._partitions -= self._partitions_of.pop((subscription.group_name, subscription.topic))
         self._subscription_shares.release((subscription.group_name, subscription.topic))
 
     def _on_empty(self, group: ConsumerGroup) -> None:

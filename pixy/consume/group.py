@@ -37,7 +37,7 @@ from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.resets import Resets
-from pixy.consume.resumption import Remark, is_long, resume
+from pixy.consume.resumption import Remark, first_of_each, is_long, resume
 from pixy.consume.revocations import Revocations
 from pixy.consume.subscription import Subscription
 from pixy.errors import CorruptData, OffsetsSet, OwnedElsewhere, OwnerUndecided, PixyError, Unavailable
@@ -410,8 +410,9 @@ class ConsumerGroup:
             await self._commit_start(changes, handed_out, begun)
         if self._changes != begun:
             return
-        for remark in remarks:
-            self._warn(remark)
+        # One line for all partitions, of which a client may have set the offsets.
+        for first, count in first_of_each(remarks):
+            self._warn(first._replace(fields={**first.fields, "partitions": count}))
         self._add(subscription, topic_id, starts)
 
     async def _commit_start(

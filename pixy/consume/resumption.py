@@ -9,6 +9,8 @@ with more sparse acks than a commit can    the offset; records acked above it ar
 have, of an earlier release                the next commit has the first of them
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pixy.backend import OffsetCommit, OffsetRange, TopicPartition
@@ -17,7 +19,7 @@ from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.sparse_acks import METADATA_BYTES_MAX
 from pixy.errors import InvalidOffset
 
-__all__ = ["Remark", "is_long", "resume"]
+__all__ = ["Remark", "first_of_each", "is_long", "resume"]
 
 _SHOWN_CHARS = 100
 
@@ -64,6 +66,15 @@ def resume(
             maximum=METADATA_BYTES_MAX,
         )
     return tracker
+
+
+def first_of_each(remarks: Sequence[Remark]) -> list[tuple[Remark, int]]:
+    """The first remark of each event, and how many there are."""
+    first: dict[str, Remark] = {}
+    for remark in remarks:
+        first.setdefault(remark.event, remark)
+    counts = Counter(remark.event for remark in remarks)
+    return [(remark, counts[event]) for event, remark in first.items()]
 
 
 def is_long(commit: OffsetCommit) -> bool:

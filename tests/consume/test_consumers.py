@@ -2,6 +2,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import NEWEST, OLDEST
@@ -251,6 +252,31 @@ async def test_subscriptions_are_bounded_over_all_groups(make_world: MakeWorld) 
         assert "`consumer.max_subscriptions`" in str(refused.errors[0])
         assert [type(error) for error in await world.ack(0, 0, group=group, topic="v")] == [TooManyRequests]
     assert list(world.consumers._groups) == ["g"]
+
+
+async def test_partitions_are_bounded_over_all_groups(make_world: MakeWorld) -> None:
+    world = make_world(max_partitions=10, subscription_timeout=15)
+    world.backend.create("wide", 11)
+    world.backend.create("half", 5)
+    await world.consume(topic="wide")  # alone it may be wider
+    for topic in ("wide", "half"):
+        refused = await world.consume(group="h", topic=topic)
+        assert "`consumer.max_partitions`" in str(refused.errors[0])
+    await world.pass_time(30)
+    for group in "hi":
+        assert not (await world.consume(group=group, topic="half")).errors
+    assert [type(each) for each in (await world.consume(group="j", topic="half")).errors] == [TooManyRequests]
+
+
+async def test_a_group_that_resumes_is_remarked_on_in_one_line(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.backend.create("wide", 50)
+    offsets = {partition: OffsetCommit(9, "no acks") for partition in range(50)}
+    await world.consumers.set_offsets("g", "wide", offsets)
+    with capture_logs() as logs:
+        await world.consume(topic="wide")
+    lines = [(each["event"].split()[0], each["partitions"]) for each in logs if "partitions" in each]
+    assert sorted(lines) == [("committed", 50), ("sparse", 50)]
 
 
 class At(NamedTuple):
