@@ -6,6 +6,7 @@ from pixy.errors import FailedPrecondition
 from pixy.peers import Address
 from pixy.proposal_id import NODE_ID_MAX
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
+from pixy.proto.state_pb2 import RegisterNode
 
 __all__ = ["check_join", "check_joined"]
 
@@ -16,8 +17,8 @@ _LEVEL_MAX = 1000
 _TEXT_MAX = 300
 
 
-def check_join(request: JoinRequest) -> None:
-    """Check the request of a node that wants to join.
+def check_join(request: JoinRequest | RegisterNode) -> None:
+    """Check the request of a node that wants to join, or the command that another node makes of it.
 
     Raises:
         FailedPrecondition: no node sends it.

@@ -4,6 +4,7 @@ has no effect, on all nodes alike, and at every start.
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,16 @@ from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import (
     DeleteTopic,
     ExpireSinks,
+    ForgetNode,
     ForgetTopics,
     GroupsCommand,
+    InitCluster,
     MetadataCommand,
     PartitionCommand,
     PublishedPart,
     PublishParts,
     RegisterNode,
+    RemoveNode,
     SetLogBeginOffset,
     SinksCommand,
     StagedPiece,
@@ -53,6 +57,8 @@ COUNTS = PublishParts(
         )
     ],
 )
+
+JOINS: dict[str, Any] = {"secret": bytes(16), "address": "127.0.0.1:1", "version": "1", "feature_level": 3}
 
 
 def damaged(at: int, value: int) -> bytes:
@@ -109,7 +115,22 @@ REFUSED = [
         (METADATA_GROUP, COMMAND, MetadataCommand(start_node=StartNode(node_id=each)).SerializeToString())
         for each in (1, 2, 77)
     ],
-    (METADATA_GROUP, COMMAND, MetadataCommand(register_node=RegisterNode(incarnation=1)).SerializeToString()),
+    *[
+        (
+            METADATA_GROUP,
+            COMMAND,
+            MetadataCommand(register_node=RegisterNode(**JOINS | wrong)).SerializeToString(),
+        )
+        for wrong in (
+            {"incarnation": 1},
+            {"process": b"p"},
+            {"secret": b"s"},
+            {"address": ""},
+            {"rack": "r" * 301},
+            {"feature_level": 2**31},
+        )
+    ],
+    (METADATA_GROUP, COMMAND, MetadataCommand(init_cluster=InitCluster(groups_count=1)).SerializeToString()),
 ]
 
 TAKEN = [
@@ -124,7 +145,9 @@ TAKEN = [
     ),
     (METADATA_GROUP, COMMAND, MetadataCommand(delete_topic=DeleteTopic(name="t")).SerializeToString()),
     (METADATA_GROUP, COMMAND, MetadataCommand(start_node=StartNode(node_id=SENDER)).SerializeToString()),
-    (METADATA_GROUP, COMMAND, MetadataCommand(register_node=RegisterNode()).SerializeToString()),
+    (METADATA_GROUP, COMMAND, MetadataCommand(register_node=RegisterNode(**JOINS)).SerializeToString()),
+    (METADATA_GROUP, COMMAND, MetadataCommand(remove_node=RemoveNode(node_id=1)).SerializeToString()),
+    (METADATA_GROUP, COMMAND, MetadataCommand(forget_node=ForgetNode(node_id=1)).SerializeToString()),
     (GROUPS_0, COMMAND, GroupsCommand(forget_topics=ForgetTopics()).SerializeToString()),
     (SINKS_GROUP, COMMAND, SinksCommand(expire_sinks=ExpireSinks()).SerializeToString()),
 ]
