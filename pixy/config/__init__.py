@@ -29,7 +29,7 @@ from pixy.config.options import (
     ZooKeeperConfig,
 )
 from pixy.config.render import config_values, render_config, render_default_config
-from pixy.config.secret_file import read_secret
+from pixy.config.secret_file import check_regular, read_secret
 from pixy.config.values import format_duration, parse_bytes, parse_duration
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "StorageConfig",
     "TlsConfig",
     "ZooKeeperConfig",
+    "check_regular",
     "config_values",
     "effective_client_id",
     "format_duration",

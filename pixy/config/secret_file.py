@@ -1,4 +1,8 @@
-"""Files with secrets: that which the nodes of a cluster share, and those of variables."""
+"""Files with secrets: that which the nodes of a cluster share, those of variables, and keys.
+
+A node that runs reads some of them again when they change, on its event loop. So they have to be
+regular files of a bounded size: to open a FIFO waits for a writer, for ever.
+"""
 
 import errno
 import os
@@ -6,10 +10,11 @@ import re
 from pathlib import Path
 from stat import S_IRWXO, S_ISREG
 
-__all__ = ["SECRET_BYTES_MIN", "is_strong", "read_bounded", "read_secret"]
+__all__ = ["SECRET_BYTES_MIN", "check_regular", "is_strong", "read_bounded", "read_secret"]
 
 SECRET_BYTES_MIN = 16
 _SECRET_BYTES_MAX = 64 << 10
+_LOADED_BYTES_MAX = 4 << 20
 _STRONG = re.compile(rb"[A-Za-z0-9+/_=\s-]{32,}")
 
 
@@ -26,18 +31,37 @@ def read_bounded(path: str, limit: int = _SECRET_BYTES_MAX) -> bytes:
     return content
 
 
+def check_regular(path: str | Path) -> None:
+    """Check a file that a library is to load, such as a certificate, before it opens it.
+
+    Raises:
+        OSError: there is none; EINVAL: it is no regular file; EFBIG: it has more than 4 MiB.
+    """
+    _check(os.stat(path), str(path), _LOADED_BYTES_MAX)
+
+
+def _check(status: os.stat_result, path: str, limit: int) -> None:
+    if not S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    if status.st_size > limit:
+        raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, at most {limit} are allowed", path)
+
+
 def read_secret(path: str) -> bytes:
-    """The secret in a file, without white space around it.
+    """The secret in a file, without white space around it. Waits for nobody.
 
     Raises:
         ValueError: it cannot be used; the text continues the option's name and says what to do.
     """
     try:
-        with Path(path).open("rb") as file:
-            status, secret = os.fstat(file.fileno()), file.read(_SECRET_BYTES_MAX).strip()
+        # Without a wait for the writer of a FIFO.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            _check(status, path, _SECRET_BYTES_MAX)
+            secret = file.read(_SECRET_BYTES_MAX).strip()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
-    if S_ISREG(status.st_mode) and status.st_mode & S_IRWXO:
+    if status.st_mode & S_IRWXO:
         raise ValueError(
             f"{path} is accessible to every user of this machine, with mode {status.st_mode & 0o777:03o}: "
             f"chmod o= {path}"

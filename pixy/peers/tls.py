@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from pixy.config import check_regular
 from pixy.errors import StartError
 from pixy.peers.hello import Hello
 from pixy.peers.texts import shown
@@ -106,12 +107,15 @@ class PeerCertificates:
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.verify_mode = ssl.CERT_REQUIRED
             try:
+                check_regular(self._cert_file)
+                check_regular(self._key_file)
                 context.load_cert_chain(self._cert_file, self._key_file)
             except (ssl.SSLError, OSError) as error:
                 raise StartError(
                     f"cluster.tls.cert_file {self._cert_file} and key_file {self._key_file} cannot be used: {error}"
                 ) from error
             try:
+                check_regular(self._ca_file)
                 context.load_verify_locations(self._ca_file)
             except (ssl.SSLError, OSError) as error:
                 raise StartError(f"cluster.tls.ca_file {self._ca_file} cannot be used: {error}") from error

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import structlog
 
-from pixy.config import TlsConfig, split_address
+from pixy.config import TlsConfig, check_regular, split_address
 from pixy.errors import StartError
 from pixy.rpc.environment import ServerOptions
 from pixy.rpc.link import Link
@@ -66,6 +66,8 @@ class TlsFiles:
         context.set_ciphers(_CIPHERS)
         context.set_alpn_protocols(["h2"])
         try:
+            check_regular(config.certificate_path)
+            check_regular(config.key_path)
             context.load_cert_chain(config.certificate_path, config.key_path)
         except (ssl.SSLError, OSError) as error:
             raise StartError(
@@ -74,6 +76,7 @@ class TlsFiles:
         if config.client_ca_path:
             context.verify_mode = ssl.CERT_REQUIRED
             try:
+                check_regular(config.client_ca_path)
                 context.load_verify_locations(config.client_ca_path)
             except (ssl.SSLError, OSError) as error:
                 path = config.client_ca_path

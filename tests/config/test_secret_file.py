@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from pixy.config import load_config, read_secret
+from pixy.config import check_regular, load_config, read_secret
 from pixy.errors import ConfigError
+from tests.fakes.odd_files import odd_file
 
 
 @pytest.fixture
@@ -39,6 +40,18 @@ def test_a_short_secret_is_refused(file: Path, secret: bytes) -> None:
         ValueError, match=f"has a secret of {len(secret.strip())} bytes, at least 16 are needed"
     ):
         read_secret(str(file))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "directory", "large"])
+@pytest.mark.timeout(20)
+def test_what_is_no_file_of_a_bounded_size_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    """To open a FIFO waits for a writer, and nodes read on their event loop."""
+    path = odd_file(tmp_path / "odd", kind)
+    reason = r"it has \d+ bytes, at most \d+ are allowed" if kind == "large" else "it is not a regular file"
+    with pytest.raises(ValueError, match="odd cannot be read: "):
+        read_secret(str(path))
+    with pytest.raises(OSError, match=reason):
+        check_regular(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from pixy.errors import StartError, Unavailable
 from pixy.peers import PeerCertificates, PeerOptions, TcpNetwork
+from tests.fakes.odd_files import odd_file
 from tests.fakes.waiting import until
 from tests.peers.certificates import make_authority, make_node_certificate
 from tests.peers.descriptors import Descriptors
@@ -156,6 +157,24 @@ def test_files_that_do_not_belong_together_keep_a_node_from_starting(folder: Pat
         PeerCertificates(folder / "one.pem", folder / "two.key", folder / "ours.pem")
     with pytest.raises(StartError, match=r"ca_file .*none.pem cannot be used"):
         PeerCertificates(folder / "one.pem", folder / "one.key", tmp_path / "none.pem")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "directory", "large"])
+@pytest.mark.parametrize("name", ["used.pem", "used.key", "used-ca.pem"])
+@pytest.mark.timeout(20)
+def test_a_file_that_becomes_none_leaves_the_old_certificates(
+    folder: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    """To open a FIFO waits for a writer, and certificates are read on the event loop."""
+    for source, used in (("one.pem", "used.pem"), ("one.key", "used.key"), ("ours.pem", "used-ca.pem")):
+        replaced(folder / source, tmp_path / used)
+    certificates = PeerCertificates(tmp_path / "used.pem", tmp_path / "used.key", tmp_path / "used-ca.pem")
+    before = certificates.server(), certificates.client()
+    odd_file(tmp_path / name, kind)
+    with capture_logs() as logs:
+        assert not certificates.maybe_reload()
+    assert [entry["log_level"] for entry in logs] == ["error"]
+    assert (certificates.server(), certificates.client()) == before
 
 
 @pytest.mark.slow

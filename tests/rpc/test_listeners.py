@@ -27,6 +27,7 @@ from pixy.rpc.listeners import Listener, TlsFiles
 from tests.conftest import require
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client
+from tests.fakes.odd_files import odd_file
 from tests.fakes.waiting import until
 from tests.rpc.support import NotedReceipt
 
@@ -109,11 +110,18 @@ async def test_a_changed_certificate_is_used_and_open_connections_stay(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("damage", ["text", "fifo", "device"])
+@pytest.mark.parametrize("option", ["certificate_path", "key_path"])
+@pytest.mark.timeout(60)
 async def test_a_changed_certificate_that_cannot_be_used_leaves_the_old_one(
-    tls: TlsConfig, certificates: Path, capsys: pytest.CaptureFixture[str]
+    tls: TlsConfig, certificates: Path, capsys: pytest.CaptureFixture[str], option: str, damage: str
 ) -> None:
     async with open_echo(tls=tls) as echo:
-        write(tls.certificate_path, "not a certificate")
+        path = getattr(tls, option)
+        if damage == "text":
+            write(path, "not a certificate")
+        else:
+            odd_file(Path(path), damage)
         said: list[str] = []
 
         def is_said() -> bool:
