@@ -115,12 +115,11 @@ async def test_nothing_is_decompressed_for_nobody(make_world: MakeWorld) -> None
 
 async def test_a_partition_beside_one_that_always_has_records_has_its_turn(make_world: MakeWorld) -> None:
     world = make_world(2, max_unpacked_bytes=BATCH_BYTES, subscription_timeout=1000.0)
-    add_large_batch(world, 0)
-    await world.consume(group="idle")
     add_large_batch(world, 1)
+    await world.consume(group="idle")
+    world.log(0).append(*[b"small"] * 200)
     got = set()
-    for _ in range(200):
-        world.log(0).append(b"small")
+    for _ in range(150):
         answers = await world.consume(group="busy", auto_ack=True)
         for offer in answers.offers:
             offer.delivered()
