@@ -179,9 +179,14 @@ class Lending:
 
     @staticmethod
     def _lose(offer: Offer) -> None:
-        """Put a record back of which the node says nothing any more; a client may have it."""
+        """Put a record back of which the node says nothing any more. A client may have it; it has
+        if it has acked it.
+        """
         offer.was_out = True
-        offer.undelivered()
+        if offer.auto_ack:
+            offer.delivered()
+        else:
+            offer.undelivered()
 
     def _withdraw(self, request: _OpenRequest) -> None:
         if request.waiter is not None:

@@ -65,6 +65,7 @@ class Offer:
         self.retries = retries
         # Deliveries that failed since the last retry.
         self.failures = failures
+        # Acked at its delivery: by the request, or by an ack that has come before.
         self.auto_ack = False
         # A client has or had the record, as far as is known. False for a delivered offer that has
         # not expired yet.

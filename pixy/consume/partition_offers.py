@@ -44,12 +44,15 @@ Acks (design 4.7):
     below the tracker's base, or acked already               none
     a range more than a commit can have                      ResourceExhausted; the record stays
                                                              where it is
-    outstanding, in time or expired                          acked
+    with a client, in time or expired                        acked
+    on its way to a client, for the first time               acked at its delivery
     not outstanding, `only_if_offered` or voided             none
     not outstanding, handed out to the group earlier         acked
     not outstanding, never handed out to the group           none
     at or beyond the end                                     AckBeyondEnd
 
+- An ack may overtake the news of the delivery, where the record was lent to another node. Until
+  then it is kept: it concerns nothing that a client has if the record comes back undelivered.
 - What was handed out earlier is below the mark that this object begins with (`handed_out`), or was
   handed out by it before a reset. A record that was offered and could not be delivered was never
   handed out; one that was lent to another node, which is silent since, may have been.
@@ -579,9 +582,15 @@ class PartitionOffers:
         """
         if len(self.tracker.begins) >= CROWDED_RANGES and (offset in self._out or offset in self._sending):
             self._check_fits(offset)
-        offer = self._out.pop(offset, None) or self._sending.pop(offset, None)
+        offer = self._out.pop(offset, None)
         if offer is None:
-            return self._ack_not_out(offset, only_if_offered)
+            offer = self._sending.get(offset)
+            if offer is None:
+                return self._ack_not_out(offset, only_if_offered)
+            if not (offer.was_out or (offset < self._before and offset not in self.voided)):
+                offer.auto_ack = True
+                return False
+            del self._sending[offset]
         self._pending_bytes -= offer.size
         self.tracker.ack(offset)
         self.acked += 1

@@ -340,13 +340,16 @@ async def test_draining_answers_all_requests_at_once(make_world: MakeWorld) -> N
 async def test_draining_accepts_acks_while_offers_are_outstanding(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b", b"c")
-    answers = await world.consume(3, auto_ack=True)
+    delivered = await world.consume()
+    answers = await world.consume(2, auto_ack=True)
     draining = asyncio.create_task(world.consumers.drain(30))
     await settle()
+    assert delivered.offsets == [0]
     assert await world.ack(0, 0) == [None]
-    answers.offers[1].delivered()
+    answers.offers[0].delivered()
     assert not draining.done()
     refused = await world.consume(ack=(0, 2))
+    answers.offers[1].delivered()
     assert [type(error) for error in refused.errors] == [ShuttingDown]
     await draining
     assert world.committed() == OffsetCommit(3)

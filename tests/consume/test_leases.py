@@ -116,6 +116,7 @@ async def test_an_ack_at_a_member_that_was_put_out_goes_to_the_owner(make_nodes:
     assert nodes.owned(2) == [1]
     nodes.log(1).append(b"a", b"b")
     assert (await nodes[2].consume()).values == [b"a"]
+    await nodes.pass_time(1)  # it is committed that the record was handed out
     member = nodes.groups.member("g", 2)
     assert member is not None
     member.lease.until = nodes.clock.monotonic()

@@ -132,19 +132,33 @@ async def test_an_auto_ack_that_does_not_fit_into_a_commit_is_not_forgotten(host
     host.log.append(b"a", b"b", b"c")
     live = host.make(acked=[AckRange(offset, offset + 1) for offset in range(3001, 3001 + 2 * 2047, 2)])
     assert len(live.commit().metadata) == 4096
-    _, second, third = await host.take(live, 3, deliver=False)
+    first, second, third = await host.take(live, 3, deliver=False)
+    first.delivered()
     second.auto_ack = True
     second.delivered()
     assert (live.offers.outstanding, host.dirty) == (3, [])
     with pytest.raises(ResourceExhausted, match="ack not accepted: offset 2 of t/0"):
         live.ack(2)
     third.delivered()
+    live.ack(0)
     await host.pass_time(ACK_TIMEOUT)
     assert [offer.record.offset for offer in await host.take(live, 2)] == [1, 2]
-    live.ack(0)
     live.ack(1)
     live.ack(2)
     assert live.commit().offset == 3
+
+
+async def test_an_ack_of_a_record_on_its_way_counts_at_its_delivery(host: Host) -> None:
+    host.log.append(b"a", b"b")
+    live = host.make()
+    first, second = await host.take(live, 2, deliver=False)
+    live.ack(0)
+    live.ack(1)
+    assert (host.dirty, live.commit().offset) == ([], 0)
+    second.undelivered()
+    first.delivered()
+    assert (host.dirty, live.commit().offset, live.offers.outstanding) == ([live], 1, 0)
+    assert [offer.record.value for offer in await host.take(live)] == [b"b"]
 
 
 async def test_an_ack_without_effect_does_not_notify_the_host(host: Host) -> None:
@@ -264,7 +278,9 @@ async def test_a_record_never_acked_is_dropped_after_the_last_retry_and_logged(h
 async def test_a_watching_host_is_notified_whenever_offers_may_have_decreased(host: Host) -> None:
     host.log.append(b"a", b"b", b"c")
     live = host.make()
-    first, _, _ = await host.take(live, 3, deliver=False)
+    first, second, third = await host.take(live, 3, deliver=False)
+    second.delivered()
+    third.delivered()
     live.ack(1)
     assert host.looks == 0
     host.watching = True
@@ -333,6 +349,7 @@ async def test_a_closed_partition_still_reports_its_position_and_does_nothing_el
     host.log.append(b"a", b"b", b"c")
     live = host.make()
     first, second, third = await host.take(live, 3, deliver=False)
+    first.delivered()
     live.ack(first.record.offset)
     host.dirty.clear()
     live.close()

@@ -294,7 +294,8 @@ def test_undelivered_offers_count_towards_the_limit() -> None:
     assert taken[0] is not None
     offers.delivered(taken[0], 0.0)
     assert offers.take() is None
-    assert offers.ack(1)
+    assert taken[1] is not None
+    assert offers.ack_delivered(taken[1])
     assert take(offers) == 4
 
 
@@ -572,7 +573,7 @@ def test_records_below_the_log_begin_offset_are_dropped() -> None:
 
 
 def test_records_from_the_new_begin_on_are_kept_when_the_log_begin_offset_moves() -> None:
-    offers = offers_from(0, 10)
+    offers = offers_from(0, 10, handed_out=2)
     taken = [offers.take() for _ in range(4)]
     offers.ack(1)
     assert taken[2] is not None
@@ -636,10 +637,13 @@ def test_an_offer_reports_its_outcome_to_its_owner() -> None:
 )
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("ttttdddaaupf"), st.integers(0, 30)), max_size=120))
-def test_no_record_is_lost_and_none_is_offered_twice_at_a_time(steps: list[tuple[str, int]]) -> None:
+def test_no_record_is_lost_and_none_is_offered_twice_at_a_time(  # noqa: PLR0912  # one for each kind of step
+    steps: list[tuple[str, int]],
+) -> None:
     offers = offers_from(0, 3, limits=replace(LIMITS, pending_max=7))
     end, now = 3, 0.0
     acked: set[int] = set()
+    delivered: set[int] = set()
     sending: dict[int, Offer] = {}
     out: dict[int, Offer] = {}
     for step, number in steps:
@@ -652,13 +656,20 @@ def test_no_record_is_lost_and_none_is_offered_twice_at_a_time(steps: list[tuple
                 sending[offset] = offer
         elif step == "d" and sending:
             offer = sending.pop(sorted(sending)[number % len(sending)])
-            offers.delivered(offer, now)
-            out[offer.record.offset] = offer
+            if offer.auto_ack:
+                assert offers.ack_delivered(offer)
+                acked.add(offer.record.offset)
+            else:
+                offers.delivered(offer, now)
+                out[offer.record.offset] = offer
+                delivered.add(offer.record.offset)
         elif step == "a" and number < end:
-            assert offers.ack(number) == (number not in acked)
-            acked.add(number)
-            sending.pop(number, None)
-            out.pop(number, None)
+            counts = number in delivered - acked
+            assert offers.ack(number) == counts
+            if counts:
+                acked.add(number)
+                sending.pop(number, None)
+                out.pop(number, None)
         elif step == "u" and sending:
             offers.put_back(sending.pop(sorted(sending)[number % len(sending)]))
         elif step == "p":
@@ -676,7 +687,8 @@ def test_no_record_is_lost_and_none_is_offered_twice_at_a_time(steps: list[tuple
         now += 1.0
         offer = offers.take()
         if offer is not None:
-            offers.ack(offer.record.offset)
+            offers.delivered(offer, now)
+            assert offers.ack(offer.record.offset)
         else:
             offers.expire(now)
     assert (offers.tracker.base, offers.pending) == (end, 0)
