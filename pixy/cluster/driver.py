@@ -88,6 +88,7 @@ class Driver:
         reads: linearizable reads of the groups.
         snapshots: snapshots of the groups.
         watched: proposals of nodes that have no replica of the group.
+        refusals: log of what other nodes send in vain.
         sequences: see `Proposer`.
         unapplied_bytes: payload of the entries that are not applied.
     """
@@ -120,7 +121,7 @@ class Driver:
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
         self.watched = WatchedProposals()
-        self._refusals = RefusedMessages()
+        self.refusals = RefusedMessages()
         self._stopped = False
         self._commits = CommitMessages(options.commit_delay_s, self.drive)
         self.groups: dict[int, RaftGroup] = {}
@@ -252,29 +253,16 @@ class Driver:
 
         Raises:
             VoidEntry: the entry would have no effect, or is not for other nodes to propose.
+            LongCheckError: that takes long to find out; see `propose_checked`.
         """
         if not group.leads:
             return False
         reason = self._hooks.why_not_proposable(group.raft_group, kind, payload, proposal.node_id)
         if reason:
             raise VoidEntry(reason)
-        return self._propose_for(group, kind, payload, proposal, after)
+        return self.propose_checked(group, kind, payload, proposal, after)
 
-    def propose_forwarded(
-        self,
-        group: RaftGroup,
-        kind: EntryType,
-        payload: bytes | bytearray,
-        proposal: ProposalId,
-        after: int = 0,
-    ) -> None:
-        """As `propose_for`, for a node that waits for no answer: a refusal is logged."""
-        try:
-            self.propose_for(group, kind, payload, proposal, after)
-        except VoidEntry as error:
-            self._refusals.note(group.raft_group, proposal.node_id, f"proposed {kind.name}", str(error))
-
-    def _propose_for(
+    def propose_checked(
         self,
         group: RaftGroup,
         kind: EntryType,
@@ -282,6 +270,7 @@ class Driver:
         proposal: ProposalId,
         after: int,
     ) -> bool:
+        """As `propose_for`, for an entry that was checked."""
         if not group.leads:
             return False
         if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES) and (
@@ -327,7 +316,7 @@ class Driver:
         stalled, self._stalled = self._stalled, {}
         for group in stalled:
             for proposal, (kind, payload, after) in self._held.pop(group, {}).items():
-                self._propose_for(group, kind, payload, proposal, after)
+                self.propose_checked(group, kind, payload, proposal, after)
             if group.proposals is not None:
                 group.proposals.pump()
                 self.drive(group)
@@ -507,7 +496,7 @@ class Driver:
             group.applied_index, group.applied_term = entry.index, entry.term
             result = apply(application, entry)
             if type(result) is VoidEntry:
-                self._refusals.without_effect(group.raft_group, entry.index, str(result))
+                self.refusals.without_effect(group.raft_group, entry.index, str(result))
             if proposal is not None:
                 rows.record(proposal, result)
                 if group.tail_ids:
@@ -543,7 +532,7 @@ class Driver:
             conf_state = group.node.apply_conf_change(decode_conf_change(entry), entry.index)
         except (MalformedMessage, ConfChangeError) as error:
             # Every node finds so: they have the same configuration up to here.
-            self._refusals.without_effect(group.raft_group, entry.index, str(error))
+            self.refusals.without_effect(group.raft_group, entry.index, str(error))
             return
         storage.conf_state = conf_state
         storage.conf_index = group.node.raft.conf_index
@@ -651,7 +640,7 @@ class Driver:
             # A configuration may lag, so that it alone does not tell who belongs to the group.
             reason = f"node {message.sender} has no replica"
         if reason:
-            self._refusals.note(raft_group, message.sender, message.type.name, reason)
+            self.refusals.note(raft_group, message.sender, message.type.name, reason)
             return
         if message.type is MessageType.APP and message.entries and not self._takes_append(group, message):
             return

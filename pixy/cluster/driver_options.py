@@ -78,7 +78,7 @@ class DriverHooks:
         leader_changed: called when a group has another leader, or none; None: nobody asks.
         sideloads: of partitions; None on a node without peers, which proposes everything itself.
         why_not_proposable: reason why the proposal of another node is refused, by raft group, kind
-            and payload; empty if it may be appended.
+            and payload; empty if it may be appended. Raises LongCheckError if that takes long.
         fault: called with an error after which disk and answers may differ.
     """
 

@@ -24,6 +24,7 @@ from pixy.clock import Clock
 from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.confirmed_reads import ConfirmedReads
+from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.group_members import Process
 from pixy.cluster.group_names import group_name
@@ -403,17 +404,19 @@ class Node:
 
     def _attach(self, peers: NodePeers, identity: NodeIdentity, reports: StatusReports) -> None:
         driver = self._log.driver
+        forwarded = ForwardedProposals(driver, self._fault)
         duties = PeerDuties(
             register=self._register_peer,
             find_group=self._find_group,
             methods={
-                PeerMethod.PROPOSE: ProposeAnswers(driver, self._find_group).answer,
+                PeerMethod.PROPOSE: ProposeAnswers(driver, forwarded, self._find_group).answer,
                 PeerMethod.STATUS: reports.answer,
                 PeerMethod.PUT_PIECES: self._put_pieces,
                 PeerMethod.GET_PIECE: self._get_piece,
                 PeerMethod.GIVE_UP: self._given_up,
                 **self.methods,
             },
+            forwarded=forwarded,
             nodes_seen=self._reactions.nodes_seen,
             ticked=self._ticked,
         )

@@ -20,6 +20,7 @@ from pixy.cluster.cluster_options import ClusterOptions
 from pixy.cluster.cluster_search import ClusterSearch
 from pixy.cluster.driver import Driver
 from pixy.cluster.failover import Failover
+from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.joining import check_join
 from pixy.cluster.leader_placement import LeaderPlacement
 from pixy.cluster.members import Members
@@ -74,6 +75,7 @@ class PeerDuties:
         register: registers a node that wants to join; returns its id.
         find_group: makes the raft group of a partition, None if this node has no replica of it.
         methods: the handlers of all other calls.
+        forwarded: takes proposals of other nodes.
         nodes_seen: called when a node can be reached again, or cannot be reached any more.
         ticked: called at the end of each tick.
     """
@@ -81,6 +83,7 @@ class PeerDuties:
     register: Callable[[JoinRequest], Awaitable[int]]
     find_group: Callable[[int], RaftGroup | None]
     methods: Mapping[int, Handler]
+    forwarded: ForwardedProposals
     nodes_seen: Callable[[], None]
     ticked: Callable[[], None]
 
@@ -319,6 +322,7 @@ class NodePeers:
             self._serving.stop()
             await self._fetching.stop()
             await self._lookup.stop()
+            await self._duties.forwarded.stop()
         self._search.stop()
         if self._listening is not None:
             self._listening.cancel()
@@ -477,7 +481,7 @@ class NodePeers:
             for forwarded in decode_proposals(payload, node_id):
                 group = groups.get(forwarded.raft_group)
                 if group is not None:
-                    self._driver.propose_forwarded(group, *forwarded[1:])
+                    self._duties.forwarded.propose_nowait(group, *forwarded[1:])
         elif kind == MessageKind.BEAT:
             self.members.heard(node_id, decode_beat(payload), relayed=relayed)
         elif kind == MessageKind.RELAYED:

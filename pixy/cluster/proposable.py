@@ -1,9 +1,9 @@
 """Entries that a node may propose to a raft group that another node leads. Pure.
 
 A leader appends nothing that it would apply without effect, or that harms who reads it: what other
-nodes forward is checked as what clients send (`records.check_forwarded_batches`), as far as that
-takes no more than half a millisecond. The proposals of the leader itself come from code that has
-checked them.
+nodes forward is checked as what clients send (`records.check_forwarded_batches`), also on another
+thread (`forwarded_proposals`). The proposals of the leader itself come from code that has checked
+them.
 
     raft group   may be proposed
     -----------  -----------------------------------------------------------------------------------
@@ -25,8 +25,6 @@ Of metadata, what harms others is for one node alone. The rest is what clients a
     RemoveNode, ForgetNode
 """
 
-from contextlib import suppress
-
 from pixy.cluster.commands import decoded, partition_command
 from pixy.cluster.joining import check_join
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
@@ -35,17 +33,21 @@ from pixy.errors import FailedPrecondition, PixyError, VoidEntry
 from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
 from pixy.records import (
     CheckEffort,
-    LongCheckError,
     check_forwarded_batches,
     split_batches,
 )
 from pixy.storage import EntryType, why_undecodable
 
-__all__ = ["why_not_proposable"]
+__all__ = ["why_not_batches", "why_not_proposable"]
 
 
 def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, sender: int) -> str:
-    """Reason why a proposal of node `sender` is refused, empty if it may be appended."""
+    """Reason why a proposal of node `sender` is refused, empty if it may be appended.
+
+    Raises:
+        LongCheckError: the check of record batches takes more than half a millisecond; see
+            `why_not_batches`.
+    """
     if kind == EntryType.COMMAND:
         return _why_not_command(raft_group, bytes(payload), sender)
     if raft_group < FIRST_PARTITION_GROUP:
@@ -53,22 +55,27 @@ def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, s
             return ""
         return f"an entry of kind {kind} for state group {raft_group}"
     if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES):
-        return _why_not_batches(memoryview(payload), single=kind == EntryType.RECORD_BATCH)
+        return why_not_batches(kind, payload, CheckEffort())
     if kind == EntryType.STAGED_PIECE:
         return why_undecodable(kind, payload)
     return f"an entry of kind {kind}"
 
 
-def _why_not_batches(payload: memoryview, *, single: bool) -> str:
+def why_not_batches(kind: int, payload: bytes | bytearray, effort: CheckEffort | None = None) -> str:
+    """As `why_not_proposable`, for record batches.
+
+    Args:
+        effort: of the check.
+
+    Raises:
+        LongCheckError: it takes more than `effort`.
+    """
     try:
-        batches = split_batches(payload)
-        if single and len(batches) > 1:
+        batches = split_batches(memoryview(payload))
+        if kind == EntryType.RECORD_BATCH and len(batches) > 1:
             return f"{len(batches)} batches for one"
-        effort = CheckEffort()
         for batch in batches:
-            with suppress(LongCheckError):
-                # Then only header and checksum are checked: readers do not rely on the records.
-                check_forwarded_batches(batch, effort)
+            check_forwarded_batches(batch, effort)
     except PixyError as error:
         return str(error)
     return ""

@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable
 
 from pixy.cluster.driver import Driver
+from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.proposals import judge
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import RaftGroup
@@ -40,11 +41,18 @@ class ProposeAnswers:
 
     Args:
         driver: of the groups.
+        forwarded: checks what is proposed.
         find_group: finds the raft group of a partition, None if this node has no replica of it.
     """
 
-    def __init__(self, driver: Driver, find_group: Callable[[int], RaftGroup | None]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        forwarded: ForwardedProposals,
+        find_group: Callable[[int], RaftGroup | None],
+    ) -> None:
         self._driver = driver
+        self._forwarded = forwarded
         self._find_group = find_group
 
     async def answer(self, caller: int, payload: bytes) -> bytes:
@@ -79,16 +87,23 @@ class ProposeAnswers:
             # A group with this node alone has no leader before something is asked of it.
             self._driver.seek_leader(group)
             return LeadershipLost()
-        known = judge(group.rows, group.tail_ids, proposal)
-        if known is Novelty.OUTDATED:
-            return FailedPrecondition(f"{proposal} is outdated")
-        if isinstance(known, (int, PixyError)):
-            return known
+        known = _judge(group, proposal)
         if known is Novelty.NEW:
             kind, payload = EntryType(request.kind), request.payload
-            if not self._driver.propose_for(group, kind, payload, proposal, request.after):
+            if not await self._forwarded.propose(group, kind, payload, proposal, request.after):
                 return LeadershipLost()
+            # Its check may have taken a while.
+            known = _judge(group, proposal)
+        if isinstance(known, (int, PixyError, LeadershipLost)):
+            return known
         # Another attempt may wait for the same result.
         result = asyncio.shield(self._driver.watched.watch(group.raft_group, proposal))
         outcome: int | PixyError | LeadershipLost = await result
         return outcome
+
+
+def _judge(group: RaftGroup, proposal: ProposalId) -> int | PixyError | LeadershipLost | Novelty | None:
+    if not group.leads:
+        return LeadershipLost()
+    known = judge(group.rows, group.tail_ids, proposal)
+    return FailedPrecondition(f"{proposal} is outdated") if known is Novelty.OUTDATED else known

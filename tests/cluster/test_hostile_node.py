@@ -23,12 +23,20 @@ from pixy.cluster.peer_messages import (
 from pixy.errors import PixyError
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
-from pixy.proto.node_calls_pb2 import JoinRequest, PieceBytes, ProposeRequest, PutPiecesRequest, Relayed
+from pixy.proto.node_calls_pb2 import (
+    JoinRequest,
+    PieceBytes,
+    ProposeRequest,
+    ProposeResponse,
+    PutPiecesRequest,
+    Relayed,
+)
 from pixy.proto.state_pb2 import MetadataCommand, PartitionDescriptor, ProposerRow, StartNode
 from pixy.raft import ConfState, MalformedMessage, Message, MessageType, Snapshot
 from pixy.records import crc32c
 from pixy.storage import EntryType
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.cluster.test_forwarded_proposals import large
 from tests.cluster.test_poisoned_entries import NOISE, REFUSED
 from tests.fakes.waiting import until
 
@@ -218,6 +226,39 @@ def test_proposals_of_a_registered_node_poison_no_log(tmp_path: Path) -> None:
         await cluster.start()
         await cluster[2].append(b"again")
         await goes_on(cluster, b"before", b"after", b"again")
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("codec", [0, 4], ids=["plain", "zstd"])
+def test_large_batches_of_a_registered_node_are_checked_to_the_last_record(
+    tmp_path: Path, codec: int
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        peers = cluster[3].node.peers
+        assert peers is not None
+        lie, refusals = large(7, codec), []
+        for number, to in enumerate((cluster[1], cluster[2]), 1000):
+            proposal = ProposalId(cluster[3].id, cluster[3].node.incarnation, number)
+            forwarded = Forwarded(1000, EntryType.RECORD_BATCH, lie, proposal)
+            send(cluster[3], to, MessageKind.PROPOSALS, b"".join(map(bytes, encode_proposal(forwarded))))
+            request = ProposeRequest(
+                raft_group=1000,
+                kind=EntryType.RECORD_BATCH,
+                payload=lie,
+                incarnation=cluster[3].node.incarnation,
+                sequence=number + 10,
+            ).SerializeToString()
+            try:
+                answer = await peers.relays.call(to.id, PeerMethod.PROPOSE, request, 5.0)
+                assert ProposeResponse.FromString(answer).not_leader
+            except PixyError as error:
+                refusals.append(str(error))
+        assert all("has offset delta 7, expected" in each for each in refusals)
+        await cluster[1].append(b"after")
+        await goes_on(cluster, b"before", b"after")
 
     run_cluster(scenario, tmp_path)
 

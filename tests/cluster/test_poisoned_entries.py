@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pixy.cluster import Node
+from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.raft_group import RaftGroup
@@ -181,7 +182,8 @@ async def test_a_leader_appends_nothing_of_it(node: DriverNode) -> None:
     before = node.group.storage.last_index()
     with pytest.raises(VoidEntry):
         node.driver.propose_for(node.group, BATCH, NOISE, ProposalId(77, 1, 1))
-    node.driver.propose_forwarded(node.group, BATCHES, NOISE, ProposalId(77, 1, 2))
+    forwarded = ForwardedProposals(node.driver, node.faults.append)
+    forwarded.propose_nowait(node.group, BATCHES, NOISE, ProposalId(77, 1, 2))
     await node.settle()
     assert node.group.storage.last_index() == before
     assert node.faults == []

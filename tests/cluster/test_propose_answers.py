@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
@@ -19,7 +20,9 @@ class Asked:
     """The answers of one node."""
 
     def __init__(self, node: DriverNode) -> None:
-        self._answers = ProposeAnswers(node.driver, self._find)
+        self._answers = ProposeAnswers(
+            node.driver, ForwardedProposals(node.driver, node.faults.append), self._find
+        )
         self._group: RaftGroup | None = node.group
 
     def _find(self, raft_group: int) -> RaftGroup | None:

@@ -1,0 +1,147 @@
+"""Proposals of other nodes on their way to the driver: checked, and in order.
+
+A check of at most half a millisecond is made at once. A longer one, of a large record batch, is
+made on another thread, one at a time. Meanwhile what the same node proposes to the same raft group
+waits behind it; nothing else does, but other such checks for the thread.
+
+    the proposal            what becomes of it
+    ----------------------  ---------------------------------------------------------------
+    may be appended         `Driver.propose_for`, or `propose_checked` behind the thread
+    refused                 its caller gets the reason; it is logged if there is no caller
+    too much waits          not taken: the other node tries again
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from pixy.cluster.driver import Driver
+from pixy.cluster.proposable import why_not_batches
+from pixy.cluster.raft_group import RaftGroup
+from pixy.errors import PixyError, VoidEntry
+from pixy.faults import OnFault
+from pixy.futures import resolve
+from pixy.one_thread import OneThread
+from pixy.proposal_id import ProposalId
+from pixy.records import LongCheckError
+from pixy.storage import EntryType
+from pixy.tasks import Tasks
+
+__all__ = ["ForwardedProposals"]
+
+_WAITING_BYTES_MAX = 64 << 20
+"""Bytes of proposals of one node that wait for checks; more are not taken. One always is."""
+
+
+class _Waiting(NamedTuple):
+    kind: EntryType
+    payload: bytes | bytearray
+    proposal: ProposalId
+    after: int
+    done: Callable[[bool | VoidEntry], None]
+
+
+class ForwardedProposals:
+    """Proposals of other nodes to the raft groups of this one.
+
+    Args:
+        driver: of the groups.
+        on_fault: called with an exception that is a bug.
+    """
+
+    def __init__(self, driver: Driver, on_fault: OnFault) -> None:
+        self._driver = driver
+        self._thread = OneThread()
+        self._tasks = Tasks(on_fault)
+        # By group and node; the first one of each is being checked. Invariant: none is empty.
+        self._queues: dict[tuple[RaftGroup, int], deque[_Waiting]] = {}
+        # Bytes of the queues by node.
+        self._bytes: Counter[int] = Counter()
+
+    async def propose(
+        self,
+        group: RaftGroup,
+        kind: EntryType,
+        payload: bytes | bytearray,
+        proposal: ProposalId,
+        after: int,
+    ) -> bool:
+        """As `Driver.propose_for`, and its errors."""
+        taken: asyncio.Future[bool | VoidEntry] = asyncio.get_running_loop().create_future()
+        self._submit(group, _Waiting(kind, payload, proposal, after, partial(resolve, taken)))
+        result = await taken
+        if isinstance(result, VoidEntry):
+            raise result
+        return result
+
+    def propose_nowait(
+        self,
+        group: RaftGroup,
+        kind: EntryType,
+        payload: bytes | bytearray,
+        proposal: ProposalId,
+        after: int = 0,
+    ) -> None:
+        """As `propose`, for a node that waits for no answer: a refusal is logged."""
+        done = partial(self._maybe_log, group, kind, proposal)
+        self._submit(group, _Waiting(kind, payload, proposal, after, done))
+
+    async def stop(self) -> None:
+        """Take nothing that is being checked: its node tries another one."""
+        await self._tasks.cancel_all()
+
+    def _submit(self, group: RaftGroup, waiting: _Waiting) -> None:
+        sender = waiting.proposal.node_id
+        queue = self._queues.get((group, sender))
+        if queue is None:
+            try:
+                waiting.done(self._driver.propose_for(group, *waiting[:4]))
+            except VoidEntry as error:
+                waiting.done(error)
+                return
+            except LongCheckError:
+                queue = deque()
+            else:
+                return
+        size = len(waiting.payload)
+        if self._bytes[sender] and self._bytes[sender] + size > _WAITING_BYTES_MAX:
+            waiting.done(False)
+            return
+        self._bytes[sender] += size
+        queue.append(waiting)
+        if (group, sender) not in self._queues:
+            self._queues[group, sender] = queue
+            self._tasks.spawn(self._check(group, sender, queue), "check forwarded proposals")
+
+    async def _check(self, group: RaftGroup, sender: int, queue: deque[_Waiting]) -> None:
+        try:
+            while queue:
+                taken = await self._take(group, queue[0])
+                waiting = queue.popleft()
+                self._bytes[sender] -= len(waiting.payload)
+                waiting.done(taken)
+                # So that many short ones behind a long one do not occupy the loop.
+                await asyncio.sleep(0)
+        finally:
+            del self._queues[group, sender]
+            for waiting in queue:
+                self._bytes[sender] -= len(waiting.payload)
+                waiting.done(False)
+
+    async def _take(self, group: RaftGroup, waiting: _Waiting) -> bool | VoidEntry:
+        try:
+            return self._driver.propose_for(group, *waiting[:4])
+        except VoidEntry as error:
+            return error
+        except LongCheckError:
+            reason = await self._thread.run(partial(why_not_batches, waiting.kind, waiting.payload))
+        return VoidEntry(reason) if reason else self._driver.propose_checked(group, *waiting[:4])
+
+    def _maybe_log(
+        self, group: RaftGroup, kind: EntryType, proposal: ProposalId, result: bool | PixyError
+    ) -> None:
+        if isinstance(result, PixyError):
+            what = f"proposed {kind.name}"
+            self._driver.refusals.note(group.raft_group, proposal.node_id, what, str(result))
