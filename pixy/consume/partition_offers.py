@@ -76,6 +76,10 @@ __all__ = ["PartitionOffers"]
 _UNDELIVERED = 0
 _EXPIRED = 1
 _UNKNOWN = -1
+_SKIPPED_AT_ONCE = 500
+"""Records below the position, or acked, that are decoded on the event loop: a batch has up to a
+hundred thousand of them. The rest is left to the shell.
+"""
 _UNPACKED_AT_ONCE_BYTES = 256 << 10
 """Limit of decompression on the event loop, which takes 1 ms at most.
 
@@ -387,17 +391,25 @@ class PartitionOffers:
         """
         tracker = self.tracker
         position = self._position
+        skipped = 0
         while True:
             try:
                 for record in self._records:
                     offset = record.offset
-                    if offset != position:
-                        if offset < position:
+                    is_passed = offset < position
+                    if not is_passed:
+                        if offset != position:
+                            self._pass_gap(position, offset)
+                        position = offset + 1
+                        is_passed = offset < tracker.base or (
+                            tracker.begins != [] and tracker.is_acked(offset)
+                        )
+                    if is_passed:
+                        skipped += 1
+                        if skipped <= _SKIPPED_AT_ONCE:
                             continue
-                        self._pass_gap(position, offset)
-                    position = offset + 1
-                    if offset < tracker.base or (tracker.begins and tracker.is_acked(offset)):
-                        continue
+                        self._wait_unpacked(tracker.next_unacked(position))
+                        return
                     self._position = position
                     self._head, self._head_offset = record, offset
                     key, value = record.key, record.value
@@ -413,12 +425,7 @@ class PartitionOffers:
                     self._cannot_decode(position, error)
                     return
                 # All offsets of the batch have their records.
-            if self.holding is not None:
-                self.holding = None
-                self.notable = True
-            if self._batch_end > position:
-                self._pass_gap(position, self._batch_end)
-                position = self._batch_end
+            position = self._end_batch(position)
             if not self._queue:
                 break
             self._records, self._batch, self._batch_end = self._queue.popleft()
@@ -428,6 +435,16 @@ class PartitionOffers:
         self._batch_end = _UNKNOWN
         self._position = position
         self._head = None
+
+    def _end_batch(self, position: int) -> int:
+        """All records of the batch are decoded; returns the position behind it."""
+        if self.holding is not None:
+            self.holding = None
+            self.notable = True
+        if self._batch_end > position:
+            self._pass_gap(position, self._batch_end)
+            position = self._batch_end
+        return position
 
     def _cannot_decode(self, position: int, error: CorruptData) -> None:
         """Stop at a record that cannot be decoded, or pass it after its last retry."""
@@ -447,10 +464,13 @@ class PartitionOffers:
             self._set_fault(error)
 
     def _wait_unpacked(self, position: int) -> None:
-        """Stop at the current batch, which has to be decompressed elsewhere."""
+        """Stop at the current batch: it has to be decompressed, or decoded up to the position,
+        elsewhere.
+        """
         self._position = position
         self._head, self._head_bytes = None, 0
-        self.packed, self._batch = self._batch, None
+        self.packed = self.holding if self._batch is None else self._batch
+        self._batch = self.holding = None
         self._records = iter(())
         self.notable = True
 

@@ -171,3 +171,33 @@ def unpack(offers: PartitionOffers) -> None:
     except CorruptData as error:
         records = error
     offers.unpacked(batch, records)
+
+
+def skip_elsewhere(offers: PartitionOffers) -> None:
+    """Do the part of the shell, as long as it is left a batch."""
+    while (batch := offers.packed) is not None:
+        offers.unpacked(batch, unpack_records(batch, first_offset=offers.position).records)
+        offers.check_invariants()
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_position_far_inside_of_a_batch_is_sought_elsewhere(compression: str) -> None:
+    offers = offers_from(2998)
+    batch = bytes(build_batch([NewRecord(None, b"", (), 1)] * 3000, COMPRESSION[compression]))
+    offers.feed(fed([batch, make_batch(3000, [b"behind"])]))
+    assert (offers.packed, offers.ready) == (batch, False)
+    skip_elsewhere(offers)
+    assert take_all(offers) == [2998, 2999, 3000]
+
+
+def test_many_acked_records_of_a_batch_are_passed_elsewhere() -> None:
+    offers = offers_from()
+    for begin, end in ((1, 1500), (1501, 2999)):
+        offers.tracker.skip(begin, end)
+    batch = bytes(build_batch([NewRecord(None, b"", (), 1)] * 3000))
+    offers.feed(fed([batch, make_batch(3000, [b"behind"])]))
+    taken = []
+    for _ in range(4):
+        taken += take_all(offers)
+        skip_elsewhere(offers)
+    assert taken == [0, 1500, 2999, 3000]
