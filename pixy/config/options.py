@@ -203,6 +203,7 @@ def _section(
 
 
 _MIB = 1 << 20
+_HEADERS_MAX = 10_000  # more are not decoded: `records.windows`
 _LARGEST_BATCH_BYTES = 1 << 30  # a record batch states its length in 31 bits
 # Kafka's tools count a segment's bytes in 31 bits, and recovery reads a journal file as a whole.
 _LARGEST_FILE_BYTES = 1 << 30
@@ -243,7 +244,11 @@ class ProducerConfig:
         "message.timestamp.after.max.ms. Later ones are rejected. Retention by age does not believe "
         "timestamps of more than an hour ahead.",
     )
-    max_headers: int = _integer(1024, "Maximum number of headers of a message.")
+    max_headers: int = _integer(
+        1024,
+        "Maximum number of headers of a message, also of an appended or staged one.",
+        maximum=_HEADERS_MAX,
+    )
     max_header_bytes: int = _bytes(
         262_144, "Maximum size of a message's headers, names and values together.", minimum=0
     )

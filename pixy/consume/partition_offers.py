@@ -97,8 +97,12 @@ and the next one may take it.
 """
 
 
+_HEADER_BYTES = 64
+"""A header, without its name and value."""
+
+
 def _header_bytes(record: Record) -> int:
-    return sum(len(name) + len(content or b"") for name, content in record.headers)
+    return sum(_HEADER_BYTES + len(name) + len(content or b"") for name, content in record.headers)
 
 
 class PartitionOffers:

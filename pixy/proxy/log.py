@@ -349,7 +349,7 @@ class Log:
         _check_number(partitions)
         producer = self._config.producer
         latest_ms = self._clock.wall_ms() + round(producer.timestamp_after_max * 1000)
-        limits = BatchLimits(producer.max_message_bytes, latest_ms)
+        limits = BatchLimits(producer.max_message_bytes, latest_ms, producer.max_headers)
         if self._checks.is_idle:  # else one would overtake those that wait
             try:
                 return _check_batches(partitions, limits, CheckEffort())

@@ -15,32 +15,31 @@ given buffers where that is harmless:
 - Everything else (a last byte with that bit, a slice of other memory, decompressed records) is
   copied and padded with zeros.
 
+Nor does it know a limit of what it makes in one call: `windows`.
+
 Offsets inside a batch are as written by its producer, so each is compared with the header and with
 the one before. A batch in which one of them is wrong, or that the codec cannot decode, goes to
 `lenient`, which delivers what can be delivered.
 """
 
 import struct
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-import cramjam
-
 from pixy.errors import CorruptData, Undecodable, UnpackedTooLarge
 from pixy.records.batch import HEADER_BYTES, BatchHeader, Buffer, check_batch, mark_control, read_header
 from pixy.records.compiled import (
-    CorruptRecordException,
-    DefaultRecordBatch,
+    UNREADABLE,
     DefaultRecordBatchBuilder,
     gzip_encode,
     lz4_encode,
     snappy_encode,
     zstd_encode,
 )
-from pixy.records.lenient import decode_leniently
+from pixy.records.lenient import LenientStart, decode_leniently
 from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpackLimitError, unpack
+from pixy.records.windows import HEADERS_MAX, TooManyHeadersError, decode_windows
 
 __all__ = [
     "COMPRESSION",
@@ -53,11 +52,11 @@ __all__ = [
     "build_batch",
     "build_control_batch",
     "compress_records",
-    "decode_trusted",
     "decompress_new",
     "decompress_records",
     "read_control_record",
     "read_records",
+    "readable_batch",
     "unpack_records",
 ]
 
@@ -79,20 +78,6 @@ _COMPRESS: dict[int, Callable[[bytes], bytes]] = {
     3: lz4_encode,
     4: zstd_encode,
 }
-
-UNREADABLE = (
-    CorruptRecordException,
-    cramjam.DecompressionError,
-    OSError,  # gzip: not a gzip file, wrong checksum
-    EOFError,  # gzip
-    zlib.error,
-    struct.error,  # snappy: truncated block length
-    ValueError,  # includes a header name that is not UTF-8
-    OverflowError,  # a length beyond any memory
-    MemoryError,  # the same
-    IndexError,  # the codec without compiled modules
-)
-"""Exceptions of the codec, and of the libraries below it, for invalid bytes."""
 
 
 class NewRecord(NamedTuple):
@@ -220,35 +205,34 @@ def _decode(
     # Without gaps: as many records as offsets.
     dense = header.records == header.last_offset_delta + 1
     decoded, expected, end = 0, header.base_offset, header.next_offset
+    start = LenientStart(HEADER_BYTES, 0, expected)
+    may_be_too_many = len(buffer) > 2 * HEADERS_MAX
     try:
-        for record in DefaultRecordBatch(buffer):
-            offset = record.offset
-            if offset != expected and (dense or offset < expected):
-                break
-            if offset >= end:
-                break
-            expected = offset + 1
-            decoded += 1
-            yield record
-        else:
-            return
+        for at, _, records in decode_windows(buffer, header.records):
+            start = LenientStart(at, decoded, expected)
+            for record in records:
+                offset = record.offset
+                if (offset != expected and (dense or offset < expected)) or offset >= end:
+                    raise ValueError(f"offset {offset}, expected {expected}")
+                if may_be_too_many and len(record.headers) > HEADERS_MAX:
+                    raise TooManyHeadersError(decoded, len(record.headers))
+                expected = offset + 1
+                decoded += 1
+                yield record
     except UNREADABLE:
         pass
-    yield from decode_leniently(buffer, header, decoded, first_offset)
+    else:
+        return
+    yield from decode_leniently(buffer, header, start, decoded, first_offset)
 
 
-def decode_trusted(batch: Buffer) -> Iterator[Record]:
-    """Records of an uncompressed batch as they are, not compared with its header.
-
-    Raises:
-        Exception: one of `UNREADABLE`, during iteration.
-    """
-    records: Iterator[Record] = iter(DefaultRecordBatch(_safe_to_read(batch, 0)))
-    return records
+def readable_batch(batch: Buffer) -> Buffer:
+    """An uncompressed batch as `decode_windows` takes it."""
+    return _safe_to_read(batch, 0)
 
 
 def decompress_new(batch: bytearray, unpacked_bytes_max: int) -> Buffer:
-    """The batch with decompressed records, as `decode_trusted` takes it.
+    """The batch with decompressed records, as `decode_windows` takes it.
 
     Raises:
         UnpackLimitError: it exceeds the limit when decompressed.
@@ -275,7 +259,7 @@ def _safe_to_read(batch: Buffer, unpacked_bytes_max: int) -> Buffer:
 
 def _pad(*parts: Buffer) -> memoryview:
     """The parts joined into one buffer, with zeros behind its end."""
-    return memoryview(b"".join((*parts, _PADDING)))[: -len(_PADDING)]
+    return memoryview(bytearray().join((*parts, _PADDING)))[: -len(_PADDING)]
 
 
 def _decompress(batch: Buffer, codec: int, unpacked_bytes_max: int, *, strict: bool = False) -> memoryview:

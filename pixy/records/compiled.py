@@ -16,7 +16,9 @@ read one instead of 0.2 us (records of 100 bytes without headers, no error handl
 of our own, which needs a compiler or wheels for each platform.
 """
 
+import struct
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -24,7 +26,10 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from typing import Any
 
+import cramjam
+
 __all__ = [
+    "UNREADABLE",
     "CorruptRecordException",
     "DefaultRecordBatch",
     "DefaultRecordBatchBuilder",
@@ -76,3 +81,17 @@ gzip_encode = _codec.gzip_encode
 lz4_encode = _codec.lz4_encode
 snappy_encode = _codec.snappy_encode
 zstd_encode = _codec.zstd_encode
+
+UNREADABLE = (
+    CorruptRecordException,
+    cramjam.DecompressionError,
+    OSError,  # gzip: not a gzip file, wrong checksum
+    EOFError,  # gzip
+    zlib.error,
+    struct.error,  # snappy: truncated block length
+    ValueError,  # includes a header name that is not UTF-8
+    OverflowError,  # a length beyond any memory
+    MemoryError,  # the same
+    IndexError,  # the codec without compiled modules
+)
+"""Exceptions of the codec, and of the libraries below it, for invalid bytes."""

@@ -21,13 +21,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pixy.errors import Undecodable
-from pixy.records.batch import HEADER_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, Buffer
+from pixy.records.batch import TIMESTAMP_TYPE_BIT, BatchHeader, Buffer
+from pixy.records.fields import Malformed, read_bytes, read_varint
+from pixy.records.windows import HEADERS_MAX
 
-__all__ = ["LenientRecord", "decode_leniently"]
+__all__ = ["LenientRecord", "LenientStart", "decode_leniently"]
 
-_VARINT_BITS_MAX = 63
 _SIGNED_64 = 1 << 63
-_CONTINUATION = 0x80
 
 
 class LenientRecord(NamedTuple):
@@ -40,18 +40,25 @@ class LenientRecord(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-class _Malformed(Exception):
-    """Bytes that are not the fields of a record."""
+class LenientStart(NamedTuple):
+    """Where decoding begins: position and number of a record, and the first offset that it may
+    have.
+    """
+
+    at: int
+    number: int
+    offset: int
 
 
 def decode_leniently(
-    buffer: Buffer, header: BatchHeader, decoded: int, first_offset: int
+    buffer: Buffer, header: BatchHeader, start: LenientStart, decoded: int, first_offset: int
 ) -> Iterator[LenientRecord]:
     """Records of a batch in offset order.
 
     Args:
         buffer: the batch with decompressed records.
         header: its header.
+        start: all records before it were decoded already.
         decoded: number of records at its begin that were decoded already.
         first_offset: records below are left out, whatever they are.
 
@@ -60,19 +67,19 @@ def decode_leniently(
     """
     offsets = header.last_offset_delta + 1
     consecutive = header.records >= offsets
-    at, expected = HEADER_BYTES, header.base_offset
-    for number in range(min(header.records, offsets)):
+    at, expected = start.at, start.offset
+    for number in range(start.number, min(header.records, offsets)):
         try:
             begin, end = _bounds(buffer, at)
-        except _Malformed as error:
+        except Malformed as error:
             raise _undecodable(header, number, expected, header.next_offset, error) from error
         try:
             record = _record(buffer, begin, end, header)
             if consecutive:
                 record = record._replace(offset=expected)
             elif not expected <= record.offset < header.next_offset:
-                raise _Malformed(f"its offset is {record.offset}, expected {expected} or above")
-        except _Malformed as error:
+                raise Malformed(f"its offset is {record.offset}, expected {expected} or above")
+        except Malformed as error:
             behind = expected + 1 if consecutive else header.next_offset
             if number >= decoded and expected >= first_offset:
                 raise _undecodable(header, number, expected, behind, error) from error
@@ -83,7 +90,7 @@ def decode_leniently(
             expected = record.offset + 1
         at = end
     if at < len(buffer):
-        more = _Malformed(f"{len(buffer) - at} bytes follow")
+        more = Malformed(f"{len(buffer) - at} bytes follow")
         raise _undecodable(header, header.records, expected, header.next_offset, more)
 
 
@@ -100,24 +107,26 @@ def _undecodable(
 
 def _record(buffer: Buffer, at: int, end: int, header: BatchHeader) -> LenientRecord:
     """The record in these bytes, which it has to fill."""
-    _, at = _varint(buffer, at, end)
-    timestamp_delta, at = _varint(buffer, at, end)
-    offset_delta, at = _varint(buffer, at, end)
-    key, at = _bytes(buffer, at, end)
-    value, at = _bytes(buffer, at, end)
-    count, at = _varint(buffer, at, end)
+    _, at = read_varint(buffer, at, end)
+    timestamp_delta, at = read_varint(buffer, at, end)
+    offset_delta, at = read_varint(buffer, at, end)
+    key, at = read_bytes(buffer, at, end)
+    value, at = read_bytes(buffer, at, end)
+    count, at = read_varint(buffer, at, end)
     # Each header has two bytes at least.
     if not 0 <= count <= (end - at) // 2:
-        raise _Malformed(f"{count} headers in {end - at} bytes")
+        raise Malformed(f"{count} headers in {end - at} bytes")
+    if count > HEADERS_MAX:
+        raise Malformed(f"it has {count} headers, readers take {HEADERS_MAX} at most")
     headers = []
     for _ in range(count):
-        name, at = _bytes(buffer, at, end)
+        name, at = read_bytes(buffer, at, end)
         if name is None:
-            raise _Malformed("a header without a name")
-        content, at = _bytes(buffer, at, end)
+            raise Malformed("a header without a name")
+        content, at = read_bytes(buffer, at, end)
         headers.append((name.decode("utf-8", "replace"), content))
     if at != end:
-        raise _Malformed(f"{end - at} bytes follow its fields")
+        raise Malformed(f"{end - at} bytes follow its fields")
     timestamp = (
         header.max_timestamp
         if header.attributes & TIMESTAMP_TYPE_BIT
@@ -132,31 +141,7 @@ def _in_64_bits(number: int) -> int:
 
 def _bounds(buffer: Buffer, at: int) -> tuple[int, int]:
     """First byte behind a record's length, and the end of the record."""
-    length, at = _varint(buffer, at, len(buffer))
+    length, at = read_varint(buffer, at, len(buffer))
     if not 0 <= length <= len(buffer) - at:
-        raise _Malformed(f"a length of {length} bytes with {len(buffer) - at} left")
+        raise Malformed(f"a length of {length} bytes with {len(buffer) - at} left")
     return at, at + length
-
-
-def _bytes(buffer: Buffer, at: int, end: int) -> tuple[bytes | None, int]:
-    length, at = _varint(buffer, at, end)
-    if length < 0:
-        return None, at
-    if length > end - at:
-        raise _Malformed(f"a length of {length} bytes with {end - at} left")
-    return bytes(buffer[at : at + length]), at + length
-
-
-def _varint(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end:
-        octet = buffer[at]
-        at += 1
-        value |= (octet & 0x7F) << shift
-        if octet < _CONTINUATION:
-            value %= 2 * _SIGNED_64
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > _VARINT_BITS_MAX:
-            raise _Malformed("a number of more than ten bytes")
-    raise _Malformed("it ends in a number")

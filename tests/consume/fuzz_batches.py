@@ -23,7 +23,7 @@ from pixy.records import (
     read_records,
     unpack_records,
 )
-from pixy.records.lenient import decode_leniently
+from pixy.records.lenient import LenientStart, decode_leniently
 from pixy.spark.decode import decode
 from pixy.spark.span import Span
 from tests.consume.fakes import fed, make_batch
@@ -88,7 +88,7 @@ def _check_accepted(batch: bytes) -> None:
     assert [record.offset for record in found] == [*range(header.records)]
     assert max(record.timestamp for record in found) == header.max_timestamp
     if not header.codec:
-        again = decode_leniently(batch, header, 0, 0)
+        again = decode_leniently(batch, header, LenientStart(HEADER_BYTES, 0, header.base_offset), 0, 0)
         assert list(map(_fields, again)) == list(map(_fields, found))
     assert _spark_offsets(batch) == [record.offset for record in found]
     assert header.records * 7 <= len(batch) - HEADER_BYTES or header.codec

@@ -96,12 +96,12 @@ def test_a_record_larger_than_the_limit_is_offered_alone() -> None:
     assert take_all(offers) == [1]
 
 
-def test_key_and_headers_count_as_bytes() -> None:
+def test_key_and_headers_count_as_bytes_and_each_header_as_64_more() -> None:
     batch = build_batch([NewRecord(b"kk", b"vvv", [("name", b"12345"), ("n", None)], 1)] * 2)
-    offers = offers_from(limits=replace(LIMITS, pending_bytes_max=29))
+    offers = offers_from(limits=replace(LIMITS, pending_bytes_max=30 + 4 * 64 - 1))
     offers.feed(fed([bytes(batch)]))
     assert take_all(offers) == [0]
-    other = offers_from(limits=replace(LIMITS, pending_bytes_max=30))
+    other = offers_from(limits=replace(LIMITS, pending_bytes_max=30 + 4 * 64))
     other.feed(fed([bytes(batch)]))
     assert take_all(other) == [0, 1]
 

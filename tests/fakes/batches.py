@@ -24,6 +24,7 @@ __all__ = [
     "as_stored",
     "batch_of",
     "bomb",
+    "crowded_record",
     "offsets_in",
     "patched",
     "raw_batch",
@@ -119,6 +120,12 @@ def bomb(timestamp_ms: int = 1000) -> bytes:
     header = batch_of(b"x" * 1000, timestamp_ms=timestamp_ms, compression=COMPRESSION["zstd"])[:HEADER_BYTES]
     batch = header + bytes(cramjam.zstd.compress(bytes(UNPACKED_BYTES_MAX + 1)))
     return patched(batch, 8, struct.pack(">i", len(batch) - 12))
+
+
+def crowded_record(delta: int, headers: int, *, count: int | None = None, length: int | None = None) -> bytes:
+    """A record with headers of two bytes: an empty name, and no value."""
+    said = varint(headers if count is None else count)
+    return raw_record(delta, b"lie", headers=said + b"\0\1" * headers, length=length)
 
 
 def as_batches(buffer: bytes) -> Iterator[bytes]:

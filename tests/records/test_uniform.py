@@ -5,8 +5,9 @@ import random
 import pytest
 
 from pixy.records import NewRecord, build_batch
-from pixy.records.codec import UNREADABLE, decode_trusted
+from pixy.records.codec import UNREADABLE, readable_batch
 from pixy.records.uniform import uniform_timestamp_delta
+from pixy.records.windows import decode_windows
 
 
 def uniform(count: int, size: int = 20, key: bytes | None = b"k", timestamp_ms: int = 1000) -> bytearray:
@@ -49,7 +50,8 @@ def test_whatever_is_changed_is_recognized_only_if_the_codec_agrees(count: int) 
             batch[chooser.randrange(61, len(batch))] ^= 1 << chooser.randrange(8)
         delta = uniform_timestamp_delta(batch, count)
         try:
-            found = [(record.offset, record.timestamp) for record in decode_trusted(batch)]
+            windows = decode_windows(readable_batch(batch), count)
+            found = [(each.offset, each.timestamp) for window in windows for each in window.records]
         except UNREADABLE:
             found = []
         if delta is not None:

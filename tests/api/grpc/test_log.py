@@ -23,6 +23,7 @@ from tests.fakes.batches import (
     as_batches,
     batch_of,
     bomb,
+    crowded_record,
     patched,
     raw_batch,
     raw_record,
@@ -336,6 +337,10 @@ LYING = {
     "headers that are not there": raw_batch([raw_record(0, b"lie", headers=varint(3))]),
     "a length beyond the batch": raw_batch([raw_record(0, b"lie", length=1000)]),
     "a decompression bomb": bomb(),
+    "two million headers": raw_batch([crowded_record(0, 2_000_000)], codec=COMPRESSION["zstd"]),
+    "headers of all that follows": raw_batch(
+        [crowded_record(0, 1_900_000, length=9, count=2_000_000)], codec=COMPRESSION["zstd"]
+    ),
 }
 
 
@@ -414,6 +419,24 @@ async def committed(stub: Any, group: str, end: int) -> None:
             if (found.offset, found.lag) == (end, 0):
                 return
             await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("codec", [0, COMPRESSION["zstd"]])
+async def test_a_record_has_as_many_headers_as_a_message_however_it_comes(
+    bulk: ServedBulk, codec: int
+) -> None:
+    def partitions(headers: int) -> list[pb.PartitionBatches]:
+        batch = raw_batch([raw_record(0, b"x"), crowded_record(1, headers)], codec=codec)
+        return [batches_for(0, batch)]
+
+    (right,) = (await bulk.log.Append(pb.AppendRequest(partitions=partitions(1024)))).results
+    assert right.code == 0
+    for headers in (1025, 100_000):
+        (wrong,) = (await bulk.log.Append(pb.AppendRequest(partitions=partitions(headers)))).results
+        text = f"partition 0 of topic t: record batch 0 at byte 0: record 1 has {headers} headers, producer.max_headers allows 1024"
+        assert (wrong.code, wrong.message) == (CODE.INVALID_ARGUMENT.value[0], text)
+        stage = pb.StageRequest(sink_id="s", stage_id="a", partitions=partitions(headers))
+        await fails(bulk.log.Stage(stage), CODE.INVALID_ARGUMENT, text)
 
 
 async def test_a_partition_with_wrong_records_fails_alone_and_a_stage_as_a_whole(bulk: ServedBulk) -> None:

@@ -1,0 +1,200 @@
+"""Decoding of a batch in windows, so that the codec cannot work for long in one call.
+
+The codec decodes a record in one call, with as many headers as the record says, and compares its
+length with its content afterwards. A header may have two bytes, and becomes 70 bytes of objects. So
+4 MiB could be a single record that takes half a second and 150 MB.
+
+So the codec gets windows of 64 KiB: it sees nothing behind one, and 32 K headers are in it at most,
+whatever the records say. Where a window of many records ends is found by trying: the codec is asked
+for as many as should fit, and then says how many bytes it has not consumed. If they do not fit, or
+are few, or wrong, and for readers, the lengths of the records are walked instead; of a record that
+is larger than a window, the number of headers is read first. What the lengths say is not believed,
+because the codec has to find as many records in the window, and no byte more.
+"""
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from pixy.records.batch import HEADER_BYTES, Buffer
+from pixy.records.compiled import UNREADABLE, CorruptRecordException, DefaultRecordBatch
+from pixy.records.fields import Malformed, read_varint, skip_bytes
+
+__all__ = ["HEADERS_MAX", "TooManyHeadersError", "Window", "decode_windows"]
+
+HEADERS_MAX = 10_000
+"""Headers of a record that readers make objects of; no configuration allows more."""
+
+_WINDOW_BYTES = 64 << 10
+_TRIED_BYTES = _WINDOW_BYTES * 7 // 8
+"""What records of a window should have, if they are as long as the average."""
+_TRIED_RECORDS_MIN = 48
+_TRIED_RECORDS_MAX = 256
+_PADDING = bytes(32)
+_RECORDS = struct.Struct(">i")
+_RECORDS_AT = 57
+_CONTINUATION = 0x80
+_UNCONSUMED = re.compile(r"(\d+) unconsumed bytes after all records consumed")
+"""The codec's message. If it had another one, all lengths would be walked."""
+
+
+class TooManyHeadersError(ValueError):
+    """A record has more headers than readers take.
+
+    Args:
+        number: the record's number in its batch.
+        headers: the number of its headers.
+    """
+
+    def __init__(self, number: int, headers: int) -> None:
+        super().__init__(f"it has {headers} headers, readers take {HEADERS_MAX} at most")
+        self.number = number
+        self.headers = headers
+
+
+class Window(NamedTuple):
+    """Consecutive records of a batch.
+
+    Attributes:
+        begin: position of the first one in the batch.
+        number: number of the first one.
+        records: the records; iteration raises one of `UNREADABLE` if they cannot be decoded.
+    """
+
+    begin: int
+    number: int
+    records: Iterable[Any]
+
+
+def decode_windows(buffer: Buffer, records: int, *, overwrite: bool = False) -> Iterator[Window]:
+    """Records of a batch, as they are: not compared with its header.
+
+    Args:
+        buffer: the batch with decompressed records, where reading slightly past the end is
+            harmless.
+        records: their number, as the header says.
+        overwrite: the buffer is writable, what was decoded may be overwritten, and records are
+            dropped one after the other. Else nothing is decoded ahead: readers hold windows for
+            long, and their records may have 35 times the bytes.
+
+    Raises:
+        ValueError: during iteration, behind the windows before: there is no record, or there are
+            more bytes than records.
+        TooManyHeadersError: likewise, for a record that is larger than a window.
+    """
+    end = len(buffer)
+    if end - HEADER_BYTES <= _WINDOW_BYTES:
+        yield Window(HEADER_BYTES, 0, DefaultRecordBatch(buffer))
+        return
+    parts = _Parts(buffer, overwrite)
+    at, number = HEADER_BYTES, 0
+    while number < records:
+        if at >= end:
+            raise ValueError(f"it begins at the end of {end} bytes")
+        left = records - number
+        count = min(left, _TRIED_RECORDS_MAX, left * _TRIED_BYTES // (end - at))
+        found = _tried(parts, at, count) if overwrite and count >= _TRIED_RECORDS_MIN else None
+        if found is not None:
+            yield Window(at, number, found.records)
+            at = found.end
+        else:
+            count, behind = _walked(buffer, at, number, left)
+            yield Window(at, number, DefaultRecordBatch(parts.part(at, behind, count)))
+            at = behind
+        number += count
+    if at != end:
+        raise ValueError(f"{end - at} bytes behind {records} records")
+
+
+class _Parts:
+    """Parts of a batch as batches of their own.
+
+    Args:
+        overwrite: write their headers in front of them, instead of copying them.
+    """
+
+    def __init__(self, buffer: Buffer, overwrite: bool) -> None:
+        self._view = memoryview(buffer)
+        self._overwrite = overwrite
+        self._header = bytearray(self._view[:HEADER_BYTES])
+
+    def part(self, begin: int, end: int, records: int) -> memoryview:
+        """The batch of the records at these positions."""
+        _RECORDS.pack_into(self._header, _RECORDS_AT, records)
+        if self._overwrite:
+            self._view[begin - HEADER_BYTES : begin] = self._header
+            return self._view[begin - HEADER_BYTES : end]
+        return memoryview(b"".join((self._header, self._view[begin:end], _PADDING)))[: -len(_PADDING)]
+
+    def window(self, begin: int, records: int) -> "tuple[Iterator[Any], int]":
+        """The batch of as much as a window has, and its end."""
+        end = min(begin + _WINDOW_BYTES, len(self._view))
+        return iter(DefaultRecordBatch(self.part(begin, end, records))), end
+
+
+class _Found(NamedTuple):
+    records: list[Any]
+    end: int
+
+
+def _tried(parts: _Parts, at: int, count: int) -> _Found | None:
+    """So many records and where they end, None if they are not in a window, or wrong."""
+    batch, end = parts.window(at, count)
+    try:
+        records = list(islice(batch, count))
+    except UNREADABLE:
+        return None
+    try:
+        next(batch)
+    except StopIteration:
+        return _Found(records, end)
+    except CorruptRecordException as error:
+        unconsumed = _UNCONSUMED.search(str(error))
+        return _Found(records, end - int(unconsumed[1])) if unconsumed else None
+    return None
+
+
+def _walked(buffer: Buffer, begin: int, number: int, records: int) -> tuple[int, int]:
+    """The number of records in a window, and where they end; of one that is larger, its headers are
+    counted.
+    """
+    at, count, limit = begin, 0, min(begin + _WINDOW_BYTES, len(buffer))
+    try:
+        while count < records:
+            length = buffer[at] if at < limit else _CONTINUATION
+            end = at + 1 + (length >> 1) if length < _CONTINUATION else _record_end(buffer, at)
+            if end > limit:
+                break
+            at = end
+            count += 1
+        if count:
+            return count, at
+        if end > len(buffer):
+            raise Malformed(f"it ends at {end}, behind the {len(buffer)} bytes")
+        headers = _headers(buffer, begin, end)
+    except Malformed as error:
+        if count:
+            return count, at
+        raise ValueError(str(error)) from None
+    if headers > HEADERS_MAX:
+        raise TooManyHeadersError(number, headers)
+    return 1, end
+
+
+def _record_end(buffer: Buffer, at: int) -> int:
+    length, at = read_varint(buffer, at, len(buffer))
+    if length < 0:
+        raise Malformed(f"a length of {length} bytes")
+    return at + length
+
+
+def _headers(buffer: Buffer, at: int, end: int) -> int:
+    """The number of headers of a record."""
+    for _ in ("length", "attributes", "timestamp", "offset"):
+        _, at = read_varint(buffer, at, end)
+    for _ in ("key", "value"):
+        _, at = skip_bytes(buffer, at, end)
+    headers, _ = read_varint(buffer, at, end)
+    return headers
