@@ -1,13 +1,18 @@
 """Pieces of stages between nodes: brings them to all replicas of their partitions, and answers the
 calls of other nodes that bring or fetch some.
+
+A piece is for a stage that was opened: that is a command of `sinks`, which bounds the stages. This
+node may not have applied it yet when the first piece comes, so it asks what was committed before it
+refuses one.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.piece_checks import why_not_piece
 from pixy.cluster.replica_calls import CallPeer
+from pixy.cluster.sinks import SinksState
 from pixy.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -27,6 +32,7 @@ PIECE_BYTES_MAX = 32 << 20
 _CALL_BYTES = 16 << 20
 """Bytes from which on a call takes no more pieces."""
 _TIMEOUT_S = 5.0
+_CONFIRM_S = 3.0
 _ANSWER_BYTES_MAX = 16 << 20
 
 
@@ -37,7 +43,9 @@ class PieceCalls:
         node_id: this node.
         pieces: its pieces.
         channel: to the other nodes; None without any.
-        is_gone: tells whether a stage, by its number, takes no more pieces.
+        state: the state group `sinks`, as far as it is applied here.
+        confirm: returns once `sinks` has here what was committed before; takes a timeout in
+            seconds.
     """
 
     def __init__(
@@ -45,12 +53,14 @@ class PieceCalls:
         node_id: int,
         pieces: Pieces,
         channel: CallPeer | None,
-        is_gone: Callable[[int], bool],
+        state: SinksState,
+        confirm: Callable[[float], Awaitable[None]],
     ) -> None:
         self._node_id = node_id
         self._pieces = pieces
         self._channel = channel
-        self._is_gone = is_gone
+        self._state = state
+        self._confirm = confirm
 
     async def bring(self, pieces: Sequence[tuple[NewPiece, Sequence[int]]]) -> None:
         """Bring pieces of one stage to nodes; return when each piece is durable on a majority of
@@ -103,9 +113,20 @@ class PieceCalls:
         return None
 
     async def put(self, caller: int, payload: bytes) -> bytes:
-        """Take pieces that another node brings."""
+        """Take pieces that another node brings.
+
+        Raises:
+            FailedPrecondition: the stage takes no more pieces, or was never opened.
+            InvalidArgument: a piece is not what the request says.
+            ResourceExhausted: there is no room for them.
+            Unavailable: this node cannot find out whether the stage was opened.
+        """
         request = PutPiecesRequest.FromString(payload)
-        if self._is_gone(request.stage):
+        if not self._state.was_opened(request.stage):
+            await self._confirm(_CONFIRM_S)
+            if not self._state.was_opened(request.stage):
+                raise FailedPrecondition(f"a stage with number {request.stage} was never opened")
+        if self._state.is_gone(request.stage):
             raise FailedPrecondition("the stage was published or discarded, or has expired")
         pieces = [
             NewPiece(

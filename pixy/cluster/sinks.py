@@ -151,6 +151,12 @@ class SinksState:
         table = self.table
         return stage < table.next_stage and stage not in table.stages and stage not in self._published_numbers
 
+    def was_opened(self, stage: int) -> bool:
+        """True if there is or was a replicated stage with a number. False for one that is not known
+        yet.
+        """
+        return stage < self.table.next_stage
+
     def judge(self, asked: PublishStages) -> NotNew | PixyError | None:
         """Reason why a sink may not publish `asked`, None if it may; see `judge_epoch`."""
         sink = self.sinks.get(asked.sink_id)

@@ -15,6 +15,7 @@ pieces for partitions that have no other replica, and is published there.
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -102,7 +103,13 @@ class StagingRouter:
         self._expiry_ms = round(expiry_s * 1000)
         partitions = node.publisher.partitions
         pieces = node.retention.pieces
-        self.calls = PieceCalls(node.driver.node_id, pieces, node.channel, self._state.is_gone)
+        self.calls = PieceCalls(
+            node.driver.node_id,
+            pieces,
+            node.channel,
+            self._state,
+            partial(node.reads.wait, [self._sinks.group]),
+        )
         proposals = PartitionProposals(node.driver, partitions, node.remote)
         self._replicated = ReplicatedStaging(
             StagingParts(

@@ -31,10 +31,18 @@ from pixy.proto.node_calls_pb2 import (
     PutPiecesRequest,
     Relayed,
 )
-from pixy.proto.state_pb2 import MetadataCommand, PartitionDescriptor, ProposerRow, StartNode
+from pixy.proto.state_pb2 import (
+    MetadataCommand,
+    OpenStage,
+    PartitionDescriptor,
+    ProposerRow,
+    SinksCommand,
+    StartNode,
+)
 from pixy.raft import ConfState, MalformedMessage, Message, MessageType, Snapshot
 from pixy.records import crc32c
 from pixy.storage import EntryType
+from tests.cluster.drivers import batch_of
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.test_forwarded_proposals import large
 from tests.cluster.test_poisoned_entries import NOISE, REFUSED
@@ -263,17 +271,43 @@ def test_large_batches_of_a_registered_node_are_checked_to_the_last_record(
     run_cluster(scenario, tmp_path)
 
 
+async def put_piece(cluster: NodeCluster, stage: int, batches: bytes, records: int = 1) -> None:
+    """Bring a piece to node 1, in the name of node 3."""
+    peers = cluster[3].node.peers
+    assert peers is not None
+    piece = PieceBytes(raft_group=1000, number=0, records=records, crc=crc32c(batches), batches=batches)
+    request = PutPiecesRequest(stage=stage, pieces=[piece]).SerializeToString()
+    await peers.relays.call(cluster[1].id, PeerMethod.PUT_PIECES, request, 5.0, bulk=True)
+
+
+def open_stage() -> SinksCommand:
+    return SinksCommand(open_stage=OpenStage(sink_id="sink", stage_id="stage", timestamp_ms=1))
+
+
 def test_a_piece_that_is_not_what_it_says_is_not_taken(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)
-        peers = cluster[3].node.peers
-        assert peers is not None
-        piece = PieceBytes(raft_group=1000, number=0, records=1, crc=crc32c(NOISE), batches=NOISE)
-        request = PutPiecesRequest(stage=1, pieces=[piece]).SerializeToString()
+        assert await cluster[3].node.staging._command(open_stage()) == 1
         with pytest.raises(PixyError, match="piece 0 came from node"):
-            await peers.relays.call(cluster[1].id, PeerMethod.PUT_PIECES, request, 5.0, bulk=True)
+            await put_piece(cluster, 1, NOISE)
         with suppress(PixyError):
             await cluster[1].append(b"value")
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_piece_of_a_stage_that_nobody_opened_is_not_taken(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        batches = bytes(batch_of(b"value"))
+        for stage in (1, 2, 1000, 2**64 - 1, 0):
+            with pytest.raises(PixyError, match=r"was never opened|was published or discarded"):
+                await put_piece(cluster, stage, batches)
+        # At once, whether node 1 has applied that or not.
+        assert await cluster[3].node.staging._command(open_stage()) == 1
+        await put_piece(cluster, 1, batches)
+        with pytest.raises(PixyError, match="number 2 was never opened"):
+            await put_piece(cluster, 2, batches)
 
     run_cluster(scenario, tmp_path)
 

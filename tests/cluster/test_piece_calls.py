@@ -1,0 +1,79 @@
+"""Pieces that other nodes bring, by what this node knows of their stages."""
+
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster.piece_calls import PieceCalls
+from pixy.cluster.sinks import SinksState
+from pixy.errors import FailedPrecondition, Unavailable
+from pixy.proto.node_calls_pb2 import PieceBytes, PutPiecesRequest
+from pixy.proto.state_pb2 import OpenStage, SinksCommand
+from pixy.staging import Pieces
+from tests.fakes.disk import RecordingDisk
+from tests.fakes.worker import InlineWorker
+from tests.staging.pieces import new_piece
+from tests.storage.logs import CLUSTER_ID
+
+PIECE = new_piece(b"value", stage=1)
+REQUEST = PutPiecesRequest(
+    stage=1,
+    pieces=[
+        PieceBytes(
+            raft_group=PIECE.key.raft_group,
+            number=PIECE.key.number,
+            records=PIECE.records,
+            crc=PIECE.key.crc,
+            batches=bytes(PIECE.batches),
+        )
+    ],
+).SerializeToString()
+OPEN = SinksCommand(open_stage=OpenStage(sink_id="sink", stage_id="stage")).SerializeToString()
+
+
+class Laggard:
+    """A node that has not applied `committed` yet, and cannot learn of it without a majority."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state = SinksState()
+        self.committed: list[bytes] = []
+        self.has_majority = True
+        self.pieces = Pieces(
+            RecordingDisk(), directory, InlineWorker("pieces", background=True), 1 << 20, print
+        )
+        self.calls = PieceCalls(1, self.pieces, None, self.state, self.confirm)
+
+    async def confirm(self, timeout: float) -> None:
+        if not self.has_majority:
+            raise Unavailable(f"no leader within {timeout} s")
+        while self.committed:
+            self.state.apply(self.committed.pop())
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> Laggard:
+    made = Laggard(tmp_path / "pieces")
+    await made.pieces.recover(CLUSTER_ID)
+    return made
+
+
+async def test_a_piece_of_a_stage_that_was_opened_is_taken_by_a_node_that_did_not_know(node: Laggard) -> None:
+    node.committed.append(OPEN)
+    assert await node.calls.put(2, REQUEST) == b""
+    assert node.pieces.has(PIECE.key)
+
+
+async def test_a_piece_of_a_stage_that_nobody_opened_is_refused(node: Laggard) -> None:
+    with pytest.raises(FailedPrecondition, match="a stage with number 1 was never opened"):
+        await node.calls.put(2, REQUEST)
+    assert not node.pieces.has(PIECE.key)
+
+
+async def test_a_node_that_cannot_find_out_is_asked_again(node: Laggard) -> None:
+    node.committed.append(OPEN)
+    node.has_majority = False
+    with pytest.raises(Unavailable):
+        await node.calls.put(2, REQUEST)
+    assert not node.pieces.has(PIECE.key)
+    node.has_majority = True
+    assert await node.calls.put(2, REQUEST) == b""
