@@ -41,7 +41,7 @@ class LenientRecord(NamedTuple):
 
 
 class LenientStart(NamedTuple):
-    """Where decoding begins: position and number of a record, and the first offset that it may
+    """Beginning of decoding: position and number of a record, and the first offset that it may
     have.
     """
 

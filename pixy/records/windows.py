@@ -29,7 +29,7 @@ HEADERS_MAX = 10_000
 
 _WINDOW_BYTES = 64 << 10
 _TRIED_BYTES = _WINDOW_BYTES * 7 // 8
-"""What records of a window should have, if they are as long as the average."""
+"""Target size of the records in a window, if they are as long as the average."""
 _TRIED_RECORDS_MIN = 48
 _TRIED_RECORDS_MAX = 256
 _PADDING = bytes(32)
