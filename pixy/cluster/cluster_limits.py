@@ -38,7 +38,7 @@ class ClusterLimits:
     @property
     def max_partitions(self) -> int:
         """Partitions that the cluster may have at present."""
-        alone = len(self.metadata.registered) == 1
+        alone = len(self.metadata.started) == 1
         return self.config.max_partitions or (_PARTITIONS_MAX_ALONE if alone else _PARTITIONS_MAX)
 
     def judge(self, command: MetadataCommand) -> PixyError | None:

@@ -1,8 +1,8 @@
 """The other nodes of a cluster, as one node sees them: connections, admission, beats.
 
-Every node connects to every registered node. A node that comes is admitted if metadata knows its id
-and it has proven its secret, and if it is no older self (`peer_starts`). One that metadata does not
-know is told to come again, and costs nothing: no entry, no record, no dial. Twice a second each
+Every node connects to every one that has started. A node that comes is admitted if metadata knows
+its id, it has proven its secret, and it is no older self (`peer_starts`). One that metadata does
+not know is told to come again, and costs nothing: no entry, no record, no dial. Twice a second each
 node tells the others what it is: start, newest flush, clock.
 
     a connection from          metadata knows it     it was told of       neither
@@ -148,7 +148,9 @@ class Members:
     # --- connections ------------------------------------------------------------------------------
 
     def set_nodes(self, nodes: Mapping[int, NodeInfo]) -> None:
-        """Connect to the registered nodes, and to lost ones no more.
+        """Connect to the nodes that have started, and to lost ones no more.
+
+        One that has joined and not started yet comes by itself.
 
         Metadata may be behind what a handshake or another node has told.
         """
@@ -156,7 +158,7 @@ class Members:
             del self._members[node_id]
             self._channel.disconnect(node_id)
         for node in nodes.values():
-            if not node.lost and node.node_id not in self._members:
+            if node.has_started and not node.lost and node.node_id not in self._members:
                 self.add_address(node.node_id, node.address)
 
     def add_address(self, node_id: int, address: str) -> None:
@@ -183,7 +185,7 @@ class Members:
             if node.node_id > 0 and node.node_id not in (*known, self._node_id) and not node.lost
         }
         for node in self.told.values():
-            if node.node_id not in self._members:
+            if node.has_started and node.node_id not in self._members:
                 self.add_address(node.node_id, node.address)
 
     def knows(self, node_id: int) -> bool:

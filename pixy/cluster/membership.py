@@ -7,8 +7,9 @@ replica on every node. The lowest ids are voters:
     voters of metadata 1   2   3   3   5   5
     voters of others   1   2   3   3   3   3
 
-and the others learners, which have the state and take over when a voter leaves. A partition's
-voters are its replicas.
+and the others learners, which have the state and take over when a voter leaves. A node that has
+joined and not started yet is a learner at most, as it needs metadata to start. A partition's voters
+are its replicas.
 
 One change at a time, in this order:
 
@@ -78,15 +79,19 @@ class WantedMembers(NamedTuple):
     registered: frozenset[int]
 
 
-def state_group_members(raft_group: int, registered: Sequence[int]) -> WantedMembers:
+def state_group_members(
+    raft_group: int, started: Sequence[int], starting: Iterable[int] = ()
+) -> WantedMembers:
     """Members of a state group.
 
     Args:
-        registered: nodes that are not removed from the cluster.
+        started: nodes that have started and are not removed from the cluster.
+        starting: nodes that are connected, for their first start.
     """
-    nodes = sorted(registered)
+    nodes = sorted(started)
     most = 5 if raft_group == METADATA_GROUP and len(nodes) >= 5 else 3
-    return WantedMembers(tuple(nodes[:most]), tuple(nodes[most:]), frozenset(nodes))
+    learners = sorted([*nodes[most:], *starting])
+    return WantedMembers(tuple(nodes[:most]), tuple(learners), frozenset([*nodes, *learners]))
 
 
 def partition_members(replicas: Iterable[int], registered: Sequence[int]) -> WantedMembers:

@@ -5,6 +5,7 @@ groups have a replica on every node; the members of a partition are its replicas
 """
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -38,11 +39,13 @@ class MembershipKeeper:
     Args:
         driver: of the groups.
         groups: the state groups, `metadata` with the nodes among them.
+        is_reachable: true of a node that can be reached.
     """
 
-    def __init__(self, driver: Driver, groups: StateGroups) -> None:
+    def __init__(self, driver: Driver, groups: StateGroups, is_reachable: Callable[[int], bool]) -> None:
         self._driver = driver
         self._groups = groups
+        self._is_reachable = is_reachable
         self._loop = asyncio.get_running_loop()
         self._next_look = 0.0
         # Of the groups whose members are not yet those that they should be.
@@ -72,7 +75,9 @@ class MembershipKeeper:
             # Replicas do not come yet: a copy of the partition would have to be there first.
             present = group.storage.conf_state.members.intersection(group.application.replicas)
             return partition_members(present, registered)
-        return state_group_members(group.raft_group, registered)
+        metadata, present = self._groups.metadata, group.storage.conf_state.members
+        starting = [each for each in metadata.waiting if each in present or self._is_reachable(each)]
+        return state_group_members(group.raft_group, metadata.started, starting)
 
     def _tell(self, group: RaftGroup) -> None:
         """Log a change of the members."""

@@ -34,6 +34,7 @@ from pixy.proto.state_pb2 import (
     InitCluster,
     MetadataCommand,
     NodeRecord,
+    RegisterNode,
     ReplicaSet,
     TopicRecord,
 )
@@ -142,13 +143,27 @@ class MetadataState:
         return self._table.registered()
 
     @property
+    def started(self) -> list[int]:
+        """Ids of the registered nodes that have started, ascending; at least one."""
+        return self._table.started()
+
+    @property
+    def waiting(self) -> list[int]:
+        """Ids of the registered nodes that have never started, ascending."""
+        return self._table.waiting()
+
+    def judge_node(self, command: RegisterNode) -> int | PixyError | None:
+        """As `NodeTable.judge`."""
+        return self._table.judge(command)
+
+    @property
     def feature_level(self) -> int:
         """Newest commands that every registered node knows."""
         return self._table.feature_level
 
     def under_replicated(self) -> list[str]:
-        """Topics with fewer replicas than their replication and the registered nodes allow."""
-        nodes = set(self.registered)
+        """Topics with fewer replicas than their replication and the started nodes allow."""
+        nodes = set(self.started)
         return [
             topic.name
             for topic in self.topics.values()
@@ -297,7 +312,7 @@ class MetadataState:
         self.next_raft_group += count
         self.partitions += count
         replication = replication_of(topic.config)
-        placed = place(count, replication, self.registered, self._counts, topic.replicas)
+        placed = place(count, replication, self.started, self._counts, topic.replicas)
         self._counts.add(placed)
         raft_groups = (*topic.raft_groups, *range(first, self.next_raft_group))
         return replace(topic, raft_groups=raft_groups, replicas=topic.replicas + placed)

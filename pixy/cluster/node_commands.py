@@ -3,6 +3,7 @@
 Each is durable and applied here on return.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from pixy.cluster.proposals import NEVER, Repeated
 from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.topic_commands import alter_command, create_command, delete_command
-from pixy.errors import FailedPrecondition, Unavailable, UnknownTopic
+from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, Unavailable, UnknownTopic
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.proto.state_pb2 import (
     ForgetNode,
@@ -29,6 +30,8 @@ __all__ = ["NodeCommands"]
 _COMMAND_S = 15.0
 """Seconds until a request for a command is answered in any case; a change of leaders takes two."""
 _CONFIRM_S = 5.0
+_FIRST_START_S = 300.0
+"""Seconds that a node which has joined gets for its first start while others wait to join."""
 
 
 class NodeCommands:
@@ -62,6 +65,8 @@ class NodeCommands:
         self._random_bytes = random_bytes
         self.limits = limits
         self._confirm = confirm
+        # When a node was first refused for the sake of these, which have joined and not started.
+        self._waiting_since: dict[int, float] = {}
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -129,7 +134,11 @@ class NodeCommands:
     # --- nodes ------------------------------------------------------------------------------------
 
     async def register_node(self, request: JoinRequest) -> int:
-        """Register a node that wants to join; returns its id."""
+        """Register a node that wants to join; returns its id.
+
+        Raises:
+            ResourceExhausted: too many nodes have joined, and not started.
+        """
         command = RegisterNode(
             secret=request.secret,
             address=request.address,
@@ -138,9 +147,29 @@ class NodeCommands:
             version=request.version,
             feature_level=request.feature_level,
         )
+        # Without an entry, as far as is known here: whoever asks may ask again and again.
+        judged = self._metadata.judge_node(command)
+        if isinstance(judged, ResourceExhausted):
+            await self._give_up_waiting()
+        if isinstance(judged, PixyError):
+            raise judged
+        if judged is not None:
+            return judged
         result = await self._run(MetadataCommand(register_node=command))
         node_id: int = result.value if isinstance(result, Repeated) else result
         return node_id
+
+    async def _give_up_waiting(self) -> None:
+        """Forget nodes that have joined and are not there, once another one has waited long enough
+        for their places.
+        """
+        now = asyncio.get_running_loop().time()
+        self._waiting_since = {
+            node_id: self._waiting_since.get(node_id, now) for node_id in self._metadata.waiting
+        }
+        for node_id, since in self._waiting_since.items():
+            if now - since >= _FIRST_START_S and not self._is_reachable(node_id):
+                await self.forget_node(node_id)
 
     async def start_node(self, own: NodeRecord) -> None:
         """Tell the cluster of the start of this node."""

@@ -237,7 +237,7 @@ class NodePeers:
         self._failover = Failover(self._driver, self.members.is_up, self._random)
         self._placement = LeaderPlacement(self._driver, self._up_since.get)
         self._groups = groups
-        self._keeper = MembershipKeeper(self._driver, groups)
+        self._keeper = MembershipKeeper(self._driver, groups, self.members.is_reachable)
         self._lookup = NodeLookup(self.members, self.channel.call)
         self._log = node_log
 
@@ -552,7 +552,12 @@ class NodePeers:
     async def _register(self, request: JoinRequest) -> bytes:
         check_join(request)
         node_id = await self._duties.register(request)
-        nodes = [each for each in self._groups.metadata.nodes.values() if not each.lost]
+        # Another one that has only joined as well may be anybody, at any address.
+        nodes = [
+            each
+            for each in self._groups.metadata.nodes.values()
+            if not each.lost and (each.has_started or each.node_id == node_id)
+        ]
         return JoinResponse(
             cluster_id=self._cluster_id,
             node_id=node_id,

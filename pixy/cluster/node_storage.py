@@ -137,7 +137,7 @@ class NodeStorage:
             self.pieces,
             sinks,
             self.partitions,
-            lambda: self._options.journal.retain_bytes if metadata.registered[1:] else 0,
+            lambda: self._options.journal.retain_bytes if metadata.started[1:] else 0,
         )
         if sideloading is not None:
             sideloading.attach(self.pieces, sinks.is_gone, self.log.driver.step)

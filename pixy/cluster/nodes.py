@@ -4,10 +4,16 @@ Pure and deterministic. A node is its id and its secret, not its address: whoeve
 the node, wherever it runs. Ids are never reused. A node that has left stays in the table, so that
 its data directory is recognized.
 
-    registered    has replicas, and gets new ones
+    registered    asked to join: may connect, and has replicas of nothing
+    started       registered, and has come with its proven secret: has replicas, and gets new ones
     removed       leaves, for good: its raft groups need it until their configurations are without
                   it, so it may start again meanwhile; then it is refused as well
     lost          forgotten with its data: removed, and refused whenever it comes
+
+Whoever may ask to join need not exist. So until its first start a node is not dialled, is placed
+nothing on, and is a member of state groups only where it is connected: it needs metadata to start.
+`WAITING_MAX` nodes may be on that way, and a cluster has at most `NODES_MAX`. Nodes decide so once
+all have `LIMITS_LEVEL`; before, a registered node counts as one that has started.
 
 Each start of a node is a command, before the node takes part in anything:
 
@@ -34,7 +40,7 @@ refused.
 import hmac
 from dataclasses import dataclass, replace
 
-from pixy.errors import FailedPrecondition, NotFound, PixyError
+from pixy.errors import FailedPrecondition, NotFound, PixyError, ResourceExhausted
 from pixy.proposal_id import INCARNATION_JUMP_MAX
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
 
@@ -42,7 +48,9 @@ __all__ = [
     "FEATURE_LEVEL",
     "FIRST_NODE",
     "LIMITS_LEVEL",
+    "NODES_MAX",
     "SECOND_PROTOCOL_LEVEL",
+    "WAITING_MAX",
     "NodeInfo",
     "NodeTable",
     "node_of",
@@ -61,7 +69,8 @@ FEATURE_LEVEL = 3
     0  a node alone
     1  several nodes: the table of nodes
     2  protocol 2 of connections between nodes (`pixy.peers.handshake`)
-    3  commands with limits of topics, partitions and consumer groups; impossible starts
+    3  commands with limits of topics, partitions and consumer groups; impossible starts; nodes
+       count from their first start on, and are limited in number
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -71,7 +80,13 @@ _NODES = 1
 """First level with the table of nodes, hence of every node in it."""
 
 LIMITS_LEVEL = 3
-"""First level at which all nodes judge the limits of commands, and of the numbers of starts."""
+"""First level at which all nodes judge the limits of commands, and starts of nodes."""
+
+NODES_MAX = 100
+"""Registered nodes of a cluster."""
+
+WAITING_MAX = 8
+"""Registered nodes that have never started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,11 @@ class NodeInfo:
     feature_level: int = _NODES
     lost: bool = False
 
+    @property
+    def has_started(self) -> bool:
+        """False for a node that has only asked to join."""
+        return self.incarnation > 0 or self.node_id == FIRST_NODE
+
 
 class NodeTable:
     """All nodes that ever were in the cluster.
@@ -120,6 +140,18 @@ class NodeTable:
         ids = [node.node_id for node in self.nodes.values() if not node.removed]
         return sorted(ids if FIRST_NODE in self.nodes else [FIRST_NODE, *ids])
 
+    def started(self) -> list[int]:
+        """Ids of the registered nodes that have started, ascending; at least one."""
+        registered = self.registered()
+        if self.feature_level < LIMITS_LEVEL:
+            return registered
+        started = [id for id in registered if id not in self.nodes or self.nodes[id].has_started]
+        return started or registered
+
+    def waiting(self) -> list[int]:
+        """Ids of the registered nodes that have never started, ascending."""
+        return sorted({*self.registered()} - {*self.started()})
+
     @property
     def feature_level(self) -> int:
         """Newest commands that every node knows."""
@@ -129,8 +161,8 @@ class NodeTable:
         """Enter the node that makes the cluster."""
         self._put(node_of(record))
 
-    def register(self, command: RegisterNode) -> int | PixyError:
-        """Enter a new node; returns its id."""
+    def judge(self, command: RegisterNode) -> int | PixyError | None:
+        """Id of the node if it is registered already, or why it cannot be; None if it can."""
         if not command.secret:
             return FailedPrecondition("a node without a secret cannot join")
         known = next(
@@ -141,11 +173,40 @@ class NodeTable:
         if known is not None and command.incarnation <= known.incarnation:
             return known.node_id
         refusal = self._refusal_of_level(command) or self._refusal_of_jump(known, command)
-        if refusal is not None:
-            return refusal
-        node_id = self.next_node_id if known is None else known.node_id
+        return self._refusal_of_number() if refusal is None and known is None else refusal
+
+    def register(self, command: RegisterNode) -> int | PixyError:
+        """Enter a new node; returns its id."""
+        judged = self.judge(command)
+        if judged is not None:
+            return judged
+        known = (each.node_id for each in self.nodes.values() if each.secret == command.secret)
+        node_id = next(known, self.next_node_id)
         self._put(_started(node_id, command))
+        self._drop_lost()
         return node_id
+
+    def _refusal_of_number(self) -> PixyError | None:
+        """Reason to refuse one more node, None if there may be one."""
+        if self.feature_level < LIMITS_LEVEL:
+            return None
+        nodes, waiting = len(self.registered()), len(self.waiting())
+        if nodes >= NODES_MAX:
+            return ResourceExhausted(f"the cluster has {nodes} nodes, {NODES_MAX} are allowed").at_limit(
+                "nodes"
+            )
+        if waiting >= WAITING_MAX:
+            return ResourceExhausted(
+                f"{waiting} nodes have joined and not started yet, {WAITING_MAX} are allowed"
+            ).at_limit("nodes")
+        return None
+
+    def _drop_lost(self) -> None:
+        """Keep no more than `NODES_MAX` nodes that were given up before they had started."""
+        if self.feature_level >= LIMITS_LEVEL:
+            lost = sorted(node.node_id for node in self.nodes.values() if node.lost and not node.has_started)
+            dropped = {*lost[: max(0, len(lost) - NODES_MAX)]}
+            self.nodes = {id: node for id, node in self.nodes.items() if id not in dropped}
 
     def start(self, command: StartNode) -> PixyError | None:
         """Note the start of a node; returns the reason if it is refused."""
@@ -167,7 +228,7 @@ class NodeTable:
     def leaving(self, node_id: int) -> NodeInfo | PixyError:
         """The node that is to leave, or is removed; or the reason why it cannot leave."""
         node, registered = self.nodes.get(node_id), self.registered()
-        if registered == [node_id]:
+        if node_id in registered and self.started() == [node_id]:
             return FailedPrecondition(f"node {node_id} is the only node of its cluster")
         if node is None:
             return NotFound(f"no node {node_id}; nodes are {', '.join(map(str, registered))}")

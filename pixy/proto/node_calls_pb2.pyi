@@ -70,7 +70,7 @@ class JoinResponse(_message.Message):
     node_id: _builtins.int
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAddress]:
-        """The registered nodes, the new one included."""
+        """The nodes that have started, and the new one."""
 
     def __init__(
         self,

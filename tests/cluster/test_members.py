@@ -305,6 +305,16 @@ async def test_a_node_connects_to_every_other_one_that_is_registered() -> None:
     assert bench.members.get(1) is None
 
 
+async def test_a_node_that_has_never_started_is_not_dialled_until_it_comes() -> None:
+    bench = Bench(node(1), node(2, incarnation=0))
+    bench.members.tell([node(3, incarnation=0)])
+    assert bench.channel.calls == []
+    assert bench.judge(hello(2, 1, secret=b"another secret !")) is not None
+    assert bench.channel.calls == []
+    assert bench.judge(hello(2, 1)) is None
+    assert bench.channel.calls == [("connect", 2, "h2:19094")]
+
+
 async def test_a_node_that_is_lost_is_disconnected() -> None:
     bench = Bench(node(1), node(2), node(3)).connected(2, 3)
     bench.registered |= {2: node(2, removed=True), 3: node(3, lost=True)}

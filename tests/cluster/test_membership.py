@@ -84,6 +84,15 @@ def test_the_lowest_ids_are_voters_and_the_others_learners(
         assert state_group_members(raft_group, nodes) == wanted
 
 
+def test_a_node_on_its_first_start_is_a_learner_whatever_its_id() -> None:
+    for started, starting, expected in (
+        ([1], [2], ((1,), (2,))),
+        ([1, 3], [2], ((1, 3), (2,))),
+        ([1, 2, 4, 5], [3, 6], ((1, 2, 4), (3, 5, 6))),
+    ):
+        assert state_group_members(GROUPS_GROUP, started, starting)[:2] == expected
+
+
 def test_the_members_of_a_partition_are_its_replicas() -> None:
     assert partition_members((3, 1), [1, 2, 3]) == WantedMembers((1, 3), (), frozenset([1, 2, 3]))
 

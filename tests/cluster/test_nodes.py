@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.nodes import LIMITS_LEVEL, NodeInfo, NodeTable, node_record
-from pixy.errors import FailedPrecondition, NotFound, PixyError
+from pixy.cluster.nodes import LIMITS_LEVEL, NODES_MAX, WAITING_MAX, NodeInfo, NodeTable, node_record
+from pixy.errors import FailedPrecondition, NotFound, PixyError, ResourceExhausted
 from pixy.proposal_id import INCARNATION_JUMP_MAX
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
 
@@ -172,6 +172,88 @@ def test_a_release_below_the_feature_level_is_refused(table: NodeTable) -> None:
         assert "release old has feature level 1, the cluster has 2" in str(refusal)
     assert table.nodes is before
     assert table.register(register(b"s3", feature_level=2)) == 3
+
+
+# --- first starts ---------------------------------------------------------------------------------
+
+
+def new_table() -> NodeTable:
+    """A cluster of node 1 alone, in which nodes count from their first start on."""
+    made = NodeTable()
+    made.add_first(NodeRecord(node_id=1, secret=b"s1", incarnation=1, feature_level=LIMITS_LEVEL))
+    return made
+
+
+def join(table: NodeTable, secret: bytes) -> int | PixyError:
+    return table.register(register(secret, 0, feature_level=LIMITS_LEVEL))
+
+
+def test_a_node_counts_from_its_first_start_on() -> None:
+    table = new_table()
+    assert [join(table, b"s2"), join(table, b"s3"), join(table, b"s2")] == [2, 3, 2]
+    assert (table.registered(), table.started(), table.waiting()) == ([1, 2, 3], [1], [2, 3])
+    assert table.start(start(3, 1, feature_level=LIMITS_LEVEL)) is None
+    assert (table.started(), table.waiting()) == ([1, 3], [2])
+    table.remove(table.nodes[2], lost=True)
+    assert (table.registered(), table.started(), table.waiting()) == ([1, 3], [1, 3], [])
+
+
+def test_with_an_earlier_release_a_node_counts_as_soon_as_it_has_joined() -> None:
+    table = new_table()
+    table.add_first(replace_level(FIRST, LIMITS_LEVEL - 1))
+    for number in range(2, 2 * WAITING_MAX):
+        assert join(table, b"s%d" % number) == number
+    assert (table.started(), table.waiting()) == (table.registered(), [])
+
+
+def replace_level(record: NodeRecord, level: int) -> NodeRecord:
+    changed = NodeRecord.FromString(record.SerializeToString())
+    changed.feature_level = level
+    return changed
+
+
+def test_nodes_that_have_not_started_are_limited_in_number() -> None:
+    table = new_table()
+    for number in range(2, 2 + WAITING_MAX):
+        assert join(table, b"s%d" % number) == number
+    before = table.nodes
+    refusal = join(table, b"one more")
+    assert isinstance(refusal, ResourceExhausted)
+    assert str(refusal) == "8 nodes have joined and not started yet, 8 are allowed"
+    assert table.nodes is before
+    assert join(table, b"s5") == 5, "it is no new one"
+    table.start(start(5, 1, feature_level=LIMITS_LEVEL))
+    assert join(table, b"one more") == 2 + WAITING_MAX
+
+
+def test_a_cluster_has_at_most_a_hundred_nodes() -> None:
+    table = new_table()
+    for number in range(2, NODES_MAX + 1):
+        assert join(table, b"s%d" % number) == number
+        assert table.start(start(number, 1, feature_level=LIMITS_LEVEL)) is None
+    refusal = join(table, b"one more")
+    assert isinstance(refusal, ResourceExhausted)
+    assert str(refusal) == "the cluster has 100 nodes, 100 are allowed"
+    table.remove(table.nodes[7], lost=False)
+    assert join(table, b"one more") == NODES_MAX + 1
+
+
+def test_few_nodes_that_were_given_up_before_they_had_started_are_remembered() -> None:
+    table = new_table()
+    for number in range(2, 3 * NODES_MAX):
+        assert join(table, b"s%d" % number) == number
+        table.remove(table.nodes[number], lost=True)
+    assert len(table.nodes) <= NODES_MAX + 2
+    assert isinstance(join(table, b"s%d" % (3 * NODES_MAX - 1)), FailedPrecondition)
+    assert join(table, b"new") == 3 * NODES_MAX
+
+
+def test_the_only_node_that_has_started_cannot_leave() -> None:
+    table = new_table()
+    assert join(table, b"s2") == 2
+    refusal = table.leaving(1)
+    assert isinstance(refusal, FailedPrecondition)
+    assert isinstance(table.leaving(2), NodeInfo)
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
