@@ -1,7 +1,7 @@
 """Bulk access to the log of one cluster: whole record batches in and out.
 
 Everything is validated before anything is written, the records in the batches too: on the event
-loop if that takes half a millisecond, else on another thread, one request at a time. Memory is
+loop if that takes half a millisecond, else on another thread (`batch_checks`). Memory is
 bounded: by one answer for each range that is read (`RangeReader`), and by `producer.buffer_bytes`
 for writes, with as much again in the queue.
 
@@ -27,7 +27,6 @@ from pixy.errors import (
     InvalidArgument,
     InvalidBatch,
     InvalidRecords,
-    MessageTooLarge,
     PartitionNotFound,
     PixyError,
     ShuttingDown,
@@ -37,15 +36,12 @@ from pixy.errors import (
     UnknownTopic,
 )
 from pixy.futures import reject, resolve
-from pixy.one_thread import OneThread
+from pixy.proxy.batch_checks import BatchChecks, Checked, PartitionBatches
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
 from pixy.proxy.topics import TopicCreator
 from pixy.records import (
     BatchLimits,
-    CheckEffort,
-    LongCheckError,
     NewBatch,
-    check_new_batches,
     check_topic_name,
     count_batches,
 )
@@ -87,13 +83,6 @@ class OffsetQuery(NamedTuple):
     at: OffsetPosition | int
 
 
-class PartitionBatches(NamedTuple):
-    """Whole batches back to back for one partition."""
-
-    partition: TopicPartition
-    batches: bytes | memoryview
-
-
 class TopicVersion(NamedTuple):
     """The topic by whose partitions records were partitioned: name, version, and id, b"" if
     unknown.
@@ -130,7 +119,7 @@ class Log:
         self._topics = topics
         self._clock = clock
         self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
-        self._checks = OneThread()
+        self._checks = BatchChecks()
         self._draining = False
         # Records in flight; the event is set while there are none.
         self._in_flight = 0
@@ -345,17 +334,12 @@ class Log:
             found.append(batches)
         return found
 
-    async def _checked(self, partitions: Sequence[PartitionBatches]) -> "list[_Checked]":
+    async def _checked(self, partitions: Sequence[PartitionBatches]) -> list[Checked]:
         _check_number(partitions)
         producer = self._config.producer
         latest_ms = self._clock.wall_ms() + round(producer.timestamp_after_max * 1000)
         limits = BatchLimits(producer.max_message_bytes, latest_ms, producer.max_headers)
-        if self._checks.is_idle:  # else one would overtake those that wait
-            try:
-                return _check_batches(partitions, limits, CheckEffort())
-            except LongCheckError:
-                pass
-        return await self._checks.run(partial(_check_batches, partitions, limits, None))
+        return await self._checks.check(partitions, limits)
 
     async def update(self, versions: Sequence[TopicVersion]) -> None:
         """Ask the cluster for the topics that differ here from these versions: another process may
@@ -391,7 +375,7 @@ class Log:
     def _hand_over_all(
         self,
         partitions: Sequence[PartitionBatches],
-        checked: "Sequence[_Checked]",
+        checked: Sequence[Checked],
         versions: Sequence[TopicVersion],
         request: "_Append",
     ) -> Iterator[None]:
@@ -442,10 +426,6 @@ class Log:
             self._idle.set()
 
 
-_Checked = list[NewBatch] | InvalidRecords
-"""The batches of one partition, or why they are refused."""
-
-
 def _check_number(partitions: Sequence[PartitionBatches]) -> None:
     """Check the number of batches of a request.
 
@@ -459,27 +439,6 @@ def _check_number(partitions: Sequence[PartitionBatches]) -> None:
             raise InvalidBatch(
                 f"more than {_BATCHES_MAX} record batches in a request: put more records into each, or fewer batches into one request"
             )
-
-
-def _check_batches(
-    partitions: Sequence[PartitionBatches], limits: BatchLimits, effort: CheckEffort | None
-) -> list[_Checked]:
-    """Check the batches of each partition.
-
-    Raises:
-        InvalidBatch, MessageTooLarge: something is not a batch that could be appended.
-        LongCheckError: it takes more than `effort`.
-    """
-    checked: list[_Checked] = []
-    for (topic, number), batches in partitions:
-        try:
-            checked.append(check_new_batches(batches, limits, effort))
-        except (InvalidBatch, MessageTooLarge) as error:
-            located = type(error)(f"partition {number} of topic {topic}: {error}")
-            if not isinstance(located, InvalidRecords):
-                raise located from None
-            checked.append(located)
-    return checked
 
 
 def _why_stale(topic: TopicDescription, wanted: TopicVersion) -> str:

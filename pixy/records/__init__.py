@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         NewBatch,
         check_forwarded_batches,
         check_new_batches,
+        iter_new_batches,
     )
     from pixy.records.partitioner import PARTITIONERS, Partitioner, make_partitioner
 
@@ -88,6 +89,7 @@ __all__ = [
     "crc32c",
     "decompress_records",
     "is_batch",
+    "iter_new_batches",
     "make_partitioner",
     "offsets_of",
     "patch_batch",
@@ -126,6 +128,7 @@ _LATE = {
             "NewBatch",
             "check_forwarded_batches",
             "check_new_batches",
+            "iter_new_batches",
         ),
         "pixy.records.new_batches",
     ),

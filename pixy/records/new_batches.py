@@ -33,6 +33,7 @@ The records are decoded by the codec of the readers, in windows: 0.2 us each and
 what the fastest walk in Python takes.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pixy.errors import InvalidBatch, InvalidRecords, MessageTooLarge
@@ -62,6 +63,7 @@ __all__ = [
     "NewBatch",
     "check_forwarded_batches",
     "check_new_batches",
+    "iter_new_batches",
 ]
 
 _CODEC_MAX = 4
@@ -117,7 +119,8 @@ class LongCheckError(Exception):
 
 
 class CheckEffort:
-    """The limit of checks on the event loop, together: about half a millisecond.
+    """The limit of some checks together; by default, of those on the event loop: about half a
+    millisecond.
 
     Args:
         records: to be decoded.
@@ -147,22 +150,30 @@ def check_new_batches(
         MessageTooLarge: the batch is too large; the message has the same details.
         LongCheckError: it takes more than `effort`; do it on another thread.
     """
+    return list(iter_new_batches(buffer, limits, effort))
+
+
+def iter_new_batches(
+    buffer: Buffer, limits: BatchLimits, effort: CheckEffort | None = None
+) -> Iterator[NewBatch]:
+    """As `check_new_batches`, one batch after the other: each is checked when the iterator yields
+    it.
+    """
     view = memoryview(buffer)
     if not view:
         raise InvalidBatch("no record batch")
-    batches: list[NewBatch] = []
-    begin = 0
+    begin = number = 0
     while begin < len(view):
-        place = f"record batch {len(batches)} at byte {begin}"
+        place = f"record batch {number} at byte {begin}"
         batch = view[begin : begin + _size(view, begin, limits.batch_bytes_max, place)]
         header = read_header(batch)
         wrong = _wrong_kind(header) or _wrong_numbers(batch, header) or _wrong_crc(batch, header)
         if wrong:
             raise InvalidBatch(f"{place} {wrong}")
         _Walk(batch, header, limits, place).check(effort)
-        batches.append(NewBatch(begin, begin + len(batch), header.records))
+        yield NewBatch(begin, begin + len(batch), header.records)
         begin += len(batch)
-    return batches
+        number += 1
 
 
 def check_forwarded_batches(buffer: Buffer, effort: CheckEffort | None = None) -> list[NewBatch]:
@@ -250,13 +261,15 @@ class _Walk:
     def check(self, effort: CheckEffort | None) -> None:
         """Check the records; the errors are those of `check_new_batches`."""
         header = self._header
-        _spend(effort, _BATCH_RECORDS + header.records // _UNIFORM_PER_RECORD)
+        _spend(effort, _BATCH_RECORDS)
         plain = bytearray(self._batch)
         plain[:8] = bytes(8)  # so that offsets are deltas
         unpacked = self._unpacked(plain, effort) if header.codec else readable_batch(plain)
+        records = min(header.records, len(unpacked) // _RECORD_BYTES_MIN)
+        _spend(effort, records // _UNIFORM_PER_RECORD)
         latest = self._uniform_timestamp(plain)
         if latest is None:
-            _spend(effort, header.records)
+            _spend(effort, records)
             latest = self._walk(unpacked)
         if latest != header.max_timestamp:
             raise InvalidRecords(

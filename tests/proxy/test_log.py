@@ -3,9 +3,7 @@ over.
 """
 
 import asyncio
-import threading
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -22,9 +20,7 @@ from pixy.errors import (
     Unavailable,
 )
 from pixy.proxy import Appended, Log, PartitionBatches, Range, RangeState, TopicVersion
-from pixy.proxy import log as log_module
 from pixy.proxy.topics import TopicCreator
-from pixy.records import check_new_batches
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of, raw_batch, raw_record
 from tests.fakes.clock import FakeClock
@@ -331,24 +327,12 @@ async def test_timestamps_are_compared_with_the_clock_and_the_option(count: int)
     assert f"record {count - 1} has timestamp {NOW_MS + hour_ms + 1}" in str(error)
 
 
-async def test_large_requests_are_checked_on_another_thread_and_small_ones_do_not_overtake_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_small_requests_do_not_wait_for_the_checks_of_large_ones() -> None:
     log, backend = await make()
-    threads: list[str] = []
-    check = check_new_batches
-
-    def noted(*arguments: Any) -> Any:
-        found = check(*arguments)
-        threads.append("loop" if threading.current_thread() is threading.main_thread() else "other")
-        return found
-
-    monkeypatch.setattr(log_module, "check_new_batches", noted)
     many = batch_of(*[bytes(at % 2) for at in range(5000)])
     requests = [[PartitionBatches(T0, batches)] for batches in (BATCH, many, BATCH, BATCH * 3)]
     answers = await asyncio.gather(*(log.append(each, []) for each in requests))
-    assert [answer[0].base_offset for answer in answers] == [0, 1, 5001, 5002]
-    assert threads == ["loop", "other", "other", "other"]
+    assert [answer[0].base_offset for answer in answers] == [0, 5, 1, 2]
     assert (await backend.offset_ranges("t"))[0].end == 5005
 
 

@@ -439,6 +439,31 @@ async def test_a_record_has_as_many_headers_as_a_message_however_it_comes(
         await fails(bulk.log.Stage(stage), CODE.INVALID_ARGUMENT, text)
 
 
+async def test_a_request_that_decompresses_to_too_much_writes_nothing(bulk: ServedBulk) -> None:
+    zeros = raw_batch([raw_record(number, bytes(999_900)) for number in range(4)], codec=COMPRESSION["zstd"])
+    partitions = [batches_for(0, *[zeros] * 100), batches_for(1, batch_of(b"right"))]
+    text = "the batches of the request decompress to more than 134217728 bytes"
+    await fails(bulk.log.Append(pb.AppendRequest(partitions=partitions)), CODE.INVALID_ARGUMENT, text)
+    stage = pb.StageRequest(sink_id="s", stage_id="a", partitions=partitions)
+    await fails(bulk.log.Stage(stage), CODE.INVALID_ARGUMENT, text)
+    assert await ends(bulk) == [0, 0]
+
+
+async def test_an_append_does_not_wait_for_the_end_of_anothers_check(bulk: ServedBulk) -> None:
+    values = [b"%d" % (number % 7) * (number % 2 + 1) for number in range(30_000)]
+    costly = batches_for(0, *[batch_of(*values, compression=COMPRESSION["zstd"])] * 20)
+    first = asyncio.ensure_future(
+        bulk.log.Append(pb.AppendRequest(partitions=[costly, batches_for(1, b"no batch")]))
+    )
+    await asyncio.sleep(0.05)
+    assert not first.done()
+    other = batches_for(1, batch_of(*values))
+    (appended,) = (await bulk.log.Append(pb.AppendRequest(partitions=[other]))).results
+    assert appended.code == 0
+    assert not first.done()
+    await fails(first, CODE.INVALID_ARGUMENT, "partition 1 of topic t")
+
+
 async def test_a_partition_with_wrong_records_fails_alone_and_a_stage_as_a_whole(bulk: ServedBulk) -> None:
     lying = raw_batch([raw_record(0, b"x"), raw_record(2, b"y")])
     partitions = [batches_for(0, lying), batches_for(1, batch_of(b"right"))]
