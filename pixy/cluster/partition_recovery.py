@@ -20,6 +20,7 @@ from pixy.storage import (
     JournalRecord,
     StagedPart,
     batches_of,
+    why_no_position,
     why_undecodable,
 )
 
@@ -42,7 +43,7 @@ class PartitionRecovery:
         damage: damage of its files, from `open` on.
     """
 
-    __slots__ = ("_misplaced", "damage", "parts", "position", "publications", "replica", "tail")
+    __slots__ = ("_damage", "damage", "parts", "position", "publications", "replica", "tail")
 
     def __init__(self, replica: PartitionReplica, recovered: RecoveredNode) -> None:
         self.replica = replica
@@ -50,15 +51,7 @@ class PartitionRecovery:
         index = 0 if self.position is None else self.position.index
         tail = recovered.group(replica.raft_group).entries_after(index)
         self.damage: CorruptData | None = None
-        # Batches behind garbage that a release before has counted as records: the garbage has no
-        # effect any more, and their offsets do not follow.
-        self._misplaced: CorruptData | None = None
-        try:
-            self.tail = _stamped(replica, self.position, tail)
-        except CorruptData as error:
-            if not any(why_undecodable(record.entry_type, record.payload) for record in tail):
-                raise
-            self.tail, self._misplaced = list(map(entry_of, tail)), error
+        self.tail, self._damage = _followed(replica, self.position, tail)
         publication = 0 if self.position is None else self.position.publication
         self.publications: list[PublishParts] = []
         for entry in self.tail:
@@ -81,7 +74,7 @@ class PartitionRecovery:
             Files that are to be removed.
         """
         name = "{}-{}".format(*self.replica.partition)
-        self.damage = found.get(name) or self._misplaced
+        self.damage = found.get(name) or self._damage
         if self.damage is None:
             try:
                 for part in self.parts:
@@ -92,6 +85,24 @@ class PartitionRecovery:
             except CorruptData as error:
                 self.damage = error
         return []
+
+
+def _followed(
+    replica: PartitionReplica, position: AppliedPosition | None, tail: Sequence[JournalRecord]
+) -> tuple[list[Entry], CorruptData | None]:
+    """As `_stamped`; with damage if the tail does not follow for a reason that is known."""
+    reason = "" if position is None else why_no_position(position)
+    if reason:
+        topic, partition = replica.partition
+        return list(map(entry_of, tail)), CorruptData(f"{topic}-{partition}: {reason}")
+    try:
+        return _stamped(replica, position, tail), None
+    except CorruptData as error:
+        # Batches behind garbage that a release before has counted as records: the garbage has no
+        # effect any more, and their offsets do not follow.
+        if not any(why_undecodable(record.entry_type, record.payload) for record in tail):
+            raise
+        return list(map(entry_of, tail)), error
 
 
 def _stamped(

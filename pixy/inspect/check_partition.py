@@ -14,6 +14,7 @@ and changes nothing.
     continue the log
     index that is missing from a long segment, contradicts it,   warning
     or has no segment; unknown file
+    an applied position that no log has                          damaged: the partition is not ready
     segments without an applied position or an entry; a name     damaged: the next start is refused
     like `x.log`
     anything else                                                damaged
@@ -36,6 +37,7 @@ from pixy.storage import (
     TimeIndex,
     scan_batches,
     segment_path,
+    why_no_position,
 )
 
 __all__ = ["check_partition"]
@@ -87,11 +89,18 @@ class _PartitionCheck:
         findings = len(self._report.findings)
         names = self._disk.names(self._directory)
         bases = self._base_offsets(names)
+        reason = "" if self._applied is None else why_no_position(self._applied)
         if self._applied is None:
             self._without_position(bases)
+        elif reason:
+            found = f"{reason}: the partition is not ready"
+            self._report.damaged("partition", self._directory.name, found)
+            for base in bases:
+                self._segment(base, self._size(base), synced=False)
         else:
             self._with_position(self._applied, bases)
-        if self._replayed is not None and self._replayed.fault:
+        # An impossible position does not say what follows.
+        if self._replayed is not None and self._replayed.fault and not reason:
             found = f"{self._replayed.fault}: the next start is refused"
             self._report.damaged("partition", self._directory.name, found)
         verdict = max((finding.verdict for finding in self._report.findings[findings:]), default=Verdict.OK)
@@ -101,6 +110,8 @@ class _PartitionCheck:
     def _summary(self, segments: int) -> str:
         applied, replayed = self._applied, self._replayed
         parts = ["no synced records"]
+        if applied is not None and why_no_position(applied):
+            return f"{self._records} records in {self._bytes} bytes"
         if applied is not None and (applied.segment_bytes or applied.end_offset > applied.log_begin_offset):
             files = "segment" if segments == 1 else "segments"
             offsets = f"offsets {applied.log_begin_offset} to {applied.end_offset - 1}"

@@ -1,5 +1,6 @@
 """Storage on disk: journal, partition logs, indexes, checkpoints. Knows nothing of Raft's rules."""
 
+from pixy.storage.applied_position import why_no_position
 from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, read_checkpoint
 from pixy.storage.checkpoint_download import CheckpointDownload, DownloadedBytes
 from pixy.storage.disk import Disk, File, RealDisk, RealFile, is_disk_full, sync_is_final
@@ -141,6 +142,7 @@ __all__ = [
     "segment_path",
     "sort_partition_directories",
     "sync_is_final",
+    "why_no_position",
     "why_undecodable",
     "write_identity",
     "write_publication_mark",

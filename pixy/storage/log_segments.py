@@ -21,6 +21,7 @@ import structlog
 from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
 from pixy.records import BatchHeader, read_header
+from pixy.storage.applied_position import why_no_position
 from pixy.storage.disk import Disk
 from pixy.storage.identity import write_partition_identity
 from pixy.storage.index import IndexEntries
@@ -129,10 +130,13 @@ class LogSegments:
             Obsolete files, to be removed.
 
         Raises:
-            CorruptData: synced bytes are missing, or there are segments, or bytes in them, that are
-                unknown to the journal.
+            CorruptData: `applied` is of no log, synced bytes are missing, or there are segments, or
+                bytes in them, that are unknown to the journal.
             DataDirectoryError: a foreign file.
         """
+        reason = "" if applied is None else why_no_position(applied)
+        if reason:
+            raise CorruptData(f"{self.directory}: {reason}")
         # Without a position the identity may be in memory only: its sync may have failed.
         self._identity_written = exists and applied is not None
         if applied is not None:

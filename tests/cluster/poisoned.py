@@ -1,17 +1,18 @@
-"""Data directories with impossible terms, as nodes of earlier releases wrote them."""
+"""Data directories with impossible terms, as nodes of earlier releases wrote them, or positions."""
 
 import os
 from pathlib import Path
 
+from pixy.cluster.applied_positions import positions_record
 from pixy.cluster.group_states import conf_state_of, hard_state_record
 from pixy.cluster.offline_unit import write_unit
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.recovery import recover_node
-from pixy.proto.state_pb2 import HardState
+from pixy.proto.state_pb2 import AppliedPosition, HardState
 from pixy.raft import HardState as RaftHardState
 from pixy.storage import EntryType, RealDisk, RecordKind, ThreadWorker, UnitRecord
 
-__all__ = ["WORST", "raise_terms", "write_entries"]
+__all__ = ["WORST", "raise_terms", "write_entries", "write_position"]
 
 WORST = 2**64 - 1
 """The term of a message that nobody can follow."""
@@ -46,5 +47,19 @@ async def write_entries(directory: Path, raft_group: int, index: int, *batches: 
     ]
     try:
         await write_unit(disk, directory, recovered, records, ThreadWorker)
+    finally:
+        recovered.lock.close()
+
+
+async def write_position(directory: Path, raft_group: int, **change: int) -> None:
+    """Change the applied position of a partition in the journal of a stopped node."""
+    disk = RealDisk()
+    recovered = recover_node(disk, directory, os.urandom)
+    position = AppliedPosition()
+    position.CopyFrom(recovered.journal.groups[raft_group].applied or AppliedPosition(raft_group=raft_group))
+    for name, value in change.items():
+        setattr(position, name, value)
+    try:
+        await write_unit(disk, directory, recovered, [positions_record([position])], ThreadWorker)
     finally:
         recovered.lock.close()

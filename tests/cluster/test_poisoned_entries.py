@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pixy.backend import TopicPartition
 from pixy.cluster import Node
 from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.metadata import METADATA_GROUP
@@ -41,7 +42,7 @@ from pixy.storage import EntryType
 from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode, batch_of
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster, copy_of
-from tests.cluster.poisoned import write_entries
+from tests.cluster.poisoned import write_entries, write_position
 from tests.fakes.waiting import until
 
 GROUPS_0, PARTITION = 2, 1000
@@ -335,3 +336,43 @@ async def test_batches_behind_garbage_that_was_counted_make_the_partition_unread
         assert list(cluster.node.partitions.damaged("topic")) == [0]
         await cluster.append(b"other", partition=1)
         assert cluster.values(partition=1) == [b"other"]
+
+
+# --- positions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tail", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"log_begin_offset": 2**62},
+        {"log_begin_offset": -5},
+        {"log_begin_offset": -7, "end_offset": -1},
+        {"segment_base_offset": 2**62},
+        {"publication": 2**64 - 1},
+    ],
+    ids=str,
+)
+async def test_an_impossible_applied_position_makes_its_partition_unready_and_nothing_else(
+    tmp_path: Path, change: dict[str, int], tail: bool
+) -> None:
+    directory = tmp_path / "data"
+    async with Cluster(directory).running() as cluster:
+        await cluster.create_topic("topic", 2)
+        await cluster.append(b"before")
+        await cluster.sync()
+        if tail:
+            await cluster.append(b"behind")
+    await write_position(directory, PARTITION, **change)
+    verdict, wrong = check(directory)
+    assert verdict is Verdict.DAMAGED
+    assert any("its applied position has" in found and "is not ready" in found for found in wrong), wrong
+    for _ in range(2):
+        async with Cluster(directory).running() as cluster:
+            assert list(cluster.node.partitions.damaged("topic")) == [0]
+            await cluster.append(b"other", partition=1)
+            damaged = cluster.node.partition(TopicPartition("topic", 0))
+            assert damaged is not None
+            assert "topic-0: its applied position has" in str(damaged.fault)
+    async with Cluster(directory).running() as cluster:
+        assert cluster.values(partition=1) == [b"other", b"other"]

@@ -161,6 +161,30 @@ def test_an_applied_position_that_does_not_fit_is_damage(
     assert [(verdict, found) for verdict, _, found in partition.wrong()] == [("damaged", reason)]
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"log_begin_offset": 21}, "has records from offset 21 to 20"),
+        ({"log_begin_offset": -5}, "has records from offset -5 to 20"),
+        ({"log_begin_offset": -9, "end_offset": -1}, "has records from offset -9 to -1"),
+        ({"end_offset": 2**63 - 1}, f"has records from offset 0 to {2**63 - 1}"),
+        ({"segment_base_offset": 21}, "has a segment that begins at offset 21, and records up to 20"),
+        ({"segment_base_offset": -1}, "has a segment that begins at offset -1, and records up to 20"),
+        ({"index": 2**62}, f"has index {2**62}, at most {2**62 - 1} is possible"),
+        ({"publication": 2**64 - 1}, f"has publication {2**64 - 1}, at most {2**62 - 1} is possible"),
+    ],
+)
+def test_an_applied_position_that_no_log_has_is_damage(
+    partition: Partition, change: dict[str, int], reason: str
+) -> None:
+    for name, value in change.items():
+        setattr(partition.applied, name, value)
+    found = f"its applied position {reason}: the partition is not ready"
+    assert partition.wrong(ReplayedEntries(fault="a batch does not follow")) == [
+        ("damaged", "topic-0", found)
+    ]
+
+
 def test_an_epoch_that_goes_back_is_damage(tmp_path: Path) -> None:
     partition = Partition(tmp_path / "topic-0", 3, segment_bytes=10_000)
     [path] = partition.segments()

@@ -183,6 +183,21 @@ def test_unknown_to_the_journal(partition: Partition) -> None:
     partition.not_ready("has segments, but the journal does not know of any record there", replayed=False)
 
 
+def test_impossible_position(partition: Partition) -> None:
+    whole = AppliedPosition()
+    whole.CopyFrom(partition.synced)
+    for name, value in (
+        ("log_begin_offset", SYNCED + 1),
+        ("log_begin_offset", -1),
+        ("end_offset", -1),
+        ("segment_base_offset", SYNCED + 1),
+    ):
+        partition.applied = AppliedPosition()
+        partition.applied.CopyFrom(whole)
+        setattr(partition.applied, name, value)
+        partition.not_ready("its applied position has")
+
+
 def test_short(partition: Partition) -> None:
     partition.change(LAST, lambda whole: whole[: -2 * BATCH - 1])
     synced = (SYNCED - LAST) * BATCH
