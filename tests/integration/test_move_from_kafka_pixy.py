@@ -145,7 +145,6 @@ async def test_the_migration_plan_works_in_both_directions(
         "zoo_keeper",
         "tcp_addr",
         "flush_frequency",
-        "retry_max",
         "kafka.version",
         "write_timeout",
     ):
