@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from pixy.peers.address import Address
 from pixy.peers.frames import FrameDamage, Payload
 from pixy.peers.texts import shown
-from pixy.proposal_id import FLUSH_MAX, INCARNATION_MAX, NODE_ID_MAX
+from pixy.proposal_id import FLUSH_MAX, NODE_ID_MAX
 from pixy.proto import peers_pb2 as pb
 
 __all__ = [
@@ -38,6 +38,12 @@ _NONCE_BYTES = 32
 _ID_BYTES = 16
 _PROCESS_BYTES = 8
 _TEXT_MAX = 300
+
+
+_START_MAX = 2**48
+"""Starts of nodes are counted, those of a pixy in front of Kafka are milliseconds since 1970. What
+metadata can hold is for `cluster` to check.
+"""
 
 
 class LinkPurpose(IntEnum):
@@ -305,7 +311,7 @@ def _check_node(found: pb.Hello) -> None:
     _check_node_texts(found)
     for number, value, largest in (
         ("node id", found.node_id, NODE_ID_MAX),
-        ("start", found.incarnation, INCARNATION_MAX),
+        ("start", found.incarnation, _START_MAX),
         ("flush", found.flush_number, FLUSH_MAX),
         ("found flush", found.found_flush_number, FLUSH_MAX),
     ):

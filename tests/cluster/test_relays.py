@@ -59,9 +59,9 @@ async def test_a_sender_that_cannot_be_is_not_passed_on() -> None:
     channel = Channel()
     relays = Relays(cast(PeerChannel, channel), lambda: hello_of(1))
     impossible = relayed(2)
-    impossible.sender.incarnation = 2**40
-    with pytest.raises(FrameDamage, match=f"the start {2**40}"):
+    impossible.sender.incarnation = 2**49
+    with pytest.raises(FrameDamage, match=f"the start {2**49}"):
         relays.pass_on(2, impossible)
-    with pytest.raises(FailedPrecondition, match=f"the start {2**40}"):
+    with pytest.raises(FailedPrecondition, match=f"the start {2**49}"):
         await relays.pass_call_on(2, impossible)
     assert channel.sent == []

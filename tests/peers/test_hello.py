@@ -50,7 +50,7 @@ def test_a_greeting_has_these_bytes() -> None:
         ({"protocol_min": 5}, "protocols 5 to 4"),
         ({"purpose": 0}, "purpose 0"),
         ({"node_id": 2**31}, f"the node id {2**31}, at most {2**31 - 1}"),
-        ({"incarnation": 2**32}, f"the start {2**32}, at most {2**32 - 1}"),
+        ({"incarnation": 2**48 + 1}, f"the start {2**48 + 1}, at most {2**48}"),
         ({"flush_number": 2**62}, f"the flush {2**62}, at most {2**62 - 1}"),
         ({"found_flush_number": 2**64 - 1}, f"the found flush {2**64 - 1}"),
         ({"purpose": 9}, "purpose 9"),
@@ -69,7 +69,7 @@ def test_a_node_of_a_later_protocol_is_understood_as_far_as_to_refuse_it() -> No
 
 @pytest.mark.parametrize(
     "changes",
-    [{"incarnation": 2**40}, {"node_id": 2**32 - 1}, {"address": "a\nb"}, {"secret": b"x"}, {"process": b""}],
+    [{"incarnation": 2**49}, {"node_id": 2**32 - 1}, {"address": "a\nb"}, {"secret": b"x"}, {"process": b""}],
 )
 def test_a_node_that_another_one_speaks_for_is_checked_as_well(changes: dict[str, object]) -> None:
     found = hello_of(3).to_message()
