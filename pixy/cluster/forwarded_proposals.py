@@ -31,11 +31,11 @@ from pixy.tasks import Tasks
 
 __all__ = ["ForwardedProposals"]
 
-_WAITING_BYTES_MAX = 64 << 20
+WAITING_BYTES_MAX = 64 << 20
 """Bytes of proposals of one node that wait for checks; more are not taken. One always is."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingProposal(NamedTuple):
     kind: EntryType
     payload: bytes | bytearray
     proposal: ProposalId
@@ -56,7 +56,7 @@ class ForwardedProposals:
         self._thread = OneThread()
         self._tasks = Tasks(on_fault)
         # By group and node; the first one of each is being checked. Invariant: none is empty.
-        self._queues: dict[tuple[RaftGroup, int], deque[_Waiting]] = {}
+        self._queues: dict[tuple[RaftGroup, int], deque[_WaitingProposal]] = {}
         # Bytes of the queues by node.
         self._bytes: Counter[int] = Counter()
 
@@ -70,7 +70,7 @@ class ForwardedProposals:
     ) -> bool:
         """As `Driver.propose_for`, and its errors."""
         taken: asyncio.Future[bool | VoidEntry] = asyncio.get_running_loop().create_future()
-        self._submit(group, _Waiting(kind, payload, proposal, after, partial(resolve, taken)))
+        self._submit(group, _WaitingProposal(kind, payload, proposal, after, partial(resolve, taken)))
         result = await taken
         if isinstance(result, VoidEntry):
             raise result
@@ -86,13 +86,13 @@ class ForwardedProposals:
     ) -> None:
         """As `propose`, for a node that waits for no answer: a refusal is logged."""
         done = partial(self._maybe_log, group, kind, proposal)
-        self._submit(group, _Waiting(kind, payload, proposal, after, done))
+        self._submit(group, _WaitingProposal(kind, payload, proposal, after, done))
 
     async def stop(self) -> None:
         """Take nothing that is being checked: its node tries another one."""
         await self._tasks.cancel_all()
 
-    def _submit(self, group: RaftGroup, waiting: _Waiting) -> None:
+    def _submit(self, group: RaftGroup, waiting: _WaitingProposal) -> None:
         sender = waiting.proposal.node_id
         queue = self._queues.get((group, sender))
         if queue is None:
@@ -106,7 +106,7 @@ class ForwardedProposals:
             else:
                 return
         size = len(waiting.payload)
-        if self._bytes[sender] and self._bytes[sender] + size > _WAITING_BYTES_MAX:
+        if self._bytes[sender] and self._bytes[sender] + size > WAITING_BYTES_MAX:
             waiting.done(False)
             return
         self._bytes[sender] += size
@@ -115,7 +115,7 @@ class ForwardedProposals:
             self._queues[group, sender] = queue
             self._tasks.spawn(self._check(group, sender, queue), "check forwarded proposals")
 
-    async def _check(self, group: RaftGroup, sender: int, queue: deque[_Waiting]) -> None:
+    async def _check(self, group: RaftGroup, sender: int, queue: deque[_WaitingProposal]) -> None:
         try:
             while queue:
                 taken = await self._take(group, queue[0])
@@ -130,7 +130,7 @@ class ForwardedProposals:
                 self._bytes[sender] -= len(waiting.payload)
                 waiting.done(False)
 
-    async def _take(self, group: RaftGroup, waiting: _Waiting) -> bool | VoidEntry:
+    async def _take(self, group: RaftGroup, waiting: _WaitingProposal) -> bool | VoidEntry:
         try:
             return self._driver.propose_for(group, *waiting[:4])
         except VoidEntry as error:

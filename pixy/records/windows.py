@@ -134,12 +134,12 @@ class _Parts:
         return iter(DefaultRecordBatch(self.part(begin, end, records))), end
 
 
-class _Found(NamedTuple):
+class _WindowRecords(NamedTuple):
     records: list[Any]
     end: int
 
 
-def _tried(parts: _Parts, at: int, count: int) -> _Found | None:
+def _tried(parts: _Parts, at: int, count: int) -> _WindowRecords | None:
     """So many records and where they end, None if they are not in a window, or wrong."""
     batch, end = parts.window(at, count)
     try:
@@ -149,10 +149,10 @@ def _tried(parts: _Parts, at: int, count: int) -> _Found | None:
     try:
         next(batch)
     except StopIteration:
-        return _Found(records, end)
+        return _WindowRecords(records, end)
     except CorruptRecordException as error:
         unconsumed = _UNCONSUMED.search(str(error))
-        return _Found(records, end - int(unconsumed[1])) if unconsumed else None
+        return _WindowRecords(records, end - int(unconsumed[1])) if unconsumed else None
     return None
 
 

@@ -540,15 +540,15 @@ def test_what_comes_by_way_of_another_node_is_admitted_as_in_a_handshake(tmp_pat
         cluster_id = (await near.backend.cluster_status()).cluster_id
         number, process = record.incarnation, record.process
 
-        def hello(secret: bytes) -> Hello:
-            return Hello("default", cluster_id, far.id, secret, number, 1, process, b"", address, "1.0")
+        def hello(start: int) -> Hello:
+            return Hello("default", cluster_id, far.id, b"", start, 1, process, b"", address, "1.0")
 
-        for secret, refused in ((record.secret, False), (bytes(16), True)):
-            relays = Relays(far.node.peers.channel, partial(hello, secret))
+        for start, refused in ((number, False), (number - 1, True)):
+            relays = Relays(far.node.peers.channel, partial(hello, start))
             relays.heard(near.id, (leader.id,))
             call = relays.call(leader.id, PeerMethod.STATUS, b"", 1.0)
             if refused:
-                with pytest.raises(Unavailable, match=f"node {far.id} comes with another secret"):
+                with pytest.raises(Unavailable, match=f"node {far.id} comes with start {number - 1}"):
                     await call
             else:
                 assert StatusResponse.FromString(await call).node_id == leader.id

@@ -114,7 +114,7 @@ async def test_a_flood_of_proposals_that_wait_is_bounded(
 ) -> None:
     held = Held(monkeypatch)
     small = bytes(batch_of(b"x"))
-    monkeypatch.setattr(forwarded_proposals, "_WAITING_BYTES_MAX", len(large()) + len(small))
+    monkeypatch.setattr(forwarded_proposals, "WAITING_BYTES_MAX", len(large()) + len(small))
     first = asyncio.ensure_future(forwarded.propose(node.group, BATCH, large(), id_of(1), 0))
     second = asyncio.ensure_future(forwarded.propose(node.group, BATCH, small, id_of(2), 0))
     await asyncio.to_thread(held.begun.wait, 60)

@@ -35,7 +35,7 @@ def test_a_log_with_all_answered_records_is_accepted(ledger: Ledger) -> None:
     ("end", "records", "complaint"),
     [
         (2, RECORDS[:2], "ends at 2"),
-        (3, [(0, b"a"), (2, b"c")], "missing \\[1\\]"),
+        (3, [(0, b"a"), (2, b"c")], "missing 1 of 3: \\[1\\] to \\[1\\]"),
         (3, [*RECORDS, (2, b"c")], "doubled \\[2\\]"),
         (3, [(0, b"a"), (1, b"b"), (2, b"b")], "was b'c' and is b'b'"),
         (4, [*RECORDS, (3, b"x")], "which nobody sent"),

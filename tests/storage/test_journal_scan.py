@@ -181,9 +181,6 @@ def test_they_agree_on_an_unfinished_file(tmp_path: Path, leftover: bytes) -> No
         journal_file([[reset(8), reset(7)]], file=3, first_flush=5),
         journal_file([[reset(8), carried_over(9)]], file=3, first_flush=5),
         journal_file([[incarnation(8), incarnation(7)]], file=3, first_flush=5),
-        journal_file([[record(1, 4, payload=b"\xff")]], file=3, first_flush=5),
-        journal_file([[record(4, 5, payload=b"\xff")]], file=3, first_flush=5),
-        journal_file([[record(1, 6, payload=BATCH + b"\xff")]], file=3, first_flush=5),
         header(3, 1) + flush(5, 64, [record(5, 0, index=8, version=1)], 3),
     ],
 )
@@ -193,6 +190,12 @@ def test_they_agree_on_files_that_no_crash_leaves(tmp_path: Path, third: bytes) 
         for path in tmp_path.iterdir():
             path.unlink()
         assert outcome(tmp_path, *files).refused
+
+
+@pytest.mark.parametrize(("kind", "payload"), [(4, b"\xff"), (5, b"\xff"), (6, BATCH + b"\xff")])
+def test_they_agree_on_entries_that_have_no_effect(tmp_path: Path, kind: int, payload: bytes) -> None:
+    third = journal_file([[record(1, kind, payload=payload)]], file=3, first_flush=5)
+    assert not outcome(tmp_path, FIRST, SECOND, third).refused
 
 
 @pytest.mark.parametrize(

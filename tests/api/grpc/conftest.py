@@ -75,7 +75,7 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedNode]:
     backend = make_embedded(
         tmp_path / "data",
         storage=replace(StorageConfig(), tail_cache_bytes=0),
-        limits=LimitsConfig(max_topics=20, max_partitions=100, max_groups=64, max_offsets_bytes=64 << 10),
+        limits=LimitsConfig(max_topics=20, max_partitions=100, max_groups=64, max_offsets_bytes=7 << 20),
     )
     proxy = Proxy(
         "first",

@@ -59,8 +59,8 @@ async def set_offsets(channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub, numbe
 async def set_metadata(channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub, number: int) -> object:
     if not number:
         await create_large(channel, stub, 0)
-    offset = pb.PartitionOffset(partition=number % 30, offset=0, metadata="m" * 4000)
-    return await stub.SetOffsets(pb.SetOffsetsRq(topic="t0", group=f"g{number % 5}", offsets=[offset]))
+    offsets = [pb.PartitionOffset(partition=each, offset=0, metadata="m" * 4000) for each in range(30)]
+    return await stub.SetOffsets(pb.SetOffsetsRq(topic="t0", group=f"g{number}", offsets=offsets))
 
 
 LIMITED: list[tuple[str, Call]] = [
