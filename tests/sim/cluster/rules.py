@@ -186,7 +186,9 @@ RULES: dict[str, Rule] = {
         focus=aimed(FaultKind.LAGGARD, journal={"retain_bytes": 0, "file_bytes": 1500}, interleaves=True),
     ),
     "a start makes the data of a snapshot durable before it resets the log": Rule(
-        [patch.object(CheckpointStore, "make_durable", lambda _: None)], seed=75
+        [patch.object(CheckpointStore, "make_durable", lambda _: None)],
+        seed=83,
+        focus=aimed(FaultKind.LAGGARD, *_CRASHES, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
     "a log reset leaves no older entry": Rule(
         [patch.object(RaftStorage, "reset", broken.reset_before_tail)],
