@@ -38,7 +38,7 @@ Checked = list[NewBatch] | InvalidRecords
 
 
 def request_effort(size: int) -> CheckEffort:
-    """What the check of a request with so many bytes of batches may cost: about a second.
+    """Largest cost of the check of a request with so many bytes of batches: about a second.
 
     Records without compression never exceed it.
     """
