@@ -3,9 +3,13 @@
 import asyncio
 import selectors
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Executor
+from typing import TypeVar, TypeVarTuple, Unpack
 
 __all__ = ["VirtualLoop"]
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 
 class _Idle(selectors.SelectSelector):
@@ -33,9 +37,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     and no threads.
     """
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[_Ts]], _T], *args: *_Ts
+    ) -> asyncio.Future[_T]:
         """Work of other threads takes no virtual time."""
-        done = self.create_future()
+        done: asyncio.Future[_T] = self.create_future()
         try:
             done.set_result(func(*args))
         except Exception as error:
