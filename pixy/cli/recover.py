@@ -46,13 +46,13 @@ def recover(data_dir: Path, entry: str, gone: bool, lossy: bool, as_json: bool) 
     import asyncio
 
     from pixy.cli.logs import setup_logging
-    from pixy.cluster import LostMajority
+    from pixy.cluster import LostMajority, stopped_node
     from pixy.config import LoggingConfig
     from pixy.storage import RealDisk, ThreadWorker
 
     setup_logging([LoggingConfig()])
-    lost = LostMajority.read(RealDisk(), data_dir / entry)
-    try:
+    with stopped_node(RealDisk(), data_dir / entry) as node:
+        lost = LostMajority(node)
         report = lost.report
         if as_json:
             print_json(_json_of(report))
@@ -66,8 +66,6 @@ def recover(data_dir: Path, entry: str, gone: bool, lossy: bool, as_json: bool) 
             question = f"Go on with node {report.node_id} alone, and lose what is said above?"
             confirm_by_name(question, entry, "nothing was changed", "--messages-may-be-lost")
         asyncio.run(lost.go_on_alone(ThreadWorker))
-    finally:
-        lost.close()
     if not as_json:
         print_line(
             f"node {report.node_id} is the only one of cluster {entry}: start it. It refuses {others}; "

@@ -103,39 +103,36 @@ def _print_reports(reports: "list[Report]", seconds: float) -> None:
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def recover(directory: Path, as_json: bool) -> None:
-    """Lower impossible terms in DIR, the directory of a stopped node that is the only one of its
-    cluster.
+    """Mend impossible terms and voters in DIR, the directory of a stopped node that is the only one
+    of its cluster.
 
-    `pixy storage check` names such terms: a node with a bug has raised them, and nobody can be
-    elected any more. Nothing is lost. A node of several cannot do that alone: the command says
-    what to do instead. Without such a term nothing is changed, except for what every start
-    repairs.
+    `pixy storage check` names them: a node with a bug has written them, and nobody can be elected
+    any more. Nothing is lost. A node of several cannot do that alone: the command says what to do
+    instead. Without them nothing is changed, except for what every start repairs.
 
     Exits with 0 if the directory can be used, and 1 if it cannot be mended.
     """
     import asyncio
 
     from pixy.cli.logs import setup_logging
-    from pixy.cluster import MendedTerms
+    from pixy.cluster import MendedGroups, stopped_node
     from pixy.config import LoggingConfig
     from pixy.storage import RealDisk, ThreadWorker
 
     setup_logging([LoggingConfig()])
-    mended = MendedTerms.read(RealDisk(), directory)
-    try:
+    with stopped_node(RealDisk(), directory) as node:
+        mended = MendedGroups(node)
         asyncio.run(mended.write(ThreadWorker))
-    finally:
-        mended.close()
     if as_json:
         print_json({"mended": [group._asdict() for group in mended.groups]})
         return
     for group in mended.groups:
         print_line(
-            f"{group.name}: {group.reason}; it has term {group.term} from here on, and {group.entries} entries "
-            "were written again"
+            f"{group.name}: {group.reason}; from here on it has term {group.term} and this node as its only voter, "
+            f"and {group.entries} entries were written again"
         )
     if not mended.groups:
-        print_line("no raft group has an impossible term: nothing to mend")
+        print_line("no raft group has an impossible term or voter: nothing to mend")
 
 
 @storage.command()

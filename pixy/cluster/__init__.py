@@ -8,9 +8,15 @@ from pixy.cluster.group_members import GroupMember, MemberId, Membership, Proces
 from pixy.cluster.group_sessions import LEASE_S
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsChanged, GroupsState
-from pixy.cluster.impossible_terms import ADVICE, FoundTerms, why_impossible
+from pixy.cluster.impossible_states import (
+    ADVICE,
+    FoundState,
+    why_impossible,
+    why_never_a_member,
+    why_no_configuration,
+)
 from pixy.cluster.lost_majority import LossReport, LostMajority, SurvivingGroup
-from pixy.cluster.mended_terms import MendedGroup, MendedTerms
+from pixy.cluster.mended_groups import MendedGroup, MendedGroups
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
@@ -33,6 +39,7 @@ from pixy.cluster.status import (
     safe_to_stop,
 )
 from pixy.cluster.status_messages import decode_status, encode_status
+from pixy.cluster.stopped_node import StoppedNode, stopped_node
 
 __all__ = [
     "ADVICE",
@@ -44,7 +51,7 @@ __all__ = [
     "SINKS_GROUP",
     "ClusterOptions",
     "ClusterStatus",
-    "FoundTerms",
+    "FoundState",
     "GroupMember",
     "GroupsChanged",
     "GroupsState",
@@ -55,7 +62,7 @@ __all__ = [
     "MemberStatus",
     "Membership",
     "MendedGroup",
-    "MendedTerms",
+    "MendedGroups",
     "MetadataState",
     "Node",
     "NodeObserver",
@@ -70,6 +77,7 @@ __all__ = [
     "ReplicaCalls",
     "SinksState",
     "StateReplica",
+    "StoppedNode",
     "SurvivingGroup",
     "Topic",
     "TopicOwners",
@@ -90,8 +98,11 @@ __all__ = [
     "safe_to_stop",
     "split_checkpoint",
     "staged_error",
+    "stopped_node",
     "takes_publication",
     "unsynced_logs_max",
     "why_ended",
     "why_impossible",
+    "why_never_a_member",
+    "why_no_configuration",
 ]

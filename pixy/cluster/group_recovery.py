@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pixy.cluster.group_states import conf_state_of, hard_state_of
-from pixy.cluster.impossible_terms import ADVICE, FoundTerms, why_impossible
+from pixy.cluster.impossible_states import ADVICE, FoundState, why_impossible, why_no_configuration
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.errors import DataDirectoryError
@@ -12,7 +12,7 @@ from pixy.proto import state_pb2
 from pixy.raft import Entry, HardState, RaftEntryType
 from pixy.storage import EntryType, JournalRecord, RecoveredGroup
 
-__all__ = ["continues", "entry_of", "found_terms", "recovered_group"]
+__all__ = ["continues", "entry_of", "found_state", "recovered_group"]
 
 _RAFT_TYPES = {
     EntryType.CONF_CHANGE: RaftEntryType.CONF_CHANGE,
@@ -28,11 +28,11 @@ def entry_of(record: JournalRecord) -> Entry:
     return Entry(record.term, record.index, raft_type, payload, kind, record.proposal)
 
 
-def found_terms(found: RecoveredGroup) -> FoundTerms:
-    """Terms and indexes of a group in the journal."""
+def found_state(found: RecoveredGroup) -> FoundState:
+    """Terms, indexes and configuration of a group in the journal."""
     state = None if found.hard_state is None else state_pb2.HardState.FromString(found.hard_state)
     reset = None if found.reset is None else found.reset.position
-    return FoundTerms(state, found.terms, found.end, reset, found.applied)
+    return FoundState(state, found.terms, found.end, reset, found.applied)
 
 
 def continues(found: RecoveredGroup, applied: LogPosition) -> bool:
@@ -56,9 +56,9 @@ def recovered_group(
         configuration: of the application's state; used if the journal has none, or an older one.
 
     Raises:
-        DataDirectoryError: a term or an index is impossible.
+        DataDirectoryError: a term, an index or the configuration is impossible.
     """
-    reason = why_impossible(found_terms(found))
+    reason = why_impossible(found_state(found))
     if reason:
         raise DataDirectoryError(f"raft group {raft_group} cannot be used: {reason}; {ADVICE}")
     state = HardState()
@@ -67,6 +67,9 @@ def recovered_group(
         state = hard_state_of(message)
         if message.conf_index >= configuration.conf_index or not configuration.voters:
             configuration = message
+    reason = why_no_configuration(configuration)
+    if reason:
+        raise DataDirectoryError(f"raft group {raft_group} has a configuration that is none: {reason}")
     storage = RaftStorage(conf_state_of(configuration), configuration.conf_index)
     last = tail[-1] if tail else None
     last_index = applied.index if last is None else last.index

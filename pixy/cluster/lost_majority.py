@@ -2,9 +2,9 @@
 
 Offline, on the data directory of one survivor. It gives up what consensus promises: the survivor
 may lack entries that were committed, and has some that were not. So nothing here decides by itself.
-`LostMajority.read` says what may be lost, `LostMajority.go_on_alone` acts.
+`LostMajority.report` says what may be lost, `LostMajority.go_on_alone` acts.
 
-    read          lock, and recovery of the journal as at a start
+    read          lock, and recovery of the journal as at a start (`stopped_node`)
     report        for each raft group what the node has, and if others may have confirmed more
     go on alone   one unit of the journal, which a crash keeps or loses as a whole:
                     the incarnation, raised
@@ -26,11 +26,9 @@ Nothing on this node's disk says that it was not.
 The road not taken: a new cluster id. Every file names its cluster, and would have to be rewritten.
 """
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from pixy.cluster.group_recovery import continues, entry_of
@@ -42,24 +40,21 @@ from pixy.cluster.group_states import (
     split_checkpoint,
 )
 from pixy.cluster.groups import FIRST_GROUPS_GROUP
-from pixy.cluster.metadata import METADATA_GROUP, MetadataState
+from pixy.cluster.impossible_states import why_no_configuration
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.nodes import FIRST_NODE, NodeInfo
-from pixy.cluster.offline_unit import write_unit
 from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.state_group_recovery import check_reset
-from pixy.errors import DataDirectoryError, FailedPrecondition
+from pixy.cluster.stopped_node import StoppedNode, position_of
+from pixy.errors import FailedPrecondition
 from pixy.log_position import TERM_MAX, LogPosition
 from pixy.proto.state_pb2 import ForgetNode, GroupStateRecord, HardState, MetadataCommand
 from pixy.raft import ConfChangeError, ConfState, MalformedMessage, Snapshot, decode_conf_change
 from pixy.raft import HardState as RaftHardState
 from pixy.raft.wire import encode_conf_change
 from pixy.storage import (
-    Checkpoint,
-    CheckpointStore,
-    Disk,
     EntryType,
     JournalRecord,
     MakeWorker,
@@ -131,44 +126,26 @@ class _Continuation(NamedTuple):
 
 
 class LostMajority:
-    """The data directory of a survivor, locked until `close`.
+    """A survivor, and what is lost with the others.
 
     Args:
-        disk: the disk of the directory.
-        directory: the data directory of one node.
-        recovered: contents of it.
+        node: the survivor.
+
+    Attributes:
+        report: what there is, and what may be lost.
+
+    Raises:
+        CorruptData: durable data is damaged.
+        FailedPrecondition: the node needs no other one, or has left its cluster.
     """
 
-    def __init__(self, disk: Disk, directory: Path, recovered: RecoveredNode) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._recovered = recovered
-        self._node_id = recovered.identity.node_id
-        self._metadata = MetadataState()
+    def __init__(self, node: StoppedNode) -> None:
+        self._node = node
+        self._recovered = node.recovered
+        self._node_id = node.node_id
+        self._metadata = node.metadata()
         self._found = list(self._read_groups())
         self.report = self._make_report()
-
-    @classmethod
-    def read(cls, disk: Disk, directory: Path) -> "LostMajority":
-        """Lock and read a data directory, with the repairs that every start makes. Blocks.
-
-        Raises:
-            DataDirectoryError: it is in use, not writable, no node's, or of a newer release.
-            CorruptData: durable data is damaged.
-            FailedPrecondition: the node needs no other one, or has left its cluster.
-        """
-        if not (directory / "identity").exists():
-            raise DataDirectoryError(f"{directory} is not the data directory of a node")
-        recovered = recover_node(disk, directory, os.urandom)
-        try:
-            return cls(disk, directory, recovered)
-        except BaseException:
-            recovered.lock.close()
-            raise
-
-    def close(self) -> None:
-        """Unlock the directory."""
-        self._recovered.lock.close()
 
     async def go_on_alone(self, make_worker: MakeWorker) -> None:
         """Make this node the only one of its cluster; durable on return.
@@ -179,7 +156,7 @@ class LostMajority:
         Raises:
             DataDirectoryError: the disk is full, or broken. On a full disk nothing has changed.
         """
-        await write_unit(self._disk, self._directory, self._recovered, self._records(), make_worker)
+        await self._node.write(self._records(), make_worker)
 
     # --- what there is ----------------------------------------------------------------------------
 
@@ -202,9 +179,9 @@ class LostMajority:
         return LossReport(self._node_id, others, tuple([found.group for found in self._found]), tuple(lost))
 
     def _read_groups(self) -> Sequence[_Continuation]:
-        found = [self._state_group(METADATA_GROUP, "metadata", self._metadata)]
+        found = [self._state_group(METADATA_GROUP, "metadata")]
         if not self._metadata.groups_count:
-            raise FailedPrecondition(f"{self._directory} has no cluster yet")
+            raise FailedPrecondition(f"{self._node.directory} has no cluster yet")
         for number in range(self._metadata.groups_count):
             found.append(self._state_group(FIRST_GROUPS_GROUP + number, f"groups-{number}"))
         found.append(self._state_group(SINKS_GROUP, "sinks"))
@@ -215,30 +192,17 @@ class LostMajority:
                     found.append(self._partition(raft_group, name, topic.replicas[number]))
         return found
 
-    def _state_group(
-        self, raft_group: int, name: str, metadata: MetadataState | None = None
-    ) -> _Continuation:
-        checkpoint, _ = CheckpointStore(self._disk, self._directory / "state" / name).load()
-        applied, state = LogPosition(0, 0), GroupStateRecord()
+    def _state_group(self, raft_group: int, name: str) -> _Continuation:
+        checkpoint = self._node.checkpoint(name)
+        applied, state = position_of(checkpoint), GroupStateRecord()
         if checkpoint is not None:
-            applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
-            state = self._restore(checkpoint, metadata)
+            state, _ = split_checkpoint(checkpoint.records)
         journal = self._recovered.group(raft_group)
         check_reset(name, applied.index, journal.reset)
         is_behind = not continues(journal, applied)
         tail = [] if is_behind else journal.entries_after(applied.index)
-        if metadata is not None:
-            for entry in tail:
-                if entry.entry_type is EntryType.COMMAND:
-                    metadata.apply(bytes(entry.payload))
         configuration = state.configuration if state.configuration.voters else HardState(voters=[FIRST_NODE])
         return self._found_in(journal, name, applied, tail, configuration)._replace(resets=is_behind)
-
-    def _restore(self, checkpoint: Checkpoint, metadata: MetadataState | None) -> GroupStateRecord:
-        state, records = split_checkpoint(checkpoint.records)
-        if metadata is not None:
-            metadata.restore(records)
-        return state
 
     def _partition(self, raft_group: int, name: str, replicas: tuple[int, ...]) -> _Continuation:
         journal = self._recovered.group(raft_group)
@@ -264,7 +228,8 @@ class LostMajority:
                 configuration = message
         last = LogPosition(tail[-1].term, tail[-1].index) if tail else applied
         commit = min(max(state.commit, journal.commit, applied.index), last.index)
-        known = conf_state_of(configuration)
+        is_impossible = bool(why_no_configuration(configuration))
+        known = ConfState((self._node_id,)) if is_impossible else conf_state_of(configuration)
         changes = [
             entry_of(entry)
             for entry in tail
@@ -280,9 +245,9 @@ class LostMajority:
             tuple(sorted({*known.voters, *known.voters_outgoing})),
             last,
             commit,
-            bool(changes) or self._others_decide(known),
+            bool(changes) or is_impossible or self._others_decide(known),
         )
-        # One above was written by a node with a bug (`impossible_terms`). It binds nobody here.
+        # One above was written by a node with a bug (`impossible_states`). It binds nobody here.
         term = state.term if state.term <= TERM_MAX else 0
         return _Continuation(group, max(term, last.term), newest, resets=False)
 

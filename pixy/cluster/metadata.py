@@ -138,6 +138,11 @@ class MetadataState:
         return self._table.nodes
 
     @property
+    def next_node_id(self) -> int:
+        """Id of the next node: above every id ever assigned."""
+        return self._table.next_node_id
+
+    @property
     def registered(self) -> list[int]:
         """Ids of the nodes that are not removed, ascending; at least one."""
         return self._table.registered()

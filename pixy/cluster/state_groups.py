@@ -8,7 +8,9 @@ newest valid checkpoint and the journal's entries after it.
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
+from pixy.cluster.group_recovery import found_state
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
+from pixy.cluster.impossible_states import ADVICE, why_never_a_member
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
 from pixy.cluster.node_log import NodeLog
 from pixy.cluster.nodes import FIRST_NODE
@@ -137,17 +139,29 @@ class StateGroups:
         for number in range(self.metadata.groups_count or GROUPS_COUNT):
             state = GroupsState()
             self.groups.append(await restored(FIRST_GROUPS_GROUP + number, f"groups-{number}", state))
-        for raft_group in recovered.journal.groups:
-            if raft_group >= self.metadata.next_raft_group:
-                raise CorruptData(
-                    f"the journal has records of raft group {raft_group}, but the entry that created it is missing"
-                )
+        self._check_groups(recovered)
         self.sinks_replica = await restored(SINKS_GROUP, "sinks", self.sinks)
         self._complete = True
         await catch_up([*self.groups, self.sinks_replica])
         self.sweep()
         if start_peers is None:
             self._deleted_topic_ids = self.deleted_topic_ids()
+
+    def _check_groups(self, recovered: RecoveredNode) -> None:
+        """Check the raft groups in the journal by metadata, which is current.
+
+        Raises:
+            CorruptData: metadata does not know one.
+            DataDirectoryError: a member of one never was in the cluster.
+        """
+        for raft_group, found in recovered.journal.groups.items():
+            if raft_group >= self.metadata.next_raft_group:
+                raise CorruptData(
+                    f"the journal has records of raft group {raft_group}, but the entry that created it is missing"
+                )
+            reason = why_never_a_member(found_state(found).hard_state, self.metadata.next_node_id)
+            if reason:
+                raise DataDirectoryError(f"raft group {raft_group} cannot be used: {reason}; {ADVICE}")
 
 
 def _check_alone(metadata: RaftGroup, node_id: int) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pixy.cluster import ADVICE, FoundTerms, why_impossible
+from pixy.cluster import ADVICE, FoundState, why_impossible
 from pixy.errors import CorruptData
 from pixy.inspect.report import Report
 from pixy.proto.state_pb2 import AppliedPosition, HardState
@@ -81,12 +81,14 @@ class CheckedGroup:
         entries: entries behind `applied`, or all of them if that is None, in order.
         applied: newest applied position of a partition.
         reset: newest reset of its log, None if there is none.
+        hard_state: newest one, None if there is none.
         end: index of the last entry that the journal knows of, included in a reset or not.
     """
 
     entries: list[CheckedEntry] = field(default_factory=list)
     applied: AppliedPosition | None = None
     reset: LogReset | None = None
+    hard_state: HardState | None = None
     end: int = 0
 
     def term(self, index: int) -> int:
@@ -150,12 +152,13 @@ def check_journal(
             if entry.undecodable:
                 found = f"raft group {raft_group}, entry {index}: {entry.undecodable}; it has no effect, on any node"
                 report.warn("journal", directory, found)
-    _check_terms(directory, scan, report)
+    _check_states(directory, scan, report)
     groups = {
         raft_group: CheckedGroup(
             [entry for _, entry in group.entries],
             group.applied,
             group.reset,
+            None if group.hard_state is None else HardState.FromString(group.hard_state),
             group.end,
         )
         for raft_group, group in scan.records.groups.items()
@@ -163,13 +166,13 @@ def check_journal(
     return CheckedJournal(len(scan.files), groups, scan.whole)
 
 
-def _check_terms(directory: Path, scan: JournalScan[CheckedEntry], report: Report) -> None:
-    """Report raft groups with impossible terms."""
+def _check_states(directory: Path, scan: JournalScan[CheckedEntry], report: Report) -> None:
+    """Report raft groups with impossible terms, indexes or configurations."""
     for raft_group, group in scan.records.groups.items():
         state = None if group.hard_state is None else HardState.FromString(group.hard_state)
         reset = None if group.reset is None else group.reset.position
         terms = group.entries.available().terms
-        reason = why_impossible(FoundTerms(state, terms, group.end, reset, group.applied))
+        reason = why_impossible(FoundState(state, terms, group.end, reset, group.applied))
         if reason:
             found = f"raft group {raft_group}: {reason}: the next start is refused"
             report.damaged("journal", directory, found, ADVICE)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from pixy.cluster import (
+    ADVICE,
     FIRST_GROUPS_GROUP,
     FIRST_PARTITION_GROUP,
     METADATA_GROUP,
@@ -36,6 +37,8 @@ from pixy.cluster import (
     publication_in,
     split_checkpoint,
     takes_publication,
+    why_never_a_member,
+    why_no_configuration,
 )
 from pixy.errors import CorruptData, DataDirectoryError, VoidEntry
 from pixy.inspect.check_checkpoints import check_checkpoints
@@ -297,6 +300,13 @@ class _NodeCheck:
         if checkpoint is not None:
             epoch, index = checkpoint.id
             group_state, records = split_checkpoint(checkpoint.records)
+            reason = (
+                ""
+                if not group_state.configuration.voters
+                else why_no_configuration(group_state.configuration)
+            )
+            if reason:
+                raise CorruptData(f"its checkpoint has a configuration that is none: {reason}")
             machine.restore(records)
             has_peers = len(conf_state_of(group_state.configuration).members) > 1
         if self._journal.whole:
@@ -327,11 +337,20 @@ class _NodeCheck:
                 self.report.warn("file", self._directory / "state" / name, "does not belong here")
 
     def _raft_groups(self, metadata: MetadataState) -> None:
-        """Check that each raft group in the journal was created."""
-        for raft_group in self._journal.groups:
+        """Check that each raft group in the journal was created, and that its members were in the
+        cluster.
+        """
+        # Metadata may lag behind other groups if other nodes decide.
+        state = self._journal.group(METADATA_GROUP).hard_state
+        is_current = state is None or len(conf_state_of(state).members) < 2
+        for raft_group, group in self._journal.groups.items():
             if raft_group >= metadata.next_raft_group:
                 found = f"records of raft group {raft_group}, but the entry that created it is missing"
                 self.report.damaged("journal", self._directory / "journal", found)
+            reason = why_never_a_member(group.hard_state, metadata.next_node_id)
+            if reason and (is_current or raft_group == METADATA_GROUP):
+                found = f"raft group {raft_group}: {reason}: the next start is refused"
+                self.report.damaged("journal", self._directory / "journal", found, ADVICE)
 
     # --- partitions -------------------------------------------------------------------------------
 

@@ -16,8 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pixy.raft.errors import ConfChangeError, MalformedMessage
 from pixy.raft.messages import NODE_ID_MAX, ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState
 from pixy.raft.progress import Inflights, Progress
+from pixy.raft.text import describe_conf_state
 
 __all__ = ["Changer", "check_configuration", "restore"]
+
+_SHOWN_MAX = 200
 
 NewProgress = Callable[[bool], Progress]
 """Creates the progress of a new member; the argument tells whether it is a learner."""
@@ -186,13 +189,19 @@ def check_configuration(state: ConfState) -> None:
     """
     halves = (state.voters, state.learners, state.voters_outgoing, state.learners_next)
     if not state.voters or any(len(set(ids)) < len(ids) for ids in halves):
-        raise MalformedMessage(f"no voters, or a node twice, in {state}")
+        raise MalformedMessage(f"no voters, or a node twice, in {_shown(state)}")
     if not all(0 < node_id <= NODE_ID_MAX for ids in halves for node_id in ids):
-        raise MalformedMessage(f"a node id that is not 1 to {NODE_ID_MAX} in {state}")
+        raise MalformedMessage(f"a node id that is not 1 to {NODE_ID_MAX} in {_shown(state)}")
     try:
         restore(state, lambda learner: Progress(1, Inflights(1), learner=learner))
     except ConfChangeError as error:
-        raise MalformedMessage(f"{error}: {state}") from error
+        raise MalformedMessage(f"{error}: {_shown(state)}") from error
+
+
+def _shown(state: ConfState) -> str:
+    """A configuration in a message about it, which may have any number of nodes."""
+    text = describe_conf_state(state)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
 def _check(config: ConfState, progress: Mapping[int, Progress]) -> None:

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
+from pixy.proposal_id import INCARNATION_MAX
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, NodeStarts
 from pixy.records import split_batches
 from pixy.storage.journal_entries import GroupEntries
@@ -186,6 +187,10 @@ class JournalGroups(Generic[T]):
             return
         if incarnation < self.incarnation:
             raise CorruptData(f"incarnation {incarnation} of the node behind {self.incarnation}")
+        if incarnation >= INCARNATION_MAX:
+            raise CorruptData(
+                f"incarnation {incarnation} of the node: the next start is a higher one, and at most {INCARNATION_MAX} is possible"
+            )
         self.incarnation, self.incarnation_file = incarnation, number
 
     def _take_peer_starts(self, number: int, payload: bytes) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import LostMajority
+from pixy.cluster import LostMajority, stopped_node
 from pixy.errors import FailedPrecondition
 from pixy.storage import RealDisk
 from tests.cluster.survivors import formed_with_records
@@ -50,10 +50,11 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 def is_alone(data_dir: Path) -> bool:
-    try:
-        LostMajority.read(RealDisk(), data_dir / "main").close()
-    except FailedPrecondition:
-        return True
+    with stopped_node(RealDisk(), data_dir / "main") as node:
+        try:
+            LostMajority(node)
+        except FailedPrecondition:
+            return True
     return False
 
 

@@ -160,7 +160,7 @@ def test_impossible_terms_are_found_and_mended(node: Path, run_alone: Run) -> No
     result = run_alone("storage", "check", str(node))
     assert result.exit_code == 1
     assert f"raft group 1: its hard state has term {WORST}" in result.stdout
-    assert "`pixy storage recover` lowers it" in result.stdout
+    assert "`pixy storage recover` mends it" in result.stdout
     result = run_alone("storage", "recover", str(node))
     assert (result.exit_code, result.stderr) == (0, "")
     assert f"metadata: its hard state has term {WORST}" in result.stdout

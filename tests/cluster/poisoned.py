@@ -1,4 +1,6 @@
-"""Data directories with impossible terms, as nodes of earlier releases wrote them, or positions."""
+"""Data directories with impossible terms, as nodes of earlier releases wrote them, or with other
+impossible records.
+"""
 
 import os
 from pathlib import Path
@@ -8,11 +10,13 @@ from pixy.cluster.group_states import conf_state_of, hard_state_record
 from pixy.cluster.offline_unit import write_unit
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.recovery import recover_node
+from pixy.cluster.stopped_node import stopped_node
 from pixy.proto.state_pb2 import AppliedPosition, HardState
+from pixy.raft import ConfState
 from pixy.raft import HardState as RaftHardState
 from pixy.storage import EntryType, RealDisk, RecordKind, ThreadWorker, UnitRecord
 
-__all__ = ["WORST", "raise_terms", "write_entries", "write_position"]
+__all__ = ["WORST", "raise_terms", "write_configuration", "write_entries", "write_position", "write_records"]
 
 WORST = 2**64 - 1
 """The term of a message that nobody can follow."""
@@ -37,18 +41,28 @@ async def raise_terms(directory: Path, *raft_groups: int, term: int = WORST) -> 
         recovered.lock.close()
 
 
+async def write_records(directory: Path, *records: UnitRecord) -> None:
+    """Write records to the journal of a stopped node."""
+    with stopped_node(RealDisk(), directory) as node:
+        await node.write(records, ThreadWorker)
+
+
+async def write_configuration(directory: Path, raft_group: int, configuration: ConfState) -> None:
+    """Change the members of a raft group in the journal of a stopped node."""
+    with stopped_node(RealDisk(), directory) as node:
+        state = HardState.FromString(node.recovered.group(raft_group).hard_state or b"")
+        storage = RaftStorage(configuration, state.conf_index)
+        storage.hard_state = RaftHardState(state.term, state.vote, state.commit)
+        await node.write([hard_state_record(raft_group, storage)], ThreadWorker)
+
+
 async def write_entries(directory: Path, raft_group: int, index: int, *batches: bytes) -> None:
     """Write entries of term 1 with record batches to the journal of a stopped node."""
-    disk = RealDisk()
-    recovered = recover_node(disk, directory, os.urandom)
     records: list[UnitRecord] = [
         (RecordKind.ENTRY, EntryType.RECORD_BATCH, raft_group, at, 1, at, None, batch)
         for at, batch in enumerate(batches, index)
     ]
-    try:
-        await write_unit(disk, directory, recovered, records, ThreadWorker)
-    finally:
-        recovered.lock.close()
+    await write_records(directory, *records)
 
 
 async def write_position(directory: Path, raft_group: int, **change: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 from pixy.cluster.group_recovery import continues, entry_of, recovered_group
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
+from pixy.errors import DataDirectoryError
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition
@@ -125,6 +126,7 @@ def test_a_log_that_is_all_elsewhere_begins_behind_the_applied_entry() -> None:
 
 
 def hard_state_with(found: Stored, **fields: Any) -> HardState:
+    found.voters.append(1)
     return recovered(hard_state=found.SerializeToString(), **fields).storage.hard_state
 
 
@@ -170,6 +172,11 @@ def test_the_newer_configuration_of_journal_and_state_is_used(
     found = found_with(hard_state=None if journal is None else journal.SerializeToString())
     storage = recovered_group(7, found, APPLIED, tail_from(5), state).storage
     assert (storage.conf_state, storage.conf_index) == (ConfState(used[0]), used[1])
+
+
+def test_a_configuration_that_is_none_is_refused_wherever_it_is_from() -> None:
+    with pytest.raises(DataDirectoryError, match="raft group 7 has a configuration that is none: no voters"):
+        recovered_group(7, found_with(), APPLIED, tail_from(5), Stored(voters=[1, 1]))
 
 
 # --- files that hold its records ------------------------------------------------------------------

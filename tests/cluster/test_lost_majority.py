@@ -13,6 +13,7 @@ from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.recovery import recover_node
 from pixy.cluster.replica import StateReplica
 from pixy.cluster.sole_voter import configuration_after
+from pixy.cluster.stopped_node import stopped_node
 from pixy.errors import DataDirectoryError, FailedPrecondition
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import (
@@ -32,11 +33,8 @@ pytestmark = pytest.mark.slow
 
 
 async def go_on_alone(directory: Path, disk: RecordingDisk | None = None) -> None:
-    lost = LostMajority.read(disk or RecordingDisk(), directory)
-    try:
-        await lost.go_on_alone(InlineWorker)
-    finally:
-        lost.close()
+    with stopped_node(disk or RecordingDisk(), directory) as node:
+        await LostMajority(node).go_on_alone(InlineWorker)
 
 
 @asynccontextmanager
@@ -46,10 +44,13 @@ async def started(directory: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
+def read(directory: Path) -> LostMajority:
+    with stopped_node(RecordingDisk(), directory) as node:
+        return LostMajority(node)
+
+
 def report_of(directory: Path) -> dict[str, SurvivingGroup]:
-    lost = LostMajority.read(RecordingDisk(), directory)
-    lost.close()
-    return {group.name: group for group in lost.report.groups}
+    return {group.name: group for group in read(directory).report.groups}
 
 
 def contents(directory: Path) -> dict[Path, bytes]:
@@ -172,8 +173,7 @@ async def test_a_replica_that_replays_the_log_gets_the_same_configuration(tmp_pa
 
 async def test_the_report_says_what_there_is_and_what_may_be_missing(tmp_path: Path) -> None:
     (await formed_with_records(tmp_path, b"a", b"b")).end()
-    lost = LostMajority.read(RecordingDisk(), tmp_path)
-    lost.close()
+    lost = read(tmp_path)
     report = lost.report
     assert report.node_id == 1
     assert [(node.node_id, node.address) for node in report.lost_nodes] == [
@@ -214,8 +214,7 @@ async def test_partitions_without_a_replica_here_are_lost(tmp_path: Path) -> Non
         )
     )
     survivor.end()
-    lost = LostMajority.read(RecordingDisk(), tmp_path)
-    lost.close()
+    lost = read(tmp_path)
     assert len(lost.report.lost_partitions) == 2
     assert all(name.startswith("single-") for name in lost.report.lost_partitions)
     (own,) = (group for group in lost.report.groups if group.name.startswith("single-"))
@@ -229,14 +228,14 @@ async def test_a_node_alone_needs_no_recovery(tmp_path: Path) -> None:
     async with Cluster(tmp_path).running() as cluster:
         await cluster.create_topic()
     with pytest.raises(FailedPrecondition, match="node 1 is the only node of its cluster"):
-        LostMajority.read(RecordingDisk(), tmp_path)
+        read(tmp_path)
 
 
 async def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
     (await formed_with_records(tmp_path)).end()
     await go_on_alone(tmp_path)
     with pytest.raises(FailedPrecondition, match="node 1 is the only node of its cluster"):
-        LostMajority.read(RecordingDisk(), tmp_path)
+        read(tmp_path)
 
 
 async def test_a_node_that_has_left_cannot_go_on(tmp_path: Path) -> None:
@@ -244,18 +243,18 @@ async def test_a_node_that_has_left_cannot_go_on(tmp_path: Path) -> None:
     await survivor.command(MetadataCommand(remove_node=RemoveNode(node_id=1)))
     survivor.end()
     with pytest.raises(FailedPrecondition, match="node 1 has left the cluster"):
-        LostMajority.read(RecordingDisk(), tmp_path)
+        read(tmp_path)
 
 
 async def test_a_running_node_is_left_alone(tmp_path: Path) -> None:
     async with Cluster(tmp_path).running():
         with pytest.raises(DataDirectoryError, match="in use by another process"):
-            LostMajority.read(RecordingDisk(), tmp_path)
+            read(tmp_path)
 
 
 async def test_any_other_directory_is_refused_and_stays_empty(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match="is not the data directory of a node"):
-        LostMajority.read(RecordingDisk(), tmp_path)
+        read(tmp_path)
     assert contents(tmp_path) == {}
 
 
@@ -264,7 +263,7 @@ async def test_a_refusal_unlocks_the_directory(tmp_path: Path) -> None:
         pass
     for _ in range(2):
         with pytest.raises(FailedPrecondition):
-            LostMajority.read(RecordingDisk(), tmp_path)
+            read(tmp_path)
 
 
 async def test_a_directory_of_which_nothing_was_written_changes_nothing(tmp_path: Path) -> None:
@@ -278,9 +277,9 @@ async def test_a_directory_of_which_nothing_was_written_changes_nothing(tmp_path
 async def test_a_disk_that_fails_leaves_the_cluster_as_it_was(tmp_path: Path) -> None:
     (await formed_with_records(tmp_path, b"a")).end()
     disk = RecordingDisk()
-    lost = LostMajority.read(disk, tmp_path)
-    disk.fail("write", ".journal", errno.EIO)
-    with pytest.raises(DataDirectoryError, match="cannot be written"):
-        await lost.go_on_alone(InlineWorker)
-    lost.close()
+    with stopped_node(disk, tmp_path) as node:
+        lost = LostMajority(node)
+        disk.fail("write", ".journal", errno.EIO)
+        with pytest.raises(DataDirectoryError, match="cannot be written"):
+            await lost.go_on_alone(InlineWorker)
     assert len(report_of(tmp_path)) == 4

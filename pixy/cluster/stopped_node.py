@@ -1,0 +1,86 @@
+"""The data directory of a stopped node, for commands that change it without a daemon."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pixy.cluster.group_recovery import continues
+from pixy.cluster.group_states import split_checkpoint
+from pixy.cluster.metadata import METADATA_GROUP, MetadataState
+from pixy.cluster.offline_unit import write_unit
+from pixy.cluster.recovery import RecoveredNode, recover_node
+from pixy.errors import DataDirectoryError
+from pixy.log_position import LogPosition
+from pixy.storage import Checkpoint, CheckpointStore, Disk, EntryType, MakeWorker, UnitRecord
+
+__all__ = ["StoppedNode", "position_of", "stopped_node"]
+
+
+class StoppedNode:
+    """A data directory that is locked; see `stopped_node`.
+
+    Attributes:
+        directory: the data directory.
+        recovered: identity and journal.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, recovered: RecoveredNode) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.recovered = recovered
+
+    @property
+    def node_id(self) -> int:
+        """Id of the node."""
+        return self.recovered.identity.node_id
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """The newest valid checkpoint of a state group, None if there is none. Blocks."""
+        checkpoint, _ = CheckpointStore(self._disk, self.directory / "state" / name).load()
+        return checkpoint
+
+    def metadata(self) -> MetadataState:
+        """Metadata with every entry that is here, committed or not. Blocks."""
+        machine = MetadataState()
+        checkpoint = self.checkpoint("metadata")
+        applied = position_of(checkpoint)
+        if checkpoint is not None:
+            machine.restore(split_checkpoint(checkpoint.records)[1])
+        journal = self.recovered.group(METADATA_GROUP)
+        for entry in journal.entries_after(applied.index) if continues(journal, applied) else ():
+            if entry.entry_type is EntryType.COMMAND:
+                machine.apply(bytes(entry.payload))
+        return machine
+
+    async def write(self, records: Sequence[UnitRecord], make_worker: MakeWorker) -> None:
+        """Write records to the journal; see `write_unit`."""
+        await write_unit(self._disk, self.directory, self.recovered, records, make_worker)
+
+
+@contextmanager
+def stopped_node(disk: Disk, directory: Path) -> Iterator[StoppedNode]:
+    """Lock and read a data directory, with the repairs that every start makes. Blocks.
+
+    Args:
+        disk: the disk of the directory.
+        directory: the data directory of one node.
+
+    Raises:
+        DataDirectoryError: it is in use, not writable, no node's, or of a newer release.
+        CorruptData: durable data is damaged.
+    """
+    if not (directory / "identity").exists():
+        raise DataDirectoryError(f"{directory} is not the data directory of a node")
+    recovered = recover_node(disk, directory, os.urandom)
+    try:
+        yield StoppedNode(disk, directory, recovered)
+    finally:
+        recovered.lock.close()
+
+
+def position_of(checkpoint: Checkpoint | None) -> LogPosition:
+    """The last entry in a checkpoint, before the first one if there is none."""
+    if checkpoint is None:
+        return LogPosition(0, 0)
+    return LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
