@@ -141,8 +141,15 @@ class Members:
 
     @property
     def clock_is_off(self) -> bool:
-        """True while this node's clock is more than a minute from the median of all clocks."""
-        offsets = [0, *(each.clock_offset_ms for each in self._members.values() if each.up)]
+        """True while this node's clock is more than a minute from the median of all clocks: those of
+        connected nodes that have started and stay.
+        """
+        nodes = self._registered()
+        offsets = [0]
+        for member in self._members.values():
+            node = nodes.get(member.node_id)
+            if member.up and node is not None and node.has_started and not node.removed:
+                offsets.append(member.clock_offset_ms)
         return abs(statistics.median(offsets)) > CLOCK_OFF_MS
 
     # --- connections ------------------------------------------------------------------------------
@@ -353,7 +360,7 @@ class Members:
         """A node has told what it is.
 
         Args:
-            relayed: another node has passed it on: it proves no start.
+            relayed: another node has passed it on: it proves no start, and no clock.
 
         Raises:
             MalformedMessage: the beat is of a later start than the handshake.
@@ -368,4 +375,5 @@ class Members:
         self._relays.heard(node_id, beat.reaches)
         if member is not None:
             member.heard_at = self._loop.time()
-            member.clock_offset_ms = beat.wall_ms - self._clock.wall_ms()
+            if not relayed:
+                member.clock_offset_ms = beat.wall_ms - self._clock.wall_ms()

@@ -423,6 +423,41 @@ async def test_clocks_of_nodes_that_are_down_do_not_count() -> None:
     assert not bench.members.clock_is_off
 
 
+@pytest.mark.parametrize(
+    "strangers",
+    [
+        (node(4, incarnation=0), node(5, incarnation=0), node(6, incarnation=0)),  # have only joined
+        (node(4, removed=True), node(5, removed=True), node(6, removed=True)),
+        (),  # metadata does not know them
+    ],
+)
+async def test_only_clocks_of_nodes_that_have_started_and_stay_count(strangers: tuple[NodeInfo, ...]) -> None:
+    bench = Bench(node(1), node(2), node(3), *strangers)
+    for node_id in (4, 5, 6):
+        bench.members.add_address(node_id, f"h{node_id}:19094")
+    bench.connected(2, 3, 4, 5, 6)
+    for node_id in (4, 5, 6):
+        bench.hears(node_id, HOUR_MS)
+    assert not bench.members.clock_is_off
+
+
+@pytest.mark.parametrize("hostile", [(5,), (4, 5)])
+@pytest.mark.parametrize("clock_ms", [-(10**15), 10**15])
+async def test_a_minority_of_nodes_does_not_move_the_median(hostile: tuple[int, ...], clock_ms: int) -> None:
+    bench = Bench(*map(node, range(1, 6))).connected(2, 3, 4, 5)
+    for node_id in (2, 3, 4, 5):
+        bench.hears(node_id, clock_ms if node_id in hostile else 0)
+    assert not bench.members.clock_is_off
+
+
+async def test_a_clock_that_another_node_tells_of_does_not_count() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(2, 3)
+    beat = Beat(3, 100, bench.clock.wall_ms() + HOUR_MS)
+    for node_id in (2, 3):
+        bench.members.heard(node_id, beat, relayed=True)
+    assert not bench.members.clock_is_off
+
+
 async def test_a_clock_that_was_set_right_is_heard_of_with_the_next_beat() -> None:
     bench = Bench(node(1), node(2), node(3)).connected(2, 3)
     bench.clock.step_wall(-HOUR_MS)
