@@ -141,8 +141,8 @@ class Members:
 
     @property
     def clock_is_off(self) -> bool:
-        """True while this node's clock is more than a minute from the median of all clocks: those of
-        connected nodes that have started and stay.
+        """True while this node's clock is more than a minute from the median of the clocks of
+        connected nodes that have started and stay, and its own.
         """
         nodes = self._registered()
         offsets = [0]
