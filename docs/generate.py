@@ -26,11 +26,12 @@ import click
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from docs.diagrams import IMAGES
-from pixy.api.grpc import REPEATED_MAX
+from pixy.api.grpc import LARGE_FIELDS, REPEATED_MAX
 from pixy.cli import main as pixy_command
 from pixy.config.options import Config, Option, ProxyConfig, Section, ValueType, members, values_of
 from pixy.config.values import format_value
 from pixy.consume import METADATA_BYTES_MAX
+from pixy.rpc import FIELD_BYTES_MAX
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -307,6 +308,22 @@ A stream that is reset with REFUSED_STREAM was not started and may be tried agai
 so by themselves.
 """
 
+_LARGE = " and ".join(
+    f"{', '.join(f'`{field}`' for field in sorted(fields))} of `{service}.{method}`"
+    for service, methods in LARGE_FIELDS.items()
+    for method, fields in methods.items()
+)
+
+_MAXIMUM_BYTES = "\n".join(
+    wrap(
+        f"A field has at most {FIELD_BYTES_MAX} bytes, whether it is a text, an element or unknown, but"
+        f" {_LARGE}. A request in which no field is repeated or large has so many as a whole. Names have"
+        " 249.",
+        WIDTH,
+        break_on_hyphens=False,
+    )
+)
+
 _MAXIMA = f"""\
 ## Largest requests
 
@@ -315,6 +332,8 @@ elements. One with more is refused as a whole with INVALID_ARGUMENT before it is
 description names the field, the number and the maximum. So is a request with more than a thousand
 fields that the server does not know. `producer.max_headers` and the like apply besides; metadata of
 an offset has at most {METADATA_BYTES_MAX} bytes.
+
+{_MAXIMUM_BYTES}
 """
 
 _STATUS = re.compile(r"^\s+([A-Z_]+) \((\d+)\)\s+(.*)$")

@@ -6,12 +6,13 @@ It knows no service of pixy: health and reflection are the two that describe oth
 from pixy.rpc.call import UnaryCall, answer_all
 from pixy.rpc.counters import ConnectionCounters, Counters
 from pixy.rpc.environment import ServerOptions
+from pixy.rpc.field_limits import FIELD_BYTES_MAX
 from pixy.rpc.health import HEALTH, Health
 from pixy.rpc.interception import CallHead, Interceptor
 from pixy.rpc.joined import AnswerParts, JoinedMessage, join_in_steps
 from pixy.rpc.large_fields import Parted, parse_with, serialize_with
 from pixy.rpc.messages import Serialized, pack_message, pack_prefix
-from pixy.rpc.methods import Cancellable, Handler, Maxima, Service
+from pixy.rpc.methods import Cancellable, Handler, LargeFields, Maxima, Service
 from pixy.rpc.receipts import Receipt
 from pixy.rpc.reflection import Reflection
 from pixy.rpc.server import RpcServer
@@ -19,6 +20,7 @@ from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.stream import StreamCall
 
 __all__ = [
+    "FIELD_BYTES_MAX",
     "HEALTH",
     "AnswerParts",
     "CallHead",
@@ -30,6 +32,7 @@ __all__ = [
     "Health",
     "Interceptor",
     "JoinedMessage",
+    "LargeFields",
     "Maxima",
     "Parted",
     "Receipt",

@@ -1,14 +1,19 @@
-"""Maximum numbers of fields in a request, enforced before it is parsed.
+"""Maximum numbers and sizes of fields in a request, enforced before it is parsed.
 
 Protobuf makes an object for each element of a repeated field, and a handler works on each of them;
-the number of bytes says little about either, because an empty element has two. So the tags of a
-request are scanned first. The scan reads no contents, ends at the first element beyond a maximum,
-and takes a few milliseconds for the largest request that is allowed.
+the number of bytes says little about either, because an empty element has two. A text is copied and
+validated several times on its way. So the tags of a request are scanned first. The scan reads no
+contents, ends at the first field beyond a maximum, and takes a few milliseconds for the largest
+request that is allowed.
 
-    counted                                     maximum
+    of                                          maximum
     elements of a repeated field or map         that of the field
     all fields of the request, unknown ones     the sum of these, and `OTHER_FIELDS_MAX`
     included
+    bytes of a field, unless it is large        `FIELD_BYTES_MAX`
+    fields of an element that is larger         `NESTED_FIELDS_MAX`
+    bytes of a request in which no field is     `FIELD_BYTES_MAX`
+    large or repeated
 
 A request of less than `FieldLimits.bytes_min` cannot exceed a maximum, and is not scanned. What is
 malformed is left to protobuf, which refuses it at the same place.
@@ -17,19 +22,25 @@ Only fields of the request itself are counted. So a method whose request repeats
 message, or packed numbers, is refused when the server is made.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 from pixy.rpc.status import GrpcError, Status
 
-__all__ = ["OTHER_FIELDS_MAX", "REPEATED_MIN", "FieldLimits", "repeated_fields"]
+__all__ = ["FIELD_BYTES_MAX", "OTHER_FIELDS_MAX", "REPEATED_MIN", "FieldLimits", "repeated_fields"]
 
 REPEATED_MIN = 1000
 """The smallest maximum of a repeated field: fewer elements are not worth a scan."""
 OTHER_FIELDS_MAX = 1000
 """Fields of a request beside its repeated ones; no client repeats them."""
+FIELD_BYTES_MAX = 16 << 10
+"""Bytes of a name, of the metadata of an offset, or of an element that has them: handlers check
+them, and say what each may have.
+"""
+NESTED_FIELDS_MAX = 32
+"""Fields of an element with a large field; no message that is an element has as many."""
 
 _VARINT, _I64, _LENGTH_DELIMITED, _GROUP, _END_GROUP, _I32 = 0, 1, 2, 3, 4, 5
 """Wire types (protobuf.dev, Encoding)."""
@@ -65,37 +76,49 @@ class FieldLimits:
     Args:
         message: the class of the request.
         maxima: by name, of all repeated fields.
+        large: fields that may have as many bytes as a request, by path: `headers.value`.
 
     Attributes:
         bytes_min: a smaller request exceeds nothing: a field has two bytes at least.
     """
 
-    __slots__ = ("_fields_max", "_maxima", "_names", "bytes_min")
+    __slots__ = ("_fields_max", "_is_small", "_large", "_maxima", "_names", "bytes_min")
 
-    def __init__(self, message: Descriptor, maxima: Mapping[str, int]) -> None:
+    def __init__(
+        self, message: Descriptor, maxima: Mapping[str, int], large: Collection[str] = frozenset()
+    ) -> None:
         repeated = repeated_fields(message)
         assert sorted(repeated) == sorted(maxima), f"{message.full_name} repeats {repeated}, not {[*maxima]}"
-        # Maximum and name by tag.
+        # Maximum by tag.
         self._maxima: dict[int, int] = {}
-        self._names: dict[int, str] = {}
         for name, maximum in maxima.items():
             field = message.fields_by_name[name]
             assert maximum >= REPEATED_MIN, f"{message.full_name}.{name}: {maximum} is too small for a scan"
             assert field.type in _LENGTH_DELIMITED_TYPES, f"{message.full_name}.{name} may be packed"
-            tag = field.number << 3 | _LENGTH_DELIMITED
-            self._maxima[tag], self._names[tag] = maximum, name
+            self._maxima[_tag(field)] = maximum
+        self._names = {_tag(field): field.name for field in message.fields}
+        self._large = _large_fields(message, large)
         self._fields_max = sum(maxima.values()) + OTHER_FIELDS_MAX
-        self.bytes_min = 2 * min([*maxima.values(), self._fields_max])
+        self._is_small = not maxima and not large
+        self.bytes_min = FIELD_BYTES_MAX + 1
+        if not self._is_small:
+            self.bytes_min = min(self.bytes_min, 2 * min([*maxima.values(), self._fields_max]))
 
     def check(self, body: bytes | bytearray) -> None:
-        """Check the number of fields in a request.
+        """Check the number and the sizes of the fields in a request.
 
         Raises:
             GrpcError: INVALID_ARGUMENT, a maximum is exceeded.
         """
+        if self._is_small:
+            if len(body) > FIELD_BYTES_MAX:
+                raise _too_large("", len(body))
+            return
+        self._check(body, 0, len(body), self._fields_max, "")
+
+    def _check(self, body: bytes | bytearray, at: int, end: int, fields_max: int, path: str) -> None:
         left = dict(self._maxima)
-        fields_left = self._fields_max
-        at, end = 0, len(body)
+        fields_left = fields_max
         try:
             while at < end:
                 tag = body[at]
@@ -112,6 +135,8 @@ class FieldLimits:
                         else:
                             length, at = _read_varint(body, at - 1)
                     at += length
+                    if length > FIELD_BYTES_MAX and at <= end:
+                        self._check_large(body, at - length, at, tag, path)
                     if tag in left:
                         left[tag] -= 1
                         if left[tag] < 0:
@@ -121,14 +146,43 @@ class FieldLimits:
                     at = _skip(body, at, tag & 7)
                 fields_left -= 1
                 if fields_left < 0:
-                    raise _too_many("fields", self._fields_max)
+                    raise _too_many(f"fields in {path}" if path else "fields", fields_max)
         except IndexError:
             return
+
+    def _check_large(self, body: bytes | bytearray, begin: int, end: int, tag: int, path: str) -> None:
+        name = f"{path}.{self._names.get(tag, tag >> 3)}".removeprefix(".")
+        if tag not in self._large:
+            raise _too_large(f" in {name}", end - begin)
+        nested = self._large[tag]
+        if nested is not None:
+            nested._check(body, begin, end, NESTED_FIELDS_MAX, name)
+
+
+def _tag(field: FieldDescriptor) -> int:
+    """The tag of a field as it is scanned for, with a length."""
+    return field.number << 3 | _LENGTH_DELIMITED
+
+
+def _large_fields(message: Descriptor, large: Collection[str]) -> dict[int, "FieldLimits | None"]:
+    """By tag, fields that may be large; with the limits of those that are messages."""
+    found: dict[int, FieldLimits | None] = {}
+    for name in {path.partition(".")[0] for path in large}:
+        field = message.fields_by_name[name]
+        nested = {path.removeprefix(f"{name}.") for path in large if path.startswith(f"{name}.")}
+        assert (field.message_type is not None) == bool(nested), f"{message.full_name}.{name} is a message"
+        found[_tag(field)] = FieldLimits(field.message_type, {}, nested) if field.message_type else None
+    return found
 
 
 def _too_many(what: str, maximum: int) -> GrpcError:
     reason = f"the request has {maximum + 1} {what} or more, at most {maximum} are allowed"
     return GrpcError(Status.INVALID_ARGUMENT, reason, limit=f"{what} in a request")
+
+
+def _too_large(where: str, size: int) -> GrpcError:
+    reason = f"the request has {size} bytes{where}, at most {FIELD_BYTES_MAX} are allowed"
+    return GrpcError(Status.INVALID_ARGUMENT, reason, limit="bytes of a field in a request")
 
 
 def _read_varint(body: bytes | bytearray, at: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ is a bug: the client gets INTERNAL with the id under which the log has the trace
 """
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,7 +29,17 @@ from pixy.rpc.status import GrpcError
 if TYPE_CHECKING:
     from pixy.rpc.call import UnaryCall
 
-__all__ = ["Cancellable", "Handler", "Maxima", "Message", "Method", "Service", "Translate", "method_table"]
+__all__ = [
+    "Cancellable",
+    "Handler",
+    "LargeFields",
+    "Maxima",
+    "Message",
+    "Method",
+    "Service",
+    "Translate",
+    "method_table",
+]
 
 Message = Any
 """A protobuf message of the class that the descriptor names."""
@@ -58,6 +68,8 @@ Maxima = Mapping[str, Mapping[str, int]]
 """Largest number of elements, by method and repeated field of its request; a method without a row
 has no repeated field.
 """
+LargeFields = Mapping[str, Collection[str]]
+"""Fields without a maximum of their own in bytes, by method, as paths in its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,7 @@ class Service:
         translate: the status of an error other than `GrpcError`.
         parsers: by method name; a parser replaces the message class of the request.
         maxima: of the repeated fields of all requests; None for no limits.
+        large: fields of requests that may be large, if there are limits.
     """
 
     descriptor: ServiceDescriptor
@@ -77,6 +90,7 @@ class Service:
     translate: Translate = lambda _: None
     parsers: Mapping[str, Parse] = field(default_factory=dict)
     maxima: Maxima | None = None
+    large: LargeFields = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +123,7 @@ def method_table(services: Iterable[Service]) -> dict[bytes, Method]:
         methods = service.descriptor.methods_by_name
         unknown = service.handlers.keys() - methods.keys()
         assert not unknown, f"{service.descriptor.full_name} has no methods {unknown}"
-        strange = (service.maxima or {}).keys() - methods.keys()
+        strange = {*(service.maxima or ()), *service.large}.difference(methods.keys())
         assert not strange, f"{service.descriptor.full_name} has maxima of unknown methods {strange}"
         for name, handler in service.handlers.items():
             method = _method(methods[name], handler, service)
@@ -126,7 +140,7 @@ def _method(descriptor: MethodDescriptor, handler: Any, service: Service) -> Met
     return Method(
         f"{service.descriptor.full_name}/{descriptor.name}",
         service.parsers.get(descriptor.name) or GetMessageClass(descriptor.input_type).FromString,
-        *_check(descriptor, service.maxima),
+        *_check(descriptor, service),
         descriptor.client_streaming,
         descriptor.server_streaming,
         service.translate,
@@ -134,9 +148,10 @@ def _method(descriptor: MethodDescriptor, handler: Any, service: Service) -> Met
     )
 
 
-def _check(descriptor: MethodDescriptor, maxima: Maxima | None) -> tuple[Check, int]:
+def _check(descriptor: MethodDescriptor, service: Service) -> tuple[Check, int]:
     """The check of a method's requests, and the size from which it is needed."""
-    if maxima is None:
+    if service.maxima is None:
         return lambda _: None, sys.maxsize
-    limits = FieldLimits(descriptor.input_type, maxima.get(descriptor.name, {}))
+    maxima, large = service.maxima.get(descriptor.name, {}), service.large.get(descriptor.name, ())
+    limits = FieldLimits(descriptor.input_type, maxima, large)
     return limits.check, limits.bytes_min

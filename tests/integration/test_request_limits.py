@@ -2,8 +2,8 @@
 
 The cases are made from the descriptors of all services: of each repeated field of each method as
 many elements as are allowed, one more, and as many as fit into a message; and for each method as
-many bytes as are allowed in any text, and in fields that nobody knows. A method or field without a
-row in the tables here or in `pixy.api.grpc.maxima` fails.
+many bytes as fit into any text, and into fields that nobody knows. A method or field without a row
+in the tables here or in `pixy.api.grpc.maxima` fails.
 
 The longest step of the loop is asserted on the processor's time, at several times of what is
 measured, so that a busy machine passes; one element in Python for each two bytes takes a second.
@@ -16,10 +16,10 @@ import grpc
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
-from pixy.api.grpc import REPEATED_MAX
+from pixy.api.grpc import LARGE_FIELDS, REPEATED_MAX
 from pixy.proto import kafkapixy_pb2, pixy_cluster_pb2, pixy_log_pb2, pixy_topics_pb2
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
-from pixy.rpc import HEALTH, Reflection
+from pixy.rpc import FIELD_BYTES_MAX, HEALTH, Reflection
 from pixy.rpc.field_limits import repeated_fields
 from tests.fakes.batches import batch_of
 from tests.fakes.waiting import until_blocking
@@ -148,12 +148,25 @@ ELEMENTS: Mapping[str, tuple[Make, set[Code]]] = {
 """A request with a number of elements, and statuses of the largest one, by method and field."""
 
 
-def _texts(message: Descriptor) -> Iterator[bytes]:
-    """Requests with one text that fills them."""
+class Text(NamedTuple):
+    """A field that fills a request, its path, and the request."""
+
+    path: str
+    body: bytes
+
+
+def _texts(message: Descriptor) -> Iterator[Text]:
+    """Requests with one text, or with one element that has one."""
     for field in message.fields:
         if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
-            size = BYTES - 16
-            yield _varint(field.number << 3 | 2) + _varint(size) + b"x" * size
+            yield Text(field.name, _long_field(field, b"x" * (BYTES - 64)))
+        elif field.message_type is not None:
+            for path, body in _texts(field.message_type):
+                yield Text(f"{field.name}.{path}", _long_field(field, body))
+
+
+def _long_field(field: FieldDescriptor, content: bytes) -> bytes:
+    return _varint(field.number << 3 | 2) + _varint(len(content)) + content
 
 
 def _strangers() -> Iterator[bytes]:
@@ -265,8 +278,13 @@ def _send_all(channel: grpc.Channel, method: MethodDescriptor) -> None:
             assert _call(channel, method, body) == (INVALID, text)
     for body in _strangers():
         assert _call(channel, method, body)[0] is INVALID
-    for body in _texts(request):
-        assert _call(channel, method, body)[0] not in (Code.INTERNAL, Code.UNKNOWN)
+    large = LARGE_FIELDS.get(service.name, {}).get(method.name, ())
+    for path, body in _texts(request):
+        code, details = _call(channel, method, body)
+        if path in large:
+            assert code not in (Code.INTERNAL, Code.UNKNOWN), details
+        else:
+            assert (code, details[-25:]) == (INVALID, f"at most {FIELD_BYTES_MAX} are allowed"), path
 
 
 def test_the_largest_metadata_of_many_partitions_stops_nobody(served: Served) -> None:

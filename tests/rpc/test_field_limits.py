@@ -6,12 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pixy.proto import kafkapixy_pb2, pixy_cluster_pb2, pixy_log_pb2, pixy_topics_pb2
-from pixy.rpc.field_limits import OTHER_FIELDS_MAX, REPEATED_MIN, FieldLimits, repeated_fields
+from pixy.rpc.field_limits import (
+    FIELD_BYTES_MAX,
+    OTHER_FIELDS_MAX,
+    REPEATED_MIN,
+    FieldLimits,
+    repeated_fields,
+)
 from pixy.rpc.status import GrpcError, Status
 
 MAXIMUM = 1000
-APPEND = FieldLimits(pixy_log_pb2.AppendRequest.DESCRIPTOR, {"partitions": MAXIMUM, "versions": MAXIMUM + 1})
+APPEND = FieldLimits(
+    pixy_log_pb2.AppendRequest.DESCRIPTOR,
+    {"partitions": MAXIMUM, "versions": MAXIMUM + 1},
+    {"partitions.batches"},
+)
 CREATE = FieldLimits(pixy_topics_pb2.CreateTopicRequest.DESCRIPTOR, {"config": MAXIMUM})
+PRODUCE = FieldLimits(kafkapixy_pb2.ProdRq.DESCRIPTOR, {"headers": 10_000}, {"message", "headers.value"})
 NONE = FieldLimits(kafkapixy_pb2.GetOffsetsRq.DESCRIPTOR, {})
 
 ELEMENTS = {
@@ -39,11 +50,9 @@ def test_one_element_more_than_the_maximum_is_refused(element: bytes) -> None:
 
 def test_a_request_too_small_to_exceed_a_maximum_needs_no_scan() -> None:
     assert APPEND.bytes_min == 2 * MAXIMUM
-    assert NONE.bytes_min == 2 * OTHER_FIELDS_MAX
-    produce = FieldLimits(kafkapixy_pb2.ProdRq.DESCRIPTOR, {"headers": 10_000})
-    assert produce.bytes_min == 20_000
-    produce.check(b"\x3a\x00" * 10_000)
-    produce.check(b"\x78\x01" * 10_000)
+    assert NONE.bytes_min == PRODUCE.bytes_min == FIELD_BYTES_MAX + 1
+    PRODUCE.check(b"\x3a\x00" * 10_000)
+    PRODUCE.check(b"\x78\x01" * 10_000)
 
 
 def test_each_field_has_its_own_maximum() -> None:
@@ -72,11 +81,60 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("field", OTHERS.values(), ids=OTHERS)
-@pytest.mark.parametrize("limits", [NONE, CREATE], ids=["nothing is repeated", "a field is repeated"])
-def test_other_fields_are_counted_too(limits: FieldLimits, field: bytes) -> None:
-    limits.check(field * (OTHER_FIELDS_MAX // 2))
+def test_other_fields_are_counted_too(field: bytes) -> None:
+    CREATE.check(field * (OTHER_FIELDS_MAX // 2))
     with pytest.raises(GrpcError, match="fields or more, at most"):
-        limits.check(field * (OTHER_FIELDS_MAX + MAXIMUM + 1))
+        CREATE.check(field * (OTHER_FIELDS_MAX + MAXIMUM + 1))
+
+
+def long_field(number: int, size: int, content: bytes = b"x") -> bytes:
+    """A field of at least 16384 bytes, which repeat a content."""
+    length = size.to_bytes(3, "big")
+    value = int.from_bytes(length, "big")
+    varint = bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    return bytes((number << 3 | 2,)) + varint + (content * size)[:size]
+
+
+SIZES = {
+    "a text": (PRODUCE, long_field(2, FIELD_BYTES_MAX), long_field(2, FIELD_BYTES_MAX + 1), " in topic"),
+    "an element": (CREATE, long_field(4, FIELD_BYTES_MAX), long_field(4, FIELD_BYTES_MAX + 1), " in config"),
+    "an unknown field": (
+        APPEND,
+        long_field(15, FIELD_BYTES_MAX),
+        long_field(15, FIELD_BYTES_MAX + 1),
+        " in 15",
+    ),
+    "beside a large field of an element": (
+        APPEND,
+        long_field(2, FIELD_BYTES_MAX + 4, long_field(1, FIELD_BYTES_MAX)),
+        long_field(2, FIELD_BYTES_MAX + 5, long_field(1, FIELD_BYTES_MAX + 1)),
+        " in partitions.topic",
+    ),
+    "a small request": (NONE, bytes(FIELD_BYTES_MAX), bytes(FIELD_BYTES_MAX + 1), ""),
+}
+
+
+@pytest.mark.parametrize(("limits", "allowed", "larger", "where"), SIZES.values(), ids=SIZES)
+def test_a_field_has_a_maximum_of_bytes(
+    limits: FieldLimits, allowed: bytes, larger: bytes, where: str
+) -> None:
+    limits.check(allowed)
+    with pytest.raises(GrpcError) as refused:
+        limits.check(larger)
+    assert refused.value.status == Status.INVALID_ARGUMENT
+    assert refused.value.message == f"the request has 16385 bytes{where}, at most 16384 are allowed"
+
+
+def test_large_fields_have_no_maximum() -> None:
+    PRODUCE.check(long_field(5, 100_000) + long_field(7, 100_004, long_field(2, 100_000)))
+    APPEND.check(long_field(2, 100_004, long_field(3, 100_000)))
+
+
+def test_an_element_with_a_large_field_has_few_fields() -> None:
+    batches = long_field(3, 20_000)
+    APPEND.check(long_field(2, len(batches) + 62, b"\x10\x01" * 31 + batches))
+    with pytest.raises(GrpcError, match="33 fields in partitions or more, at most 32"):
+        APPEND.check(long_field(2, len(batches) + 64, b"\x10\x01" * 32 + batches))
 
 
 def test_the_scan_ends_at_the_maximum() -> None:
@@ -132,3 +190,6 @@ def test_a_field_without_a_maximum_or_that_cannot_be_counted_is_a_fault_of_the_t
         FieldLimits(stage, {**partitions, "versions": REPEATED_MIN - 1})
     with pytest.raises(AssertionError, match="may be packed"):
         FieldLimits(kafkapixy_pb2.ConsumerPartitions.DESCRIPTOR, {"partitions": MAXIMUM})
+    both = {"partitions": MAXIMUM, "versions": MAXIMUM}
+    with pytest.raises(AssertionError, match="partitions is a message"):
+        FieldLimits(stage, both, {"partitions"})

@@ -1,6 +1,6 @@
 """pixy's gRPC services, one file each, and the server that has all of them."""
 
-from pixy.api.grpc.maxima import REPEATED_MAX
+from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
 from pixy.api.grpc.server import GrpcServer
 
-__all__ = ["REPEATED_MAX", "GrpcServer"]
+__all__ = ["LARGE_FIELDS", "REPEATED_MAX", "GrpcServer"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from pixy.api.grpc.answers import consumed_message, produced_messages
-from pixy.api.grpc.maxima import REPEATED_MAX
+from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.api.grpc.requests import (
     ConsumeRequest,
@@ -62,7 +62,9 @@ class KafkaPixyService:
         }
         parsers = {"Produce": ProduceRequestParser().parse, "ConsumeNAck": ConsumeRequestParser().parse}
         descriptor = pb.DESCRIPTOR.services_by_name["KafkaPixy"]
-        return Service(descriptor, handlers, translate, parsers, REPEATED_MAX["KafkaPixy"])
+        return Service(
+            descriptor, handlers, translate, parsers, REPEATED_MAX["KafkaPixy"], LARGE_FIELDS["KafkaPixy"]
+        )
 
     def produce(self, request: ProduceRequest, call: UnaryCall) -> Cancellable | None:
         """# kafkapixy.proto: Produce"""

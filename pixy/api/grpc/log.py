@@ -7,7 +7,7 @@ has taken what was read before, and the connection accepts more output. No recor
 from collections.abc import Mapping
 from itertools import chain
 
-from pixy.api.grpc.maxima import REPEATED_MAX
+from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.api.grpc.staging import StagingMethods, partition_batches, topic_versions
 from pixy.backend import TopicDescription, TopicPartition
@@ -72,7 +72,7 @@ class LogService:
             "Stage": parse_with(pb.StageRequest, "partitions", "batches"),
         }
         descriptor = pb.DESCRIPTOR.services_by_name["Log"]
-        return Service(descriptor, handlers, translate, parsers, REPEATED_MAX["Log"])
+        return Service(descriptor, handlers, translate, parsers, REPEATED_MAX["Log"], LARGE_FIELDS["Log"])
 
     async def describe_topics(self, request: pb.DescribeTopicsRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_log.proto: DescribeTopics"""

@@ -1,15 +1,17 @@
-"""Largest number of elements of each repeated field of each request, by service and method.
+"""Largest number of elements of each repeated field of each request, and the fields that may have
+any number of bytes, by service and method.
 
 A server refuses a request beyond a maximum before it makes an object (`pixy.rpc.field_limits`).
 Handlers go through thousands of elements in steps; the maxima bound the memory and the time of a
 call, and the steps that cannot be divided: its scan, its parser, and its answer.
 
-Every method whose request repeats a field has a row, else the server does not start.
+Every method whose request repeats a field has a row, else the server does not start. A field that
+is not listed as large has `FIELD_BYTES_MAX` bytes at most.
 """
 
-from pixy.rpc import Maxima
+from pixy.rpc import LargeFields, Maxima
 
-__all__ = ["REPEATED_MAX"]
+__all__ = ["LARGE_FIELDS", "REPEATED_MAX"]
 
 _PARTITIONS = 1000
 """Partitions of one write, and topics in it."""
@@ -38,3 +40,11 @@ REPEATED_MAX: dict[str, Maxima] = {
     "Cluster": {},
 }
 """By name of the service, method and field."""
+
+LARGE_FIELDS: dict[str, LargeFields] = {
+    "KafkaPixy": {"Produce": {"key_value", "message", "headers.key", "headers.value"}},
+    "Topics": {},
+    "Log": {"Append": {"partitions.batches"}, "Stage": {"partitions.batches"}},
+    "Cluster": {},
+}
+"""Paths in the request, by name of the service and method."""
