@@ -6,7 +6,7 @@ Everything that can be rejected without looking at existing topics is rejected h
 from collections.abc import Mapping
 
 from pixy.cluster.metadata import check_partitions
-from pixy.cluster.topic_config import check_topic_config
+from pixy.cluster.topic_config import check_option_names, check_topic_config
 from pixy.proto.state_pb2 import AlterTopic, CreateTopic, DeleteTopic, MetadataCommand
 
 __all__ = ["alter_command", "create_command", "delete_command"]
@@ -35,7 +35,7 @@ def alter_command(name: str, partitions: int | None, config: Mapping[str, str | 
     if partitions is not None:
         check_partitions(partitions)
     unset = [option for option, value in config.items() if value is None]
-    check_topic_config(dict.fromkeys(unset, "1"))
+    check_option_names(unset)
     command = AlterTopic(name=name, partitions=partitions or 0, set_config=wanted, unset_config=unset)
     return MetadataCommand(alter_topic=command)
 

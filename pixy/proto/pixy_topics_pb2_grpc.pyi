@@ -11,8 +11,8 @@ characters a-z A-Z 0-9 . _ -, but neither . nor ..
 Topic options override those of the cluster. Their values are integers, in milliseconds or bytes:
   retention_ms     retention time of records; -1: unlimited
   retention_bytes  retained size per partition; -1: unlimited
-  segment_bytes    size at which a partition starts a new segment file
-  segment_ms       age of its oldest record at which it does so
+  segment_bytes    size at which a partition starts a new segment file; 64 KiB to 1 GiB
+  segment_ms       age of its oldest record at which it does so; at least a minute
   replication      replicas of each partition, as far as there are nodes; 3 unless set. Counts for
                    partitions created from then on
 Requests may also use Kafka's names for them (retention.ms and so on); responses use the names

@@ -21,6 +21,7 @@ from tests.fakes.disk import RecordingDisk
 from tests.fakes.waiting import until
 
 LARGE = b"x" * 900  # two per segment
+LARGEST = b"x" * 70_000  # one in the smallest segment of a topic
 
 
 class Told(NodeObserver):
@@ -282,12 +283,13 @@ async def test_a_topic_keeps_its_added_partitions_after_a_kill(tmp_path: Path) -
 async def test_new_options_reach_the_logs_also_of_an_active_segment(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", Sizes(segment_bytes=1 << 20)).running() as cluster:
         await cluster.create_topic()
-        await cluster.append(*[LARGE] * 3)
+        await cluster.append(*[LARGEST] * 3)
         await cluster.sync()
-        await cluster.node.commands.alter_topic("topic", None, {"segment_bytes": "1", "retention_bytes": "5"})
+        changes = {"segment_bytes": "65536", "retention_bytes": "5"}
+        await cluster.node.commands.alter_topic("topic", None, changes)
         options = replica(cluster).log.topic.options
-        assert (options.segment_bytes, options.retention_bytes) == (1, 5)
-        await cluster.append(*[LARGE] * 2)
+        assert (options.segment_bytes, options.retention_bytes) == (65536, 5)
+        await cluster.append(*[LARGEST] * 2)
         await cluster.sync()
         assert [
             int(path.stem) for path in sorted((cluster.directory / "topics" / "topic-0").glob("*.log"))

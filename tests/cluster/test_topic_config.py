@@ -13,7 +13,7 @@ from pixy.storage import LogOptions
     [
         {},
         {"retention_ms": "-1", "retention_bytes": "-1"},
-        {"retention_ms": "0", "retention_bytes": "0", "segment_bytes": "1", "segment_ms": "1"},
+        {"retention_ms": "0", "retention_bytes": "0", "segment_bytes": "65536", "segment_ms": "60000"},
         {"retention_ms": str(2**63 - 1)},
         {"segment_bytes": str(1 << 30)},
         {"replication": "1"},
@@ -32,6 +32,10 @@ def test_valid_options_are_accepted(config: dict[str, str]) -> None:
         ("segment_bytes", "0"),
         ("segment_ms", "0"),
         ("segment_bytes", "-1"),
+        ("segment_bytes", "1"),
+        ("segment_bytes", "65535"),
+        ("segment_ms", "1"),
+        ("segment_ms", "59999"),
         ("replication", "0"),
         ("replication", "8"),
         ("segment_bytes", str((1 << 30) + 1)),
@@ -48,7 +52,8 @@ def test_valid_options_are_accepted(config: dict[str, str]) -> None:
 )
 def test_a_value_out_of_range_is_refused_with_the_allowed_range(name: str, value: str) -> None:
     with pytest.raises(
-        InvalidArgument, match=rf"topic option {name} is .*; a whole number from -?[01] to \d+ is allowed"
+        InvalidArgument,
+        match=rf"topic option {name} is .*; a whole number from (-1|1|65536|60000) to \d+ is allowed",
     ):
         check_topic_config({name: value})
 
@@ -68,10 +73,10 @@ def test_unset_options_default_to_those_of_the_cluster() -> None:
 
 def test_each_option_of_a_topic_overrides_that_of_the_cluster() -> None:
     storage = StorageConfig(segment_bytes=1 << 20, segment_age=0.5, retention=2, retention_bytes=7)
-    own = {"retention_bytes": "8", "segment_ms": "9"}
-    assert log_options(storage, own) == LogOptions(1 << 20, 9, 8, 2000)
-    own = {"retention_ms": "3", "segment_bytes": "4"}
-    assert log_options(storage, own) == LogOptions(4, 500, 7, 3)
+    own = {"retention_bytes": "8", "segment_ms": "90000"}
+    assert log_options(storage, own) == LogOptions(1 << 20, 90_000, 8, 2000)
+    own = {"retention_ms": "3", "segment_bytes": "400000"}
+    assert log_options(storage, own) == LogOptions(400_000, 500, 7, 3)
 
 
 def test_the_number_of_replicas_is_no_option_of_a_log() -> None:
@@ -86,5 +91,18 @@ def test_unlimited_is_0_in_the_configuration_and_minus_1_in_a_topic_where_0_keep
     assert log_options(StorageConfig(), {"retention_ms": "0", "retention_bytes": "0"})[2:] == (0, 0)
 
 
-def test_a_segment_size_above_the_present_maximum_is_capped() -> None:
-    assert log_options(StorageConfig(), {"segment_bytes": str(1 << 40)}).segment_bytes == 1 << 30
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        ({"segment_bytes": str(1 << 40)}, LogOptions(1 << 30, 500, 7, 2000)),
+        ({"segment_bytes": "1", "segment_ms": "1"}, LogOptions(64 << 10, 60_000, 7, 2000)),
+        ({"segment_bytes": "-1", "retention_ms": "-9"}, LogOptions(64 << 10, 500, 7, None)),
+        ({"segment_ms": "9" * 19}, LogOptions(1 << 20, 2**63 - 1, 7, 2000)),
+        ({"segment_ms": "9" * 5000, "segment_bytes": "x", "other": "1"}, LogOptions(1 << 20, 500, 7, 2000)),
+    ],
+)
+def test_values_of_earlier_releases_and_impossible_ones_count_as_the_nearest_allowed(
+    config: dict[str, str], options: LogOptions
+) -> None:
+    storage = StorageConfig(segment_bytes=1 << 20, segment_age=0.5, retention=2, retention_bytes=7)
+    assert log_options(storage, config) == options

@@ -110,6 +110,8 @@ def test_invalid_topics_are_rejected_and_change_nothing(daemon: Daemon) -> None:
     for method, request in [
         ("CreateTopic", pb.CreateTopicRequest(topic="new", config={"nosuch": "1"})),
         ("CreateTopic", pb.CreateTopicRequest(topic="new", config={"segment_bytes": "much"})),
+        ("CreateTopic", pb.CreateTopicRequest(topic="new", config={"segment_bytes": "1"})),
+        ("AlterTopic", pb.AlterTopicRequest(topic="t", set={"segment.ms": "1"})),
         ("AlterTopic", pb.AlterTopicRequest(topic="t", partitions=1)),
         ("AlterTopic", pb.AlterTopicRequest(topic="t", partitions=3, set={"retention_ms": "x"})),
     ]:

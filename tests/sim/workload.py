@@ -20,8 +20,8 @@ _NAMES = ("a", "a-1", "b", "b-deleted")
 _CONFIG: dict[str, tuple[str | None, ...]] = {
     "retention_bytes": ("0", "3000", "20000", "-1", None),
     "retention_ms": ("1", "3000", "60000", "-1", None),
-    "segment_bytes": ("1", "3000", "20000", None),
-    "segment_ms": ("1", "5000", None),
+    "segment_bytes": ("65536", "200000", None),
+    "segment_ms": ("60000", "90000", None),
 }
 
 

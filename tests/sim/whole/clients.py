@@ -30,7 +30,7 @@ _FIRST_TOPIC = 0.3
 _SETS = 0.5
 """Share of the commits that set offsets."""
 _CONFIG: dict[str, tuple[str | None, ...]] = {
-    "segment_bytes": ("1000", "20000", None),
+    "segment_bytes": ("65536", "200000", None),
     "retention_ms": ("-1", None),
 }
 
