@@ -25,6 +25,7 @@ the one before. A batch in which one of them is wrong, or that the codec cannot 
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from pixy.errors import CorruptData, Undecodable, UnpackedTooLarge
@@ -71,6 +72,7 @@ _CONTROL_KEY = struct.Struct(">hh")
 _CODEC_BYTE = 22
 _CONTINUATION = 0x80
 _PADDING = bytes(32)
+_offset = attrgetter("offset")
 
 _COMPRESS: dict[int, Callable[[bytes], bytes]] = {
     1: gzip_encode,
@@ -210,6 +212,12 @@ def _decode(
     try:
         for at, _, records in decode_windows(buffer, header.records):
             start = LenientStart(at, decoded, expected)
+            if isinstance(records, list):
+                following = expected + len(records)
+                if following <= end and list(map(_offset, records)) == list(range(expected, following)):
+                    expected, decoded = following, decoded + len(records)
+                    yield from records
+                    continue
             for record in records:
                 offset = record.offset
                 if (offset != expected and (dense or offset < expected)) or offset >= end:

@@ -75,6 +75,8 @@ _BATCH_RECORDS = 64
 """Records that take as long as the rest of the check of a small batch."""
 _UNIFORM_PER_RECORD = 8
 """Equal records that take as long as one that is decoded."""
+_HEADERS_PER_RECORD = 4
+"""Headers that take as long as a record besides."""
 _NO_PRODUCER = -1
 _NO_TIMESTAMP = -1
 _UNPACKED_BYTES_MIN = 4 << 20
@@ -123,7 +125,7 @@ class CheckEffort:
     millisecond.
 
     Args:
-        records: to be decoded.
+        records: to be decoded, with their headers.
         unpacked_bytes: of compressed records.
     """
 
@@ -270,7 +272,7 @@ class _Walk:
         latest = self._uniform_timestamp(plain)
         if latest is None:
             _spend(effort, records)
-            latest = self._walk(unpacked)
+            latest = self._walk(unpacked, effort)
         if latest != header.max_timestamp:
             raise InvalidRecords(
                 f"{self._place} has max timestamp {header.max_timestamp}, but {latest} is the largest of its records"
@@ -304,7 +306,7 @@ class _Walk:
         delta = uniform_timestamp_delta(plain, header.records)
         return header.max_timestamp if delta == header.max_timestamp - header.base_timestamp else None
 
-    def _walk(self, readable: Buffer) -> int:
+    def _walk(self, readable: Buffer, effort: CheckEffort | None) -> int:
         """Check the records one by one; returns their largest timestamp. They are overwritten."""
         limits, place = self._limits, self._place
         timestamp_max, headers_max = limits.timestamp_ms_max, limits.headers_max
@@ -326,8 +328,11 @@ class _Walk:
                         raise InvalidRecords(
                             f"{place}: record {number} has timestamp {timestamp}, expected {_NO_TIMESTAMP} or above"
                         )
-                    if len(record.headers) > headers_max:
-                        raise InvalidRecords(self._headers(number, len(record.headers)))
+                    headers = len(record.headers)
+                    if headers:
+                        _spend(effort, headers // _HEADERS_PER_RECORD)
+                        if headers > headers_max:
+                            raise InvalidRecords(self._headers(number, headers))
                     if check_sizes:
                         self._check_size(number, record)
                     number += 1

@@ -17,9 +17,9 @@ _CONTINUATION = 0x80
 _DELTA_BYTES = ((64, 1), (8192, 2), (1 << 20, 3))
 """Offset deltas below a bound, and the size of such a number."""
 _PERIOD = 8192
-_FIRST = bytes(2 * delta % 128 | _CONTINUATION for delta in range(_PERIOD))
-_SECOND = bytes(delta // 64 % 128 for delta in range(_PERIOD))
-_SECOND_OF_THREE = bytes(each | _CONTINUATION for each in _SECOND)
+_FIRST = bytes(range(_CONTINUATION, 256, 2)) * (_PERIOD // 64)
+_SECOND = b"".join(bytes((each,)) * 64 for each in range(128))
+_SECOND_OF_THREE = b"".join(bytes((each | _CONTINUATION,)) * 64 for each in range(128))
 """The bytes of offset deltas, which repeat after this period."""
 
 

@@ -7,15 +7,19 @@ length with its content afterwards. A header may have two bytes, and becomes 70 
 So the codec gets windows of 64 KiB: it sees nothing behind one, and 32 K headers are in it at most,
 whatever the records say. Where a window of many records ends is found by trying: the codec is asked
 for as many as should fit, and then says how many bytes it has not consumed. If they do not fit, or
-are few, or wrong, and for readers, the lengths of the records are walked instead; of a record that
-is larger than a window, the number of headers is read first. What the lengths say is not believed,
-because the codec has to find as many records in the window, and no byte more.
+are few, or wrong, the lengths of the records are walked instead; of a record that is larger than a
+window, the number of headers is read first. What the lengths say is not believed, because the codec
+has to find as many records in the window, and no byte more.
+
+Readers hold a window for long. So what they get decoded has few headers; other windows are walked
+for them, too, and decoded record by record.
 """
 
 import re
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pixy.records.batch import HEADER_BYTES, Buffer
@@ -32,12 +36,16 @@ _TRIED_BYTES = _WINDOW_BYTES * 7 // 8
 """Target size of the records in a window, if they are as long as the average."""
 _TRIED_RECORDS_MIN = 48
 _TRIED_RECORDS_MAX = 256
+_HEADERS_AHEAD_MAX = 1024
+_headers = attrgetter("headers")
 _PADDING = bytes(32)
 _RECORDS = struct.Struct(">i")
 _RECORDS_AT = 57
 _CONTINUATION = 0x80
-_UNCONSUMED = re.compile(r"(\d+) unconsumed bytes after all records consumed")
-"""The codec's message. If it had another one, all lengths would be walked."""
+_UNCONSUMED = re.compile(r"(?<![-\d])(\d+) unconsumed bytes after all records consumed")
+"""The codec's message; the number is negative if it has read on behind the window. If it had
+another message, all lengths would be walked.
+"""
 
 
 class TooManyHeadersError(ValueError):
@@ -60,7 +68,8 @@ class Window(NamedTuple):
     Attributes:
         begin: position of the first one in the batch.
         number: number of the first one.
-        records: the records; iteration raises one of `UNREADABLE` if they cannot be decoded.
+        records: the records, as a list if they are decoded; else iteration decodes them, and raises
+            one of `UNREADABLE` if that cannot be done.
     """
 
     begin: int
@@ -75,9 +84,9 @@ def decode_windows(buffer: Buffer, records: int, *, overwrite: bool = False) -> 
         buffer: the batch with decompressed records, where reading slightly past the end is
             harmless.
         records: their number, as the header says.
-        overwrite: the buffer is writable, what was decoded may be overwritten, and records are
-            dropped one after the other. Else nothing is decoded ahead: readers hold windows for
-            long, and their records may have 35 times the bytes.
+        overwrite: the buffer is writable, what was decoded may be overwritten, and windows are
+            dropped at once. Else those with many headers, whose records may have 35 times the
+            bytes, are not decoded ahead.
 
     Raises:
         ValueError: during iteration, behind the windows before: there is no record, or there are
@@ -95,8 +104,8 @@ def decode_windows(buffer: Buffer, records: int, *, overwrite: bool = False) -> 
             raise ValueError(f"it begins at the end of {end} bytes")
         left = records - number
         count = min(left, _TRIED_RECORDS_MAX, left * _TRIED_BYTES // (end - at))
-        found = _tried(parts, at, count) if overwrite and count >= _TRIED_RECORDS_MIN else None
-        if found is not None:
+        found = _tried(parts, at, count) if count >= _TRIED_RECORDS_MIN else None
+        if found is not None and (overwrite or _headers_of(found.records) <= _HEADERS_AHEAD_MAX):
             yield Window(at, number, found.records)
             at = found.end
         else:
@@ -106,6 +115,10 @@ def decode_windows(buffer: Buffer, records: int, *, overwrite: bool = False) -> 
         number += count
     if at != end:
         raise ValueError(f"{end - at} bytes behind {records} records")
+
+
+def _headers_of(records: list[Any]) -> int:
+    return sum(map(len, map(_headers, records)))
 
 
 class _Parts:
@@ -163,8 +176,15 @@ def _walked(buffer: Buffer, begin: int, number: int, records: int) -> tuple[int,
     at, count, limit = begin, 0, min(begin + _WINDOW_BYTES, len(buffer))
     try:
         while count < records:
-            length = buffer[at] if at < limit else _CONTINUATION
-            end = at + 1 + (length >> 1) if length < _CONTINUATION else _record_end(buffer, at)
+            # Lengths of one byte or two, which most records have, without calls.
+            first = buffer[at] if at < limit else _CONTINUATION
+            second = buffer[at + 1] if at + 1 < limit else _CONTINUATION
+            if first < _CONTINUATION:
+                end = at + 1 + (first >> 1)
+            elif second < _CONTINUATION:
+                end = at + 2 + (second << 6 | (first & _CONTINUATION - 1) >> 1)
+            else:
+                end = _record_end(buffer, at)
             if end > limit:
                 break
             at = end
@@ -173,7 +193,7 @@ def _walked(buffer: Buffer, begin: int, number: int, records: int) -> tuple[int,
             return count, at
         if end > len(buffer):
             raise Malformed(f"it ends at {end}, behind the {len(buffer)} bytes")
-        headers = _headers(buffer, begin, end)
+        headers = _headers_at(buffer, begin, end)
     except Malformed as error:
         if count:
             return count, at
@@ -190,7 +210,7 @@ def _record_end(buffer: Buffer, at: int) -> int:
     return at + length
 
 
-def _headers(buffer: Buffer, at: int, end: int) -> int:
+def _headers_at(buffer: Buffer, at: int, end: int) -> int:
     """The number of headers of a record."""
     for _ in ("length", "attributes", "timestamp", "offset"):
         _, at = read_varint(buffer, at, end)

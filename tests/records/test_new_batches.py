@@ -23,7 +23,7 @@ from pixy.records import (
     check_new_batches,
     read_header,
 )
-from tests.fakes.batches import batch_of, bomb, patched, raw_batch, raw_record, varint
+from tests.fakes.batches import batch_of, bomb, crowded_record, patched, raw_batch, raw_record, varint
 
 ANY_SIZE = BatchLimits(1 << 20)
 GOOD = batch_of(b"a", b"b")
@@ -295,11 +295,12 @@ def test_a_check_that_takes_long_is_left_to_another_thread() -> None:
     many, few = (batch_of(*[bytes(at % 2) for at in range(count)]) for count in (5000, 50))
     small, large = (batch_of(bytes(size), compression=COMPRESSION["zstd"]) for size in (50_000, 200_000))
     equal = batch_of_equal(5000)
+    crowded = raw_batch([crowded_record(at, 1000) for at in range(10)])
     for batch, times in ((few, 30), (equal, 5), (small, 2), (batch_of(bytes(500_000)), 60)):
         effort = CheckEffort()
         for _ in range(times):
             assert check_new_batches(batch, ANY_SIZE, effort)
-    for batch, times in ((many, 0), (large, 0), (few, 34), (equal, 5), (small, 2)):
+    for batch, times in ((many, 0), (large, 0), (few, 34), (equal, 5), (small, 2), (crowded, 1)):
         effort = CheckEffort()
         for _ in range(times):
             check_new_batches(batch, ANY_SIZE, effort)

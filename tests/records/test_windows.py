@@ -10,7 +10,7 @@ import pytest
 from pixy.errors import InvalidRecords, Undecodable
 from pixy.records import BatchLimits, build_batch, check_forwarded_batches, check_new_batches, read_records
 from pixy.records.windows import HEADERS_MAX, decode_windows
-from tests.fakes.batches import as_stored, crowded_record, raw_batch, raw_record
+from tests.fakes.batches import as_stored, crowded_record, patched, raw_batch, raw_record, varint
 
 MIB = 1 << 20
 SIZES = {
@@ -54,7 +54,7 @@ def test_where_a_window_of_many_records_ends_is_told_by_the_codec() -> None:
     assert all(isinstance(window.records, list) for window in decode_windows(batch, 1000, overwrite=True))
 
 
-def test_readers_decode_nothing_ahead() -> None:
+def test_readers_have_few_headers_ahead() -> None:
     records = [crowded_record(number, 600) for number in range(200)]
     found = read_records(as_stored(raw_batch(records), 0))
     with at_most(MIB):
@@ -88,6 +88,64 @@ def test_what_a_node_forwards_has_as_many_headers_as_any_configuration_allows() 
     for headers in (HEADERS_MAX + 1, 10 * HEADERS_MAX):
         with pytest.raises(InvalidRecords, match=f"record 0 has {headers} headers"):
             check_forwarded_batches(raw_batch([crowded_record(0, headers)]))
+
+
+def _of_size(delta: int, size: int) -> bytes:
+    """A record with so many bytes."""
+    return next(each for left in range(size, 0, -1) if len(each := raw_record(delta, bytes(left))) == size)
+
+
+def _hiding(ahead: int, *, first: int = 56, count: int = 220) -> bytes:
+    """A batch with a wrong record behind `first` ones, the last of which ends `ahead` bytes behind
+    the first window, in a number of `ahead` + 1 bytes. If the check went on as many bytes before
+    the end of the window, it would find the head of a record there, in the name of a header, with
+    all that is wrong as its value.
+    """
+    null = bytes([0x81, *[0x80] * (ahead - 1), 0])
+    wrong = b"\xff" * 40
+    size = len(null) + len(wrong)
+    key = bytes(ahead - 7)
+    body = b"\0\0" + varint(first) + varint(len(key)) + key + varint(size)
+    name = b"n" + varint(len(body) + size + 1) + body
+    before = [_of_size(delta, 1169) for delta in range(first - 1)]
+    last = next(
+        each
+        for left in range(9000, 0, -1)
+        if len(
+            each := raw_record(first - 1, bytes(left), headers=varint(1) + varint(len(name)) + name + null)
+        )
+        + sum(map(len, before))
+        == 65536 + ahead
+    )
+    for size in range(1168, 800, -1):  # the codec is asked for as many records as there are before
+        behind = [wrong, b"\0", *(_of_size(delta, size) for delta in range(first + 1, count))]
+        if count * (57344) // sum(map(len, [*before, last, *behind])) == first:
+            return raw_batch([*before, last, *behind], count=count)
+    raise AssertionError("no size fits")
+
+
+@pytest.mark.parametrize("ahead", [8, 9])
+def test_a_number_that_ends_behind_its_window_hides_no_record(ahead: int) -> None:
+    batch = _hiding(ahead)
+    with pytest.raises(InvalidRecords, match="record 56 of 220"):
+        check_new_batches(batch, BatchLimits(MIB))
+    with pytest.raises(Undecodable, match="record 56 of 220"):
+        list(read_records(batch))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_readers_find_the_records_that_the_check_has_found(seed: int) -> None:
+    chooser = random.Random(seed)
+    values = [chooser.randbytes(chooser.randrange(600)) for _ in range(600)]
+    batch = bytearray(raw_batch([raw_record(at, each) for at, each in enumerate(values)]))
+    for _ in range(chooser.randrange(3)):
+        batch[chooser.randrange(61, len(batch))] = chooser.choice([0, 1, 0x7F, 0x80, 0xFF])
+    batch = bytearray(patched(bytes(batch), 0, b""))
+    try:
+        check_new_batches(batch, BatchLimits(MIB))
+    except InvalidRecords:
+        return
+    assert [each.offset for each in read_records(bytes(batch))] == list(range(600))
 
 
 @pytest.mark.parametrize("headers", [HEADERS_MAX + 1, 10 * HEADERS_MAX])
