@@ -160,7 +160,7 @@ class LivePartition:
 
     def delivered(self, offer: Offer) -> None:
         offers = self.offers
-        if not offer.auto_ack or not offers.fits(offer.record.offset):
+        if not offer.auto_ack or (offers.tracker.begins and not offers.fits(offer.record.offset)):
             # An ack that does not fit waits like that of a client, which may ack it after all.
             offers.delivered(offer, self._monotonic())
             if not self.marked:

@@ -400,27 +400,22 @@ class PartitionOffers:
             try:
                 for record in self._records:
                     offset = record.offset
-                    is_passed = offset < position
-                    if not is_passed:
+                    if offset >= position:
                         if offset != position:
                             self._pass_gap(position, offset)
                         position = offset + 1
-                        is_passed = offset < tracker.base or (
-                            tracker.begins != [] and tracker.is_acked(offset)
-                        )
-                    if is_passed:
-                        skipped += 1
-                        if skipped <= _SKIPPED_AT_ONCE:
-                            continue
+                        if offset >= tracker.base and not (tracker.begins and tracker.is_acked(offset)):
+                            self._position = position
+                            self._head, self._head_offset = record, offset
+                            key, value = record.key, record.value
+                            self._head_bytes = (len(value) if value else 0) + (len(key) if key else 0)
+                            if record.headers:
+                                self._head_bytes += _header_bytes(record)
+                            return
+                    skipped += 1
+                    if skipped > _SKIPPED_AT_ONCE:
                         self._wait_unpacked(tracker.next_unacked(position))
                         return
-                    self._position = position
-                    self._head, self._head_offset = record, offset
-                    key, value = record.key, record.value
-                    self._head_bytes = (len(value) if value else 0) + (len(key) if key else 0)
-                    if record.headers:
-                        self._head_bytes += _header_bytes(record)
-                    return
             except CorruptData as error:
                 if isinstance(error, UnpackedTooLarge) and self._batch is not None:
                     self._wait_unpacked(position)
