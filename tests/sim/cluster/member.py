@@ -17,7 +17,7 @@ from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeOptions
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.peer_starts import PeerStart
-from pixy.cluster.proposable import why_not_proposable
+from pixy.cluster.proposable import why_not_batches, why_not_proposable
 from pixy.cluster.proposals import Done
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import DataDirectory, RecoveredNode, recover_node
@@ -26,7 +26,7 @@ from pixy.cluster.state_group_recovery import recover_state_group
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import ConfChangeV2, ConfState, Entry, Message, Snapshot, StateType
-from pixy.records import TopicPartition
+from pixy.records import LongCheckError, TopicPartition
 from pixy.storage import Checkpoint, DamagedLog, EntryType, MakeWorker, Upkeep, run_on
 from tests.sim.cluster.counters import Counters
 from tests.sim.cluster.history import require
@@ -132,7 +132,10 @@ class Member(Protocol):
 
 def _why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, sender: int) -> str:
     is_state = raft_group < FIRST_PARTITION_GROUP and kind == EntryType.COMMAND
-    return "" if is_state else why_not_proposable(raft_group, kind, payload, sender)
+    try:
+        return "" if is_state else why_not_proposable(raft_group, kind, payload, sender)
+    except LongCheckError:
+        return why_not_batches(kind, payload)  # here nobody waits
 
 
 class _Partitions(Partitions):
