@@ -2,13 +2,17 @@
 node says of itself is kept in metadata, and all dial it.
 """
 
+import ipaddress
+from collections.abc import Iterable
+
+from pixy.cluster.nodes import NodeInfo
 from pixy.errors import FailedPrecondition
 from pixy.peers import Address
 from pixy.proposal_id import NODE_ID_MAX
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
 from pixy.proto.state_pb2 import RegisterNode
 
-__all__ = ["check_join", "check_joined"]
+__all__ = ["check_join", "check_joined", "check_place"]
 
 _SECRET_BYTES = 16
 _CLUSTER_ID_BYTES = 16
@@ -37,9 +41,36 @@ def check_join(request: JoinRequest | RegisterNode) -> None:
         if len(text) > _TEXT_MAX or not text.isprintable():
             raise FailedPrecondition(f"a node cannot join with an impossible {name}")
     try:
-        Address.parse(request.address)
+        Address.of_node(request.address)
     except ValueError as error:
-        raise FailedPrecondition(f"a node cannot join with the peer address {error}") from error
+        raise FailedPrecondition(f"a node cannot join whose peer address {error}") from error
+
+
+def check_place(request: JoinRequest, present: Iterable[NodeInfo]) -> None:
+    """Check that no other node is where one that wants to join says that it is.
+
+    Args:
+        request: that `check_join` has passed.
+        present: this node, and those that it is connected to. Where one was that is gone, another
+            may be: a node whose disk was lost.
+
+    Raises:
+        FailedPrecondition: another node is there.
+    """
+    for node in present:
+        if node.secret != request.secret and _place(node.address) == _place(request.address):
+            raise FailedPrecondition(f"a node cannot join at {request.address}: node {node.node_id} is there")
+
+
+def _place(address: str) -> tuple[str, int] | None:
+    try:
+        host, port = Address.parse(address.lower())
+    except ValueError:
+        return None
+    try:
+        return str(ipaddress.ip_address(host)), port
+    except ValueError:
+        return host, port
 
 
 def check_joined(answer: JoinResponse) -> None:

@@ -173,7 +173,7 @@ class Members:
         if node_id == self._node_id or not address:
             return
         try:
-            parsed = Address.parse(address)
+            parsed = Address.of_node(address)
         except ValueError as error:
             log.error("a node cannot be reached: its address is none", node=node_id, reason=str(error))
             return
@@ -265,7 +265,7 @@ class Members:
         judge: Callable[[int, PeerStart, bytes, int | None, int], str | None],
     ) -> str | None:
         try:
-            Address.parse(hello.address)
+            Address.of_node(hello.address)
         except ValueError as error:
             return f"node {hello.node_id} cannot be reached at the address that it gives: {error}"
         reason = why_older(known, hello.incarnation, hello.process)

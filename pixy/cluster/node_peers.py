@@ -21,7 +21,7 @@ from pixy.cluster.cluster_search import ClusterSearch
 from pixy.cluster.driver import Driver
 from pixy.cluster.failover import Failover
 from pixy.cluster.forwarded_proposals import ForwardedProposals
-from pixy.cluster.joining import check_join
+from pixy.cluster.joining import check_join, check_place
 from pixy.cluster.leader_placement import LeaderPlacement
 from pixy.cluster.members import Members
 from pixy.cluster.membership_keeper import MembershipKeeper
@@ -551,6 +551,8 @@ class NodePeers:
 
     async def _register(self, request: JoinRequest) -> bytes:
         check_join(request)
+        present = [each for each in self._nodes().values() if self.members.is_up(each.node_id)]
+        check_place(request, present)
         node_id = await self._duties.register(request)
         # Another one that has only joined as well may be anybody, at any address.
         nodes = [

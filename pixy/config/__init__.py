@@ -4,7 +4,7 @@ flags.
 A leaf package: of pixy it imports only the errors and the escaping of texts.
 """
 
-from pixy.config.addresses import is_loopback, is_socket_path, split_address
+from pixy.config.addresses import is_loopback, is_socket_path, split_address, why_not_dialled
 from pixy.config.identity import effective_client_id
 from pixy.config.kafka_pixy import FLAGS as KAFKA_PIXY_FLAGS
 from pixy.config.load import load_config
@@ -65,4 +65,5 @@ __all__ = [
     "render_config",
     "render_default_config",
     "split_address",
+    "why_not_dialled",
 ]

@@ -6,7 +6,7 @@ Pure, as `checks`, which reports what is found here.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pixy.config.addresses import is_every_interface, is_loopback, split_address
+from pixy.config.addresses import is_every_interface, is_loopback, split_address, why_not_dialled
 from pixy.config.options import Config
 
 __all__ = ["Contradiction", "find_contradictions", "find_dangers"]
@@ -65,21 +65,15 @@ def _unusable_addresses(config: Config) -> Iterator[Contradiction]:
     except ValueError as error:
         yield Contradiction(f"peer_addr {error}", ("peer_addr",))
     for option, address in (("peer", config.advertised.peer), ("grpc", config.advertised.grpc)):
-        if address and not _can_be_dialled(address):
-            message = f'advertised.{option} is "{address}"; expected host:port that others can connect to'
+        reason = address and why_not_dialled(address)
+        if reason:
+            message = f"advertised.{option} {reason}; expected host:port that others can connect to"
             yield Contradiction(message, (f"advertised.{option}",))
     for option, addresses in (("cluster.join", config.cluster.join), ("peers", config.peers)):
         for address in addresses:
-            if not _can_be_dialled(address):
+            if why_not_dialled(address):
                 message = f'{option} has "{address}"; expected host:port of a node, such as 10.0.0.1:19094'
                 yield Contradiction(message, (option,))
-
-
-def _can_be_dialled(address: str) -> bool:
-    try:
-        return split_address(address)[1] > 0 and not is_every_interface(address)
-    except ValueError:
-        return False
 
 
 def _own_address(config: Config) -> Iterator[Contradiction]:

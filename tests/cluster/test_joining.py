@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.joining import check_join, check_joined
-from pixy.cluster.nodes import FEATURE_LEVEL, WAITING_MAX
+from pixy.cluster.joining import check_join, check_joined, check_place
+from pixy.cluster.nodes import FEATURE_LEVEL, WAITING_MAX, NodeInfo
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
@@ -32,8 +32,15 @@ def test_a_node_may_join() -> None:
     [
         ({"secret": b""}, "a secret of 0 bytes"),
         ({"secret": bytes(1 << 20)}, "a secret of 1048576 bytes"),
-        ({"address": "nowhere"}, "cannot join with the peer address"),
-        ({"address": ""}, "cannot join with the peer address"),
+        ({"address": "nowhere"}, "cannot join whose peer address is"),
+        ({"address": ""}, "cannot join whose peer address is"),
+        ({"address": "10.0.0.2:0"}, r'whose peer address is "10.0.0.2:0": its port is 0'),
+        ({"address": ":19094"}, "whose peer address .* has no host"),
+        ({"address": "0.0.0.0:19094"}, "whose peer address .* all addresses"),
+        ({"address": "[::]:19094"}, "whose peer address .* all addresses"),
+        ({"address": "224.0.0.1:19094"}, "whose peer address .* many machines"),
+        ({"address": "169.254.169.254:80"}, "whose peer address .* link-local"),
+        ({"address": "[fe80::1]:19094"}, "whose peer address .* link-local"),
         ({"address": "a\x1b[2J:1"}, "an impossible address"),
         ({"rack": "r" * 10_000}, "an impossible rack"),
         ({"version": "1\n2"}, "an impossible version"),
@@ -43,6 +50,28 @@ def test_a_node_may_join() -> None:
 def test_what_no_node_says_is_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(FailedPrecondition, match=reason):
         check_join(JoinRequest(**{**GOOD, **changes}))
+
+
+def known(node_id: int, address: str, secret: bytes = b"another secret..") -> NodeInfo:
+    return NodeInfo(node_id, secret, address, "", "", 1, "1")
+
+
+@pytest.mark.parametrize(
+    ("present", "address"),
+    [
+        ("10.0.0.2:19094", "10.0.0.2:19094"),
+        ("Node2:19094", "node2:19094"),
+        ("[::1]:19094", "[0:0:0:0:0:0:0:1]:19094"),
+    ],
+)
+def test_a_node_does_not_join_where_another_one_is(present: str, address: str) -> None:
+    request = JoinRequest(**{**GOOD, "address": address})
+    with pytest.raises(FailedPrecondition, match=r"cannot join at .*: node 7 is there"):
+        check_place(request, [known(3, "10.0.0.3:19094"), known(7, present)])
+
+
+def test_a_node_joins_again_where_it_is_itself_and_where_nobody_is() -> None:
+    check_place(JoinRequest(**GOOD), [known(2, "10.0.0.2:19094", GOOD["secret"]), known(3, "10.0.0.2:19095")])
 
 
 NODE = NodeAddress(node_id=1, address="a:1")
@@ -119,6 +148,22 @@ def test_nodes_that_join_and_do_not_exist_change_nothing(tmp_path: Path, count: 
         assert {each.node_id for each in peers.members} == real - {1}
 
     run_cluster(scenario, tmp_path, count)
+
+
+@pytest.mark.slow
+def test_nobody_joins_at_the_address_of_a_node_that_is_there(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        peers = cluster[1].node.peers
+        assert peers is not None
+        for node in cluster[1].node.metadata.nodes.values():
+            request = JoinRequest(
+                secret=b"not of this node", address=node.address, version="1", feature_level=FEATURE_LEVEL
+            )
+            with pytest.raises(FailedPrecondition, match=f"node {node.node_id} is there"):
+                await peers._register(request)
+        assert len(cluster[1].node.metadata.nodes) == 2
+
+    run_cluster(scenario, tmp_path, 2)
 
 
 @pytest.mark.slow

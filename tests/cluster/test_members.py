@@ -151,6 +151,8 @@ class Bench:
         (hello(4), None),  # being removed, it takes part until it has gone
         (hello(2, address="h2"), "node 2 cannot be reached at the address that it gives"),
         (hello(2, address=""), "node 2 cannot be reached at the address that it gives"),
+        (hello(2, address="0.0.0.0:19094"), "node 2 cannot be reached at the address that it gives"),
+        (hello(2, address="h2:0"), "node 2 cannot be reached at the address that it gives"),
     ],
 )
 async def test_a_node_is_admitted_by_id_secret_and_start(coming: Hello, reason: str | None) -> None:

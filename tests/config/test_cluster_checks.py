@@ -90,7 +90,7 @@ def test_other_nodes_need_one_address_of_this_one(address: str, secret: str) -> 
 def test_an_advertised_address_that_nobody_can_connect_to_is_rejected(option: str) -> None:
     flag = "--" + option.replace(".", "-")
     assert problems_of(**{option: "0.0.0.0:1"}) == [
-        f'{flag}: {option} is "0.0.0.0:1"; expected host:port that others can connect to'
+        f'{flag}: {option} is "0.0.0.0:1": it stands for all addresses of a machine; expected host:port that others can connect to'
     ]
 
 
