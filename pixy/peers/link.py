@@ -43,6 +43,9 @@ log = structlog.get_logger(__name__)
 _JOINED_BYTES_MAX = 16 << 10
 """Frames up to this size are written as one piece: copying them costs less than another part."""
 _REASON_CHARACTERS_MAX = 500
+_KEEP_ALIVE = frozenset((ALIVE, PING))
+_HANDSHAKE_READ_BYTES = 4096
+"""Bytes that are parsed at once of a peer that has proven nothing: at most 170 frames."""
 
 
 class LinkOwner(Protocol):
@@ -307,7 +310,8 @@ class PeerLink(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
-        return self._reader.buffer()
+        space = self._reader.buffer()
+        return space if self.activity is not None else space[:_HANDSHAKE_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
@@ -317,19 +321,25 @@ class PeerLink(asyncio.BufferedProtocol):
             for kind, method, milliseconds, number, payload in self._reader.received(nbytes):
                 if not self.is_open:
                     return
-                if kind == ALIVE:
-                    continue
-                if kind == PING:
-                    self.send(ALIVE, 0, 0, 0, ())
+                if kind in _KEEP_ALIVE:
+                    if self.activity is None:
+                        raise FrameDamage(f"frame {kind} in a handshake")
+                    if kind == PING:
+                        self.send(ALIVE, 0, 0, 0, ())
                 elif kind == CLOSING:
-                    longest = STRANGER_CHARACTERS_MAX if self.activity is None else _REASON_CHARACTERS_MAX
-                    self._reason = shown(memoryview(payload), longest)
+                    self._closed_by_peer(payload)
                 else:
                     self.owner.received(kind, method, milliseconds, number, payload)
         except FrameDamage as damage:
             self._damaged(str(damage))
         except Exception as bug:
             self._broken(bug)
+
+    def _closed_by_peer(self, payload: Payload) -> None:
+        if self._reason:
+            raise FrameDamage("a frame behind the last one")
+        longest = STRANGER_CHARACTERS_MAX if self.activity is None else _REASON_CHARACTERS_MAX
+        self._reason = shown(memoryview(payload), longest) or "the peer has closed the connection"
 
     def _damaged(self, reason: str) -> None:
         event = "a connection to a peer has ended: it was sent what is no frame"

@@ -254,6 +254,31 @@ async def test_what_a_stranger_says_is_a_bounded_number_of_short_lines(kind: int
         assert all(str(value).isprintable() for entry in logs for value in entry.values())
 
 
+@pytest.mark.parametrize("greeted", [False, True])
+@pytest.mark.parametrize("frames", [(PING,), (ALIVE,), (CLOSING, CLOSING), (CLOSING, PING)])
+async def test_nothing_that_keeps_a_connection_alive_is_taken_in_its_handshake(
+    frames: tuple[int, ...], greeted: bool
+) -> None:
+    with capture_logs() as logs:
+        async with one_node() as node, raw_peer(node) as peer:
+            if greeted:
+                await peer.begin()
+            for kind in frames * 1000:
+                peer.send(kind)
+            await until(lambda: not node.peers._environment.links)
+    reasons = {entry.get("reason") for entry in logs}
+    assert reasons & {f"frame {frames[-1]} in a handshake", "a frame behind the last one"}
+
+
+async def test_few_frames_of_a_stranger_are_parsed_at_once() -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        await until(lambda: node.peers._environment.links)
+        (link,) = node.peers._environment.links
+        assert len(link.get_buffer(1 << 20)) <= 4096
+        await peer.open()
+        assert len(link.get_buffer(1 << 20)) > 4096
+
+
 async def test_a_stranger_learns_nothing_of_a_node_with_a_secret() -> None:
     secret = b"0123456789abcdef" * 4
     options = PeerOptions(address=LOOPBACK, secrets=lambda: (secret,))
