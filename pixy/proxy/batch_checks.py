@@ -1,22 +1,26 @@
 """Checks of the batches of requests, before anything of them is written.
 
-A check that takes half a millisecond at most is done at once, on the event loop, and waits for
-nobody. Any other one is done on another thread, in slices: after `_SLICE_S` of processor time, or
-the batch that exceeds it, the next request has its turn. So a request waits for a slice of each of
-the others, not for their ends, and one whose call has ended costs no further slice. A request that
-costs more than `request_effort` is refused where it exceeds it.
+What takes half a millisecond at most is checked at once, on the event loop, and waits for nobody.
+Everything else takes turns: a turn is half a millisecond on the event loop, or, for a batch that
+takes more, another thread for `_SLICE_S` of processor time, or the batch that exceeds it. Then the
+next request has its turn. So a request waits for a turn of each of the others, not for their ends,
+and one whose call has ended costs no further turn. A request that costs more than `request_effort`
+is refused where it exceeds it.
 
-A batch is checked as a whole, so that only one is decompressed at a time.
+A batch is checked as a whole, so that only one is decompressed at a time. Small batches stay on the
+loop, because a thread has to wait for the interpreter, for milliseconds if the loop is busy.
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Sequence
 from time import thread_time
 from typing import NamedTuple
 
 from pixy.backend import TopicPartition
+from pixy.byte_semaphore import ByteSemaphore
 from pixy.errors import InvalidBatch, InvalidRecords, MessageTooLarge
 from pixy.one_thread import OneThread
-from pixy.records import BatchLimits, CheckEffort, LongCheckError, NewBatch, iter_new_batches
+from pixy.records import BatchLimits, CheckEffort, LongCheckError, NewBatch, check_next_batch
 
 __all__ = ["BatchChecks", "Checked", "PartitionBatches", "request_effort"]
 
@@ -49,12 +53,13 @@ class BatchChecks:
     """The checks of one cluster's requests."""
 
     def __init__(self) -> None:
+        self._turn = ByteSemaphore(1)
         self._thread = OneThread()
 
     @property
     def is_idle(self) -> bool:
-        """True if no check is on the other thread."""
-        return self._thread.is_idle
+        """True if no check has a turn."""
+        return self._turn.available(1) and self._thread.is_idle
 
     async def check(self, partitions: Sequence[PartitionBatches], limits: BatchLimits) -> list[Checked]:
         """Check the batches of a request, by partition.
@@ -63,24 +68,14 @@ class BatchChecks:
             InvalidBatch, MessageTooLarge: something is not a batch that could be appended, or the
                 request costs too much.
         """
-        try:
-            quick = _RequestCheck(partitions, limits, CheckEffort())
-            quick.finish()
-            return quick.checked
-        except LongCheckError:
-            pass
-        effort = request_effort(sum(len(each.batches) for each in partitions))
-        records, unpacked_bytes = effort.records, effort.unpacked_bytes
-        check = _RequestCheck(partitions, limits, effort)
-        try:
-            while not await self._thread.run(check.advance):
-                pass
-        except LongCheckError:
-            raise MessageTooLarge(
-                f"the batches of the request decompress to more than {unpacked_bytes} bytes, or have more than {records} "
-                f"records, where a batch counts as 64 and an uncompressed record as an eighth besides; "
-                "send fewer batches in a request"
-            ) from None
+        check = _RequestCheck(partitions, limits)
+        is_long = check.advance_shortly()
+        while not check.is_done:
+            async with self._turn.holding(1):
+                if is_long:
+                    await self._thread.run(check.advance)
+                is_long = check.advance_shortly()
+            await asyncio.sleep(0)
         return check.checked
 
 
@@ -91,36 +86,69 @@ class _RequestCheck:
         checked: the partitions that are checked.
     """
 
-    def __init__(
-        self, partitions: Sequence[PartitionBatches], limits: BatchLimits, effort: CheckEffort
-    ) -> None:
+    def __init__(self, partitions: Sequence[PartitionBatches], limits: BatchLimits) -> None:
         self.checked: list[Checked] = []
-        self._steps = self._check(partitions, limits, effort)
+        self._partitions = partitions
+        self._limits = limits
+        # Of the next partition.
+        self._batches: list[NewBatch] = []
+        self._size = sum(len(each.batches) for each in partitions)
+        # Effort that is left to the request.
+        self._left = request_effort(self._size)
 
-    def finish(self) -> None:
-        """Check all."""
-        for _ in self._steps:
+    @property
+    def is_done(self) -> bool:
+        """All is checked."""
+        return len(self.checked) == len(self._partitions)
+
+    def advance_shortly(self) -> bool:
+        """Check what takes half a millisecond; True if the next batch takes more than that."""
+        effort, is_first = CheckEffort(), True
+        try:
+            while not self.is_done:
+                self._check_next(effort)
+                is_first = False
+        except LongCheckError:
             pass
+        self._charge(effort)
+        return is_first and not self.is_done
 
-    def advance(self) -> bool:
-        """Check for the time of a slice; returns True when all is checked."""
+    def advance(self) -> None:
+        """Check for the time of a slice."""
         end = thread_time() + _SLICE_S
-        return all(thread_time() < end for _ in self._steps)
+        try:
+            while not self.is_done and thread_time() < end:
+                self._check_next(self._left)
+        except LongCheckError:
+            raise self._too_large() from None
 
-    def _check(
-        self, partitions: Sequence[PartitionBatches], limits: BatchLimits, effort: CheckEffort
-    ) -> Iterator[None]:
-        """A step is a batch."""
-        for (topic, number), buffer in partitions:
-            batches: list[NewBatch] = []
-            try:
-                for batch in iter_new_batches(buffer, limits, effort):
-                    batches.append(batch)
-                    yield
-                self.checked.append(batches)
-            except (InvalidBatch, MessageTooLarge) as error:
-                located = type(error)(f"partition {number} of topic {topic}: {error}")
-                if not isinstance(located, InvalidRecords):
-                    raise located from None
-                self.checked.append(located)
-                yield
+    def _charge(self, effort: CheckEffort) -> None:
+        """Count what was spent of the effort of a turn."""
+        whole = CheckEffort()
+        self._left.records -= whole.records - effort.records
+        self._left.unpacked_bytes -= whole.unpacked_bytes - effort.unpacked_bytes
+        if self._left.records < 0 or self._left.unpacked_bytes < 0:
+            raise self._too_large()
+
+    def _too_large(self) -> MessageTooLarge:
+        allowed = request_effort(self._size)
+        return MessageTooLarge(
+            f"the batches of the request decompress to more than {allowed.unpacked_bytes} bytes, or have more than "
+            f"{allowed.records} records, where a batch counts as 64, an uncompressed record as an eighth and a header as "
+            "a quarter besides; send fewer batches in a request"
+        )
+
+    def _check_next(self, effort: CheckEffort) -> None:
+        (topic, number), buffer = self._partitions[len(self.checked)]
+        try:
+            self._batches.append(check_next_batch(memoryview(buffer), self._batches, self._limits, effort))
+        except (InvalidBatch, MessageTooLarge) as error:
+            located = type(error)(f"partition {number} of topic {topic}: {error}")
+            if not isinstance(located, InvalidRecords):
+                raise located from None
+            self.checked.append(located)
+            self._batches = []
+            return
+        if self._batches[-1].end == len(buffer):
+            self.checked.append(self._batches)
+            self._batches = []

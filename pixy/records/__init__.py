@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         NewBatch,
         check_forwarded_batches,
         check_new_batches,
-        iter_new_batches,
+        check_next_batch,
     )
     from pixy.records.partitioner import PARTITIONERS, Partitioner, make_partitioner
 
@@ -83,13 +83,13 @@ __all__ = [
     "check_batch",
     "check_forwarded_batches",
     "check_new_batches",
+    "check_next_batch",
     "check_topic_name",
     "compress_records",
     "count_batches",
     "crc32c",
     "decompress_records",
     "is_batch",
-    "iter_new_batches",
     "make_partitioner",
     "offsets_of",
     "patch_batch",
@@ -128,7 +128,7 @@ _LATE = {
             "NewBatch",
             "check_forwarded_batches",
             "check_new_batches",
-            "iter_new_batches",
+            "check_next_batch",
         ),
         "pixy.records.new_batches",
     ),

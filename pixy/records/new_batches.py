@@ -33,7 +33,7 @@ The records are decoded by the codec of the readers, in windows: 0.2 us each and
 what the fastest walk in Python takes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pixy.errors import InvalidBatch, InvalidRecords, MessageTooLarge
@@ -63,7 +63,7 @@ __all__ = [
     "NewBatch",
     "check_forwarded_batches",
     "check_new_batches",
-    "iter_new_batches",
+    "check_next_batch",
 ]
 
 _CODEC_MAX = 4
@@ -150,32 +150,33 @@ def check_new_batches(
             changed.
         InvalidRecords: the same, and the record; the batch itself is whole.
         MessageTooLarge: the batch is too large; the message has the same details.
-        LongCheckError: it takes more than `effort`; do it on another thread.
-    """
-    return list(iter_new_batches(buffer, limits, effort))
-
-
-def iter_new_batches(
-    buffer: Buffer, limits: BatchLimits, effort: CheckEffort | None = None
-) -> Iterator[NewBatch]:
-    """As `check_new_batches`, one batch after the other: each is checked when the iterator yields
-    it.
+        LongCheckError: it takes more than `effort`.
     """
     view = memoryview(buffer)
-    if not view:
+    found = [check_next_batch(view, (), limits, effort)]
+    while found[-1].end < len(view):
+        found.append(check_next_batch(view, found, limits, effort))
+    return found
+
+
+def check_next_batch(
+    buffer: memoryview, before: Sequence[NewBatch], limits: BatchLimits, effort: CheckEffort | None = None
+) -> NewBatch:
+    """As `check_new_batches`, for the batch behind those before, which are checked.
+
+    It can be checked again after a LongCheckError.
+    """
+    if not buffer:
         raise InvalidBatch("no record batch")
-    begin = number = 0
-    while begin < len(view):
-        place = f"record batch {number} at byte {begin}"
-        batch = view[begin : begin + _size(view, begin, limits.batch_bytes_max, place)]
-        header = read_header(batch)
-        wrong = _wrong_kind(header) or _wrong_numbers(batch, header) or _wrong_crc(batch, header)
-        if wrong:
-            raise InvalidBatch(f"{place} {wrong}")
-        _Walk(batch, header, limits, place).check(effort)
-        yield NewBatch(begin, begin + len(batch), header.records)
-        begin += len(batch)
-        number += 1
+    begin = before[-1].end if before else 0
+    place = f"record batch {len(before)} at byte {begin}"
+    batch = buffer[begin : begin + _size(buffer, begin, limits.batch_bytes_max, place)]
+    header = read_header(batch)
+    wrong = _wrong_kind(header) or _wrong_numbers(batch, header) or _wrong_crc(batch, header)
+    if wrong:
+        raise InvalidBatch(f"{place} {wrong}")
+    _Walk(batch, header, limits, place).check(effort)
+    return NewBatch(begin, begin + len(batch), header.records)
 
 
 def check_forwarded_batches(buffer: Buffer, effort: CheckEffort | None = None) -> list[NewBatch]:

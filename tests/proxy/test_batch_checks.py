@@ -6,12 +6,14 @@ import pytest
 
 from pixy.backend import TopicPartition
 from pixy.errors import MessageTooLarge
+from pixy.one_thread import OneThread
 from pixy.proxy.batch_checks import BatchChecks, PartitionBatches, request_effort
 from pixy.records import BatchLimits, build_batch
 from tests.fakes.batches import raw_batch, raw_record
 
 LIMITS = BatchLimits(1 << 20)
 LONG = bytes(build_batch([(None, bytes(number % 2), (), 1000) for number in range(20_000)], 4))
+SMALL = raw_batch([raw_record(0, bytes(100_000))], codec=4)
 ZEROS = raw_batch([raw_record(number, bytes(999_900)) for number in range(4)], codec=4)
 
 
@@ -42,6 +44,22 @@ async def test_a_small_request_waits_for_nobody() -> None:
     await long
 
 
+async def test_small_batches_are_checked_on_the_event_loop_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OneThread, "run", None)
+    several = [bytes(build_batch([(None, bytes(at % 7), (), 1000) for at in range(500)]))] * 40
+    checks, turns = BatchChecks(), 0
+    found = [asyncio.create_task(checks.check(request(*several), LIMITS)) for _ in range(2)]
+    while not all(each.done() for each in found):
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 5
+    for each in found:
+        (batches,) = each.result()
+        assert isinstance(batches, list)
+        assert len(batches) == 40
+    assert checks.is_idle
+
+
 async def test_the_check_of_a_call_that_has_ended_stops() -> None:
     checks = BatchChecks()
     long = asyncio.create_task(checks.check(request(*[LONG] * 40), LIMITS))
@@ -53,11 +71,13 @@ async def test_the_check_of_a_call_that_has_ended_stops() -> None:
     assert checks.is_idle
 
 
-@pytest.mark.parametrize("batch", [ZEROS, LONG], ids=["bytes", "records"])
-async def test_a_request_that_costs_too_much_is_refused_as_soon_as_it_does(batch: bytes) -> None:
+@pytest.mark.parametrize(
+    ("batch", "count"), [(ZEROS, 110), (LONG, 110), (SMALL, 1500)], ids=["bytes", "records", "turns"]
+)
+async def test_a_request_that_costs_too_much_is_refused_as_soon_as_it_does(batch: bytes, count: int) -> None:
     checks = BatchChecks()
     with pytest.raises(MessageTooLarge, match="the batches of the request decompress to more than 134217728"):
-        await checks.check(request(*[batch] * 110, b"not a batch, and never looked at"), LIMITS)
+        await checks.check(request(*[batch] * count, b"not a batch, and never looked at"), LIMITS)
 
 
 def test_uncompressed_records_never_cost_too_much() -> None:
