@@ -356,7 +356,7 @@ class ConsumerConfig:
     max_partitions: int = _integer(
         100_000,
         "Partitions of these topics, counted likewise: each takes about 5 KB while it is consumed. "
-        "A lone topic may have more.",
+        "A lone topic may have more. Partitions that a topic gets later wait until there is room.",
         minimum=1,
     )
     max_retries: int = _integer(

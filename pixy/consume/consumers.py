@@ -23,6 +23,7 @@ from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.offer import OfferLimits
+from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.passed_acks import UNDECIDED, check_ack, pass_ack
 from pixy.consume.sparse_acks import METADATA_BYTES_MAX
 from pixy.consume.subscription import Subscription
@@ -105,6 +106,7 @@ class Consumers:
             limits,
             on_missing,
             BoundedUnpacking(options.max_unpacked_bytes, timers, unpack or BatchUnpacker()),
+            PartitionLimit(options.max_partitions),
         )
         self._groups: dict[str, ConsumerGroup] = {}
         self._group_shares = ClientShares[str](options.max_groups, client_share_percent)
@@ -112,9 +114,6 @@ class Consumers:
             options.max_subscriptions, client_share_percent
         )
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
-        # Partitions of their topics when they began, and the sum.
-        self._partitions_of: dict[tuple[str, str], int] = {}
-        self._partitions = 0
         self._state = _State.SERVING
         # Consume requests are refused. Invariant: true in every state but SERVING, and if consuming
         # is disabled.
@@ -414,18 +413,11 @@ class Consumers:
             raise _share_used_up("max_subscriptions", self._subscription_shares.share, "topics")
         known = self._environment.backend.topic(topic)
         partitions = 0 if known is None else len(known.partitions)
-        allowed = self._environment.options.max_partitions
-        if self._partitions and self._partitions + partitions > allowed:
-            raise _too_many(
-                "max_partitions",
-                f"{topic} has {partitions} partitions, and {self._partitions} of at most {allowed} are consumed here, each "
-                "counted per consumer group,",
-            )
+        self._environment.partition_limit.check(topic, partitions)
         subscription = self._group(group, address).subscribe(topic, self._on_quiet)
         self._subscription_shares.take((group, topic), address)
         self._subscriptions[group, topic] = subscription
-        self._partitions_of[group, topic] = partitions
-        self._partitions += partitions
+        self._environment.partition_limit.count((group, topic), partitions)
         return subscription
 
     def _group(self, name: str, address: str = "") -> ConsumerGroup:
@@ -442,7 +434,7 @@ class Consumers:
 
     def _on_over(self, subscription: Subscription) -> None:
         del self._subscriptions[subscription.group_name, subscription.topic]
-        self._partitions -= self._partitions_of.pop((subscription.group_name, subscription.topic))
+        self._environment.partition_limit.release((subscription.group_name, subscription.topic))
         self._subscription_shares.release((subscription.group_name, subscription.topic))
 
     def _on_empty(self, group: ConsumerGroup) -> None:

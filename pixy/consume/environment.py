@@ -7,6 +7,7 @@ from pixy.backend import Backend
 from pixy.config import ConsumerConfig
 from pixy.consume.handed_out import HandedOut
 from pixy.consume.offer import OfferLimits
+from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import BoundedUnpacking
 from pixy.consume.voided import VoidedByPartition
@@ -45,6 +46,7 @@ class ConsumeEnvironment:
     limits: OfferLimits
     on_missing: OnMissing
     unpacking: BoundedUnpacking
+    partition_limit: PartitionLimit
     voided: VoidedByPartition = field(default_factory=VoidedByPartition)
     handed_out: HandedOut = field(default_factory=HandedOut)
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)

@@ -270,8 +270,14 @@ class ConsumerGroup:
             raise failed
 
     async def _start_assigned(self, subscription: Subscription) -> None:
-        """Make the assigned partitions of a topic live that are not."""
+        """Make the assigned partitions of a topic live that are not, as many as are allowed."""
+        if self._subscriptions.get(subscription.topic) is not subscription:
+            return
         assigned = self._assignment.get(subscription.topic, frozenset())
+        limit, live = self._environment.partition_limit, len(subscription.partitions)
+        room = limit.count((self.name, subscription.topic), len(assigned)) - live
+        if room <= 0 and live < len(assigned):
+            raise limit.exceeded(subscription.topic, len(assigned))
         missing = sorted(
             partition
             for partition in assigned
@@ -284,11 +290,13 @@ class ConsumerGroup:
         if description is None:
             raise Unavailable(f"{subscription.topic} is assigned but not there yet")
         try:
-            await self._start(subscription, missing, description.topic_id)
+            await self._start(subscription, missing[:room], description.topic_id)
         except PixyError:
             if self._environment.is_there(subscription.topic, description.topic_id):
                 raise
             # The topic was deleted meanwhile; the assignment without it has come or is on its way.
+        if len(missing) > room:
+            raise limit.exceeded(subscription.topic, len(assigned))
 
     async def _subscribe(self, topics: list[str]) -> None:
         environment = self._environment

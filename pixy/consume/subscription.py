@@ -17,7 +17,7 @@ are then treated like requests for a missing topic by `on_missing`: the topic is
 they keep waiting, or they are answered. Waiting acks are answered `UnknownTopic`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from math import inf
 from typing import Protocol
@@ -154,7 +154,7 @@ class Subscription:
         return bool(self._held)
 
     @property
-    def partitions(self) -> Iterable[LivePartition]:
+    def partitions(self) -> Collection[LivePartition]:
         """The live partitions."""
         return self._live.values()
 

@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,6 +17,7 @@ from pixy.errors import (
 )
 from pixy.faults import internal_error
 from tests.consume.conftest import MakeWorld
+from tests.consume.fakes import Answers, World
 from tests.fakes.waiting import settle
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -266,6 +268,46 @@ async def test_partitions_are_bounded_over_all_groups(make_world: MakeWorld) -> 
     for group in "hi":
         assert not (await world.consume(group=group, topic="half")).errors
     assert [type(each) for each in (await world.consume(group="j", topic="half")).errors] == [TooManyRequests]
+
+
+def grow(world: World) -> None:
+    world.backend.grow("t", 6)
+
+
+def make_again(world: World) -> None:
+    world.backend.delete("t")
+    world.backend.create("t", 6)
+
+
+def values_of(answers: Iterable[Answers]) -> list[bytes]:
+    return [offer.record.value or b"" for each in answers for offer in each.offers]
+
+
+@pytest.mark.parametrize("change", [grow, make_again])
+async def test_partitions_count_when_a_topic_gets_more_while_it_is_consumed(
+    make_world: MakeWorld, change: Callable[[World], None]
+) -> None:
+    world = make_world(max_partitions=10, subscription_timeout=15, long_polling_timeout=1)
+    answers = {group: [await world.consume(group=group, auto_ack=True)] for group in ("g", "h")}
+    change(world)
+    await settle()
+    for partition in range(6):
+        world.log(partition).append(b"%d" % partition)
+    for group, some in answers.items():
+        some.append(await world.consume(10, group=group, auto_ack=True))
+    short, whole = sorted(answers, key=lambda group: len(values_of(answers[group])))
+    assert [len(values_of(answers[group])) for group in (short, whole)] == [4, 6]
+    await world.pass_time(2)
+    assert "t has 6 partitions, and 10 of at most 10 are consumed here" in str(answers[short][-1].errors[-1])
+    for each in answers[whole]:
+        for offer in each.offers:
+            offer.delivered()
+    for _ in range(20):  # it ends, and leaves its place
+        answers[short].append(await world.consume(group=short, auto_ack=True))
+        await world.pass_time(2)
+    assert sorted(values_of(answers[short])) == sorted(values_of(answers[whole]))
+    refused = await world.consume(group=whole)
+    assert "t has 6 partitions, and 6 of at most 10" in str(refused.errors[0])
 
 
 async def test_a_group_that_resumes_is_remarked_on_in_one_line(make_world: MakeWorld) -> None:

@@ -13,6 +13,7 @@ from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offer import Offer, OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
+from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.sparse_acks import AckRange
 from pixy.consume.timers import Timers
 from pixy.consume.unpacked_bytes import Demand
@@ -55,6 +56,7 @@ class Host:
             self.limits,
             lambda topic, fail: None,
             BoundedUnpacking(1 << 20, timers, BatchUnpacker()),
+            PartitionLimit(100),
         )
         self.live: LivePartition | None = None
 
