@@ -27,7 +27,7 @@ __all__ = ["BatchChecks", "Checked", "PartitionBatches", "request_effort"]
 _SLICE_S = 0.005
 _REQUEST_RECORDS = 2_000_000
 _REQUEST_UNPACKED_BYTES = 128 << 20
-_UNPACKED_FACTOR = 32
+_UNPACKED_FACTOR = 40
 
 
 class PartitionBatches(NamedTuple):
@@ -134,8 +134,8 @@ class _RequestCheck:
         allowed = request_effort(self._size)
         return MessageTooLarge(
             f"the batches of the request decompress to more than {allowed.unpacked_bytes} bytes, or have more than "
-            f"{allowed.records} records, where a batch counts as 64, an uncompressed record as an eighth and a header as "
-            "a quarter besides; send fewer batches in a request"
+            f"{allowed.records} records, where a compressed byte counts as 8, a batch as 64 records, an uncompressed record "
+            "as an eighth and a header as a quarter besides; send fewer batches in a request"
         )
 
     def _check_next(self, effort: CheckEffort) -> None:

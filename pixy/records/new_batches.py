@@ -79,6 +79,10 @@ _HEADERS_PER_RECORD = 4
 """Headers that take as long as a record besides."""
 _NO_PRODUCER = -1
 _NO_TIMESTAMP = -1
+_PACKED_FACTOR = 8
+"""Decompressed bytes that take as long as a compressed one at most: thousands of blocks may have a
+byte or none.
+"""
 _UNPACKED_BYTES_MIN = 4 << 20
 _UNPACKED_FACTOR = 4
 
@@ -126,7 +130,7 @@ class CheckEffort:
 
     Args:
         records: to be decoded, with their headers.
-        unpacked_bytes: of compressed records.
+        unpacked_bytes: of compressed records; a compressed byte counts as eight besides.
     """
 
     __slots__ = ("records", "unpacked_bytes")
@@ -281,9 +285,12 @@ class _Walk:
 
     def _unpacked(self, batch: bytearray, effort: CheckEffort | None) -> Buffer:
         limit = self._limits.unpacked_bytes_max
-        allowed = limit if effort is None else min(limit, effort.unpacked_bytes)
-        if effort is not None and len(batch) > allowed:
-            raise LongCheckError
+        allowed = limit
+        if effort is not None:
+            effort.unpacked_bytes -= _PACKED_FACTOR * len(batch)
+            allowed = min(limit, effort.unpacked_bytes)
+            if allowed < 0:
+                raise LongCheckError
         try:
             unpacked = decompress_new(batch, allowed)
         except UnpackLimitError:

@@ -1,6 +1,7 @@
 """Validation of clients' record batches: accepted batches, and the errors for all others."""
 
 import gzip
+import random
 import struct
 
 import pytest
@@ -296,11 +297,12 @@ def test_a_check_that_takes_long_is_left_to_another_thread() -> None:
     small, large = (batch_of(bytes(size), compression=COMPRESSION["zstd"]) for size in (50_000, 200_000))
     equal = batch_of_equal(5000)
     crowded = raw_batch([crowded_record(at, 1000) for at in range(10)])
+    packed = raw_batch([raw_record(0, random.Random(1).randbytes(10_000))], codec=COMPRESSION["gzip"])
     for batch, times in ((few, 30), (equal, 5), (small, 2), (batch_of(bytes(500_000)), 60)):
         effort = CheckEffort()
         for _ in range(times):
             assert check_new_batches(batch, ANY_SIZE, effort)
-    for batch, times in ((many, 0), (large, 0), (few, 34), (equal, 5), (small, 2), (crowded, 1)):
+    for batch, times in ((many, 0), (large, 0), (few, 34), (equal, 5), (small, 2), (crowded, 1), (packed, 1)):
         effort = CheckEffort()
         for _ in range(times):
             check_new_batches(batch, ANY_SIZE, effort)
