@@ -9,6 +9,7 @@ from pixy.backend.partition_finder import PartitionFinder
 from pixy.backend.protocol import Published, StagedBatches, StageSeal
 from pixy.cluster import Node, PeerMethod, Topic, staged_error
 from pixy.errors import DeadlineExceeded, Unavailable
+from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import StagedRequest, StagedResponse
 from pixy.staging import NO_CLIENT, PieceBatches, StageClient, StageName
 
@@ -80,7 +81,7 @@ class NodeStaging:
                 f"node {node_id} may have staged records of topic {topic.name}, and does not answer ({error}); force deletes "
                 "the topic with them"
             ) from error
-        return StagedResponse.FromString(answer).sinks
+        return decode_answer(StagedResponse, answer).sinks
 
     async def publish(
         self,

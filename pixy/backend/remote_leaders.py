@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from pixy.cluster import Node, PeerMethod, Topic
 from pixy.errors import PixyError
+from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import LeadersRequest, LeadersResponse
 from pixy.tasks import Tasks
 
@@ -66,5 +67,5 @@ class RemoteLeaders:
             answer = await calls.ask(node_id, PeerMethod.LEADERS, request, _ASK_S)
         except PixyError:
             return
-        for raft_group in LeadersResponse.FromString(answer).raft_groups:
+        for raft_group in decode_answer(LeadersResponse, answer).raft_groups:
             calls.leaders[raft_group] = node_id

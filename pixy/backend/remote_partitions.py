@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 
 from pixy.backend.protocol import FetchResult
 from pixy.cluster import Node, PeerMethod, RemotePartition, ReplicaCalls
-from pixy.errors import PixyError
+from pixy.errors import PixyError, Unavailable
+from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import (
     FetchRequest,
     FetchResponse,
@@ -91,7 +92,7 @@ class RemotePartitions:
         )
         payload, attempt_s = request.SerializeToString(), max_wait + _ATTEMPT_S
         answer = await self._calls.call(target, PeerMethod.FETCH, payload, _PATIENCE_S, attempt_s, bulk=True)
-        return FetchResponse.FromString(answer)
+        return decode_answer(FetchResponse, answer)
 
     async def offset_ranges(self, targets: Iterable[RemotePartition]) -> dict[int, OffsetRange]:
         """Begin and end of logs, by the number of the partition; a call per set of replicas."""
@@ -106,7 +107,9 @@ class RemotePartitions:
     async def _ranges(self, targets: list[RemotePartition]) -> dict[int, OffsetRange]:
         wanted = RangesRequest(raft_groups=[target.raft_group for target in targets])
         answer = await self._offsets(targets[0], OffsetsRequest(ranges=wanted), _ATTEMPT_S)
-        found = RangesResponse.FromString(answer)
+        found = decode_answer(RangesResponse, answer)
+        if not len(found.begins) == len(found.ends) == len(targets):
+            raise Unavailable(f"a node answers with {len(found.ends)} ends of {len(targets)} partitions")
         return {
             target.partition.partition: OffsetRange(begin, end)
             for target, begin, end in zip(targets, found.begins, found.ends, strict=True)
@@ -116,7 +119,7 @@ class RemotePartitions:
         """As `Backend.offset_for_timestamp`."""
         wanted = TimestampRequest(raft_group=target.raft_group, timestamp_ms=timestamp_ms)
         answer = await self._offsets(target, OffsetsRequest(timestamp=wanted), _SEARCH_S)
-        found = TimestampResponse.FromString(answer)
+        found = decode_answer(TimestampResponse, answer)
         return found.offset if found.HasField("offset") else None
 
     async def _offsets(self, target: RemotePartition, request: OffsetsRequest, attempt_s: float) -> bytes:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import structlog
+from google.protobuf.message import DecodeError
 
 from pixy.clock import Clock
 from pixy.cluster.cluster_options import ClusterOptions
@@ -471,6 +472,12 @@ class NodePeers:
     ) -> None:
         if not self._node_id or not self.members.knows(node_id):
             return
+        try:
+            self._take(node_id, kind, payload, relayed=relayed)
+        except MalformedMessage as error:
+            raise FrameDamage(f"message {kind} is malformed: {error}") from error
+
+    def _take(self, node_id: int, kind: int, payload: bytes | memoryview, *, relayed: bool) -> None:
         if kind == MessageKind.RAFT:
             flush_number = flush_number_of(payload)
             if not relayed:
@@ -496,7 +503,7 @@ class NodePeers:
             if relayed.kind != MessageKind.RELAYED and self._why_not_relayed(sender) is None:
                 self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
                 self._on_message(sender.node_id, relayed.kind, relayed.payload, relayed=True)
-        except (FrameDamage, MalformedMessage) as error:
+        except FrameDamage as error:
             # No fault of the node that has passed it on, whose connection this is.
             log.debug("a message that was passed on is dropped", through=node_id, reason=str(error))
 
@@ -535,7 +542,10 @@ class NodePeers:
         handler = self._duties.methods.get(method)
         if handler is None:
             raise FailedPrecondition(f"call {method} is not known to this release ({self._options.version})")
-        return await handler(caller.node_id, payload)
+        try:
+            return await handler(caller.node_id, payload)
+        except MalformedMessage as error:
+            raise FrameDamage(str(error)) from error
 
     async def _answer_relayed(self, caller: int, relayed: Relayed) -> bytes:
         if relayed.target != self._node_id:
@@ -547,7 +557,11 @@ class NodePeers:
         if reason is not None:
             raise Unavailable(reason)
         self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
-        return await self._on_call(sender, relayed.kind, relayed.payload)
+        try:
+            return await self._on_call(sender, relayed.kind, relayed.payload)
+        except (FrameDamage, DecodeError) as error:
+            # No fault of the node that has passed it on.
+            raise FailedPrecondition(f"call {relayed.kind} is malformed: {error}") from error
 
     async def _register(self, request: JoinRequest) -> bytes:
         check_join(request)

@@ -19,6 +19,7 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from pixy.faults import OnFault
+from pixy.peers import decode_answer
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.raft import ConfState
@@ -164,7 +165,7 @@ class RemoteProposals:
             return None
         except PixyError as error:
             return error
-        response = ProposeResponse.FromString(answer)
+        response = decode_answer(ProposeResponse, answer)
         if not response.not_leader:
             leaders[raft_group] = node_id
             return response.offset

@@ -32,6 +32,7 @@ from pixy.cluster.replica_calls import CallPeer
 from pixy.errors import NotFound, PixyError
 from pixy.faults import OnFault
 from pixy.log_position import LogPosition
+from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse
 from pixy.proto.state_pb2 import PublishParts, StagedPiece
 from pixy.raft import NONE, Entry, Message
@@ -278,7 +279,7 @@ class Sideloading:
             answer = await self._channel.call(
                 node_id, PeerMethod.GET_PIECE, request.SerializeToString(), _TIMEOUT_S, bulk=True
             )
-            response = GetPieceResponse.FromString(answer)
+            response = decode_answer(GetPieceResponse, answer)
             if not response.found or not response.batches:
                 raise NotFound(f"node {node_id} does not have it")
             batches += response.batches

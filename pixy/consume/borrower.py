@@ -26,6 +26,7 @@ from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.lender import SILENCE_S
 from pixy.consume.lent_records import decode_record, encode_positions
 from pixy.errors import PixyError
+from pixy.peers import decode_answer
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, LentRecords, OffersRequest, Settled
 from pixy.retries import Backoff
 
@@ -177,7 +178,7 @@ class Borrower:
         finally:
             owner.asking = False
         owner.borrowing.confirmed(number)
-        lent = LentRecords.FromString(answer)
+        lent = decode_answer(LentRecords, answer)
         self._take(owner, lent, is_late=monotonic() - asked - lent.waited_ms / 1000 > _LATE_S)
 
     def _take(self, owner: _Owner, lent: LentRecords, *, is_late: bool) -> None:

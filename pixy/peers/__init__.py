@@ -8,6 +8,7 @@ accept each other.
 from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
+from pixy.peers.failures import decode_answer
 from pixy.peers.frames import FrameDamage
 from pixy.peers.handshake_side import NotYet
 from pixy.peers.hello import Claim, Hello, join_hash
@@ -35,6 +36,7 @@ __all__ = [
     "Peers",
     "SharedSecrets",
     "TcpNetwork",
+    "decode_answer",
     "join_hash",
     "why_unprotected",
 ]

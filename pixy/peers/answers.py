@@ -5,17 +5,21 @@ It is cancelled when the caller gives up, when its patience ends, or with the co
 
 An answer that finds the send queue full becomes UNAVAILABLE if that fits, and is dropped otherwise:
 a peer that does not read costs a bounded amount of memory.
+
+A call whose payload is malformed ends the connection, as a message does.
 """
 
 import asyncio
 from functools import partial
 from typing import NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from pixy.errors import DeadlineExceeded, Internal, PixyError, Unavailable
 from pixy.faults import internal_error
 from pixy.peers.environment import PeerEnvironment
 from pixy.peers.failures import encode_failure
-from pixy.peers.frames import ANSWER, FAILURE
+from pixy.peers.frames import ANSWER, FAILURE, FrameDamage
 from pixy.peers.hello import Hello
 from pixy.peers.link import PeerLink
 from pixy.peers.options import PeerHooks
@@ -127,11 +131,14 @@ class PeerAnswers:
             self._fail(number, Unavailable("the connection takes no more: its send queue is full"))
 
     def _failed(self, number: int, error: BaseException) -> None:
+        if isinstance(error, (FrameDamage, DecodeError)):
+            self._link.damaged(f"call {number} is malformed: {error}")
+            return
         self._note(error)
         self._fail(number, error if isinstance(error, PixyError) else internal_error(error))
 
     def _note(self, error: BaseException) -> None:
-        if not isinstance(error, PixyError):
+        if not isinstance(error, (PixyError, FrameDamage, DecodeError)):
             self._on_fault(error)
 
     def _fail(self, number: int, error: PixyError) -> None:

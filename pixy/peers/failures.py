@@ -1,17 +1,21 @@
-"""Errors as answers of calls: the class by its name, and its text.
+"""Answers of calls, and errors as answers: the class by its name, and its text.
 
 A class that this release does not know becomes INTERNAL: a newer node raises errors for newer
 requests only.
 """
 
-from google.protobuf.message import DecodeError
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from pixy import errors
-from pixy.errors import Internal, OffsetOutOfRange, PixyError, ServiceDisabled, ShuttingDown
+from pixy.errors import Internal, OffsetOutOfRange, PixyError, ServiceDisabled, ShuttingDown, Unavailable
 from pixy.peers.frames import Payload
 from pixy.proto import peers_pb2 as pb
 
-__all__ = ["decode_failure", "encode_failure"]
+__all__ = ["decode_answer", "decode_failure", "encode_failure"]
+
+M = TypeVar("M", bound=Message)
 
 _CLASSES: dict[str, type[PixyError]] = {
     name: found for name in errors.__all__ if issubclass(found := getattr(errors, name), PixyError)
@@ -21,6 +25,18 @@ _WITHOUT_TEXT: dict[str, type[ShuttingDown | ServiceDisabled]] = {
 }
 _TEXT_MAX = 4000
 _LIMIT_MAX = 100
+
+
+def decode_answer(kind: type[M], answer: bytes) -> M:
+    """The answer of a call as a message.
+
+    Raises:
+        Unavailable: it is none; another node may give one.
+    """
+    try:
+        return kind.FromString(answer)
+    except DecodeError as error:
+        raise Unavailable(f"a node answers with what is no {kind.DESCRIPTOR.name}") from error
 
 
 def encode_failure(error: PixyError) -> bytes:

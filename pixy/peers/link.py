@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
+from google.protobuf.message import DecodeError
 
 from pixy.futures import resolve
 from pixy.peers.activity import Activity, CheckResult
@@ -60,7 +61,7 @@ class LinkOwner(Protocol):
         """A frame has come.
 
         Raises:
-            FrameDamage: the peer does not follow the protocol.
+            FrameDamage, DecodeError: the peer does not follow the protocol.
         """
 
     def lost(self, reason: str, *, silent: bool) -> None:
@@ -84,6 +85,7 @@ class PeerLink(asyncio.BufferedProtocol):
         activity: silence of the connection, once its handshake is over.
         is_open: frames can be sent.
         peer: address of the other side, for logs.
+        name: what the peer is, once its handshake is over.
     """
 
     __slots__ = (
@@ -107,6 +109,7 @@ class PeerLink(asyncio.BufferedProtocol):
         "_write",
         "activity",
         "is_open",
+        "name",
         "owner",
         "peer",
     )
@@ -142,6 +145,7 @@ class PeerLink(asyncio.BufferedProtocol):
         self.activity: Activity | None = None
         self.is_open = False
         self.peer = ""
+        self.name = ""
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -234,8 +238,9 @@ class PeerLink(asyncio.BufferedProtocol):
 
     # --- life -------------------------------------------------------------------------------------
 
-    def established(self, bytes_max: int) -> None:
+    def established(self, bytes_max: int, name: str) -> None:
         """The handshake is over: allow larger frames, and watch for silence."""
+        self.name = name
         self._bytes_max = self._reader.limit = bytes_max
         self.activity = Activity(self._options.alive_s, self._options.silence_s)
 
@@ -330,8 +335,8 @@ class PeerLink(asyncio.BufferedProtocol):
                     self._closed_by_peer(payload)
                 else:
                     self.owner.received(kind, method, milliseconds, number, payload)
-        except FrameDamage as damage:
-            self._damaged(str(damage))
+        except (FrameDamage, DecodeError) as damage:
+            self.damaged(str(damage))
         except Exception as bug:
             self._broken(bug)
 
@@ -341,13 +346,15 @@ class PeerLink(asyncio.BufferedProtocol):
         longest = STRANGER_CHARACTERS_MAX if self.activity is None else _REASON_CHARACTERS_MAX
         self._reason = shown(memoryview(payload), longest) or "the peer has closed the connection"
 
-    def _damaged(self, reason: str) -> None:
-        event = "a connection to a peer has ended: it was sent what is no frame"
+    def damaged(self, reason: str) -> None:
+        """End the connection because of what the peer has sent."""
+        refusals, now = self._environment.refusals, self._loop.time()
+        reason = shown(reason, _REASON_CHARACTERS_MAX)
         if self.activity is None:
-            strangers = self._environment.refusals.strangers
-            strangers.write("warning", event, self._loop.time(), peer=self.peer, reason=reason)
-        else:
-            log.warning(event, peer=self.peer, reason=reason)
+            event = "a connection to a peer has ended: it was sent what is no frame"
+            refusals.strangers.write("warning", event, now, peer=self.peer, reason=reason)
+        elif self.is_open:
+            refusals.damaged(self.name, self.peer, reason, now)
         self.close(reason)
 
     def pause_writing(self) -> None:

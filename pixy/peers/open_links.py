@@ -30,6 +30,10 @@ class LinkEnd(NamedTuple):
     silent: bool
 
 
+def _name(peer: Hello) -> str:
+    return f"node {peer.node_id}" if peer.node_id else "a node that asks or joins"
+
+
 def _bytes_max(options: PeerOptions, purpose: LinkPurpose) -> int:
     return options.bulk_bytes_max if purpose is LinkPurpose.BULK else options.main_bytes_max
 
@@ -57,7 +61,7 @@ class DialledLink:
         self.calls = PeerCalls(link, environment.options, str(peer), bytes_max)
         self.end: asyncio.Future[LinkEnd] = asyncio.get_running_loop().create_future()
         link.owner = self
-        link.established(bytes_max)
+        link.established(bytes_max, _name(peer))
 
     def made(self) -> None:
         """See `LinkOwner`."""
@@ -116,7 +120,7 @@ class AcceptedLink:
         )
         self._node_id = peer.node_id
         link.owner = self
-        link.established(bytes_max)
+        link.established(bytes_max, _name(peer))
 
     def made(self) -> None:
         """See `LinkOwner`."""

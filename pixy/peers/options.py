@@ -78,7 +78,8 @@ class PeerHooks:
         admit: decides about a node that was recognized and is no duplicate: a reason to refuse it
             (older self), or None, and takes note of it.
         on_message: takes a message: node id, message kind, payload. In the order in which the node
-            has sent them.
+            has sent them. `FrameDamage` and protobuf's `DecodeError` say that it is malformed, and
+            end the connection; so do those of `on_call`.
         on_call: answers a call: caller, method, payload. A caller on a passing connection has no
             node id, whoever it is. A `PixyError` reaches the caller as it is.
             Cancelled when the caller's patience or its connection ends.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
 from pixy.cluster.metadata import METADATA_GROUP
@@ -39,7 +40,7 @@ from pixy.proto.state_pb2 import (
     SinksCommand,
     StartNode,
 )
-from pixy.raft import ConfState, MalformedMessage, Message, MessageType, Snapshot
+from pixy.raft import ConfState, Message, MessageType, Snapshot
 from pixy.records import crc32c
 from pixy.storage import EntryType
 from tests.cluster.drivers import batch_of
@@ -73,8 +74,6 @@ async def goes_on(cluster: NodeCluster, *values: bytes) -> None:
 
     await until(has_them)
     for node in cluster.nodes.values():
-        # Connections that ended, which `run_cluster` would take for faults.
-        node.faults[:] = [fault for fault in node.faults if not isinstance(fault, MalformedMessage)]
         assert node.faults == []
         assert max(terms_of(node)) < TERM_MAX
 
@@ -97,6 +96,41 @@ def test_terms_and_messages_of_a_registered_node_stop_nobody(tmp_path: Path) -> 
         await cluster.start()
         await cluster[2].append(b"again")
         await goes_on(cluster, b"before", b"after", b"again")
+
+    run_cluster(scenario, tmp_path)
+
+
+GARBAGE = (b"", b"\xff", b"\xff" * 100, bytes(100), bytes(range(256)), b"\x0a\x7f")
+
+
+def test_messages_and_calls_that_are_none_end_a_connection_with_a_line_a_minute(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        peers = cluster[3].node.peers
+        assert peers is not None
+        ended = 0
+        with capture_logs() as logs:
+            for payload in GARBAGE:
+                for kind in MessageKind:
+                    await until(lambda: peers.channel.is_connected(1))
+                    send(cluster[3], cluster[1], kind, payload)
+                    await asyncio.sleep(0.01)
+                    ended += not peers.channel.is_connected(1)
+                for method in PeerMethod:
+                    await until(lambda: not peers.channel.trouble(1))
+                    with suppress(PixyError):
+                        await peers.channel.call(1, method, payload, 0.5)
+                    await asyncio.sleep(0.01)
+                    ended += not peers.channel.is_connected(1)
+        lines = [each for each in logs if "the peer has sent what no node sends" in each["event"]]
+        assert {each["peer"] for each in lines} == {"node 3"}
+        assert sum(1 + each["others_before"] for each in lines) <= ended
+        assert 1 <= len(lines) <= 3, "a line a minute"
+        assert ended > 10
+        assert not [each for each in logs if "internal" in str(each)]
+        await cluster[1].append(b"after")
+        await goes_on(cluster, b"before", b"after")
 
     run_cluster(scenario, tmp_path)
 

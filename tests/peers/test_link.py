@@ -6,10 +6,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
+from google.protobuf.message import DecodeError
 from structlog.testing import capture_logs
 
 from pixy.errors import Unavailable
-from pixy.peers import Hello, PeerOptions
+from pixy.peers import FrameDamage, Hello, PeerOptions
 from pixy.peers.frames import (
     ACCEPTED,
     ALIVE,
@@ -350,6 +351,32 @@ async def test_an_exception_of_the_layer_above_ends_the_connection_alone() -> No
             await again.open()
             again.send(MESSAGE, b"x")
             await until(lambda: node.messages)
+
+
+@pytest.mark.parametrize("error", [FrameDamage("it is none"), DecodeError("it is none")])
+async def test_what_is_malformed_to_the_layer_above_ends_the_connection_with_a_line_a_minute(
+    error: Exception,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    async def refuse_call(*_: object) -> bytes:
+        raise error
+
+    async with one_node() as node:
+        node.on_message, node.on_call = refuse, refuse_call
+        with capture_logs() as logs:
+            for number in range(4):
+                async with raw_peer(node) as peer:
+                    await peer.open()
+                    if number % 2:
+                        peer.send(CALL, b"x", number=1)
+                    else:
+                        peer.send(MESSAGE, b"x")
+                    assert "it is none" in await peer.reason()
+        assert node.faults == []
+        [line] = [each for each in logs if each["event"].startswith("a connection has ended")]
+        assert (line["peer"], line["reason"]) == ("node 9", "it is none")
 
 
 async def test_an_exception_in_a_call_is_internal_for_its_caller() -> None:
