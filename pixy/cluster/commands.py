@@ -3,7 +3,7 @@
     payload                                            then
     -------------------------------------------------  ---------------------------------------------
     no message, or a message without anything in it;   no effect, on every node alike: the result is
-    a publication whose lists do not fit together      `VoidEntry`
+    a publication that is impossible                   `VoidEntry`
     a command that this release knows                  applied
     fields that this release does not know, and no     the node ends (`newer_command`): others may
     command that it knows                              know the command, and would differ
@@ -13,11 +13,14 @@ writes that. The road not taken: to end at garbage as well. Every node that appl
 end, at every start.
 """
 
+from itertools import islice
+from operator import le, lt
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
 from pixy.errors import VoidEntry
+from pixy.log_position import INDEX_MAX
 from pixy.proto.state_pb2 import (
     GroupsCommand,
     MetadataCommand,
@@ -28,6 +31,9 @@ from pixy.proto.state_pb2 import (
 )
 
 __all__ = ["decoded", "partition_command", "publication_in", "undecodable"]
+
+_PART_BYTES_MAX = 1 << 36
+"""More than any stage has. So the offsets of all parts of an entry stay far below 63 bits."""
 
 C = TypeVar("C", MetadataCommand, GroupsCommand, SinksCommand, PartitionCommand)
 
@@ -53,9 +59,20 @@ def decoded(kind: type[C], payload: bytes) -> C | VoidEntry:
 def partition_command(payload: bytes | bytearray) -> PartitionCommand | VoidEntry:
     """A command to a partition, perhaps of a newer release."""
     command = decoded(PartitionCommand, bytes(payload))
-    if isinstance(command, VoidEntry) or all(map(_is_consistent, command.publish_parts.parts)):
+    if isinstance(command, VoidEntry) or _is_possible(command.publish_parts):
         return command
     return undecodable()
+
+
+def _is_possible(published: PublishParts) -> bool:
+    """True for a publication whose numbers are some, and whose lists fit together; also if there is
+    none.
+    """
+    parts = published.parts
+    if max(published.publication, published.predecessor) > INDEX_MAX:
+        return False
+    stages = [part.stage_number for part in parts if part.stage_number]
+    return len({*stages}) == len(stages) and all(map(_is_consistent, parts))
 
 
 def _is_consistent(part: PublishedPart) -> bool:
@@ -63,8 +80,16 @@ def _is_consistent(part: PublishedPart) -> bool:
     if not pieces == len(part.piece_bytes) == len(part.piece_records) == len(part.piece_crcs):
         return False
     if not part.stage_number:
-        return not pieces and part.records >= 0
-    return part.records == sum(part.piece_records) and part.bytes == sum(part.piece_bytes)
+        return not pieces and 0 <= part.records <= _PART_BYTES_MAX
+    ascending = all(map(lt, part.pieces, islice(part.pieces, 1, None)))
+    fitting = all(map(le, part.piece_records, part.piece_bytes))
+    return (
+        ascending
+        and fitting
+        and part.bytes <= _PART_BYTES_MAX
+        and part.records == sum(part.piece_records)
+        and part.bytes == sum(part.piece_bytes)
+    )
 
 
 def publication_in(payload: bytes | bytearray) -> PublishParts:

@@ -164,6 +164,7 @@ class Members:
         for node_id in [each for each in self._members if each in nodes and nodes[each].lost]:
             del self._members[node_id]
             self._channel.disconnect(node_id)
+            self._relays.left(node_id)
         for node in nodes.values():
             if node.has_started and not node.lost and node.node_id not in self._members:
                 self.add_address(node.node_id, node.address)

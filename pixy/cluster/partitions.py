@@ -200,9 +200,12 @@ class Partitions:
         """True if this node is one of a partition's replicas."""
         return self._driver.node_id in replica.replicas
 
-    def is_here(self, topic: Topic, number: int) -> bool:
-        """True if this node has a replica of a topic's partition."""
-        return self._driver.node_id in self._replicas_of(topic, number)
+    def only_replica(self, topic: Topic, number: int) -> int:
+        """The node with the only replica of a topic's partition, 0 if there is none."""
+        if not 0 <= number < len(topic.raft_groups):
+            return 0
+        replicas = self._replicas_of(topic, number)
+        return replicas[0] if len(replicas) == 1 else 0
 
     def made(self, topic: str) -> Sequence[PartitionReplica | None]:
         """The partitions of a topic by number; None for each that was not made."""
@@ -222,6 +225,11 @@ class Partitions:
         if replica is None or replica.raft_group != raft_group or not self.has_replica(replica):
             return None
         return self.group_of(replica)
+
+    @property
+    def node_id(self) -> int:
+        """This node."""
+        return self._driver.node_id
 
     @property
     def topics(self) -> dict[str, Topic]:

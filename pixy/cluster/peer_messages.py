@@ -43,7 +43,7 @@ times as long. All numbers are little-endian.
     38          payload
 
     BEAT: start, newest durable flush, clock (8 bytes each); ids of the nodes that the sender has a
-    connection to (4 bytes each)
+    connection to (4 bytes each), `NODES_MAX` of them at most
 
     RELAYED: `node_calls.Relayed`, with the kind and the payload of another message
 
@@ -78,6 +78,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from pixy.cluster.nodes import NODES_MAX
 from pixy.log_position import INDEX_MAX, TERM_MAX, LogPosition
 from pixy.proposal_id import FLUSH_MAX, INCARNATION_MAX, ProposalId
 from pixy.raft import Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
@@ -397,13 +398,16 @@ def decode_proposals(payload: bytes | memoryview, sender: int) -> Iterator[Forwa
 
 
 def encode_beat(beat: Beat) -> bytes:
-    """Encode a beat."""
+    """Encode a beat, with `NODES_MAX` ids at most."""
     *head, reaches = beat
+    reaches = reaches[:NODES_MAX]
     return _BEAT.pack(*head) + struct.pack(f"<{len(reaches)}I", *reaches)
 
 
 def decode_beat(payload: bytes | memoryview) -> Beat:
     """Raises MalformedMessage if these bytes are not a beat."""
+    if len(payload) > _BEAT.size + NODES_MAX * _NODE_ID_BYTES:
+        raise MalformedMessage(f"a beat of {len(payload)} bytes, at most {NODES_MAX} ids are possible")
     try:
         incarnation, flush_number, wall_ms = _BEAT.unpack_from(payload)
         count = (len(payload) - _BEAT.size) // _NODE_ID_BYTES

@@ -1,10 +1,26 @@
 """Checks of pieces of stages that come from another node. Pure."""
 
 from pixy.errors import CorruptData
+from pixy.proto.state_pb2 import PieceRecord
 from pixy.records import check_batch, crc32c, read_header, split_batches
 from pixy.staging import NewPiece
 
-__all__ = ["why_not_piece"]
+__all__ = ["why_impossible", "why_not_piece"]
+
+
+def why_impossible(piece: PieceRecord) -> str:
+    """Reason why no stage has such a piece, empty if one can: each of its partitions is there once,
+    and has no more records than bytes. So sums of any number of pieces have 63 bits.
+    """
+    seen = set()
+    for part in piece.parts:
+        key = (part.topic_id, part.partition)
+        if part.partition < 0 or key in seen:
+            return f"partition {part.partition} of topic {part.topic} is none, or is there more than once"
+        seen.add(key)
+        if not 0 <= part.records <= part.bytes:
+            return f"partition {part.partition} of topic {part.topic} has {part.records} records in {part.bytes} bytes"
+    return ""
 
 
 def why_not_piece(piece: NewPiece) -> str:

@@ -101,6 +101,8 @@ class Publisher:
         self._roll_forward = RollForward(sinks.replica, stages, metadata, partitions, propose)
         self._stopped = False
         self._expiry = StageExpiry(stages, config.expiry, now_ms, self._may_go)
+        # Answers of `is_of_nobody`, which is asked often and of many parts, by publication.
+        self._of_nobody: dict[int, bool] = {}
         # Ids of topics under deletion; stages for them are refused.
         self._deleting: set[bytes] = set()
 
@@ -281,15 +283,34 @@ class Publisher:
             self._roll_forward.begin(publication, starting=False)
 
     def _is_elsewhere(self, publication: Publication) -> bool:
-        """True if another node rolls a publication forward: the one that has its stages, and the
+        """True unless this node rolls a publication forward: the one that has its stages, and the
         only replica of each partition.
         """
-        for part in publication.parts:
-            topic = self._metadata.topics.get(part.topic)
-            known = topic is not None and topic.topic_id == part.topic_id
-            if topic is not None and known and not self.partitions.is_here(topic, part.partition):
-                return True
-        return False
+        return not self._nodes_of(publication) <= {self.partitions.node_id}
+
+    def is_of_nobody(self, publication: Publication) -> bool:
+        """True for a publication of stages in a directory that no node can have: there is none with
+        the only replica of each partition. A release that did not judge publications took it.
+        """
+        found = self._of_nobody.get(publication.number)
+        if found is None:
+            nodes = self._nodes_of(publication)
+            found = not publication.stages and (len(nodes) > 1 or 0 in nodes)
+            if len(self._of_nobody) > 2 * PUBLICATIONS_MAX:
+                self._of_nobody.clear()
+            self._of_nobody[publication.number] = found
+        return found
+
+    def _nodes_of(self, publication: Publication) -> set[int]:
+        """The nodes with the only replicas of the partitions whose topics are there, 0 for a
+        partition with several or none.
+        """
+        topics = self._metadata.topics
+        return {
+            self.partitions.only_replica(topic, part.partition)
+            for part in publication.parts
+            if (topic := topics.get(part.topic)) is not None and topic.topic_id == part.topic_id
+        }
 
     def topic_deleted(self, topic_id: bytes) -> None:
         """Drop what publications have for a deleted topic."""

@@ -12,7 +12,7 @@ The road not taken: leaders that every member reaches. They would need an electi
 is cut, and there need not be such a node.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pixy.cluster.peer_messages import MessageKind, PeerMethod
 from pixy.errors import FailedPrecondition, Unavailable
@@ -51,11 +51,15 @@ class Relays:
         self._hello = hello
         self.heard_at: dict[int, float] = {}
         # The nodes that each other node reaches, as of its last beat.
-        self._reached: dict[int, tuple[int, ...]] = {}
+        self._reached: dict[int, frozenset[int]] = {}
 
-    def heard(self, node_id: int, reaches: tuple[int, ...]) -> None:
+    def heard(self, node_id: int, reaches: Iterable[int]) -> None:
         """A node has told which others it reaches."""
-        self._reached[node_id] = reaches
+        self._reached[node_id] = frozenset(reaches)
+
+    def left(self, node_id: int) -> None:
+        """A node has left the cluster."""
+        self._reached.pop(node_id, None)
 
     def through(self, node_id: int) -> int | None:
         """The node that a connection leads to on the way to another: that one itself, or one that

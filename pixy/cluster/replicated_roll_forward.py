@@ -11,11 +11,15 @@ leaders propose is told apart by the partition: it takes each publication once, 
 predecessor. The part of a deleted topic is dropped.
 
 A partition of which no majority is there holds up its publications, and no others.
+
+A publication with impossible numbers, or of stages that no node can have, of a release that did
+not judge such commands, is brought to its partitions without records: those behind it name it as
+their predecessor.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -61,6 +65,7 @@ class RollForwardParts:
     Attributes:
         group: the raft group `sinks`.
         state: its state machine.
+        is_of_nobody: see `Publisher.is_of_nobody`.
         replica_of: the partition of a part, wherever its replicas are; None if its topic is not
             known here.
         confirm_metadata: returns once metadata has here what was committed before.
@@ -72,11 +77,16 @@ class RollForwardParts:
 
     group: RaftGroup
     state: SinksState
+    is_of_nobody: Callable[[Publication], bool]
     replica_of: Callable[[PublicationPart], PartitionReplica | None]
     confirm_metadata: Callable[[], Awaitable[None]]
     proposals: PartitionProposals
     ensure: Callable[[PartitionReplica, bytes], Awaitable[None]]
     command: Callable[[SinksCommand], Awaitable[object]]
+
+    def rolls(self, publication: Publication) -> bool:
+        """True for a publication that the leader of `sinks` rolls forward."""
+        return bool(publication.stages) or self.is_of_nobody(publication)
 
 
 class ReplicatedRollForward:
@@ -110,7 +120,7 @@ class ReplicatedRollForward:
             # Another node leads, and begins anew.
             self._tasks.cancel_nowait()
             self._leadership = None
-        elif any(each.stages for each in self._parts.state.publications.values()):
+        elif any(map(self._parts.rolls, self._parts.state.publications.values())):
             if self._leadership is None:
                 self._leadership = _Leadership(self._parts, self._tasks)
             self._leadership.begin()
@@ -141,22 +151,27 @@ class _Leadership:
 
     def _next(self) -> Publication | None:
         publications = self._parts.state.publications.values()
-        return next((each for each in publications if each.stages and each.number not in self.lacking), None)
+        found = (each for each in publications if each.number not in self.lacking and self._parts.rolls(each))
+        return next(found, None)
 
     async def _begin(self) -> None:
-        while (publication := self._next()) is not None:
-            self.lacking[publication.number] = len(publication.parts)
-            commands = await _part_commands(publication)
-            for part in publication.parts:
-                key = (part.topic_id, part.partition)
-                queue = self._queues.setdefault(key, deque())
-                queue.append((part, commands[key]))
-                if len(queue) == 1:
-                    name = f"publications in {part.topic}-{part.partition}"
-                    self._tasks.spawn(self._roll(key, queue), name)
-            if not publication.parts:
-                self._finish(publication.number)
-        self._beginning = False
+        try:
+            while (publication := self._next()) is not None:
+                self.lacking[publication.number] = len(publication.parts)
+                self._roll_all(publication, await _part_commands(publication))
+        finally:
+            self._beginning = False
+
+    def _roll_all(self, publication: Publication, commands: Mapping[_Key, PublishParts]) -> None:
+        for part in publication.parts:
+            key = (part.topic_id, part.partition)
+            queue = self._queues.setdefault(key, deque())
+            queue.append((part, commands[key]))
+            if len(queue) == 1:
+                name = f"publications in {part.topic}-{part.partition}"
+                self._tasks.spawn(self._roll(key, queue), name)
+        if not publication.parts:
+            self._finish(publication.number)
 
     async def _roll(self, key: _Key, queue: deque[tuple[PublicationPart, PublishParts]]) -> None:
         """Bring one partition all of its publications."""
@@ -226,12 +241,35 @@ class _Leadership:
 
 async def _part_commands(publication: Publication) -> dict[_Key, PublishParts]:
     """The command for each partition of a publication."""
-    commands = {
+    commands = _empty_commands(publication)
+    try:
+        await _add_stages(publication, commands)
+    except ValueError as error:
+        log.error(
+            "a publication has impossible numbers, and none of its records appears",
+            publication=publication.number,
+            sink=publication.sink_id,
+            reason=str(error),
+        )
+        return _empty_commands(publication)
+    return commands
+
+
+def _empty_commands(publication: Publication) -> dict[_Key, PublishParts]:
+    return {
         (part.topic_id, part.partition): PublishParts(
             publication=publication.number, sink_id=publication.sink_id, predecessor=part.predecessor
         )
         for part in publication.parts
     }
+
+
+async def _add_stages(publication: Publication, commands: Mapping[_Key, PublishParts]) -> None:
+    """Add the pieces of all stages.
+
+    Raises:
+        ValueError: numbers that no piece has.
+    """
     count = 0
     for stage in publication.stages:
         parts: dict[_Key, PublishedPart] = {}
@@ -248,10 +286,11 @@ async def _part_commands(publication: Publication) -> dict[_Key, PublishParts]:
             if count >= _PIECES_PER_ITERATION:
                 count = 0
                 await asyncio.sleep(0)
-    return commands
 
 
 def _add(part: PublishedPart, number: int, extent: PiecePart) -> None:
+    if not 0 <= extent.records <= extent.bytes:
+        raise ValueError(f"{extent.records} records in {extent.bytes} bytes of piece {number}")
     part.bytes += extent.bytes
     part.records += extent.records
     part.pieces.append(number)

@@ -233,9 +233,15 @@ class RollForward:
         if replica is None or replica.publication >= publication.number:
             return
         progress.unapplied += 1
-        if not starting or self._can_apply(progress, part, replica):
-            command = self._publish_parts(publication, part)
-            self._propose(replica, command.SerializeToString(), partial(self._applied, progress))
+        if starting and not self._can_apply(progress, part, replica):
+            return
+        command = self._publish_parts(publication, part)
+        if command is None:
+            damage = CorruptData(f"publication {publication.number} has other stages than it had")
+            self._partitions.set_fault(replica, damage)
+            progress.stuck.append((part, damage))
+            return
+        self._propose(replica, command.SerializeToString(), partial(self._applied, progress))
 
     def _can_apply(self, progress: _Progress, part: PublicationPart, replica: PartitionReplica) -> bool:
         """True if partition and stages are undamaged at a start; else the part is stuck."""
@@ -260,14 +266,16 @@ class RollForward:
                 return stage.fault
         return None
 
-    def _publish_parts(self, publication: Publication, part: PublicationPart) -> PartitionCommand:
+    def _publish_parts(self, publication: Publication, part: PublicationPart) -> PartitionCommand | None:
+        """The command for a partition; None if the stages are not what was published."""
         parts = []
         for stage_id in publication.stage_ids:
             stage = self._stages.get(StageName(publication.sink_id, stage_id))
             staged = None if stage is None else stage.parts.get((part.topic_id, part.partition))
             if staged is not None:
                 parts.append(PublishedPart(stage_id=stage_id, bytes=staged.bytes, records=staged.records))
-        assert sum(each.bytes for each in parts) == part.bytes, f"{publication} has other stages than it had"
+        if sum(each.bytes for each in parts) != part.bytes:
+            return None
         return PartitionCommand(
             publish_parts=PublishParts(
                 publication=publication.number, sink_id=publication.sink_id, parts=parts

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from pixy.cluster.piece_checks import why_impossible
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError, ResourceExhausted
 from pixy.proto.state_pb2 import (
     AddPiece,
@@ -226,6 +227,9 @@ class StageTable:
             return FailedPrecondition(
                 f"stage {stage_id} is sealed with {stage.seal.pieces} pieces, and {number} is not among them"
             )
+        impossible = why_impossible(piece)
+        if impossible:
+            return InvalidArgument(f"piece {number} of stage {stage_id} is impossible: {impossible}")
         return self._exceeded(stage, piece)
 
     def _exceeded(self, stage: ReplicatedStage, piece: PieceRecord) -> ResourceExhausted | None:
@@ -306,6 +310,9 @@ class StageTable:
                 )
             if stage.seal is None:
                 return FailedPrecondition(f"stage {stage_id} of sink {sink_id} is not sealed")
+            if not all(0 <= total.records <= total.bytes for total in stage.parts.values()):
+                # Of a checkpoint: a release that did not judge pieces took one.
+                return FailedPrecondition(f"stage {stage_id} of sink {sink_id} has impossible pieces")
             found.append(stage)
         return found
 

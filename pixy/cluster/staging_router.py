@@ -129,6 +129,7 @@ class StagingRouter:
             RollForwardParts(
                 self._sinks.group,
                 self._state,
+                node.publisher.is_of_nobody,
                 node.retention.partition_of,
                 self.confirm,
                 proposals,

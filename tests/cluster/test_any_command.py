@@ -2,6 +2,7 @@
 checkpoint. It never raises: that would end every node that applies the entry.
 """
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -9,11 +10,28 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from pixy.cluster.commands import partition_command
+from pixy.cluster.entry_offsets import published_records
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.replica import StateMachine
-from pixy.cluster.sinks import SinksState
-from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, SinksCommand
+from pixy.cluster.replicated_roll_forward import _part_commands
+from pixy.cluster.sinks import Publication, SinksState
+from pixy.cluster.topic_config import log_options
+from pixy.config import StorageConfig
+from pixy.errors import VoidEntry
+from pixy.proto.state_pb2 import (
+    AddPiece,
+    GroupsCommand,
+    MetadataCommand,
+    OpenStage,
+    PartitionCommand,
+    PieceRecord,
+    PublishStages,
+    SealRecord,
+    SinksCommand,
+)
+from pixy.staging import seal_crc
 
 pytestmark = pytest.mark.slow
 
@@ -69,13 +87,58 @@ def fill_field(random: Random, message: Message, field: Any) -> None:
             setattr(message, field.name, value(random, field))
     elif field.message_type.GetOptions().map_entry:
         for _ in range(random.randint(0, 3)):
-            present[random.choice([*TEXTS, "replication", "retention.ms"])] = random.choice(CONFIG)
+            present[
+                random.choice([*TEXTS, "replication", "segment_bytes", "retention_ms", "retention.ms"])
+            ] = random.choice(CONFIG)
     elif hasattr(present, "add"):
         for _ in range(random.choice([0, 1, 1, 2, 3])):
             fill(random, present.add())
     else:
         present.SetInParent()
         fill(random, present)
+
+
+def stage_commands(random: Random, state: SinksState) -> list[SinksCommand]:
+    """A stage of any pieces with the right seal, and its publication."""
+    sink_id, stage_id = random.choice(TEXTS), random.choice(TEXTS)
+    stage, crcs, commands = state.table.next_stage, [], []
+    for number in range(random.randint(0, 3)):
+        piece = PieceRecord()
+        fill(random, piece)
+        piece.number = number
+        for part in piece.parts:
+            if random.random() < 0.7:
+                part.records, part.bytes = sorted([abs(part.records) % 99, part.bytes % 99])
+                part.partition = abs(part.partition) % 3
+        crcs.append(piece.crc)
+        commands.append(SinksCommand(add_piece=AddPiece(stage=stage, piece=piece)))
+    seal = SealRecord(pieces=len(crcs), crc=seal_crc(crcs))
+    return [
+        SinksCommand(open_stage=OpenStage(sink_id=sink_id, stage_id=stage_id)),
+        *commands,
+        SinksCommand(add_piece=AddPiece(stage=stage, seal=seal)),
+        SinksCommand(
+            publish_stages=PublishStages(
+                sink_id=sink_id, stage_ids=[stage_id] * 2, reset_sink=True, replicated=True
+            )
+        ),
+    ]
+
+
+def check(state: StateMachine, result: object) -> None:
+    """A node acts on a result without an error, too."""
+    if isinstance(state, MetadataState):
+        state.under_replicated()
+        for topic in state.topics.values():
+            log_options(StorageConfig(), topic.config)
+    elif isinstance(state, SinksState):
+        if isinstance(result, Publication):
+            publications = [*state.publications.values()]
+            assert all(len(asyncio.run(_part_commands(each))) <= len(each.parts) for each in publications)
+    elif isinstance(state, GroupsState):
+        for names in state.scan(100):
+            for name in names:
+                state.membership(name).check_invariants()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -87,7 +150,31 @@ def test_any_command_is_applied_or_refused(
     for _ in range(COMMANDS):
         message = command()
         fill(random, message)
-        state.apply(message.SerializeToString(), 3)
-    again = machine()
-    again.restore(list(state.snapshot()))
-    assert sorted(key for key, _ in again.snapshot()) == sorted(key for key, _ in state.snapshot())
+        messages: list[Message] = [message]
+        if isinstance(state, SinksState) and random.random() < 0.3:
+            messages += stage_commands(random, state)
+        for each in messages:
+            check(state, state.apply(each.SerializeToString(), 3))
+        again = machine()
+        again.restore(list(state.snapshot()))
+        assert dict(again.snapshot()) == dict(state.snapshot())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_command_to_a_partition_is_possible_or_has_no_effect(seed: int) -> None:
+    """The leader counts its records, and a follower those of what it has not applied."""
+    random = Random(seed)
+    end, publication = 0, 0
+    for _ in range(10 * COMMANDS):
+        command = PartitionCommand()
+        fill(random, command)
+        payload = command.SerializeToString()
+        known = partition_command(payload)
+        before = publication
+        publication, records = published_records(payload, publication)
+        end += records
+        assert 0 <= records < 2**50
+        assert before <= publication < 2**62
+        assert isinstance(known, VoidEntry) or known == command
+        publication = publication if random.random() < 0.5 else 0
+    assert end < 2**60

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pixy.cluster.nodes import NODES_MAX
 from pixy.cluster.peer_messages import (
     Beat,
     Forwarded,
@@ -182,6 +183,14 @@ def test_a_beat_is_three_numbers_and_the_nodes_that_are_reached() -> None:
     numbers = b"".join([number.to_bytes(8, "little") for number in (1, 2, 3)])
     assert encode_beat(Beat(1, 2, 3)) == numbers
     assert encode_beat(Beat(1, 2, 3, (4, 5))) == numbers + bytes.fromhex("04000000 05000000")
+
+
+def test_a_beat_names_at_most_as_many_nodes_as_a_cluster_has() -> None:
+    beat = Beat(1, 2, 3, tuple(range(1, 2 * NODES_MAX)))
+    assert decode_beat(encode_beat(beat)) == beat._replace(reaches=beat.reaches[:NODES_MAX])
+    for more in (1, 4_000_000):
+        with pytest.raises(MalformedMessage, match=f"at most {NODES_MAX} ids are possible"):
+            decode_beat(encode_beat(beat) + bytes(4 * more))
 
 
 # --- round trips ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message as ProtoMessage
 
 from pixy.backend import TopicPartition
 from pixy.cluster import Node
@@ -19,6 +20,9 @@ from pixy.errors import VoidEntry
 from pixy.inspect import ReadOnlyDisk, Verdict, check_directory
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import (
+    AddPiece,
+    AlterTopic,
+    CreateTopic,
     DeleteTopic,
     ExpireSinks,
     ForgetNode,
@@ -26,11 +30,17 @@ from pixy.proto.state_pb2 import (
     GroupsCommand,
     InitCluster,
     MetadataCommand,
+    OpenStage,
     PartitionCommand,
+    PiecePart,
+    PieceRecord,
+    PublicationPart,
     PublishedPart,
     PublishParts,
+    PublishStages,
     RegisterNode,
     RemoveNode,
+    SealRecord,
     SetLogBeginOffset,
     SinksCommand,
     StagedPiece,
@@ -38,11 +48,13 @@ from pixy.proto.state_pb2 import (
 )
 from pixy.raft import Entry, Message, MessageType, RaftEntryType
 from pixy.records import patch_batch
+from pixy.staging import seal_crc
 from pixy.storage import EntryType
 from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode, batch_of
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster, copy_of
 from tests.cluster.poisoned import write_entries, write_position
+from tests.conformance.staged import publish_values
 from tests.fakes.waiting import until
 
 GROUPS_0, PARTITION = 2, 1000
@@ -59,6 +71,21 @@ COUNTS = PublishParts(
         )
     ],
 )
+
+
+def published(records: int, size: int, pieces: tuple[int, ...] = (1,)) -> PublishParts:
+    """A publication of pieces with so many records and bytes."""
+    lists = {
+        "pieces": pieces,
+        "piece_records": [records] * len(pieces),
+        "piece_bytes": [size] * len(pieces),
+        "piece_crcs": [3] * len(pieces),
+    }
+    part = PublishedPart(stage_number=1, **lists)  # type: ignore[arg-type]  # fields of it
+    part.bytes = min(size * len(pieces), 2**64 - 1)
+    part.records = min(records * len(pieces), 2**63 - 1)
+    return PublishParts(publication=1, parts=[part])
+
 
 JOINS: dict[str, Any] = {"secret": bytes(16), "address": "127.0.0.1:1", "version": "1", "feature_level": 3}
 
@@ -80,6 +107,18 @@ WITHOUT_EFFECT = [
     (PARTITION, COMMAND, b""),
     (PARTITION, COMMAND, PartitionCommand(publish_parts=LISTS).SerializeToString()),
     (PARTITION, COMMAND, PartitionCommand(publish_parts=COUNTS).SerializeToString()),
+    *[
+        (PARTITION, COMMAND, PartitionCommand(publish_parts=each).SerializeToString())
+        for each in (
+            PublishParts(publication=2**64 - 1),
+            PublishParts(publication=2**62),
+            PublishParts(publication=1, predecessor=2**63),
+            published(2**64 - 1, 2**64 - 1),
+            published(10, 100, pieces=(1, 1)),
+            published(10, 100, pieces=(2, 1)),
+            PublishParts(publication=1, parts=[*published(1, 61).parts, *published(1, 61).parts]),
+        )
+    ],
     (PARTITION, BATCH, NOISE),
     (PARTITION, BATCH, b""),
     (PARTITION, BATCH, GOOD[:60]),
@@ -193,12 +232,12 @@ async def test_a_leader_appends_nothing_of_it(node: DriverNode) -> None:
 # --- what is in the log ---------------------------------------------------------------------------
 
 
-def append(node: Node, raft_group: int, kind: EntryType, payload: bytes) -> None:
+def append(node: Node, raft_group: int, kind: EntryType, payload: bytes, sequence: int = 1) -> None:
     """Append an entry as a leader of the release before did."""
     driver = node._log.driver
     group = driver.groups[raft_group]
     assert group.leads
-    driver._append(group, kind, bytearray(payload), ProposalId(77, 1, 1))
+    driver._append(group, kind, bytearray(payload), ProposalId(77, 1, sequence))
     driver.drive(group)
 
 
@@ -276,6 +315,60 @@ def test_three_nodes_go_on_with_the_same_state(
         await cluster[2].append(b"again")
         for node in cluster.nodes.values():
             await until_values(node, [b"before", b"after", b"again"])
+
+    run_cluster(scenario, tmp_path)
+
+
+def commands_of(topic_id: bytes) -> list[tuple[int, ProtoMessage]]:
+    """Raft groups and commands that can be decoded, which only a hostile leader appends."""
+    config = {"segment_bytes": "abc", "retention_ms": "9" * 5000, "replication": "x", "no": "1"}
+    parts = [
+        PiecePart(topic="topic", topic_id=topic_id, partition=each, bytes=9, records=2**63 - 1)
+        for each in (0, 0)
+    ]
+    add = AddPiece(
+        stage=1, piece=PieceRecord(parts=parts, crc=1), seal=SealRecord(pieces=1, crc=seal_crc([1]))
+    )
+
+    def publish(sink_id: str, **part: Any) -> SinksCommand:
+        parts = [PublicationPart(topic="topic", topic_id=topic_id, **part)]
+        return SinksCommand(publish_stages=PublishStages(sink_id=sink_id, stage_ids=["s"], parts=parts))
+
+    return [
+        (METADATA_GROUP, MetadataCommand(create_topic=CreateTopic(name="a", partitions=1, config=config))),
+        (METADATA_GROUP, MetadataCommand(alter_topic=AlterTopic(name="topic", set_config=config))),
+        *[(SINKS_GROUP, publish(f"b{each}", partition=each, bytes=1)) for each in (-100, 7, 2**31 - 1)],
+        *[(SINKS_GROUP, publish(f"c{each}", bytes=each, records=-5)) for each in (0, 5, 2**64 - 1)],
+        (SINKS_GROUP, SinksCommand(open_stage=OpenStage(sink_id="replicated", stage_id="s"))),
+        (SINKS_GROUP, SinksCommand(add_piece=add)),
+        (
+            SINKS_GROUP,
+            SinksCommand(
+                publish_stages=PublishStages(sink_id="replicated", stage_ids=["s"], replicated=True)
+            ),
+        ),
+        (PARTITION, PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=-(2**63)))),
+    ]
+
+
+@pytest.mark.slow
+def test_commands_with_impossible_numbers_end_nobody_and_hold_nothing_up(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1, {})
+        await cluster[1].append(b"before")
+        topic_id = cluster[1].node.metadata.topics["topic"].topic_id
+        for number, (raft_group, command) in enumerate(commands_of(topic_id), 1):
+            leader = await leader_of(cluster, raft_group)
+            append(leader.node, raft_group, COMMAND, command.SerializeToString(), number)
+        where = TopicPartition("topic", 0)
+        assert (await publish_values(cluster[1].backend, 1, {where: [b"published"]})).published
+        for _ in range(2):
+            await cluster.stop()
+            await cluster.start()
+        assert (await publish_values(cluster[2].backend, 2, {where: [b"again"]})).published
+        for node in cluster.nodes.values():
+            await until_values(node, [b"before", b"published", b"again"])
+            assert list(node.node.partitions.damaged("topic")) == []
 
     run_cluster(scenario, tmp_path)
 

@@ -65,3 +65,15 @@ async def test_a_sender_that_cannot_be_is_not_passed_on() -> None:
     with pytest.raises(FailedPrecondition, match=f"the start {2**49}"):
         await relays.pass_call_on(2, impossible)
     assert channel.sent == []
+
+
+async def test_a_node_that_has_left_reaches_nobody() -> None:
+    class Connected(Channel):
+        def is_connected(self, node_id: int) -> bool:
+            return node_id == 2
+
+    relays = Relays(cast(PeerChannel, Connected()), lambda: hello_of(1))
+    relays.heard(2, [3, 4])
+    assert [relays.through(each) for each in (2, 3, 5)] == [2, 2, None]
+    relays.left(2)
+    assert relays.through(3) is None

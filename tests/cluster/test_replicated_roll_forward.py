@@ -3,14 +3,16 @@ on the way, partitions that are away, and deleted topics.
 """
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pixy.backend import Published, TopicPartition
 from pixy.cluster.partition_proposals import PartitionProposals
+from pixy.cluster.sinks import Publication, StagePieces
 from pixy.errors import FailedPrecondition
-from pixy.proto.state_pb2 import PartitionCommand, PublishParts
+from pixy.proto.state_pb2 import PartitionCommand, PiecePart, PieceRecord, PublicationPart, PublishParts
 from pixy.storage import EntryType
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import publish_values, stage_values
@@ -153,5 +155,31 @@ def test_a_publication_is_refused_at_any_node_before_its_predecessor_is_there(tm
         assert (await publish_values(cluster[1].backend, 1, {where: [b"a"]})).published
         for node in cluster.nodes.values():
             assert await node.values() == [b"a"]
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("records", [-1, 2**63 - 1])
+def test_a_publication_with_impossible_numbers_holds_up_no_other_one(tmp_path: Path, records: int) -> None:
+    """Of a release that did not judge pieces."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        where = TopicPartition("topic", 0)
+        topic = cluster[1].node.metadata.topics["topic"]
+        one = PiecePart(topic="topic", topic_id=topic.topic_id, partition=0, bytes=63, records=records)
+        piece = PieceRecord(number=0, parts=[one])
+        total = PublicationPart(topic="topic", topic_id=topic.topic_id, bytes=63, records=1)
+        stage = StagePieces(900, "stage", [piece.SerializeToString()])
+        for node in cluster.nodes.values():
+            state = node.node.state_groups.sinks
+            publication = Publication(1, "sink", ["stage"], [total], [stage])
+            state.publications[1] = publication
+            state._add_unfinished(publication)
+            state.next_publication = 2
+        assert (await publish_values(cluster[1].backend, 1, {where: [b"a"]})).published
+        for node in cluster.nodes.values():
+            assert await node.values() == [b"a"]
+            await until(partial(is_finished, node))
 
     run_cluster(scenario, tmp_path)

@@ -293,3 +293,40 @@ def test_a_checkpoint_is_written_while_commands_are_applied(sinks: Sinks) -> Non
 
 def test_a_state_without_stages_is_stored_as_by_releases_without_them(sinks: Sinks) -> None:
     assert list(sinks.state.snapshot()) == [(b"sinks", SinksRecord(next_publication=1).SerializeToString())]
+
+
+def part(records: int, size: int, topic_id: bytes = A, partition: int = 0) -> PiecePart:
+    return PiecePart(topic="a", topic_id=topic_id, partition=partition, bytes=size, records=records)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [part(2**63 - 1, 100), part(2**63 - 1, 100, B)],
+        [part(-1, 100)],
+        [part(-(2**63), 100)],
+        [part(101, 100)],
+        [part(1, 100, partition=-1)],
+        [part(1, 100), part(1, 100)],
+    ],
+)
+def test_a_piece_with_impossible_numbers_changes_nothing(sinks: Sinks, parts: list[PiecePart]) -> None:
+    """Their sums would not fit into the numbers of a publication."""
+    sinks.open()
+    before = list(sinks.state.snapshot())
+    refusal(sinks.add(1, PieceRecord(number=0, crc=100, parts=parts)), InvalidArgument)
+    assert list(sinks.state.snapshot()) == before
+    assert sinks.add(1, piece(0, (A, 0, 2)), seal(100)) == 20
+
+
+@pytest.mark.parametrize("records", [2**63 - 1, -1])
+def test_a_stage_with_impossible_numbers_of_an_earlier_release_is_not_published(
+    sinks: Sinks, records: int
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(stage_table, "why_impossible", lambda _: "")
+        sinks.open()
+        assert sinks.add(1, PieceRecord(number=0, crc=100, parts=[part(records, 9), part(records, 9)])) == 18
+        assert sinks.add(1, None, seal(100)) == 18
+    for state in (sinks, sinks.restored()):
+        assert "impossible" in refusal(state.publish(1, "stage"), FailedPrecondition)
