@@ -12,10 +12,12 @@ import pytest
 
 from pixy.cluster import split_checkpoint
 from pixy.cluster.group_states import checkpoint_record
+from pixy.cluster.nodes import FEATURE_LEVEL
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_checkpoints, check_node
+from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.raft import ConfState
 from pixy.records import batch_bytes, build_control_batch, patch_batch
 from pixy.storage import CheckpointDownload, CheckpointId, CheckpointStore, RealDisk, read_checkpoint
@@ -328,6 +330,11 @@ def rewrite(directory: Path, end_offset: int, voters: tuple[int, ...], term: int
     CheckpointStore(RealDisk(), state).write(CheckpointId(term, end_offset), records, TIME)
 
 
+async def has_had_another_node(cluster: Cluster) -> None:
+    request = JoinRequest(secret=bytes(16), address="10.0.0.2:1", version="1", feature_level=FEATURE_LEVEL)
+    assert await cluster.node.commands.register_node(request) == 2
+
+
 @pytest.mark.slow
 async def test_without_group_state(tmp_path: Path) -> None:
     directory = tmp_path / "node"
@@ -351,6 +358,7 @@ async def test_ahead_of_the_journal(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     async with Cluster(directory).running() as cluster:
         await cluster.create_topic()
+        await has_had_another_node(cluster)
         await cluster.commit(1)
     rewrite(directory, 100, voters=(1, 2))
     found = [each.found for each in check_node(ReadOnlyDisk(), directory).findings if each.verdict]
@@ -369,6 +377,7 @@ async def test_of_another_term(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     async with Cluster(directory).running() as cluster:
         await cluster.create_topic()
+        await has_had_another_node(cluster)
         await cluster.commit(1)
     rewrite(directory, 2, voters=(1,), term=7)
     reason = "groups-0 ends with entry 2 of term 7, but the journal has that entry with term 1: one of them is of another"
