@@ -36,7 +36,6 @@ from pixy.proto.state_pb2 import (
     FinishPublications,
     PartitionCommand,
     PublicationPart,
-    PublishedPart,
     PublishParts,
     SinksCommand,
 )
@@ -176,8 +175,13 @@ class RollForward:
         )
         self._progress[publication.number] = progress
         self._unproposed.append(_Unproposed(progress, iter(publication.parts), starting))
-        if len(self._unproposed) == 1:
+        if len(self._unproposed) > 1:
+            return
+        if starting:
             self._propose_parts()
+        else:
+            # In a step of its own: the commit of thousands of stages takes one, too.
+            self._loop.call_soon(self._propose_parts)
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -268,19 +272,20 @@ class RollForward:
 
     def _publish_parts(self, publication: Publication, part: PublicationPart) -> PartitionCommand | None:
         """The command for a partition; None if the stages are not what was published."""
-        parts = []
-        for stage_id in publication.stage_ids:
-            stage = self._stages.get(StageName(publication.sink_id, stage_id))
-            staged = None if stage is None else stage.parts.get((part.topic_id, part.partition))
-            if staged is not None:
-                parts.append(PublishedPart(stage_id=stage_id, bytes=staged.bytes, records=staged.records))
-        if sum(each.bytes for each in parts) != part.bytes:
-            return None
-        return PartitionCommand(
-            publish_parts=PublishParts(
-                publication=publication.number, sink_id=publication.sink_id, parts=parts
-            )
+        sink_id, key = publication.sink_id, (part.topic_id, part.partition)
+        command = PartitionCommand(
+            publish_parts=PublishParts(publication=publication.number, sink_id=sink_id)
         )
+        # Made in place: a constructor copies messages that it is given, and there are thousands.
+        add, size = command.publish_parts.parts.add, 0
+        for stage_id in publication.stage_ids:
+            stage = self._stages.get(StageName(sink_id, stage_id))
+            staged = None if stage is None else stage.parts.get(key)
+            if staged is not None:
+                staged_bytes = staged.bytes
+                size += staged_bytes
+                add(stage_id=stage_id, bytes=staged_bytes, records=staged.records)
+        return command if size == part.bytes else None
 
     def _applied(self, progress: _Progress, _: Any) -> None:
         """A partition has applied its part, or is deleted."""

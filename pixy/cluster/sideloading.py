@@ -71,6 +71,8 @@ class PieceRef(NamedTuple):
 def pieces_of(command: PublishParts, raft_group: int) -> Iterator[PieceRef]:
     """The pieces of replicated stages that a publication makes part of the log of a partition."""
     for part in command.parts:
+        if not part.stage_number:
+            continue  # a stage of one node has no pieces
         lists = (part.pieces, part.piece_bytes, part.piece_records, part.piece_crcs)
         for number, size, records, crc in zip(*lists, strict=True):
             yield PieceRef(PieceKey(part.stage_number, raft_group, number, crc), size, records)

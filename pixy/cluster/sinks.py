@@ -179,11 +179,12 @@ class SinksState:
         refusal = self.judge(command)
         if refusal is not None:
             return refusal
-        for stage_id in command.stage_ids:
+        stage_ids = tuple(command.stage_ids)
+        for stage_id in stage_ids:
             published = self._was_published(StageName(command.sink_id, stage_id))
             if published is not None:
                 return published
-        stages = self.table.sealed(command.sink_id, command.stage_ids if command.replicated else ())
+        stages = self.table.sealed(command.sink_id, stage_ids if command.replicated else ())
         if isinstance(stages, PixyError):
             return stages
         parts = merged_parts(stages) if command.replicated else command.parts
@@ -193,7 +194,7 @@ class SinksState:
         publication = Publication(
             self.next_publication,
             command.sink_id,
-            tuple(command.stage_ids),
+            stage_ids,
             tuple(parts),
             tuple(StagePieces(each.number, each.name.stage_id, each.encoded_pieces()) for each in stages),
         )

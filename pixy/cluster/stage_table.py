@@ -72,6 +72,10 @@ class PartTotal(NamedTuple):
     bytes: int
     records: int
 
+    def plus(self, size: int, records: int) -> "PartTotal":
+        """The total with more of them."""
+        return PartTotal(self.topic, self.bytes + size, self.records + records)
+
 
 class ReplicatedStage:
     """One stage.
@@ -116,23 +120,21 @@ class ReplicatedStage:
         self.extents += 1 + len(piece.parts)
         for part in piece.parts:
             key = (part.topic_id, part.partition)
-            known = self.parts.get(key)
-            topic, total, records = known or PartTotal(part.topic, 0, 0)
-            self.parts[key] = PartTotal(topic, total + part.bytes, records + part.records)
+            known = self.parts.get(key) or PartTotal(part.topic, 0, 0)
+            self.parts[key] = known.plus(part.bytes, part.records)
 
 
 def merged_parts(stages: Iterable[ReplicatedStage]) -> list[PublicationPart]:
     """Parts of several stages, merged by partition."""
-    merged: dict[tuple[bytes, int], PublicationPart] = {}
+    merged: dict[tuple[bytes, int], PartTotal] = {}
     for stage in stages:
-        for (topic_id, partition), total in stage.parts.items():
-            part = merged.get((topic_id, partition))
-            if part is None:
-                part = PublicationPart(topic=total.topic, topic_id=topic_id, partition=partition)
-                merged[topic_id, partition] = part
-            part.bytes += total.bytes
-            part.records += total.records
-    return list(merged.values())
+        for key, total in stage.parts.items():
+            before = merged.get(key)
+            merged[key] = total if before is None else before.plus(total.bytes, total.records)
+    return [
+        PublicationPart(topic=topic, topic_id=topic_id, partition=partition, bytes=size, records=records)
+        for (topic_id, partition), (topic, size, records) in merged.items()
+    ]
 
 
 class StageTable:
@@ -301,8 +303,9 @@ class StageTable:
     def sealed(self, sink_id: str, stage_ids: Sequence[str]) -> list[ReplicatedStage] | PixyError:
         """Stages that can be published, or the reason why one cannot."""
         found = []
+        of_sink = self._by_sink.get(sink_id, {})
         for stage_id in stage_ids:
-            stage = self.find(StageName(sink_id, stage_id))
+            stage = of_sink.get(stage_id)
             if stage is None:
                 return FailedPrecondition(
                     f"stage {stage_id} of sink {sink_id} does not exist: it was never sealed, has expired, or was "
@@ -333,14 +336,17 @@ class StageTable:
 
     def _drop(self, stages: Iterable[ReplicatedStage]) -> GoneStages:
         gone = list(dict.fromkeys(stages))
+        bytes_of: Counter[str] = Counter()
         for stage in gone:
             sink_id, stage_id = stage.name
             of_sink = self._by_sink[sink_id]
             del self.stages[stage.number], of_sink[stage_id]
             self.extents -= stage.extents
-            self.bytes_of -= stage.bytes_of
+            for client, size in stage.bytes_of.items():
+                bytes_of[client] += size
             if not of_sink:
                 del self._by_sink[sink_id], self.activity[sink_id]
+        self.bytes_of -= bytes_of
         return GoneStages(tuple(stage.number for stage in gone))
 
     # --- checkpoints ------------------------------------------------------------------------------

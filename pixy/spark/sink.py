@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from pixy.errors import InvalidArgument, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.spark.addresses import first_of_task
-from pixy.spark.client import LogClient
+from pixy.spark.client import ELEMENTS_MAX, LogClient
 from pixy.spark.options import WriteOptions
 from pixy.spark.python_worker import set_up_worker
 from pixy.spark.schema import WriteColumns
@@ -136,7 +136,17 @@ def _property(name: str) -> str | None:
 
 
 def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
-    """Publish the stages of the tasks, unless the epoch has been published already."""
+    """Publish the stages of the tasks, unless the epoch has been published already.
+
+    Raises:
+        InvalidArgument: they are more than one publication may have.
+    """
+    stage_ids = _stage_ids(messages)
+    if len(stage_ids) > ELEMENTS_MAX:
+        raise InvalidArgument(
+            f"{len(stage_ids)} stages, one of each task with rows and of each 512 MiB, are more than the {ELEMENTS_MAX} that "
+            "are published together: let fewer tasks write, with DataFrame.coalesce, or split the write"
+        )
     first = next(each for each in messages if isinstance(each, Staged))
     answer = LogClient(options.connection).publish(
         pb.PublishRequest(
@@ -144,7 +154,7 @@ def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | Non
             epoch=epoch,
             query_id=first.query_id,
             replaces_query_id=options.replaces_query_id,
-            stage_ids=_stage_ids(messages),
+            stage_ids=stage_ids,
         )
     )
     if not answer.published:

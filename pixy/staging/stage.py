@@ -76,14 +76,21 @@ class Stage:
 
 def merged_parts(stages: Iterable[Stage]) -> Mapping[tuple[bytes, int], StagePart]:
     """Parts of several sealed stages, merged by topic id and partition."""
-    merged: dict[tuple[bytes, int], StagePart] = {}
+    merged: dict[tuple[bytes, int], list[StagePart]] = {}
     for stage in stages:
         for key, part in stage.parts.items():
-            known = merged.get(key)
-            if known is None:
-                known = merged[key] = StagePart()
-                known.CopyFrom(part)
+            parts = merged.get(key)
+            if parts is None:
+                merged[key] = [part]
             else:
-                known.bytes += part.bytes
-                known.records += part.records
-    return merged
+                parts.append(part)
+    return {
+        key: StagePart(
+            topic=parts[0].topic,
+            topic_id=parts[0].topic_id,
+            partition=parts[0].partition,
+            bytes=sum(part.bytes for part in parts),
+            records=sum(part.records for part in parts),
+        )
+        for key, parts in merged.items()
+    }

@@ -97,13 +97,17 @@ class SealedStage(NamedTuple):
 
 def stage_directory(directory: Path, number: int) -> Path:
     """Directory of a stage."""
-    return directory / f"{number:020d}"
+    return directory / _directory_name(number)
+
+
+def _directory_name(number: int) -> str:
+    return f"{number:020d}"
 
 
 def staged_part(directory: Path, number: int, part: StagePart) -> StagedPart:
     """Part of a sealed stage, for reading."""
     name = _file_name(part.topic_id, part.partition)
-    return StagedPart(stage_directory(directory, number) / name, part.bytes, part.records)
+    return StagedPart(f"{directory}/{_directory_name(number)}/{name}", part.bytes, part.records)
 
 
 def _file_name(topic_id: bytes, partition: int) -> str:

@@ -163,14 +163,14 @@ class Stages:
             CorruptData: it is damaged.
         """
         stage = self._stages.get(name)
+        if stage is not None and stage.record is not None and stage.fault is None:
+            return stage
         what = f"stage {name.stage_id} of sink {name.sink_id}"
         if stage is None:
             raise FailedPrecondition(f"{what} does not exist: {where}")
         if stage.record is None:
             raise FailedPrecondition(f"{what} is not sealed")
-        if stage.fault is not None:
-            raise CorruptData(f"{what} is damaged: {stage.fault}")
-        return stage
+        raise CorruptData(f"{what} is damaged: {stage.fault}")
 
     def has_sink(self, sink_id: str) -> bool:
         """True when a sink has stages."""

@@ -12,8 +12,8 @@ from the entries before it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pixy.errors import CorruptData
 from pixy.records import (
@@ -35,24 +35,30 @@ _PATCHED_BYTES = 16
 """Base offset, length and leader epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class StagedPart:
+class StagedPart(NamedTuple):
     """A part. Every method blocks.
 
+    A publication makes thousands of them in one step, so it is a tuple, and its path may be a text.
+
     Attributes:
-        path: its file, which exists until the part is durable in the log.
+        file: its file, which exists until the part is durable in the log.
         size: number of the file's bytes that belong to it.
         records: number of offsets that it takes.
         base_offset, leader_epoch: its position in the log, once it has one.
         begin: byte of the file where it begins.
     """
 
-    path: Path
+    file: Path | str
     size: int
     records: int
     base_offset: int = 0
     leader_epoch: int = 0
     begin: int = 0
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.file)
 
     @property
     def end_offset(self) -> int:
@@ -65,7 +71,7 @@ class StagedPart:
 
     def placed(self, base_offset: int, leader_epoch: int) -> "StagedPart":
         """The same part at a position in the log."""
-        return replace(self, base_offset=base_offset, leader_epoch=leader_epoch)
+        return StagedPart(self.file, self.size, self.records, base_offset, leader_epoch, self.begin)
 
     def check(self, disk: Disk) -> None:
         """Verify every byte.

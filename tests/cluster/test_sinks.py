@@ -1,16 +1,30 @@
 """The state machine of sinks: epochs, owners, unfinished publications, expiry, checkpoints."""
 
+import time
 from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pixy.api.grpc import REPEATED_MAX
 from pixy.cluster import sinks
 from pixy.cluster.sinks import Publication, SinksState
 from pixy.errors import DataDirectoryError, FailedPrecondition, ResourceExhausted
-from pixy.proto.state_pb2 import ExpireSinks, FinishPublications, PublicationPart, PublishStages, SinksCommand
+from pixy.proto.state_pb2 import (
+    AddPiece,
+    ExpireSinks,
+    FinishPublications,
+    OpenStage,
+    PiecePart,
+    PieceRecord,
+    PublicationPart,
+    PublishStages,
+    SealRecord,
+    SinksCommand,
+)
 from pixy.staging import NotNew, Sink, StageName
+from pixy.staging.stages import seal_crc
 
 PART = PublicationPart(topic="t", topic_id=b"i" * 16, partition=3, bytes=10, records=2)
 
@@ -145,6 +159,33 @@ def test_the_number_of_sinks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     state.apply(publish(0))
     assert isinstance(state.apply(publish(0, sink="other")), ResourceExhausted)
     assert isinstance(state.apply(publish(1)), Publication)
+
+
+def test_publishing_as_many_stages_as_a_request_may_have_is_a_short_step() -> None:
+    """Every node applies it at once; a multiple of the ten milliseconds of a step, for slow
+    machines.
+    """
+    most = REPEATED_MAX["Log"]["Publish"]["stage_ids"]
+    state, stage_ids = SinksState(), [f"{'s' * 240}{number}" for number in range(most)]
+    for stage_id in stage_ids:
+        opened = OpenStage(sink_id="sink", stage_id=stage_id, timestamp_ms=1)
+        number = state.apply(SinksCommand(open_stage=opened).SerializeToString())
+        assert isinstance(number, int)
+        piece = PieceRecord(crc=7, client="10.0.0.1", parts=[PiecePart(topic="t", topic_id=b"i", bytes=10)])
+        seal = SealRecord(pieces=1, crc=seal_crc([7]))
+        state.apply(
+            SinksCommand(add_piece=AddPiece(stage=number, piece=piece, seal=seal)).SerializeToString()
+        )
+    command = PublishStages(sink_id="sink", epoch=1, stage_ids=stage_ids, replicated=True)
+    payload = SinksCommand(publish_stages=command).SerializeToString()
+    begun = time.thread_time()
+    published = state.apply(payload)
+    assert time.thread_time() - begun < 0.06
+    assert isinstance(published, Publication)
+    assert [(part.topic, part.bytes) for part in published.parts] == [("t", 10 * most)]
+    assert len(published.stages) == most
+    assert not state.table.stages
+    assert not state.table.bytes_of
 
 
 def test_an_unknown_command_is_that_of_a_newer_release() -> None:

@@ -61,6 +61,7 @@ def test_more_elements_than_a_request_may_have_go_into_several(
             ("DescribeTopics", "topics"),
             ("ListOffsets", "queries"),
             ("Fetch", "ranges"),
+            ("Publish", "stage_ids"),
             ("Discard", "stage_ids"),
         )
     ]

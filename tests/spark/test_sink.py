@@ -17,9 +17,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from pixy.errors import FailedPrecondition
+from pixy.errors import FailedPrecondition, InvalidArgument
 from pixy.proto import pixy_log_pb2 as pb
-from pixy.spark import PixyDataSource
+from pixy.spark import PixyDataSource, sink
 from pixy.spark.client import LogClient
 from pixy.spark.options import Use, WriteOptions, write_options
 from pixy.spark.schema import WriteColumns
@@ -402,4 +402,18 @@ def test_an_abort_after_a_successful_commit_undoes_nothing(log: Log) -> None:
     batch_messages = [Staged(stages_of(log, topic, batch._sink_id, "b"), batch._sink_id)]
     batch.commit(batch_messages)
     batch.abort(batch_messages)
+    assert log.values(topic) == [b"a", b"b"]
+
+
+def test_more_stages_than_are_published_together_fail_the_commit(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "ELEMENTS_MAX", 2)
+    topic = log.create(1)
+    messages = [Staged(stages_of(log, topic, "many", value), "many", "q") for value in ("a", "b", "c")]
+    writer = StreamWriter(writer_options(log, topic, Use.STREAM_WRITE), VALUE_ONLY)
+    with pytest.raises(InvalidArgument, match=r"3 stages, .* are more than the 2 .*coalesce"):
+        writer.commit(messages, 0)
+    assert log.values(topic) == []
+    writer.commit(messages[:2], 0)
     assert log.values(topic) == [b"a", b"b"]

@@ -16,11 +16,11 @@ __all__ = ["LARGE_FIELDS", "REPEATED_MAX"]
 _PARTITIONS = 1000
 """Partitions of one write, and topics in it."""
 _ELEMENTS = 10_000
-"""Names, queries, ranges and stages of one call."""
+"""Names, queries and ranges of one call."""
 _OFFSETS = 2000
 """Offsets that are set: all or none, so in one command, which each node applies in one step."""
-_DISCARDED = 2000
-"""Stages that are discarded, in one step of every node."""
+_STAGES = 2000
+"""Stages that are published or discarded, all in one step of every node."""
 _HEADERS = 10_000
 """Above `producer.max_headers`, which has its own refusal."""
 _OPTIONS = 1000
@@ -34,8 +34,8 @@ REPEATED_MAX: dict[str, Maxima] = {
         "Fetch": {"ranges": _ELEMENTS},
         "Append": {"partitions": _PARTITIONS, "versions": _PARTITIONS},
         "Stage": {"partitions": _PARTITIONS, "versions": _PARTITIONS},
-        "Publish": {"stage_ids": _ELEMENTS},
-        "Discard": {"stage_ids": _DISCARDED},
+        "Publish": {"stage_ids": _STAGES},
+        "Discard": {"stage_ids": _STAGES},
     },
     "Cluster": {},
 }
