@@ -95,6 +95,7 @@ class _Progress:
 
     Attributes:
         visible: done when the state becomes VISIBLE.
+        known: set once it is visible, or a part is stuck.
         topic_ids: the topics of its parts.
         unapplied: partitions that were proposed their part, or are stuck, and have not applied it.
         undurable: parts that are not known to be durable.
@@ -105,6 +106,7 @@ class _Progress:
     visible: asyncio.Future[None]
     topic_ids: frozenset[bytes]
     undurable: list[PublicationPart]
+    known: asyncio.Event = field(default_factory=asyncio.Event)
     state: RollForwardState = RollForwardState.PROPOSING
     unapplied: int = 0
     stuck: list[tuple[PublicationPart, CorruptData]] = field(default_factory=list)
@@ -202,6 +204,7 @@ class RollForward:
         progress = self._progress.get(number)
         if progress is None:
             return
+        await progress.known.wait()
         for _, damage in progress.stuck:
             raise CorruptData(str(damage))
         await asyncio.shield(progress.visible)
@@ -243,7 +246,7 @@ class RollForward:
         if command is None:
             damage = CorruptData(f"publication {publication.number} has other stages than it had")
             self._partitions.set_fault(replica, damage)
-            progress.stuck.append((part, damage))
+            self._stick(progress, part, damage)
             return
         self._propose(replica, command.SerializeToString(), partial(self._applied, progress))
 
@@ -254,8 +257,12 @@ class RollForward:
             if missing is not None:
                 self._partitions.set_fault(replica, missing)
         if replica.fault is not None:
-            progress.stuck.append((part, replica.fault))
+            self._stick(progress, part, replica.fault)
         return replica.fault is None
+
+    def _stick(self, progress: _Progress, part: PublicationPart, damage: CorruptData) -> None:
+        progress.stuck.append((part, damage))
+        progress.known.set()
 
     def _missing(self, publication: Publication, part: PublicationPart) -> CorruptData | None:
         """The damage of the stages that keeps a partition from its part, if there is any."""
@@ -298,6 +305,7 @@ class RollForward:
             return
         self._advance(progress, RollForwardEvent.ALL_APPLIED)
         resolve(progress.visible, None)
+        progress.known.set()
         if not progress.undurable:
             self.maybe_finish()
 

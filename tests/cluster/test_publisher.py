@@ -13,6 +13,7 @@ import pytest
 
 from pixy.cluster import roll_forward
 from pixy.cluster.replica import Replica
+from pixy.cluster.sinks import Publication
 from pixy.errors import CorruptData, FailedPrecondition
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.proto.state_pb2 import PartitionCommand
@@ -145,6 +146,28 @@ async def test_stages_that_are_gone_make_their_partition_not_ready(
         await killed.node.commands.delete_topic("topic", force=True)
         await finished(killed)
         assert staged(killed) == []
+
+
+async def test_a_publication_of_other_stages_than_were_committed_fails_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        # One in each iteration of the loop, so the caller waits already when the last is looked at.
+        monkeypatch.setattr(roll_forward, "_STAGES_PER_ITERATION", 1)
+        await cluster.create_topic("topic", 8)
+        await stage(cluster, "a", *(piece_of(cluster, b"1", partition=each) for each in range(8)))
+        publisher = cluster.node.publisher
+        committed = publisher.committed
+
+        def committed_and_changed(publication: Publication) -> None:
+            committed(publication)
+            (each,) = publisher._stages.of_topic(publication.parts[0].topic_id)
+            del each.parts[max(each.parts)]
+
+        monkeypatch.setattr(publisher, "committed", committed_and_changed)
+        async with asyncio.timeout(10):
+            with pytest.raises(CorruptData, match="other stages than it had"):
+                await publish(cluster, 0, "a")
 
 
 async def test_a_damaged_batch_of_a_stage_is_found_by_the_start_that_applies_it(tmp_path: Path) -> None:
