@@ -1,5 +1,6 @@
 """A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
+from pixy.cluster.checkpoint_state import restore_state
 from pixy.cluster.cluster_options import ClusterOptions
 from pixy.cluster.commands import partition_command, publication_in
 from pixy.cluster.entry_offsets import misplaced_batch, published_records, takes_publication
@@ -13,7 +14,6 @@ from pixy.cluster.impossible_states import (
     FoundState,
     why_impossible,
     why_never_a_member,
-    why_no_configuration,
 )
 from pixy.cluster.lost_majority import LossReport, LostMajority, SurvivingGroup
 from pixy.cluster.mended_groups import MendedGroup, MendedGroups
@@ -95,6 +95,7 @@ __all__ = [
     "published_records",
     "reasons_to_keep",
     "replicas_in_sync",
+    "restore_state",
     "safe_to_stop",
     "split_checkpoint",
     "staged_error",
@@ -104,5 +105,4 @@ __all__ = [
     "why_ended",
     "why_impossible",
     "why_never_a_member",
-    "why_no_configuration",
 ]

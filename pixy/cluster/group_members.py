@@ -23,6 +23,7 @@ members are remote, and have to be told; here each of them applies the same entr
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from pixy.log_position import INDEX_MAX
 from pixy.proto import state_pb2 as pb
 
 __all__ = [
@@ -315,7 +316,15 @@ def membership_record(membership: Membership, forgotten: Collection[bytes]) -> p
 
 
 def membership_of(message: pb.GroupMembers) -> Membership:
-    """The membership in a message."""
+    """The membership in a message.
+
+    Raises:
+        IndexError, ValueError: no commands lead to it.
+    """
+    if max(message.generation, message.epoch) > INDEX_MAX:
+        raise ValueError(f"generation {message.generation} and epoch {message.epoch} of a group")
+    if any(not len(each.owners) == len(each.targets) == len(each.epochs) for each in message.topics):
+        raise ValueError("owners, targets and epochs of another number of partitions")
     members = {
         member_id_of(each.id): GroupMember(each.client_id, tuple(each.topics)) for each in message.members
     }

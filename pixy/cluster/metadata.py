@@ -61,6 +61,10 @@ FIRST_PARTITION_GROUP = 1000
 PARTITIONS_MAX = 10_000
 _GROUPS_MAX = 800
 """State groups of consumer groups; that of sinks has the number 900."""
+_RAFT_GROUP_MAX = 2**53
+_NODE_ID_MAX = 2**30
+_VERSION_MAX = 2**30
+"""Beyond these no cluster gets, and what is stored has room for more."""
 _CLUSTER_KEY = b"cluster"
 _NODE_KEY = b"node/"
 _TOPIC_KEY = b"topic/"
@@ -222,7 +226,11 @@ class MetadataState:
         return _records(cluster, self.nodes, list(self.topics.values()))
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Replace the whole state by a checkpoint's records."""
+        """Replace the whole state by a checkpoint's records.
+
+        Raises:
+            ValueError: no commands lead to this state; what a record lacks raises others.
+        """
         self.topics, self.partitions = {}, 0
         self._table, self._counts = NodeTable(), ReplicaCounts()
         for key, value in records:
@@ -237,6 +245,7 @@ class MetadataState:
                 self.topics[topic.name] = topic
                 self.partitions += len(topic.raft_groups)
                 self._counts.add(topic.replicas)
+        _check_restored(self)
 
     def _init_cluster(self, command: InitCluster) -> PixyError | None:
         first = command.first_node if command.HasField("first_node") else None
@@ -375,6 +384,35 @@ def _records(
             replica_set=[sets[replicas] for replicas in topic.replicas],
         )
         yield _TOPIC_KEY + topic.name.encode(), record.SerializeToString()
+
+
+def _check_restored(state: MetadataState) -> None:
+    """Raises ValueError if no commands lead to a state, or the next one would exceed a number."""
+    if not 0 <= state.groups_count <= _GROUPS_MAX:
+        raise ValueError(f"{state.groups_count} state groups")
+    if not FIRST_PARTITION_GROUP <= state.next_raft_group <= _RAFT_GROUP_MAX:
+        raise ValueError(f"raft group {state.next_raft_group} is the next one")
+    ids = [*state.nodes, state.next_node_id]
+    if not all(0 < each <= _NODE_ID_MAX for each in ids):
+        raise ValueError(f"nodes {ids[:-1]}, node {ids[-1]} is the next one")
+    seen: set[int] = set()
+    for topic in state.topics.values():
+        check_topic_name(topic.name)
+        if len(topic.replicas) != len(topic.raft_groups) or not 0 < topic.version <= _VERSION_MAX:
+            raise ValueError(f"version {topic.version} of topic {topic.name}, or its replicas")
+        for replicas in set(topic.replicas):
+            if (
+                not replicas
+                or len(set(replicas)) < len(replicas)
+                or not all(0 < each < ids[-1] for each in replicas)
+            ):
+                raise ValueError(f"replicas on nodes {list(replicas)} in topic {topic.name}")
+        groups = set(topic.raft_groups)
+        if len(groups) < len(topic.raft_groups) or groups & seen:
+            raise ValueError(f"a raft group of topic {topic.name} twice")
+        if not all(FIRST_PARTITION_GROUP <= each < state.next_raft_group for each in groups):
+            raise ValueError(f"a raft group of topic {topic.name} that was never given out")
+        seen |= groups
 
 
 def _topic_of(record: TopicRecord) -> Topic:

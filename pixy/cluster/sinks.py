@@ -30,6 +30,7 @@ from pixy.cluster.commands import decoded
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.stage_table import GoneStages, StageTable, merged_parts
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, VoidEntry
+from pixy.log_position import INDEX_MAX
 from pixy.proto.state_pb2 import (
     PieceRecord,
     PublicationPart,
@@ -252,7 +253,11 @@ class SinksState:
         )
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Replace the whole state by a checkpoint's records."""
+        """Replace the whole state by a checkpoint's records.
+
+        Raises:
+            ValueError: no commands lead to this state; what a record lacks raises others.
+        """
         self.sinks, self.publications = {}, {}
         self._published.clear()
         self._published_numbers.clear()
@@ -283,6 +288,12 @@ class SinksState:
                 state = SinksRecord.FromString(value)
                 self.next_publication = state.next_publication
                 self.table.next_stage = max(1, state.next_stage)
+        newest = max(self.publications, default=0)
+        if not newest < self.next_publication <= INDEX_MAX:
+            raise ValueError(f"publication {newest}, and {self.next_publication} is the next one")
+        newest = max((*self.table.stages, *self._published_numbers), default=0)
+        if not newest < self.table.next_stage <= INDEX_MAX:
+            raise ValueError(f"stage {newest}, and {self.table.next_stage} is the next one")
 
 
 def _stages(publication: Publication) -> list[StageName]:

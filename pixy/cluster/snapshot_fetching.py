@@ -18,6 +18,7 @@ from itertools import count
 
 import structlog
 
+from pixy.cluster.checkpoint_state import check_state
 from pixy.cluster.fetch_snapshot import Again, Append, GiveUp, Outcome, Restart, SnapshotDownload
 from pixy.cluster.fetch_snapshot_codec import SliceRequest, decode_answer, encode_request
 from pixy.cluster.group_states import conf_state_of, split_checkpoint
@@ -177,7 +178,7 @@ class SnapshotFetching:
             outcome: Checkpoint | Outcome
             try:
                 if download.is_complete:
-                    outcome = await self._verified(snapshot, file)
+                    outcome = await self._verified(replica, snapshot, file)
                 else:
                     outcome = await self._ask(replica, sender, download)
                 if isinstance(outcome, Append):
@@ -211,14 +212,22 @@ class SnapshotFetching:
         except (PixyError, OSError, ValueError) as error:
             return download.failed(f"node {leader}: {error}")
 
-    async def _verified(self, snapshot: Snapshot, file: CheckpointDownload) -> Checkpoint | GiveUp:
-        """The complete checkpoint.
+    async def _verified(
+        self, replica: StateReplica, snapshot: Snapshot, file: CheckpointDownload
+    ) -> Checkpoint | GiveUp:
+        """The complete checkpoint, from which the state can be restored.
 
         Raises:
             CorruptData: it is damaged.
         """
+
+        def read() -> Checkpoint:
+            checkpoint = file.read()
+            check_state(replica.name, replica.machine, checkpoint.records)
+            return checkpoint
+
         try:
-            checkpoint = await run_on(self._log.files, file.read)
+            checkpoint = await run_on(self._log.files, read)
         except DataDirectoryError as error:
             return GiveUp(str(error), keeps=False)
         group_state, _ = split_checkpoint(checkpoint.records)

@@ -1,7 +1,8 @@
 """State groups at a start: each from its newest checkpoint and the journal's entries behind it."""
 
+from pixy.cluster.checkpoint_state import restore_state
 from pixy.cluster.group_recovery import continues, entry_of, recovered_group
-from pixy.cluster.group_states import conf_state_of, split_checkpoint
+from pixy.cluster.group_states import conf_state_of
 from pixy.cluster.node_log import NodeLog
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import Apply
@@ -84,8 +85,7 @@ async def recover_state_group(
     applied, state, newest = LogPosition(0, 0), GroupStateRecord(), None
     if checkpoint is not None:
         applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
-        state, records = split_checkpoint(checkpoint.records)
-        machine.restore(records)
+        state = restore_state(name, machine, checkpoint.records)
         configuration = state.configuration if state.configuration.voters else configuration
         newest = Snapshot(applied.index, applied.term, conf_state_of(configuration))
     found = recovered.group(raft_group)

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pixy.cluster.checkpoint_state import restore_state
 from pixy.cluster.group_recovery import continues
-from pixy.cluster.group_states import split_checkpoint
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
 from pixy.cluster.offline_unit import write_unit
 from pixy.cluster.recovery import RecoveredNode, recover_node
@@ -46,7 +46,7 @@ class StoppedNode:
         checkpoint = self.checkpoint("metadata")
         applied = position_of(checkpoint)
         if checkpoint is not None:
-            machine.restore(split_checkpoint(checkpoint.records)[1])
+            restore_state("metadata", machine, checkpoint.records)
         journal = self.recovered.group(METADATA_GROUP)
         for entry in journal.entries_after(applied.index) if continues(journal, applied) else ():
             if entry.entry_type is EntryType.COMMAND:

@@ -35,10 +35,9 @@ from pixy.cluster import (
     partition_command,
     pieces_of,
     publication_in,
-    split_checkpoint,
+    restore_state,
     takes_publication,
     why_never_a_member,
-    why_no_configuration,
 )
 from pixy.errors import CorruptData, DataDirectoryError, VoidEntry
 from pixy.inspect.check_checkpoints import check_checkpoints
@@ -299,15 +298,7 @@ class _NodeCheck:
         epoch, index, has_peers = 0, 0, False
         if checkpoint is not None:
             epoch, index = checkpoint.id
-            group_state, records = split_checkpoint(checkpoint.records)
-            reason = (
-                ""
-                if not group_state.configuration.voters
-                else why_no_configuration(group_state.configuration)
-            )
-            if reason:
-                raise CorruptData(f"its checkpoint has a configuration that is none: {reason}")
-            machine.restore(records)
+            group_state = restore_state(name, machine, checkpoint.records)
             has_peers = len(conf_state_of(group_state.configuration).members) > 1
         if self._journal.whole:
             found = self._journal.group(raft_group)

@@ -33,7 +33,8 @@ the name. The end offset is in the name alone and cannot be verified.
                                                                  synced
     half a removal      more than two whole ones: a crash lost   the newest is used; the next write
                         the removal of the oldest                removes all but two
-    foreign name        any other name                           refused
+    foreign name        any other name, or one with an           refused
+                        impossible end offset or epoch
     foreign node        a whole one of another node or cluster   cannot be detected, is used;
                                                                  `identity` and the journal name the
                                                                  owner of a directory
@@ -44,6 +45,10 @@ the name. The end offset is in the name alone and cannot be verified.
     no footer           cut off between two batches              damaged
     no header           the first batch is not a snapshot        damaged
                         header
+    compressed          a compressed batch: none is written      damaged
+    records of no node  a whole one with records that no node    the node refuses to start, with the
+                        writes, or a state that no commands      reason; a download is given up
+                        lead to
     zero tail           zeros behind the footer                  damaged
     torn                zeros in its middle                      damaged
     bad checksum        a batch with a wrong checksum            damaged
@@ -82,6 +87,7 @@ from typing import NamedTuple
 import structlog
 
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.log_position import INDEX_MAX, TERM_MAX
 from pixy.records import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -141,7 +147,9 @@ class CheckpointId(NamedTuple):
     def from_file_name(cls, name: str) -> "CheckpointId | None":
         """The id in a file name, None if the name is not a checkpoint's."""
         match = _NAME.fullmatch(name)
-        return None if match is None else cls(int(match[2]), int(match[1]))
+        if match is None or int(match[1]) > INDEX_MAX or int(match[2]) > TERM_MAX:
+            return None
+        return cls(int(match[2]), int(match[1]))
 
 
 class Checkpoint(NamedTuple):
@@ -336,7 +344,7 @@ def decode_checkpoint(data: bytes, id: CheckpointId, path: Path) -> list[tuple[b
             _check_version(path, batch, _SNAPSHOT_FOOTER, _FOOTER_VALUE)
             ended = True
         else:
-            records += [(record.key or b"", record.value or b"") for record in read_records(batch)]
+            records += [(record.key or b"", record.value or b"") for record in read_records(batch, 0)]
     if not ended:
         raise CorruptData(f"cut off at byte {len(data)}: no snapshot footer")
     return records

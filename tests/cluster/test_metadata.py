@@ -26,6 +26,7 @@ from pixy.errors import (
 )
 from pixy.proto.state_pb2 import (
     AlterTopic,
+    ClusterRecord,
     CreateTopic,
     DeleteTopic,
     ForgetNode,
@@ -289,7 +290,8 @@ def test_data_of_a_release_without_nodes_belongs_to_node_1() -> None:
     state.apply(init(1))
     assert (state.nodes, state.registered, state.feature_level) == ({}, [1], 0)
     record = TopicRecord(name="old", topic_id=b"o", raft_groups=[1000, 1001])
-    state.restore([(b"topic/old", record.SerializeToString())])
+    cluster = ClusterRecord(groups_count=1, next_raft_group=1002)
+    state.restore([(b"cluster", cluster.SerializeToString()), (b"topic/old", record.SerializeToString())])
     assert state.topics["old"].replicas == ((1,), (1,))
     assert state.apply(start(1, b"s1")) is None
     assert (state.nodes[1].secret, state.nodes[1].address, state.feature_level) == (b"s1", "2:1", 1)

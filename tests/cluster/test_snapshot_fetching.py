@@ -2,10 +2,11 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.cluster.fetch_snapshot_codec import (
     CurrentLeader,
@@ -405,6 +406,27 @@ async def test_a_checkpoint_that_stays_damaged_is_not_installed(network: StateNe
     assert network[3].pairs.pairs == {}
     look_after(network[1])
     await fetched(network)
+
+
+class Choosy(Pairs):
+    """A state machine whose commands never make the key `7`."""
+
+    def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+        super().restore(records)
+        if b"7" in self.pairs:
+            raise ValueError("key 7")
+
+
+async def test_a_checkpoint_that_no_node_writes_is_not_installed(network: StateNetwork) -> None:
+    follower = network[3]
+    follower.replica.machine = follower.pairs = Choosy()
+    await network.leave_behind(3, network[1], LAST)
+    with capture_logs() as logs:
+        await network.tick(2)
+        await until(lambda: any(each["event"] == "a checkpoint cannot be fetched" for each in logs))
+    [reason] = [each["reason"] for each in logs if each["event"] == "a checkpoint cannot be fetched"]
+    assert "the checkpoint of metadata has records that no node writes: key 7" in reason
+    assert (follower.faults, follower.unexpected, follower.pairs.pairs) == ([], [], {})
 
 
 async def test_a_checkpoint_of_a_newer_release_is_not_installed(network: StateNetwork) -> None:

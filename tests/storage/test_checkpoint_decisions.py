@@ -19,7 +19,7 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_checkpoints, check_node
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.raft import ConfState
-from pixy.records import batch_bytes, build_control_batch, patch_batch
+from pixy.records import COMPRESSION, NewRecord, batch_bytes, build_batch, build_control_batch, patch_batch
 from pixy.storage import CheckpointDownload, CheckpointId, CheckpointStore, RealDisk, read_checkpoint
 from tests.cluster.nodes import Cluster, Sizes
 
@@ -154,7 +154,16 @@ def test_half_a_removal(state: Path) -> None:
     assert store.write(LAST, RECORDS, TIME) == [NEXT, LAST] == used(state)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "1-1.checkpoint", NEW.file_name + ".old"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "notes.txt",
+        "1-1.checkpoint",
+        NEW.file_name + ".old",
+        f"{2**63:020d}-{1:010d}.checkpoint",
+        f"{20:020d}-{2**31:010d}.checkpoint",
+    ],
+)
 def test_foreign_name(state: Path, name: str) -> None:
     (state / name).touch()
     refused(state, f"{name} is not a checkpoint; move it out of the way")
@@ -201,6 +210,28 @@ def test_no_footer(state: Path) -> None:
     found = batches(state / NEW.file_name)
     for count in range(len(found)):
         damaged(state, b"".join(found[:count]))
+
+
+def test_compressed(state: Path) -> None:
+    first, *_, last = batches(state / NEW.file_name)
+    packed = build_batch(
+        [NewRecord(key, value * 50, (), TIME) for key, value in RECORDS], COMPRESSION["gzip"]
+    )
+    patch_batch(packed, 1, NEW.epoch)
+    damaged(state, first + bytes(packed) + patched(last, offset=len(RECORDS) + 1))
+
+
+@pytest.mark.slow
+async def test_records_of_no_node(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    async with Cluster(directory).running() as cluster:
+        await cluster.create_topic()
+        await cluster.commit(1)
+    store = CheckpointStore(RealDisk(), directory / "state" / "groups-0")
+    store.write(CheckpointId(1, 1), [(b"group\0g", b"\xff")], TIME)
+    assert check_node(ReadOnlyDisk(), directory).verdict is Verdict.DAMAGED
+    with pytest.raises(CorruptData, match="checkpoint of groups-0 has records that no node writes"):
+        await Cluster(directory).node.start()
 
 
 def test_no_header(state: Path) -> None:
