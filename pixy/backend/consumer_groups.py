@@ -58,7 +58,7 @@ class ConsumerGroups:
         command = self._commit_command(group, offsets, handed_out)
         self._node.commands.limits.limit_group(command)
         if set:
-            self._node.commands.limits.judge_offsets(command, self._state(group))
+            self._node.commands.limits.limit_offsets(command, self._state(group))
             command.set = True
             await self._set(command)
             return

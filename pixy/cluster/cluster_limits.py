@@ -3,8 +3,8 @@
 Each is judged when the command that adds something is applied: by then everything before it counts,
 so commands that are under way together cannot pass a limit. The limit travels in the command,
 because nodes may be configured differently, and only once every node knows the field. What is
-beyond a limit already stays. The memory of offsets is judged before they are proposed, by what is
-applied.
+beyond a limit already stays. Offsets that a client sets are judged before they are proposed, too:
+what is refused is no entry.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from pixy.cluster.groups import GroupsState
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.nodes import LIMITS_LEVEL
 from pixy.config import LimitsConfig
-from pixy.errors import PixyError, ResourceExhausted
+from pixy.errors import PixyError
 from pixy.proto.state_pb2 import CommitOffsets, JoinGroup, MetadataCommand
 
 __all__ = ["ClusterLimits"]
@@ -77,20 +77,19 @@ class ClusterLimits:
         if self._are_known:
             command.max_groups = -(-self.config.max_groups // max(1, self.metadata.groups_count))
 
-    def judge_offsets(self, command: CommitOffsets, state: GroupsState) -> None:
-        """Judge offsets that a client sets, before they are proposed. Those that consumers commit
-        are bounded by what they consume.
+    def limit_offsets(self, command: CommitOffsets, state: GroupsState) -> None:
+        """Judge offsets that a client sets, before they are proposed, and add the limit as
+        `limit_group`. Those that consumers commit are bounded by what they consume.
 
         Raises:
             ResourceExhausted: they take too much memory.
         """
         allowed = self.config.max_offsets_bytes // max(1, self.metadata.groups_count)
-        grown = state.growth(command)
-        if grown > 0 and state.offset_bytes + grown > allowed:
-            raise ResourceExhausted(
-                f"committed offsets in the same part of the cluster as those of {command.group} take {state.offset_bytes} "
-                f"bytes, these would add {grown}, and limits.max_offsets_bytes allows {allowed} there"
-            ).at_limit("limits.max_offsets_bytes")
+        exceeded = state.exceeded_bytes(command.group, state.growth(command), allowed)
+        if exceeded is not None:
+            raise exceeded
+        if self._are_known:
+            command.max_offset_bytes = allowed
 
     @property
     def _are_known(self) -> bool:

@@ -211,6 +211,22 @@ class GroupsState:
             if topic == topic_id and stored.handed_out is not None
         }
 
+    def exceeded_bytes(self, consumer_group: str, grown: int, limit: int) -> ResourceExhausted | None:
+        """The limit, if offsets of a consumer group that take `grown` bytes more would exceed it; 0
+        for none.
+        """
+        if not 0 < limit < self.offset_bytes + grown or grown <= 0:
+            return None
+        # As in `_exceeded`.
+        for _ in self.sweep():
+            continue
+        if self.offset_bytes + grown <= limit:
+            return None
+        return ResourceExhausted(
+            f"committed offsets in the same part of the cluster as those of {consumer_group} take {self.offset_bytes} "
+            f"bytes, these would add {grown}, and limits.max_offsets_bytes allows {limit} there"
+        ).at_limit("limits.max_offsets_bytes")
+
     def growth(self, command: CommitOffsets) -> int:
         """Bytes that offsets would take more than those that they replace."""
         group = self._groups.get(command.group, _NO_GROUP)
@@ -320,9 +336,13 @@ class GroupsState:
                 return refusal
         if before is _NO_GROUP and (exceeded := self._exceeded(command.max_groups)) is not None:
             return exceeded
-        offsets = dict(before.offsets)
+        offsets, grown = dict(before.offsets), 0
         for offset in command.offsets:
-            self.offset_bytes += _store(offsets, offset, command.timestamp_ms, set=command.set)
+            grown += _store(offsets, offset, command.timestamp_ms, set=command.set)
+        if (exceeded := self.exceeded_bytes(name, grown, command.max_offset_bytes)) is not None:
+            return exceeded
+        self.offset_bytes += grown
+        for offset in command.offsets:
             self._by_topic.add(offset.topic_id, name)
         if command.set and membership.topics:
             membership = membership.with_offsets_set(_partitions(command.offsets))

@@ -1888,6 +1888,7 @@ class CommitOffsets(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     SET_FIELD_NUMBER: _builtins.int
     MAX_GROUPS_FIELD_NUMBER: _builtins.int
+    MAX_OFFSET_BYTES_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     timestamp_ms: _builtins.int
     """Wall clock of the proposer, milliseconds since the Unix epoch."""
@@ -1900,6 +1901,10 @@ class CommitOffsets(_message.Message):
     """
     max_groups: _builtins.int
     """See `JoinGroup`."""
+    max_offset_bytes: _builtins.int
+    """Memory that committed offsets of the state group may take with these, if a client sets them; 0:
+    any. Of the proposer, as `max_groups`.
+    """
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]: ...
     def __init__(
@@ -1912,10 +1917,11 @@ class CommitOffsets(_message.Message):
         incarnation: _builtins.int = ...,
         set: _builtins.bool = ...,
         max_groups: _builtins.int = ...,
+        max_offset_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "max_groups", b"max_groups", "node_id", b"node_id", "offsets", b"offsets", "set", b"set", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "incarnation", b"incarnation", "max_groups", b"max_groups", "max_offset_bytes", b"max_offset_bytes", "node_id", b"node_id", "offsets", b"offsets", "set", b"set", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -135,6 +135,37 @@ def test_groups_of_deleted_topics_do_not_count_whether_or_not_they_are_swept(swe
     assert sorted(name for names in state.scan(10) for name in names) == ["c"]
 
 
+def set_metadata(group: str, metadata: str, limit: int, topic: str = "a", *, set: bool = True) -> bytes:
+    offset = CommittedOffset(topic=topic, topic_id=topic.encode(), partition=0, offset=1, metadata=metadata)
+    command = CommitOffsets(group=group, offsets=[offset], max_offset_bytes=limit, set=set)
+    return GroupsCommand(commit_offsets=command).SerializeToString()
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_offsets_beyond_the_limit_are_refused_when_they_are_applied(swept: bool) -> None:
+    state = GroupsState()
+    assert state.apply(set_metadata("a", "m" * 744, 2000)) is None
+    assert state.apply(set_metadata("b", "m" * 744, 2000)) is None
+    before = [*state.snapshot()]
+    assert refusal(state.apply(set_metadata("c", "", 2000))) == (
+        "limits.max_offsets_bytes",
+        "committed offsets in the same part of the cluster as those of c take 2000 bytes, these would add 256, and "
+        "limits.max_offsets_bytes allows 2000 there",
+    )
+    assert refusal(state.apply(set_metadata("b", "m" * 745, 2000)))[0] == "limits.max_offsets_bytes"
+    assert [*state.snapshot()] == before
+    assert state.offset_bytes == 2000
+    # Those that take no more, and those that consumers commit.
+    assert state.apply(set_metadata("b", "n" * 744, 1000)) is None
+    assert state.apply(set_metadata("c", "m", 0)) is None
+    # Those of deleted topics do not count.
+    state.apply(GroupsCommand(forget_topics=ForgetTopics(topic_ids=[b"a"])).SerializeToString())
+    for _ in state.sweep() if swept else ():
+        pass
+    assert state.apply(set_metadata("d", "m" * 744, 1000, "b")) is None
+    assert isinstance(state.apply(set_metadata("e", "", 1000, "b")), ResourceExhausted)
+
+
 # --- a cluster ------------------------------------------------------------------------------------
 
 SMALL = LimitsConfig(max_topics=5, max_partitions=20, max_groups=16)
@@ -209,6 +240,25 @@ def test_consumer_groups_of_all_nodes_together_are_bounded(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_offsets_that_are_set_together_do_not_pass_the_limit(tmp_path: Path, nodes: int) -> None:
+    """Sixty callers of one consumer group each, at the last bytes."""
+    limits = LimitsConfig(max_offsets_bytes=8 * 3000)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        asked = list(cluster.nodes.values())
+        await asked[0].backend.create_topic("topic", 1)
+        offsets = {TopicPartition("topic", 0): OffsetCommit(0, "m" * 744)}
+        found = await outcomes(
+            *(asked[i % nodes].backend.commit_offsets(f"g{i}", offsets, set=True) for i in range(60))
+        )
+        assert found.count("") == 8 * 3
+        assert found.count("limits.max_offsets_bytes") == 60 - 8 * 3
+
+    run_cluster(scenario, tmp_path, nodes, limits=limits)
+
+
+@pytest.mark.slow
 def test_the_default_for_partitions_depends_on_the_number_of_nodes(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         limits = cluster[1].node.commands.limits
@@ -242,6 +292,8 @@ def test_limits_are_part_of_commands_once_every_node_knows_them(level: int, limi
     limits.limit(altering)
     limits.limit_group(joining)
     limits.limit_group(commit)
+    limits.limit_offsets(commit, GroupsState())
+    assert bool(commit.max_offset_bytes) == bool(limit)
     assert creation.create_topic.max_topics == limit
     assert bool(altering.alter_topic.max_partitions) == bool(limit)
     assert (joining.max_groups, commit.max_groups) == ((2, 2) if limit else (0, 0))
