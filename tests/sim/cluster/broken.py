@@ -217,11 +217,16 @@ def written_once(self: Incarnation) -> None:
         _write_incarnation(self)
 
 
+_APART_S = 0.3
+"""Long enough for a crash in between."""
+
+
 def position_apart(self: Snapshots, group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
     """The applied position of a partition is written behind the unit with the log reset."""
     records = _position_records(self, group, snapshot)
     if records:
-        asyncio.get_running_loop().call_soon(self._journal.append, tuple(records), lambda: None)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_APART_S, self._journal.append, tuple(records), lambda: None)
     return []
 
 
