@@ -31,7 +31,7 @@ from pixy.cluster.hard_states import state_records, write_hard_state
 from pixy.cluster.linearizable_reads import LinearizableReads
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.outbox import Outbox
-from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, Sequences, judge
+from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, Sequences, is_window_full, judge
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import Application, Apply, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
@@ -248,14 +248,14 @@ class Driver:
             after: sequence of the proposal that has to be there before it, 0 for none.
 
         Returns:
-            False if this node does not lead, has not got the proposal before it, or lacks data of
-            the entry; the other node tries again.
+            False if this node does not lead, has not got the proposal before it, lacks data of the
+            entry, or has `WINDOW` others of that node under way; the other node tries again.
 
         Raises:
             VoidEntry: the entry would have no effect, or is not for other nodes to propose.
             LongCheckError: that takes long to find out; see `propose_checked`.
         """
-        if not group.leads:
+        if not group.leads or is_window_full(proposal, group.tail_ids, self._held.get(group, ())):
             return False
         reason = self._hooks.why_not_proposable(group.raft_group, kind, payload, proposal.node_id)
         if reason:
@@ -276,7 +276,7 @@ class Driver:
         if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES) and (
             group in self._held or not self._has_room(group, len(payload))
         ):
-            # Bounded: each node has a window of proposals in flight.
+            # Bounded: each node has a window of proposals under way.
             self._held.setdefault(group, {})[proposal] = (kind, payload, after)
             return True
         known = judge(group.rows, group.tail_ids, proposal)
@@ -286,7 +286,10 @@ class Driver:
             sideloads = self._hooks.sideloads
             if sideloads is not None and not sideloads.may_propose(group, kind, payload):
                 return False
-            group.tail_ids = {*group.tail_ids, proposal}
+            if group.tail_ids:
+                group.tail_ids.add(proposal)
+            else:
+                group.tail_ids = {proposal}  # groups without any share an empty set
             self._append(group, kind, group.stamp(kind, bytearray(payload), group.term), proposal)
             self.drive(group)
         return True

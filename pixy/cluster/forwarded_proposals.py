@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from pixy.cluster.driver import Driver
 from pixy.cluster.proposable import why_not_batches
+from pixy.cluster.proposer_rows import WINDOW
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import PixyError, VoidEntry
 from pixy.faults import OnFault
@@ -33,6 +34,8 @@ __all__ = ["ForwardedProposals"]
 
 WAITING_BYTES_MAX = 64 << 20
 """Bytes of proposals of one node that wait for checks; more are not taken. One always is."""
+_QUEUE_MAX = 2 * WINDOW
+"""Proposals of one node to one raft group that wait: its window, and once more as repetitions."""
 
 
 class _WaitingProposal(NamedTuple):
@@ -106,7 +109,8 @@ class ForwardedProposals:
             else:
                 return
         size = len(waiting.payload)
-        if self._bytes[sender] and self._bytes[sender] + size > WAITING_BYTES_MAX:
+        is_too_much = self._bytes[sender] and self._bytes[sender] + size > WAITING_BYTES_MAX
+        if is_too_much or len(queue) >= _QUEUE_MAX:
             waiting.done(False)
             return
         self._bytes[sender] += size

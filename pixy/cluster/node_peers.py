@@ -9,9 +9,12 @@ It wires `cluster_search`, `members`, `failover`, `leader_placement`, `membershi
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from random import Random
+from typing import TypeVar
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -45,7 +48,7 @@ from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.ticker import Ticker
 from pixy.errors import FailedPrecondition, StartError, Unavailable
-from pixy.peers import Claim, FrameDamage, Hello, NotYet, PeerChannel, PeerHooks
+from pixy.peers import Claim, FrameDamage, Hello, NextSlice, NotYet, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, NodesResponse, Relayed
 from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
@@ -62,10 +65,16 @@ OpenChannel = Callable[[str, PeerHooks], PeerChannel]
 Handler = Callable[[int, bytes], Awaitable[bytes]]
 """Answers a call of a node: its id, 0 for one that belongs to no cluster yet, and the payload."""
 
+T = TypeVar("T")
+
 _HAND_OVER_S = 2.0
 _HAND_OVER_STEP_S = 0.02
 _BEAT_EVERY_TICKS = 5
 _LOOK_EVERY_TICKS = 20
+_RAFT_SLICE = 100
+"""Raft messages and entries of other nodes that are processed at once: about a millisecond."""
+_PROPOSALS_SLICE = 8
+"""Proposals of other nodes that are taken at once, each checked for half a millisecond at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,43 +478,74 @@ class NodePeers:
 
     def _on_message(
         self, node_id: int, kind: int, payload: bytes | memoryview, *, relayed: bool = False
-    ) -> None:
+    ) -> NextSlice | None:
         if not self._node_id or not self.members.knows(node_id):
-            return
+            return None
         try:
-            self._take(node_id, kind, payload, relayed=relayed)
+            return self._take(node_id, kind, payload, relayed=relayed)
         except MalformedMessage as error:
             raise FrameDamage(f"message {kind} is malformed: {error}") from error
 
-    def _take(self, node_id: int, kind: int, payload: bytes | memoryview, *, relayed: bool) -> None:
+    def _take(
+        self, node_id: int, kind: int, payload: bytes | memoryview, *, relayed: bool
+    ) -> NextSlice | None:
         if kind == MessageKind.RAFT:
             flush_number = flush_number_of(payload)
             if not relayed:
                 self.members.flushed(node_id, flush_number)
-            self._on_raft(node_id, payload)
-        elif kind == MessageKind.PROPOSALS:
-            groups = self._driver.groups
-            for forwarded in decode_proposals(payload, node_id):
-                group = groups.get(forwarded.raft_group)
-                if group is not None:
-                    self._duties.forwarded.propose_nowait(group, *forwarded[1:])
-        elif kind == MessageKind.BEAT:
+            messages = decode_raft(payload, node_id, self._node_id)
+            return None if self._step(messages) else partial(self._go_on, self._step, messages)
+        if kind == MessageKind.PROPOSALS:
+            proposals = decode_proposals(payload, node_id)
+            return None if self._propose(proposals) else partial(self._go_on, self._propose, proposals)
+        if kind == MessageKind.BEAT:
             self.members.heard(node_id, decode_beat(payload), relayed=relayed)
         elif kind == MessageKind.RELAYED:
-            self._on_relayed(node_id, Relayed.FromString(bytes(payload)))
+            return self._on_relayed(node_id, Relayed.FromString(bytes(payload)))
+        return None
 
-    def _on_relayed(self, node_id: int, relayed: Relayed) -> None:
+    def _go_on(self, take: Callable[[Iterator[T]], bool], rest: Iterator[T]) -> bool:
+        """Take the next slice of a message; see `NextSlice`."""
+        try:
+            return take(rest)
+        except MalformedMessage as error:
+            raise FrameDamage(f"a message is malformed: {error}") from error
+
+    def _propose(self, proposals: Iterator[Forwarded]) -> bool:
+        """Take a slice of proposals; True if those were all."""
+        groups, count = self._driver.groups, 0
+        for forwarded in islice(proposals, _PROPOSALS_SLICE):
+            count += 1
+            group = groups.get(forwarded.raft_group)
+            if group is not None:
+                self._duties.forwarded.propose_nowait(group, *forwarded[1:])
+        return count < _PROPOSALS_SLICE
+
+    def _on_relayed(self, node_id: int, relayed: Relayed) -> NextSlice | None:
         if relayed.target != self._node_id:
             self.relays.pass_on(node_id, relayed)
-            return
+            return None
         try:
             sender = Hello.from_message(relayed.sender)
-            if relayed.kind != MessageKind.RELAYED and self._why_not_relayed(sender) is None:
-                self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
-                self._on_message(sender.node_id, relayed.kind, relayed.payload, relayed=True)
+            if relayed.kind == MessageKind.RELAYED or self._why_not_relayed(sender) is not None:
+                return None
+            self.relays.heard_at[sender.node_id] = asyncio.get_running_loop().time()
+            rest = self._on_message(sender.node_id, relayed.kind, relayed.payload, relayed=True)
         except FrameDamage as error:
-            # No fault of the node that has passed it on, whose connection this is.
-            log.debug("a message that was passed on is dropped", through=node_id, reason=str(error))
+            self._drop_relayed(node_id, error)
+            return None
+        return rest and partial(self._go_on_relayed, node_id, rest)
+
+    def _go_on_relayed(self, through: int, rest: NextSlice) -> bool:
+        try:
+            return rest()
+        except FrameDamage as error:
+            self._drop_relayed(through, error)
+            return True
+
+    def _drop_relayed(self, through: int, error: FrameDamage) -> None:
+        """Not the fault of the node that has passed it on, whose connection this is."""
+        log.debug("a message that was passed on is dropped", through=through, reason=str(error))
 
     def _why_not_relayed(self, sender: Hello) -> str | None:
         """Reason to refuse what another node has passed on, which has the sender's proofs."""
@@ -513,17 +553,21 @@ class NodePeers:
             return NotYet(f"node {self._options.address} is starting")
         return self.members.why_not_vouched(sender)
 
-    def _on_raft(self, node_id: int, payload: bytes | memoryview) -> None:
-        driver = self._driver
-        for raft_group, message in decode_raft(payload, node_id, self._node_id):
-            if raft_group not in driver.groups and self._duties.find_group(raft_group) is None:
-                continue
-            try:
-                driver.step(raft_group, message)
-            except Exception as error:
-                # Not a fault of the connection: the state of the raft group is unknown.
-                self._on_fault(error)
-                return
+    def _step(self, messages: Iterator[tuple[int, Message]]) -> bool:
+        """Process a slice of Raft messages; True if those were all."""
+        driver, left = self._driver, _RAFT_SLICE
+        for raft_group, message in messages:
+            if raft_group in driver.groups or self._duties.find_group(raft_group) is not None:
+                try:
+                    driver.step(raft_group, message)
+                except Exception as error:
+                    # Not a fault of the connection: the state of the raft group is unknown.
+                    self._on_fault(error)
+                    return True
+            left -= 1 + len(message.entries)
+            if left <= 0:
+                return False
+        return True
 
     async def _on_call(self, caller: Hello, method: int, payload: bytes) -> bytes:
         if not self._node_id:

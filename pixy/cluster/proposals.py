@@ -23,7 +23,7 @@ oldest. Invariant: what waits was proposed by nobody.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pixy.cluster.proposer_rows import WINDOW, Novelty, ProposerRows
@@ -36,7 +36,7 @@ from pixy.storage import EntryType
 if TYPE_CHECKING:
     from pixy.cluster.raft_group import RaftGroup
 
-__all__ = ["Done", "Proposal", "Proposals", "Proposer", "Repeated", "Sequences"]
+__all__ = ["Done", "Proposal", "Proposals", "Proposer", "Repeated", "Sequences", "is_window_full"]
 
 Done = Callable[[Any], None]
 """Gets the result of a proposal: that of the applied entry, `Repeated`, or a `PixyError`."""
@@ -409,3 +409,15 @@ def judge(
     is there, and its result comes.
     """
     return None if proposal in tail_ids else rows.judge(proposal)
+
+
+def is_window_full(proposal: ProposalId, *under_way: Collection[ProposalId]) -> bool:
+    """True if the node of a proposal has as many others under way as a correct one may.
+
+    Args:
+        under_way: disjoint proposals of all nodes to its raft group.
+    """
+    if sum(map(len, under_way)) < WINDOW or any(proposal in ids for ids in under_way):
+        return False
+    node_id = proposal.node_id
+    return sum(each.node_id == node_id for ids in under_way for each in ids) >= WINDOW

@@ -13,7 +13,7 @@ from pixy.peers.frames import FrameDamage
 from pixy.peers.handshake_side import NotYet
 from pixy.peers.hello import Claim, Hello, join_hash
 from pixy.peers.network import Listening, Network
-from pixy.peers.options import PeerHooks, PeerOptions
+from pixy.peers.options import NextSlice, PeerHooks, PeerOptions
 from pixy.peers.peers import Peers
 from pixy.peers.protection import why_unprotected
 from pixy.peers.secrets import SharedSecrets
@@ -27,6 +27,7 @@ __all__ = [
     "Hello",
     "Listening",
     "Network",
+    "NextSlice",
     "NotYet",
     "PauseDetector",
     "PeerCertificates",

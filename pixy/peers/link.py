@@ -8,13 +8,18 @@ The first frame of an iteration of the loop is written at once, those that follo
 iteration with one system call at its end. Small frames are written as one piece, large ones as
 their parts, uncopied.
 
+A frame that asks for much is worked off in slices, one per iteration of the loop, and so are many
+frames that were received together. Until all of it is done the link reads nothing more: frames keep
+their order, and what comes meanwhile fills the sender's queue.
+
 The owner of a link acts on its frames. It changes once: from the handshake to what the connection
 is for. An exception of the owner is a bug that ends this connection alone; none reaches the
 transport.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 import structlog
@@ -31,9 +36,11 @@ from pixy.peers.frames import (
     PING,
     FrameDamage,
     Payload,
+    PeerFrame,
     PeerFrameReader,
     frame_head,
 )
+from pixy.peers.options import NextSlice
 from pixy.peers.texts import STRANGER_CHARACTERS_MAX, shown
 from pixy.socket_writes import write_of
 
@@ -49,6 +56,9 @@ _HANDSHAKE_READ_BYTES = 4096
 """Bytes that are parsed at once of a peer that has proven nothing: at most 170 frames."""
 
 
+_FRAMES_PER_SLICE = 32
+
+
 class LinkOwner(Protocol):
     """Acts on the frames of a link."""
 
@@ -57,8 +67,11 @@ class LinkOwner(Protocol):
 
     def received(
         self, kind: int, method: int, milliseconds: int, number: int, payload: bytes | memoryview
-    ) -> None:
+    ) -> NextSlice | None:
         """A frame has come.
+
+        Returns:
+            the rest of the work that it asks for; None: it is done.
 
         Raises:
             FrameDamage, DecodeError: the peer does not follow the protocol.
@@ -92,6 +105,7 @@ class PeerLink(asyncio.BufferedProtocol):
         "_bytes_max",
         "_closing_since",
         "_environment",
+        "_frames",
         "_gathered",
         "_gathered_bytes",
         "_gathering",
@@ -106,6 +120,7 @@ class PeerLink(asyncio.BufferedProtocol):
         "_reason",
         "_silent",
         "_transport",
+        "_work",
         "_write",
         "activity",
         "is_open",
@@ -140,6 +155,10 @@ class PeerLink(asyncio.BufferedProtocol):
         # Why the link ends, by this side or, if empty, by the other.
         self._reason = ""
         self._silent = False
+        # Frames that wait for the next slice, and the work before them, if there is any. None: none
+        # waits. Invariant: nothing is read while some wait.
+        self._frames: Iterator[PeerFrame] | None = None
+        self._work: NextSlice | None = None
         # Since when the transport sends the rest, None: it is not closing.
         self._closing_since: float | None = None
         self.activity: Activity | None = None
@@ -323,22 +342,65 @@ class PeerLink(asyncio.BufferedProtocol):
         if self.activity is not None:
             self.activity.heard += 1
         try:
-            for kind, method, milliseconds, number, payload in self._reader.received(nbytes):
-                if not self.is_open:
-                    return
-                if kind in _KEEP_ALIVE:
-                    if self.activity is None:
-                        raise FrameDamage(f"frame {kind} in a handshake")
-                    if kind == PING:
-                        self.send(ALIVE, 0, 0, 0, ())
-                elif kind == CLOSING:
-                    self._closed_by_peer(payload)
-                else:
-                    self.owner.received(kind, method, milliseconds, number, payload)
-        except (FrameDamage, DecodeError) as damage:
-            self.damaged(str(damage))
-        except Exception as bug:
-            self._broken(bug)
+            frames = iter(self._reader.received(nbytes))
+            if self._frames is None:
+                self._take(frames)
+            else:  # TLS has had them already
+                self._frames = chain(self._frames, frames)
+        except Exception as error:
+            self._failed(error)
+
+    def _take(self, frames: Iterator[PeerFrame]) -> None:
+        """Act on a slice of frames, or as far as one that asks for more work."""
+        left = _FRAMES_PER_SLICE
+        for kind, method, milliseconds, number, payload in frames:
+            if not self.is_open:
+                return
+            if kind in _KEEP_ALIVE:
+                if self.activity is None:
+                    raise FrameDamage(f"frame {kind} in a handshake")
+                if kind == PING:
+                    self.send(ALIVE, 0, 0, 0, ())
+            elif kind == CLOSING:
+                self._closed_by_peer(payload)
+            else:
+                self._work = self.owner.received(kind, method, milliseconds, number, payload)
+            left -= 1
+            if self._work is not None or not left:
+                self._take_later(frames)
+                return
+        if self._frames is not None:
+            self._frames = None
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _take_later(self, frames: Iterator[PeerFrame]) -> None:
+        if self._frames is None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._frames = frames
+        self._loop.call_soon(self._take_on)
+
+    def _take_on(self) -> None:
+        """Do the next slice."""
+        frames = self._frames
+        if frames is None or not self.is_open:
+            return
+        if self.activity is not None:
+            self.activity.heard += 1  # it has not been silent
+        try:
+            if self._work is not None and not self._work():
+                self._take_later(frames)
+            else:
+                self._work = None
+                self._take(frames)
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, (FrameDamage, DecodeError)):
+            self.damaged(str(error))
+        else:
+            self._broken(error)
 
     def _closed_by_peer(self, payload: Payload) -> None:
         if self._reason:
@@ -372,6 +434,7 @@ class PeerLink(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
         self._gathered.clear()
+        self._frames = self._work = None
         if self.is_open:
             self._end(str(exc) if exc else "the peer has closed the connection")
         self._environment.links.pop(self, None)

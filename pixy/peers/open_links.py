@@ -13,7 +13,7 @@ from pixy.peers.environment import PeerEnvironment
 from pixy.peers.frames import ANSWER, CALL, CANCEL, FAILURE, MESSAGE, FrameDamage, Payload
 from pixy.peers.hello import Hello, LinkPurpose
 from pixy.peers.link import PeerLink
-from pixy.peers.options import PeerHooks, PeerOptions
+from pixy.peers.options import NextSlice, PeerHooks, PeerOptions
 
 __all__ = ["AcceptedLink", "DialledLink", "LinkEnd"]
 
@@ -115,7 +115,7 @@ class AcceptedLink:
         bytes_max = _bytes_max(environment.options, purpose)
         self.answers = PeerAnswers(environment, link, peer, hooks, bytes_max)
         self._gone = gone
-        self._on_message: Callable[[int, int, bytes | memoryview], None] = (
+        self._on_message: Callable[[int, int, bytes | memoryview], NextSlice | None] = (
             hooks.on_message if purpose is LinkPurpose.MAIN else _no_message
         )
         self._node_id = peer.node_id
@@ -128,16 +128,17 @@ class AcceptedLink:
 
     def received(
         self, kind: int, method: int, milliseconds: int, number: int, payload: bytes | memoryview
-    ) -> None:
+    ) -> NextSlice | None:
         """See `LinkOwner`."""
         if kind == MESSAGE:
-            self._on_message(self._node_id, method, payload)
-        elif kind == CALL:
+            return self._on_message(self._node_id, method, payload)
+        if kind == CALL:
             self.answers.begin(method, milliseconds, number, payload)
         elif kind == CANCEL:
             self.answers.cancel(number)
         else:
             raise FrameDamage(f"frame {kind} on a connection that takes messages and calls")
+        return None
 
     def lost(self, reason: str, *, silent: bool) -> None:
         """See `LinkOwner`."""

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pixy.peers.address import Address
 from pixy.peers.hello import Claim, Hello
 
-__all__ = ["PeerHooks", "PeerOptions"]
+__all__ = ["NextSlice", "PeerHooks", "PeerOptions"]
+
+NextSlice = Callable[[], bool]
+"""Does the next slice of some work, of a few milliseconds at most; True: that was the last one."""
 
 _DEFAULT_ADDRESS = Address("127.0.0.1", 19094)
 
@@ -78,8 +81,9 @@ class PeerHooks:
         admit: decides about a node that was recognized and is no duplicate: a reason to refuse it
             (older self), or None, and takes note of it.
         on_message: takes a message: node id, message kind, payload. In the order in which the node
-            has sent them. `FrameDamage` and protobuf's `DecodeError` say that it is malformed, and
-            end the connection; so do those of `on_call`.
+            has sent them. Returns the rest of the work that it asks for (`NextSlice`), None if it
+            is done: what comes behind it waits. `FrameDamage` and protobuf's `DecodeError` say that
+            it is malformed, and end the connection; so do those of `on_call`.
         on_call: answers a call: caller, method, payload. A caller on a passing connection has no
             node id, whoever it is. A `PixyError` reaches the caller as it is.
             Cancelled when the caller's patience or its connection ends.
@@ -94,7 +98,7 @@ class PeerHooks:
     why_not_first: Callable[[], str | None]
     recognize: Callable[[Claim], str | None]
     admit: Callable[[Claim], str | None]
-    on_message: Callable[[int, int, bytes | memoryview], None]
+    on_message: Callable[[int, int, bytes | memoryview], NextSlice | None]
     on_call: Callable[[Hello, int, bytes], Awaitable[bytes]]
     on_up: Callable[[int, Hello], None]
     on_down: Callable[[int, bool], None]

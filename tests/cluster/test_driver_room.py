@@ -2,6 +2,7 @@
 
 import pytest
 
+from pixy.cluster.proposer_rows import WINDOW
 from pixy.errors import UnknownPartition
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, Message, MessageType
@@ -228,6 +229,31 @@ async def test_a_batch_of_another_node_is_not_taken_before_the_one_that_it_names
     assert propose(node.group, BATCH, batch_of(b"third"), third, 5), "nobody waits for 6 any more"
     await node.settle()
     assert node.application.applied == [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize("kind", [COMMAND, BATCH], ids=["in the tail", "waiting for room"])
+async def test_another_node_has_its_window_of_proposals_under_way_and_no_more(
+    node: DriverNode, kind: EntryType
+) -> None:
+    await (node.lead() if kind is COMMAND else full(node))
+
+    def payload_of(number: int) -> bytes | bytearray:
+        return batch_of(b"%d" % number) if kind is BATCH else b"%d" % number
+
+    def propose(number: int, node_id: int = 2, incarnation: int = 9) -> bool:
+        id = ProposalId(node_id, incarnation, number)
+        return node.driver.propose_for(node.group, kind, payload_of(number), id)
+
+    taken = [number for number in range(1, 100) if propose(number)]
+    assert taken == list(range(1, WINDOW + 1))
+    assert not propose(1, incarnation=10), "whichever start it names"
+    assert propose(WINDOW), "one that comes again is none more"
+    assert propose(200, 3), "another node has a window of its own"
+    node.room = 1 << 20
+    node.driver.resume()
+    await node.settle()
+    assert node.application.applied == [b"%d" % number for number in [*taken, 200]]
+    assert propose(WINDOW + 1)
 
 
 async def test_batches_that_wait_are_dropped_with_the_leadership(node: DriverNode) -> None:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from pixy.cluster import forwarded_proposals
 from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.proposable import why_not_batches, why_not_proposable
+from pixy.cluster.proposer_rows import WINDOW
 from pixy.errors import VoidEntry
 from pixy.proposal_id import ProposalId
 from pixy.records import LongCheckError
@@ -122,6 +123,27 @@ async def test_a_flood_of_proposals_that_wait_is_bounded(
     held.may_go.set()
     assert [*await asyncio.gather(first, second)] == [True, True]
     assert await forwarded.propose(node.group, BATCH, small, id_of(3), 0)
+
+
+async def test_few_proposals_of_a_node_to_a_group_wait_however_small_they_are(
+    node: DriverNode, forwarded: ForwardedProposals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    first = asyncio.ensure_future(forwarded.propose(node.group, BATCH, large(), id_of(1), 0))
+    await asyncio.to_thread(held.begun.wait, 60)
+    small = bytes(batch_of(b"x"))
+    others = [
+        asyncio.ensure_future(forwarded.propose(node.group, BATCH, small, id_of(number), 0))
+        for number in range(2, 1000)
+    ]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert sum(not each.done() for each in others) < 2 * WINDOW
+    held.may_go.set()
+    taken = await asyncio.gather(first, *others)
+    assert taken[:WINDOW] == [True] * WINDOW
+    await node.settle()
+    assert node.application.applied[: len(VALUES) + WINDOW - 1] == [*VALUES, *[b"x"] * (WINDOW - 1)]
 
 
 async def test_a_stop_takes_nothing_that_is_being_checked(

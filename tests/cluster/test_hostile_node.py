@@ -3,15 +3,17 @@ and start again.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
-from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.peer_messages import (
     Beat,
     Forwarded,
@@ -21,6 +23,7 @@ from pixy.cluster.peer_messages import (
     encode_proposal,
     encode_raft,
 )
+from pixy.cluster.proposer_rows import WINDOW
 from pixy.errors import PixyError
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
@@ -48,6 +51,7 @@ from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.test_forwarded_proposals import large
 from tests.cluster.test_poisoned_entries import NOISE, REFUSED
 from tests.fakes.waiting import until
+from tests.sim.loop import VirtualLoop
 
 pytestmark = pytest.mark.slow
 
@@ -299,6 +303,82 @@ def test_large_batches_of_a_registered_node_are_checked_to_the_last_record(
             except PixyError as error:
                 refusals.append(str(error))
         assert all("has offset delta 7, expected" in each for each in refusals)
+        await cluster[1].append(b"after")
+        await goes_on(cluster, b"before", b"after")
+
+    run_cluster(scenario, tmp_path)
+
+
+def proposals_frame(hostile: ClusterNode, leader: ClusterNode, count: int) -> bytes:
+    """Empty entries for all state groups."""
+    groups = [each for each in leader.node._log.driver.groups if each < FIRST_PARTITION_GROUP]
+    id = ProposalId(hostile.id, hostile.node.incarnation, 0)
+    return b"".join(
+        bytes(part)
+        for number in range(1, count + 1)
+        for part in encode_proposal(
+            Forwarded(groups[number % len(groups)], EntryType.EMPTY, b"", id._replace(sequence=1000 + number))
+        )
+    )
+
+
+def raft_frame(hostile: ClusterNode, leader: ClusterNode, count: int) -> bytes:
+    """Answers to heartbeats of all groups."""
+    groups = list(leader.node._log.driver.groups.values())
+    messages = [
+        (
+            group.raft_group,
+            Message(MessageType.HEARTBEAT_RESP, leader.id, hostile.id, group.term or 1, 0, 0, [], 0),
+        )
+        for group in groups
+    ]
+    return b"".join(encode_raft([messages[number % len(groups)] for number in range(count)], 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "frame", "method", "most"),
+    [
+        (MessageKind.PROPOSALS, proposals_frame, "propose_for", 10),
+        (MessageKind.RAFT, raft_frame, "step", 110),
+    ],
+    ids=["proposals", "raft"],
+)
+@pytest.mark.parametrize("relayed", [False, True], ids=["direct", "relayed"])
+def test_a_frame_of_many_messages_does_not_stop_a_node(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: MessageKind,
+    frame: Callable[[ClusterNode, ClusterNode, int], bytes],
+    method: str,
+    most: int,
+    relayed: bool,
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        hostile, leader = cluster.by_id(3), cluster.by_id(1)
+        driver = leader.node._log.driver
+        counts = [0]
+        original = getattr(driver, method)
+
+        def counted(*arguments: Any) -> Any:
+            counts[-1] += 1
+            return original(*arguments)
+
+        payload = frame(hostile, leader, 5000)
+        assert hostile.node.peers is not None
+        if relayed:
+            sender = hostile.node.peers._hello().to_message()
+            payload = Relayed(target=1, sender=sender, kind=kind, payload=payload).SerializeToString()
+        monkeypatch.setattr(driver, method, counted)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.before_turns(lambda: counts.append(0))
+        send(hostile, leader, MessageKind.RELAYED if relayed else kind, payload)
+        await until(lambda: sum(counts) >= 5000)
+        assert max(counts) <= most
+        for group in driver.groups.values():
+            assert len(group.tail_ids) <= 3 * WINDOW
         await cluster[1].append(b"after")
         await goes_on(cluster, b"before", b"after")
 

@@ -7,7 +7,18 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from pixy.peers import Address, Claim, Hello, Network, PeerChannel, PeerHooks, PeerOptions, Peers, TcpNetwork
+from pixy.peers import (
+    Address,
+    Claim,
+    Hello,
+    Network,
+    NextSlice,
+    PeerChannel,
+    PeerHooks,
+    PeerOptions,
+    Peers,
+    TcpNetwork,
+)
 from tests.fakes.network import SimulatedNetwork, SimulatedProcess
 from tests.fakes.waiting import until
 from tests.sim.loop import VirtualLoop
@@ -77,7 +88,7 @@ class PeerNode:
     recognize: Callable[[Claim], str | None] = lambda _: None
     admit: Callable[[Hello], str | None] = lambda _: None
     on_call: Callable[[Hello, int, bytes], Awaitable[bytes]] = echo
-    on_message: Callable[[int, int, bytes | memoryview], None] | None = None
+    on_message: Callable[[int, int, bytes | memoryview], NextSlice | None] | None = None
 
     def __post_init__(self) -> None:
         hooks = PeerHooks(
@@ -102,11 +113,11 @@ class PeerNode:
     def _on_call(self, caller: Hello, method: int, payload: bytes) -> Awaitable[bytes]:
         return self.on_call(caller, method, payload)
 
-    def _on_message(self, node_id: int, kind: int, payload: bytes | memoryview) -> None:
-        if self.on_message is None:
-            self.messages.append((node_id, kind, bytes(payload)))
-        else:
-            self.on_message(node_id, kind, payload)
+    def _on_message(self, node_id: int, kind: int, payload: bytes | memoryview) -> NextSlice | None:
+        if self.on_message is not None:
+            return self.on_message(node_id, kind, payload)
+        self.messages.append((node_id, kind, bytes(payload)))
+        return None
 
     @property
     def shown(self) -> Hello:

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from operator import length_hint
 
 import pytest
 from google.protobuf.message import DecodeError
 from structlog.testing import capture_logs
 
 from pixy.errors import Unavailable
-from pixy.peers import FrameDamage, Hello, PeerOptions
+from pixy.peers import FrameDamage, Hello, NextSlice, PeerOptions
 from pixy.peers.frames import (
     ACCEPTED,
     ALIVE,
@@ -377,6 +378,94 @@ async def test_what_is_malformed_to_the_layer_above_ends_the_connection_with_a_l
         assert node.faults == []
         [line] = [each for each in logs if each["event"].startswith("a connection has ended")]
         assert (line["peer"], line["reason"]) == ("node 9", "it is none")
+
+
+class SlowMessages:
+    """Messages that take a slice for each of their bytes; `iterations` counts those of the loop."""
+
+    def __init__(self, node: PeerNode) -> None:
+        node.on_message = self.take
+        self.slices: list[int] = []
+        self.iterations = 0
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._count)
+
+    def _count(self) -> None:
+        self.iterations += 1
+        self._loop.call_soon(self._count)
+
+    def take(self, _: int, kind: int, payload: bytes | memoryview) -> NextSlice | None:
+        rest = iter(bytes(payload))
+
+        def next_slice() -> bool:
+            if next(rest) == 255:
+                raise FrameDamage("byte 255 of a message")
+            self.slices.append(kind)
+            return length_hint(rest) == 0
+
+        return None if next_slice() else next_slice
+
+
+async def test_a_message_with_much_work_is_worked_off_in_slices_and_those_behind_it_wait() -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        await peer.open()
+        messages = SlowMessages(node)
+        for kind in (1, 2, 3):
+            peer.send(MESSAGE, bytes(50), method=kind)
+        await peer.writer.drain()
+        begin = messages.iterations
+        await until(lambda: len(messages.slices) == 150)
+        assert messages.iterations - begin >= 100
+        assert messages.slices == [1] * 50 + [2] * 50 + [3] * 50
+        peer.send(CALL, b"x", number=1)
+        assert (await peer.read())[0] == ANSWER
+
+
+@pytest.mark.slow
+async def test_nothing_is_read_of_a_peer_while_its_messages_are_worked_off() -> None:
+    async with one_node(PeerOptions(LOOPBACK, silence_s=0.4, alive_s=0.1)) as node, raw_peer(node) as peer:
+        await peer.open()
+        free = asyncio.Event()
+
+        def take(_: int, kind: int, payload: bytes | memoryview) -> NextSlice:
+            node.messages.append((9, kind, bytes(payload)))
+            return free.is_set
+
+        node.on_message = take
+        peer.send(MESSAGE, b"first", method=1)
+        sent = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.6):  # longer than silence
+                while True:
+                    peer.send(MESSAGE, bytes(1 << 20), method=2)
+                    sent += 1
+                    await peer.writer.drain()
+        assert len(node.messages) == 1
+        free.set()
+        await until(lambda: len(node.messages) == 1 + sent)
+        assert sent < 60, "what is sent fills the queue of the sender"
+        assert [kind for _, kind, _ in node.messages] == [1] + [2] * sent
+
+
+async def test_many_short_messages_do_not_make_one_long_slice() -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        await peer.open()
+        messages = SlowMessages(node)
+        begin = messages.iterations
+        peer.writer.write(b"".join([frame_head(MESSAGE, 1, 0, 0, [b"x"], 1) + b"x"] * 2000))
+        await until(lambda: len(messages.slices) == 2000)
+        assert messages.iterations - begin > 2000 / 33
+
+
+async def test_damage_in_a_later_slice_ends_the_connection_with_the_reason() -> None:
+    async with one_node() as node, raw_peer(node) as peer:
+        await peer.open()
+        messages = SlowMessages(node)
+        peer.send(MESSAGE, b"\x00\x00\xff\x00")
+        peer.send(MESSAGE, b"\x00")
+        assert await peer.reason() == "byte 255 of a message"
+        assert len(messages.slices) == 2
+        assert node.faults == []
 
 
 async def test_an_exception_in_a_call_is_internal_for_its_caller() -> None:
