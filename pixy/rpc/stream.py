@@ -134,23 +134,25 @@ class StreamCall(Call):
             assert self.method.server_streams, (
                 f"{self.method.name} has one response, which its handler returns"
             )
-            serialized = message.SerializeToString()
+            serialized: Serialized = [message.SerializeToString()]
         except BaseException:
             if receipt is not None:
                 self._connection.receipts.undelivered(receipt)
             raise
-        await self.send_serialized([serialized], receipt)
+        await self.send_serialized(serialized, receipt)
 
     async def send_serialized(self, message: Serialized, receipt: Receipt | None = None) -> None:
         """Send a serialized response; as `send`.
 
         Args:
-            message: its bytes, which are not copied and must not change any more.
+            message: its bytes, which are not copied and must not change any more. The list is
+                emptied: pieces that were sent are not kept until the last one is.
             receipt: as for `send`.
         """
         connection, delivery = self._connection, Delivery.GONE
         try:
             size, delivery = self._begin_send(message)
+            message.clear()
         finally:
             if receipt is not None:
                 connection.receipts.answered(self.stream_id, delivery, receipt)

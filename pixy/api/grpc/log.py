@@ -117,8 +117,11 @@ async def _send_some(call: StreamCall, number: int, reader: RangeReader, held_by
     async with call.reserve_output(held_bytes):
         fetched = await reader.read()
         more = fetched.state is RangeState.MORE
-        if fetched.batches or not more:
-            await call.send_serialized(_response(number, fetched))
+        message = _response(number, fetched) if fetched.batches or not more else []
+        # Small batches are copied into the message: both would stay while the client does not read.
+        del fetched
+        if message:
+            await call.send_serialized(message)
         return more
 
 

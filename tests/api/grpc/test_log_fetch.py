@@ -3,6 +3,7 @@ memory that has gaps.
 """
 
 import asyncio
+import weakref
 
 import grpc
 import pytest
@@ -310,6 +311,50 @@ async def test_nothing_is_read_before_the_client_has_taken_earlier_responses() -
         assert (answer.status, backend.fetches) == (0, 4)
         responses = [pb.FetchResponse.FromString(body) for _, body in messages_in(answer.body)]
         assert offsets(responses) == [0, 1, 2, 3]
+
+
+class _Copied(bytearray):
+    """A batch that can be watched."""
+
+
+class _Watched(FakeBackend):
+    """A cluster that knows which of the batches that it has returned are in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.returned: list[weakref.ref[_Copied]] = []
+
+    async def fetch(
+        self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
+    ) -> FetchResult:
+        result = await super().fetch(partition, offset, max_bytes=max_bytes, max_wait=max_wait)
+        copied = [_Copied(batch) for batch in result.batches]
+        self.returned += map(weakref.ref, copied)
+        return result._replace(batches=copied)
+
+    @property
+    def kept(self) -> int:
+        return sum(ref() is not None for ref in self.returned)
+
+
+@pytest.mark.parametrize(("size", "sent", "kept"), [(10_000, 0, 0), (100_000, 750_000, 3)])
+async def test_an_unread_response_is_in_memory_once_and_what_was_sent_is_not(
+    size: int, sent: int, kept: int
+) -> None:
+    """Small batches are copied into it, large ones are part of it."""
+    backend = _Watched()
+    async with serve(backend) as bulk, open_client(bulk.address, window=1_000) as client:
+        for _ in range(1_000_000 // size):
+            await bulk.append(bytes(size - 100))
+        request = pb.FetchRequest(ranges=[range_of()], max_bytes=1_000_000)
+        stream_id = client.request(FETCH, request.SerializeToString())
+        client.open_window(0, 1_000_000)
+        client.open_window(stream_id, 1_000 + sent)
+        answer = client.answers[stream_id]
+        await client.until(lambda: len(answer.body) == 2_000 + sent)
+        await client.call(DESCRIBE, b"")
+        assert len(backend.returned) == 1_000_000 // size
+        assert backend.kept <= kept
 
 
 @pytest.mark.slow
