@@ -5,8 +5,10 @@ handshake has failed.
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -208,15 +210,23 @@ async def _connected(address: Address) -> socket.socket:
 async def _opened(opening: Opening, sock: socket.socket) -> asyncio.Transport:
     """The transport of a connected socket, which belongs to the transport from here on.
 
-    Opening is not cancelled with the caller, but its transport is aborted. uvloop would close the
-    transport without telling its protocol, which has got it already.
+    Opening is not cancelled with the caller, but its socket ends at once, and with that a TLS
+    handshake; and its transport is aborted. uvloop would close the transport without telling its
+    protocol, which has got it already.
     """
-    task = asyncio.ensure_future(_given_away(opening, sock))
+    task, inode = asyncio.ensure_future(_given_away(opening, sock)), _inode(sock)
     try:
         return (await asyncio.shield(task))[0]
     except asyncio.CancelledError:
         task.add_done_callback(_abort)
+        with suppress(OSError):
+            if _inode(sock) == inode:  # else uvloop has closed it, and its number is another's
+                sock.shutdown(socket.SHUT_RDWR)
         raise
+
+
+def _inode(sock: socket.socket) -> int:
+    return os.fstat(sock.fileno()).st_ino
 
 
 async def _given_away(

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 
 from pixy.errors import StartError, Unavailable
 from pixy.peers import PeerCertificates, PeerOptions, TcpNetwork
+from pixy.peers.tcp import _OPENING_MAX
 from tests.fakes.odd_files import odd_file
 from tests.fakes.waiting import until
 from tests.peers.certificates import make_authority, make_node_certificate
@@ -110,6 +112,75 @@ def test_the_descriptor_of_a_failed_handshake_is_closed_once(
 
 
 @pytest.mark.slow
+class HalfOpen:
+    """Connections that do not finish their TLS handshake.
+
+    Args:
+        said: bytes of each.
+    """
+
+    def __init__(self, said: bytes) -> None:
+        self._said = said
+        self._sockets: list[socket.socket] = []
+
+    async def add(self, port: int, count: int, host: str) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(count):
+            one = socket.socket()
+            one.setblocking(False)
+            one.bind((host, 0))
+            await loop.sock_connect(one, ("127.0.0.1", port))
+            one.send(self._said)
+            self._sockets.append(one)
+
+    @property
+    def open(self) -> int:
+        """Those that the other side has not closed."""
+        return sum(map(_is_open, self._sockets))
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+
+def _is_open(one: socket.socket) -> bool:
+    try:
+        return one.recv(1, socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x40\x00"], ids=["silent", "half a hello"])
+def test_half_open_handshakes_are_bounded_in_number_and_by_address(
+    new_loop: Any, folder: Path, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pixy.peers.tcp._TLS_HANDSHAKE_S", 60.0)
+
+    async def scenario() -> None:
+        half = HalfOpen(said)
+        async with peer_nodes(
+            2, OPTIONS, networks=[network_of(folder, "one"), network_of(folder, "two")]
+        ) as (
+            one,
+            two,
+        ):
+            try:
+                await half.add(one.address.port, 300, "127.0.0.1")
+                await until(lambda: half.open == _OPENING_MAX // 2)
+                await half.add(one.address.port, 300, "127.0.0.2")
+                await until(lambda: half.open == _OPENING_MAX)
+                two.channel.connect(1, one.address)
+                await until(lambda: two.channel.is_connected(1))
+            finally:
+                half.close()
+
+    run(new_loop, scenario)
+
+
 def test_a_peer_that_trusts_another_authority_refuses(folder: Path) -> None:
     async def scenario() -> None:
         networks = [network_of(folder, "one"), network_of(folder, "two", "theirs")]

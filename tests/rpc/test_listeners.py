@@ -279,6 +279,18 @@ async def test_connections_in_their_handshake_count_until_it_fails_or_takes_too_
                 sock.close()
 
 
+@pytest.mark.slow
+@pytest.mark.no_debug  # in debug mode asyncio reports every handshake that fails
+async def test_an_address_has_its_share_of_connections_in_their_handshake(tls: TlsConfig) -> None:
+    async with open_echo(
+        replace(ServerOptions(), connections_max=4, client_share_percent=50), tls=tls
+    ) as echo:
+        silent = [await connect(echo.address) for _ in range(3)]
+        await until(lambda: (echo.server.connections, echo.server.counters.refused) == (2, 1))
+        for sock in silent:
+            sock.close()
+
+
 @pytest.mark.no_debug  # in debug mode asyncio reports every handshake that fails
 async def test_a_server_that_stops_abandons_handshakes(tls: TlsConfig) -> None:
     async with open_echo(tls=tls) as echo:
