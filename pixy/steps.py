@@ -1,16 +1,21 @@
 """Long work on the event loop, in steps with other callbacks in between."""
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["in_steps", "run_in_steps"]
+from pixy.futures import resolve
+
+__all__ = ["LoopShare", "in_steps", "run_in_steps"]
 
 T = TypeVar("T")
 
 _ENDED = object()
 _STEP_S = 0.0005
 _ITEMS_PER_STEP = 500
+_SHARE_S = 0.001
+_RESUMED_AT_ONCE = 20
 
 
 def run_in_steps(work: Iterator[object]) -> None:
@@ -50,3 +55,57 @@ class _InSteps(Generic[T]):
         for item in self._items:
             return item
         raise StopAsyncIteration
+
+
+class LoopShare:
+    """Work of one kind that many tasks do: a millisecond of it in each iteration of the loop, in
+    FIFO order. One piece is done however long it takes.
+    """
+
+    __slots__ = ("_began", "_early", "_renewing", "_spent", "_waiting")
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        # Seconds spent in this iteration.
+        self._spent = 0.0
+        # The next iteration begins with `_renew`.
+        self._renewing = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        # Those that were resumed and found no time, in front of the others.
+        self._early: deque[asyncio.Future[None]] = deque()
+
+    async def begin(self) -> None:
+        """Wait until there is time for one piece of work. It does not suspend until `end`."""
+        if self._waiting or self._spent >= _SHARE_S:
+            await self._wait(self._waiting)
+            while self._spent >= _SHARE_S:
+                await self._wait(self._early)
+        self._began = asyncio.get_running_loop().time()
+
+    async def _wait(self, queue: deque[asyncio.Future[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        queue.append(turn)
+        self._renew_next(loop)
+        await turn
+
+    def end(self) -> None:
+        """The piece of work is done."""
+        loop = asyncio.get_running_loop()
+        self._spent += loop.time() - self._began
+        self._renew_next(loop)
+
+    def _renew_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._renewing:
+            self._renewing = True
+            loop.call_soon(self._renew, loop)
+
+    def _renew(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._renewing = False
+        self._spent = 0.0
+        while self._early:
+            self._waiting.appendleft(self._early.pop())
+        for _ in range(min(_RESUMED_AT_ONCE, len(self._waiting))):
+            resolve(self._waiting.popleft(), None)
+        if self._waiting:
+            self._renew_next(loop)

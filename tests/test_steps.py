@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pixy.steps import in_steps
+from pixy.steps import LoopShare, in_steps
 
 
 class Turns:
@@ -52,3 +52,54 @@ async def test_it_can_be_left_early() -> None:
         if item == 3:
             break
     assert item == 3
+
+
+class Workers:
+    """Tasks that share the loop; each piece of work takes `seconds`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        self.now = 0.0
+        self.seconds = seconds
+        self.order: list[int] = []
+        self.share = LoopShare()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+
+    async def work(self, number: int) -> None:
+        await self.share.begin()
+        self.now += self.seconds
+        self.order.append(number)
+        self.share.end()
+
+
+@pytest.mark.parametrize(("seconds", "pieces"), [(0.01, 1), (0.0004, 3), (0.00001, 100)])
+async def test_tasks_share_a_millisecond_of_each_iteration_in_fifo_order(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, pieces: int
+) -> None:
+    workers, most = Workers(monkeypatch, seconds), 0
+    tasks = [asyncio.create_task(workers.work(number)) for number in range(200)]
+    while len(workers.order) < 200:
+        before = len(workers.order)
+        await asyncio.sleep(0)
+        most = max(most, len(workers.order) - before)
+    await asyncio.gather(*tasks)
+    assert workers.order == list(range(200))
+    assert most == pieces
+
+
+async def test_a_task_that_is_cancelled_while_it_waits_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = Workers(monkeypatch, 0.01)
+    tasks = [asyncio.create_task(workers.work(number)) for number in range(50)]
+    await asyncio.sleep(0)
+    for task in tasks[10:45]:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert workers.order == [*range(10), *range(45, 50)]
+
+
+async def test_one_task_alone_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, turns = Workers(monkeypatch, 0.0001), Turns()
+    for number in range(5):
+        await workers.work(number)
+    assert turns.stop() == 0

@@ -340,7 +340,8 @@ class ConsumerConfig:
     max_pending_bytes: int = _bytes(16 * _MIB, "Bytes of such messages.")
     max_unpacked_bytes: int = _bytes(
         256 * _MIB,
-        "Bytes of decompressed batches of all consumer groups together; one batch is always allowed. "
+        "Bytes of decompressed batches of all consumer groups together; one batch is always allowed, "
+        "and a quarter besides for batches that decompress to 256 KiB at most. "
         "When they are used up, partitions take turns: those with waiting requests first, and each "
         "that is not read gives its batch back, to decompress it again later.",
     )

@@ -28,7 +28,7 @@ from pixy.consume.passed_acks import UNDECIDED, check_ack, pass_ack
 from pixy.consume.sparse_acks import METADATA_BYTES_MAX
 from pixy.consume.subscription import Subscription
 from pixy.consume.timers import Timers
-from pixy.consume.unpacking import BatchUnpacker, BoundedUnpacking, Unpack
+from pixy.consume.unpacking import Unpack, Unpacking
 from pixy.consume.waiting_acks import AckDone
 from pixy.errors import (
     InvalidAck,
@@ -105,7 +105,7 @@ class Consumers:
             Tasks(on_fault),
             limits,
             on_missing,
-            BoundedUnpacking(options.max_unpacked_bytes, timers, unpack or BatchUnpacker()),
+            Unpacking(options.max_unpacked_bytes, timers, unpack),
             PartitionLimit(options.max_partitions),
         )
         self._groups: dict[str, ConsumerGroup] = {}

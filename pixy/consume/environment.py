@@ -9,9 +9,10 @@ from pixy.consume.handed_out import HandedOut
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.timers import Timers
-from pixy.consume.unpacking import BoundedUnpacking
+from pixy.consume.unpacking import Unpacking
 from pixy.consume.voided import VoidedByPartition
 from pixy.errors import PixyError
+from pixy.steps import LoopShare
 from pixy.tasks import Tasks
 
 __all__ = ["ConsumeCounters", "ConsumeEnvironment", "OnMissing"]
@@ -45,8 +46,9 @@ class ConsumeEnvironment:
     tasks: Tasks
     limits: OfferLimits
     on_missing: OnMissing
-    unpacking: BoundedUnpacking
+    unpacking: Unpacking
     partition_limit: PartitionLimit
+    feeding: LoopShare = field(default_factory=LoopShare)
     voided: VoidedByPartition = field(default_factory=VoidedByPartition)
     handed_out: HandedOut = field(default_factory=HandedOut)
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)

@@ -21,16 +21,17 @@ retries the offers pass it at last.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 
-from pixy.backend import Batch, TopicPartition
+from pixy.backend import Batch, FetchResult, TopicPartition
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.partition_offers import PartitionOffers
 from pixy.consume.unpacked_bytes import Demand
 from pixy.consume.unpacking import HeldRecords
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
+from pixy.records import read_header
 from pixy.retries import Backoff
 
 __all__ = ["PartitionFetcher"]
@@ -39,6 +40,9 @@ _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
 _UNAVAILABLE_BACKOFF_MAX = 1.0
 """Shorter, because the backend has retried before it raises `Unavailable`."""
+
+_BATCHES_AT_ONCE = 200
+"""Batches that are fed at once: a fetch may have 15 000, each of one record."""
 
 _log = structlog.get_logger()
 
@@ -180,17 +184,29 @@ class PartitionFetcher:
             await self._fail(error)
             return
         self._fetching = None
-        if asked != (offers.fetch_offset, offers.generation):
-            return
-        if result.log_begin_offset > offers.tracker.base:
-            self._cut(result.log_begin_offset)
-        offers.feed(result)
-        self._on_fed()
-        if offers.fault is None:
-            if offers.packed is None:
-                self._succeed()
-            if result.next_offset <= offset:
-                await self._environment.timers.sleep(_BACKOFF_MIN)
+        for part in _parts(result):
+            await self._environment.feeding.begin()
+            if asked != (offers.fetch_offset, offers.generation):
+                return
+            self._feed(part)
+            if offers.fault is not None:
+                return
+            asked = offers.fetch_offset, offers.generation
+        if result.next_offset <= offset:
+            await self._environment.timers.sleep(_BACKOFF_MIN)
+
+    def _feed(self, result: FetchResult) -> None:
+        """Feed the offers, in a turn of all partitions."""
+        offers = self._offers
+        try:
+            if result.log_begin_offset > offers.tracker.base:
+                self._cut(result.log_begin_offset)
+            offers.feed(result)
+            self._on_fed()
+        finally:
+            self._environment.feeding.end()
+        if offers.fault is None and offers.packed is None:
+            self._succeed()
 
     async def _unpack(self) -> None:
         offers = self._offers
@@ -309,3 +325,19 @@ class PartitionFetcher:
     def _warn(self, event: str, **fields: object) -> None:
         topic, partition = self._partition
         _log.warning(event, group=self._group, topic=topic, partition=partition, **fields)
+
+
+def _parts(result: FetchResult) -> Iterator[FetchResult]:
+    """A result in parts that take about a millisecond."""
+    batches = result.batches
+    for at in range(0, max(1, len(batches)), _BATCHES_AT_ONCE):
+        some = batches[at : at + _BATCHES_AT_ONCE]
+        if at + len(some) == len(batches):
+            yield result._replace(batches=some)
+            return
+        try:
+            next_offset = read_header(some[-1]).next_offset
+        except CorruptData:
+            yield result._replace(batches=some)  # feeding it ends at that batch
+            return
+        yield result._replace(batches=some, next_offset=next_offset)

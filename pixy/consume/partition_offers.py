@@ -27,11 +27,11 @@ A record is in exactly one of these places; from `sending` and `out` an ack move
   the one that its header gives, which is not beyond the high watermark.
 - A record that cannot be decoded is a `fault` at first: the shell fetches again. Each time is a
   retry of it, and after the last one it is `passed`, up to where decoding goes on.
-- A large compressed batch (`_UNPACKED_AT_ONCE_BYTES`) becomes `packed`, and decoding stops
-  there until the shell, which has threads, passes its records to `unpacked`. So the order stays,
-  and one batch of a partition is decompressed at a time. It is `holding` that batch until its last
-  record is offered, or until the shell wants the memory (`give_back`): then it is packed again.
-  Offered records have bytes of their own.
+- A large compressed batch (`_UNPACKED_AT_ONCE_BYTES`), and one whose next record has many headers,
+  becomes `packed`, and decoding stops there until the shell, which has threads and counts memory,
+  passes its records to `unpacked`. So the order stays, and one batch of a partition is decompressed
+  at a time. It is `holding` that batch until its last record is offered, or until the shell wants
+  the memory (`give_back`): then it is packed again. Offered records have bytes of their own.
 - An offer that is in none of these places is void: `reset` and `close` begin a new generation.
 - A reset voids the offers that are with clients, because their acks concern the position before it.
   Their offsets are `voided` until their records are offered again, beyond the life of this object:
@@ -77,16 +77,22 @@ _UNDELIVERED = 0
 _EXPIRED = 1
 _UNKNOWN = -1
 _SKIPPED_AT_ONCE = 500
-"""Records below the position, or acked, that are decoded on the event loop: a batch has up to a
-hundred thousand of them. The rest is left to the shell.
+"""Records below the position, or acked, with their headers, that are decoded on the event loop at
+once: a batch has up to a hundred thousand records, and a record ten thousand headers. The rest is
+left to the shell.
 """
-_UNPACKED_AT_ONCE_BYTES = 256 << 10
-"""Limit of decompression on the event loop, which takes 1 ms at most.
+_PER_BATCH = 10
+"""A batch that is opened counts as so many of them."""
+_UNPACKED_AT_ONCE_BYTES = 16 << 10
+"""Limit of decompression on the event loop, which is not counted as memory.
 
 Larger batches are decompressed by the shell.
 """
-_PACKED_AT_ONCE_BYTES = 64 << 10
+_PACKED_AT_ONCE_BYTES = 16 << 10
 """Largest compressed batch of it: thousands of gzip members or snappy blocks may be empty."""
+_HEADERS_AT_ONCE_BYTES = 16 << 10
+"""Headers of the head that are not counted as memory. A batch with more is left to the shell too.
+"""
 _WHOLE_BYTES = 32 << 10
 """Records that are with the transport as a whole before a client can refuse them: the windows of
 HTTP/2 have 64 KiB at first.
@@ -410,9 +416,12 @@ class PartitionOffers:
                             key, value = record.key, record.value
                             self._head_bytes = (len(value) if value else 0) + (len(key) if key else 0)
                             if record.headers:
-                                self._head_bytes += _header_bytes(record)
+                                size = _header_bytes(record)
+                                self._head_bytes += size
+                                if size > _HEADERS_AT_ONCE_BYTES and self.holding is None:
+                                    self._wait_unpacked(offset)
                             return
-                    skipped += 1
+                    skipped += 1 + len(record.headers)
                     if skipped > _SKIPPED_AT_ONCE:
                         self._wait_unpacked(tracker.next_unacked(position))
                         return
@@ -430,6 +439,7 @@ class PartitionOffers:
             self._records, self._batch, self._batch_end = self._queue.popleft()
             self._buffered_bytes -= len(self._batch)
             self.notable = True
+            skipped += _PER_BATCH
         self._batch = None
         self._batch_end = _UNKNOWN
         self._position = position

@@ -16,6 +16,7 @@ partitions it only reads their position and demand.
   what is held never exceeds the bound, and no wait holds memory.
 - One batch may be held whatever its size, so a bound smaller than a batch stops nothing.
 - FIFO order, but partitions without demand are passed by those with, and only fill free memory.
+  Demand is looked for among a few hundred of them at a time: a hundred thousand may wait.
 - Who holds is watched by position: moving it costs nothing here. A batch is given back only for one
   with demand: the one with the longest pause since its last record first, if that is `IDLE_S`, or
   if it has been held for `TURN_S`. So each wait ends after as many turns as there are others in
@@ -28,6 +29,7 @@ The road not taken is a byte semaphore: it knows sizes beforehand, and takes not
 
 from collections import OrderedDict
 from enum import Enum
+from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
 __all__ = [
@@ -47,6 +49,8 @@ TURN_S = 1.0
 """Time after which a batch is given back for one with demand although records are taken from it."""
 PATIENCE_S = 5.0
 """Wait of a partition beside others of its group that have records."""
+_LOOKED_AT = 500
+"""Waiting partitions that are asked for their demand in one look."""
 
 
 class Demand(Enum):
@@ -126,15 +130,17 @@ class UnpackedBytes:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0
-        # Invariant: a batch is in one of these three places at most.
+        # Invariant: a batch is in one of these four places at most.
+        # Batches that wait: those that had demand at the last look, and the others.
+        self._wanted: OrderedDict[UnpackedBatch, None] = OrderedDict()
         self._queue: OrderedDict[UnpackedBatch, None] = OrderedDict()
         self._unpacking: UnpackedBatch | None = None
         self._held: dict[UnpackedBatch, None] = {}
 
     @property
     def waiting(self) -> list[UnpackedBatch]:
-        """The queue, in FIFO order."""
-        return list(self._queue)
+        """The first batches of the queue."""
+        return list(islice(chain(self._wanted, self._queue), _LOOKED_AT))
 
     @property
     def unpacking(self) -> bool:
@@ -144,27 +150,47 @@ class UnpackedBytes:
     def ask(self, holder: UnpackedHolder, size: int, now: float) -> UnpackedBatch:
         """Queue a batch; its size is 0 if it has never been decompressed."""
         batch = UnpackedBatch(holder, size, now)
-        self._queue[batch] = None
+        queue = self._wanted if batch.in_demand(now) else self._queue
+        queue[batch] = None
         return batch
 
     def begin(self, now: float) -> Turn | None:
         """The next batch to decompress, None if there is none, or no memory for it yet."""
-        if self._unpacking is not None or not self._queue:
+        if self._unpacking is not None or not (self._queue or self._wanted):
             return None
         for held in self._held:
             held.watch(now)
-        batch = next((each for each in self._queue if each.in_demand(now)), None)
+        batch = self._next_wanted(now)
         given_back: list[UnpackedBatch] | None
         if batch is not None:
             given_back = self._make_room(batch.size, now)
         else:
-            batch = next(iter(self._queue))
+            batch = next(chain(self._queue, self._wanted))
             given_back = [] if self._fits(batch.size) else None
         if given_back is None:
             return None
-        del self._queue[batch]
+        self._leave_queue(batch)
         self._unpacking = batch
         return Turn(batch, given_back)
+
+    def _next_wanted(self, now: float) -> UnpackedBatch | None:
+        """The first batch with demand, None if none of those that are looked at has some."""
+        for batch in list(islice(self._queue, _LOOKED_AT)):
+            if batch.in_demand(now):
+                del self._queue[batch]
+                self._wanted[batch] = None
+            else:
+                self._queue.move_to_end(batch)
+        for batch in list(islice(self._wanted, _LOOKED_AT)):
+            if batch.in_demand(now):
+                return batch
+            del self._wanted[batch]
+            self._queue[batch] = None
+        return None
+
+    def _leave_queue(self, batch: UnpackedBatch) -> None:
+        self._wanted.pop(batch, None)
+        self._queue.pop(batch, None)
 
     def unpacked(self, batch: UnpackedBatch, size: int, now: float) -> Turn | None:
         """The batch was decompressed to so many bytes.
@@ -179,8 +205,9 @@ class UnpackedBytes:
         if not self._fits(size):
             given_back = self._make_room(size, now) if batch.in_demand(now) else None
         if given_back is None:
-            self._queue[batch] = None
-            self._queue.move_to_end(batch, last=False)
+            queue = self._wanted if batch.in_demand(now) else self._queue
+            queue[batch] = None
+            queue.move_to_end(batch, last=False)
             return None
         self._held[batch] = None
         self.held_bytes += size
@@ -196,7 +223,7 @@ class UnpackedBytes:
             del self._held[batch]
             self.held_bytes -= batch.size
         else:
-            self._queue.pop(batch, None)
+            self._leave_queue(batch)
 
     def _fits(self, size: int) -> bool:
         return not self._held or self.held_bytes + max(size, 1) <= self.bytes_max
@@ -219,6 +246,8 @@ class UnpackedBytes:
         """Check the invariants of the fields."""
         assert self.held_bytes == sum(each.size for each in self._held)
         assert self.held_bytes <= self.bytes_max or len(self._held) == 1
-        assert not self._queue.keys() & self._held.keys()
-        assert self._unpacking not in self._queue
+        waiting = {*self._queue, *self._wanted}
+        assert len(waiting) == len(self._queue) + len(self._wanted)
+        assert not waiting & self._held.keys()
+        assert self._unpacking not in waiting
         assert self._unpacking not in self._held

@@ -112,11 +112,11 @@ class World:
         self.backend.groups.end(1)
         return self.restarted()
 
-    async def _unpack(self, batch: Batch, first_offset: int) -> UnpackedRecords:
+    async def _unpack(self, batch: Batch, first_offset: int, unpacked_bytes_max: int) -> UnpackedRecords:
         """Unpacks in place instead of on a thread."""
         self.unpacked.append(len(batch))
         await self.backend.step("unpack")
-        return unpack_records(batch, first_offset=first_offset)
+        return unpack_records(batch, unpacked_bytes_max, first_offset=first_offset)
 
     def _missing(self, topic: str, fail: Callable[[PixyError], None]) -> None:
         self.missed.append(topic)

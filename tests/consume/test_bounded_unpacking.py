@@ -1,6 +1,7 @@
 """Decompressed batches of all groups have one bound, and every group gets every message."""
 
 import asyncio
+import random
 from collections import Counter
 
 import pytest
@@ -21,7 +22,9 @@ BATCH_BYTES = 400_200
 def add_large_batch(world: World, partition: int = 0) -> None:
     """A batch that is decompressed on a thread."""
     log = world.log(partition)
-    batch = build_batch([NewRecord(None, b"x" * RECORD_BYTES, (), 1)] * RECORDS, COMPRESSION["zstd"])
+    noise = random.Random(0)
+    values = [noise.randbytes(RECORD_BYTES // 4).ljust(RECORD_BYTES, b"x") for _ in range(RECORDS)]
+    batch = build_batch([NewRecord(None, value, (), 1) for value in values], COMPRESSION["zstd"])
     patch_batch(batch, log.end, 0)
     log.batches.append(bytes(batch))
     log.end += RECORDS
@@ -156,7 +159,7 @@ async def test_whatever_ends_a_partition_gives_its_bytes_back(
     for group in groups:
         for offer in (await world.consume(group=group, auto_ack=True)).offers:
             offer.delivered()
-    bound = world.consumers._environment.unpacking._bound
+    bound = world.consumers._environment.unpacking._large._bound
     assert (held(world) > 0, len(bound.waiting)) == (True, len(groups) - 1)
     match how:
         case "reset":
@@ -178,6 +181,45 @@ async def test_whatever_ends_a_partition_gives_its_bytes_back(
     await world.pass_time(0)
     bound.check_invariants()
     assert (held(world), bound.waiting, bound.unpacking) == (0, [], False)
+
+
+def small_batch(kind: str) -> bytes:
+    """A batch of one record that takes memory, and few bytes of the log."""
+    if kind == "headers":
+        return bytes(build_batch([NewRecord(None, b"", [("", b"")] * 1000, 1)]))
+    size = {"mean": 20_000, "largest": 250_000}[kind]
+    return bytes(build_batch([NewRecord(None, bytes(size), (), 1)], COMPRESSION["zstd"]))
+
+
+@pytest.mark.parametrize("kind", ["headers", "mean", "largest"])
+async def test_small_batches_have_a_bound_too(make_world: MakeWorld, kind: str) -> None:
+    world = make_world(max_unpacked_bytes=4 << 20, subscription_timeout=1000.0, max_pending_messages=1)
+    log = world.log()
+    for base in range(2):
+        batch = bytearray(small_batch(kind))
+        patch_batch(batch, base, 0)
+        log.batches.append(bytes(batch))
+        log.end += 1
+    log.wake()
+    groups = [f"g{number}" for number in range(20)]
+    answers = {group: await world.consume(group=group) for group in groups}
+    assert 128 << 10 < held(world) <= 1 << 20
+    for _ in range(50):
+        await world.pass_time(0.2)
+        assert held(world) <= 1 << 20
+    assert {group: answer.offsets for group, answer in answers.items()} == {group: [0] for group in groups}
+
+
+async def test_small_batches_do_not_wait_behind_large_ones(make_world: MakeWorld) -> None:
+    world = make_world(max_unpacked_bytes=2 * BATCH_BYTES, subscription_timeout=1000.0)
+    world.backend.create("small", 1)
+    small = world.log(topic="small")
+    small.batches.append(small_batch("mean"))
+    small.end += 1
+    add_large_batch(world)
+    waiting = [await world.consume(group=f"g{number}") for number in range(20)]
+    assert sum(len(answers.offers) for answers in waiting) == 2
+    assert (await world.consume(topic="small")).offsets == [0]
 
 
 async def test_a_wait_that_is_cancelled_keeps_no_place(make_world: MakeWorld) -> None:

@@ -3,13 +3,15 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from pixy.backend import OffsetCommit
+from pixy.backend import FetchResult, OffsetCommit
+from pixy.consume.partition_offers import PartitionOffers
 from pixy.errors import LongPollTimeout, Unavailable, UnpackedTooLarge
 from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch
 from tests.consume.conftest import MakeWorld
-from tests.consume.fakes import make_batch
+from tests.consume.fakes import Answers, make_batch
 from tests.consume.test_partition_offers import patch_crc
 from tests.fakes.batches import bomb
+from tests.fakes.waiting import settle, until
 
 
 async def test_waiting_for_records_takes_one_fetch(make_world: MakeWorld) -> None:
@@ -207,7 +209,7 @@ async def test_a_batch_that_decompresses_too_far_stops_only_its_partition_and_is
 
 def large_batch(base: int) -> bytes:
     """A compressed batch of three records, too large to unpack in place."""
-    batch = build_batch([NewRecord(None, b"x" * 200_000, (), 1)] * 3, COMPRESSION["zstd"])
+    batch = build_batch([NewRecord(None, b"x" * 50_000, (), 1)] * 3, COMPRESSION["zstd"])
     patch_batch(batch, base, 0)
     return bytes(batch)
 
@@ -272,3 +274,62 @@ async def test_the_answer_to_a_fetch_from_before_a_reset_is_dropped(make_world: 
     gate.set()
     await world.pass_time(0)
     assert answers.offsets == [3]
+
+
+# --- the event loop's time ------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def fed_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Batches of each call of `feed`, of which each takes ten milliseconds of the loop's time."""
+    fed: list[int] = []
+    loop, feed = asyncio.get_running_loop(), PartitionOffers.feed
+    begun = loop.time()
+
+    def slow(offers: PartitionOffers, result: FetchResult) -> None:
+        fed.append(len(result.batches))
+        feed(offers, result)
+
+    monkeypatch.setattr(PartitionOffers, "feed", slow)
+    monkeypatch.setattr(loop, "time", lambda: begun + len(fed) / 100)
+    return fed
+
+
+async def test_a_fetch_of_many_batches_is_fed_in_parts(make_world: MakeWorld, fed_at_once: list[int]) -> None:
+    world = make_world(max_pending_messages=1000)
+    for number in range(450):
+        world.log().append(b"%d" % number)
+    await world.consume()
+    assert fed_at_once == [200, 200, 50]
+    assert (await world.consume(450)).offsets == list(range(1, 450))
+
+
+async def test_partitions_that_have_records_at_once_are_fed_one_after_the_other(
+    make_world: MakeWorld, fed_at_once: list[int]
+) -> None:
+    world = make_world(20)
+    answers = await world.consume(20)
+    fed_at_once.clear()
+    for partition in range(20):
+        world.log(partition).append(b"%d" % partition)
+    most = 0
+    while len(fed_at_once) < 20:
+        before = len(fed_at_once)
+        await asyncio.sleep(0)
+        most = max(most, len(fed_at_once) - before)
+    assert most == 1
+    await settle()
+    assert len(answers.offers) == 20
+
+
+async def test_what_is_left_of_a_fetch_is_not_fed_after_a_reset(
+    make_world: MakeWorld, fed_at_once: list[int]
+) -> None:
+    world = make_world(max_pending_messages=1000)
+    for number in range(450):
+        world.log().append(b"%d" % number)
+    answers = Answers()
+    world.consumers.consume("g", "t", answers)
+    await until(lambda: len(fed_at_once) == 1)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(448)})
+    assert (await world.consume(2)).offsets == [448, 449]

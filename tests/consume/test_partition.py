@@ -17,7 +17,7 @@ from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.sparse_acks import AckRange
 from pixy.consume.timers import Timers
 from pixy.consume.unpacked_bytes import Demand
-from pixy.consume.unpacking import BatchUnpacker, BoundedUnpacking
+from pixy.consume.unpacking import Unpacking
 from pixy.consume.voided import VoidedOffsets
 from pixy.errors import AckBeyondEnd, InvalidAck, ResourceExhausted, Unavailable
 from pixy.tasks import Tasks
@@ -55,7 +55,7 @@ class Host:
             Tasks(self.faults.append),
             self.limits,
             lambda topic, fail: None,
-            BoundedUnpacking(1 << 20, timers, BatchUnpacker()),
+            Unpacking(1 << 20, timers),
             PartitionLimit(100),
         )
         self.live: LivePartition | None = None

@@ -15,7 +15,7 @@ from pixy.errors import CorruptData
 from pixy.records import COMPRESSION, NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
 from tests.consume.fakes import fed, make_batch
 from tests.consume.test_partition_offers import LIMITS, offers_from, take_all
-from tests.fakes.batches import BROKEN_RECORD, as_stored, bomb, patched, raw_batch, raw_record
+from tests.fakes.batches import BROKEN_RECORD, as_stored, bomb, crowded_record, patched, raw_batch, raw_record
 
 
 def large_batch(base: int, records: int = 3) -> bytes:
@@ -42,10 +42,47 @@ def test_a_large_batch_waits_to_be_unpacked_and_keeps_its_place() -> None:
 
 def test_a_small_compressed_batch_is_unpacked_in_place() -> None:
     offers = offers_from()
-    batch = build_batch([NewRecord(None, b"x" * 200_000, (), 1)], COMPRESSION["zstd"])
+    batch = build_batch([NewRecord(None, b"x" * 16_000, (), 1)], COMPRESSION["zstd"])
     offers.feed(fed([bytes(batch)]))
     assert offers.packed is None
     assert take_all(offers) == [0]
+
+
+def test_headers_count_when_records_are_skipped() -> None:
+    batch = as_stored(raw_batch([crowded_record(delta, 100) for delta in range(100)]), 0)
+    for begin in (4, 5):
+        offers = offers_from(begin)
+        offers.feed(fed([batch]))
+        assert (offers.packed is not None) == (begin == 5)
+        if offers.packed:
+            unpack(offers)
+        assert take_all(offers)[0] == begin
+
+
+def test_batches_count_when_records_are_skipped() -> None:
+    offers = offers_from()
+    for offset in range(1, 200):
+        offers.tracker.ack(offset)
+    batches = [make_batch(offset, [b"x"]) for offset in range(201)]
+    offers.feed(fed(batches))
+    assert take_all(offers) == [0]
+    skipped = []
+    while offers.packed:
+        skipped.append(batches.index(bytes(offers.packed)))
+        unpack(offers)
+    assert skipped == [46, 92, 138, 184]
+    assert take_all(offers) == [200]
+
+
+def test_a_record_with_many_headers_is_left_to_the_shell_which_counts_it() -> None:
+    few, many = (bytes(build_batch([NewRecord(None, b"", [("", b"")] * count, 1)])) for count in (250, 260))
+    for batch in (few, many):
+        offers = offers_from()
+        offers.feed(fed([batch]))
+        assert (offers.packed is not None) == (batch is many)
+        if offers.packed:
+            unpack(offers)
+        assert take_all(offers) == [0]
 
 
 def test_records_unpacked_for_an_earlier_generation_are_not_offered() -> None:

@@ -137,6 +137,35 @@ def test_nothing_is_given_back_without_demand() -> None:
     assert turn.batch is late
 
 
+def test_few_of_many_waiting_partitions_are_asked_for_their_demand_at_a_time() -> None:
+    asked = 0
+
+    class Idle(Partition):
+        def demand(self, now: float) -> Demand:
+            nonlocal asked
+            asked += 1
+            return super().demand(now)
+
+    bound = Bound(10)
+    bound.fill(Partition())
+    idle = [Idle(Demand.NONE) for _ in range(5000)]
+    for each in idle:
+        bound.ask(each, 0, 0.0)
+    late = Partition()
+    batch = bound.ask(late, 0, 0.0)
+    asked = 0
+    assert bound.begin(0.0) is None
+    assert 0 < asked <= 500
+    turn = bound.begin(1.0)
+    assert turn is not None
+    assert turn.batch is batch
+    assert bound.unpacked(batch, 10, 1.0) is not None
+    idle[3000].wanted = Demand.WAITING
+    turns = [bound.begin(3.0) for _ in range(10)]
+    assert [turn.batch.holder for turn in turns if turn is not None] == [idle[3000]]
+    bound.check_invariants()
+
+
 @pytest.mark.parametrize("place", ["queue", "unpacking", "held"])
 def test_a_release_gives_everything_back_wherever_the_batch_is(place: str) -> None:
     bound = Bound(10)

@@ -30,14 +30,14 @@ async def test_one_batch_at_a_time_is_unpacked_while_the_event_loop_goes_on(
     loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     at_work = most = 0
 
-    def slow(batch: Batch, *, first_offset: int) -> UnpackedRecords:
+    def slow(batch: Batch, unpacked_bytes_max: int, *, first_offset: int) -> UnpackedRecords:
         nonlocal at_work, most
         at_work += 1
         most = max(most, at_work)
         loop.call_soon_threadsafe(begun.set)
         assert go_on.wait(PATIENCE_S)
         at_work -= 1
-        return unpack_records(batch, first_offset=first_offset)
+        return unpack_records(batch, unpacked_bytes_max, first_offset=first_offset)
 
     monkeypatch.setattr(unpacking, "unpack_records", slow)
     unpacker = BatchUnpacker()
