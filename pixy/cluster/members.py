@@ -33,7 +33,7 @@ from pixy.clock import Clock
 from pixy.cluster.nodes import NodeInfo, other_secret, why_left, why_older
 from pixy.cluster.peer_messages import Beat, Forwarded, MessageKind, encode_beat, encode_proposal, encode_raft
 from pixy.cluster.peer_start_record import PeerStartRecord
-from pixy.cluster.peer_starts import PeerStart
+from pixy.cluster.peer_starts import PeerStart, StartClaim
 from pixy.cluster.relays import Relays
 from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel
 from pixy.raft import MalformedMessage, Message
@@ -263,7 +263,7 @@ class Members:
         self,
         known: NodeInfo,
         hello: Hello,
-        judge: Callable[[int, PeerStart, bytes, int | None, int], str | None],
+        judge: Callable[[StartClaim], str | None],
     ) -> str | None:
         try:
             Address.of_node(hello.address)
@@ -273,7 +273,9 @@ class Members:
         if reason is not None:
             return reason
         start = PeerStart(hello.incarnation, hello.flush_number)
-        return judge(hello.node_id, start, hello.process, hello.found_flush_number, known.incarnation)
+        return judge(
+            StartClaim(hello.node_id, start, hello.process, hello.found_flush_number, known.incarnation)
+        )
 
     @property
     def refused(self) -> dict[int, str]:
@@ -372,7 +374,7 @@ class Members:
                 raise MalformedMessage(
                     f"node {node_id} beats as start {beat.incarnation} and has come as {member.incarnation}"
                 )
-            self._starts.admit(node_id, PeerStart(beat.incarnation, beat.flush_number))
+            self._starts.admit(StartClaim(node_id, PeerStart(beat.incarnation, beat.flush_number)))
         self._relays.heard(node_id, beat.reaches)
         if member is not None:
             member.heard_at = self._loop.time()

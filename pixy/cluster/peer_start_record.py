@@ -9,7 +9,7 @@ passes only if it is not older than that, and all peers were down since.
 from collections.abc import Callable, Sequence
 
 from pixy.clock import Clock
-from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.cluster.peer_starts import PeerStarts, StartClaim
 from pixy.storage import Journal, RecordKind, UnitRecord
 
 __all__ = ["PeerStartRecord"]
@@ -46,20 +46,13 @@ class PeerStartRecord:
         self._waiting: list[Callable[[], None]] = []
         journal.passenger = self._passenger
 
-    def admit(
-        self,
-        node_id: int,
-        start: PeerStart,
-        process: bytes = b"",
-        found: int | None = None,
-        registered: int = 0,
-    ) -> str | None:
+    def admit(self, claim: StartClaim) -> str | None:
         """As `PeerStarts.admit`; a new incarnation is written at once."""
-        before = self.starts.newest(node_id)
-        reason = self.starts.admit(node_id, start, process, found, registered)
-        if reason is None and self.starts.newest(node_id) != before:
+        before = self.starts.newest(claim.node_id)
+        reason = self.starts.admit(claim)
+        if reason is None and self.starts.newest(claim.node_id) != before:
             self._changed = True
-            if before is None or start.incarnation > before.incarnation:
+            if before is None or claim.start.incarnation > before.incarnation:
                 self.write()
         return reason
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pixy.proposal_id import FLUSH_MAX, INCARNATION_JUMP_MAX, INCARNATION_MAX, NODE_ID_MAX
 from pixy.proto.state_pb2 import NodeStart, NodeStarts
 
-__all__ = ["PeerStart", "PeerStarts"]
+__all__ = ["PeerStart", "PeerStarts", "StartClaim"]
 
 _FLUSH_JUMP_MAX = 2**44
 """Most flushes of a node that a peer can miss: half a century of ten thousand a second."""
@@ -38,6 +38,25 @@ class PeerStart(NamedTuple):
     flush_number: int
 
 
+class StartClaim(NamedTuple):
+    """A start that a peer claims for itself, or another one for it.
+
+    Attributes:
+        node_id: the peer.
+        start: its start.
+        process: random bytes of its process; empty if they are not known.
+        found: newest flush that this start has found in its journal; None if it is known to be the
+            same start as before.
+        registered: its newest start in metadata.
+    """
+
+    node_id: int
+    start: PeerStart
+    process: bytes = b""
+    found: int | None = None
+    registered: int = 0
+
+
 class PeerStarts:
     """The newest known start of each peer."""
 
@@ -51,42 +70,22 @@ class PeerStarts:
         """The newest known start of a peer, None if it never came."""
         return self._newest.get(node_id)
 
-    def admit(
-        self,
-        node_id: int,
-        start: PeerStart,
-        process: bytes = b"",
-        found: int | None = None,
-        registered: int = 0,
-    ) -> str | None:
+    def admit(self, claim: StartClaim) -> str | None:
         """As `why_refused`; what a peer says of itself is kept if there is no reason."""
-        reason = self.why_refused(node_id, start, process, found, registered)
+        reason = self.why_refused(claim)
         if reason is None:
+            node_id, start = claim.node_id, claim.start
             # A handshake may be older than what the same process has said since.
             self._newest[node_id] = max(self._newest.get(node_id, start), start)
-            if process:
-                self._processes[node_id] = process
+            if claim.process:
+                self._processes[node_id] = claim.process
         return reason
 
-    def why_refused(
-        self,
-        node_id: int,
-        start: PeerStart,
-        process: bytes = b"",
-        found: int | None = None,
-        registered: int = 0,
-    ) -> str | None:
-        """Judge what a peer says of itself, or another one of it.
-
-        Args:
-            process: random bytes of its process; empty if they are not known.
-            found: newest flush that this start has found in its journal; None if it is known to be
-                the same start as before.
-            registered: its newest start in metadata.
-
-        Returns:
-            None, or the reason why the peer is an older self, or impossible, and has to be refused.
+    def why_refused(self, claim: StartClaim) -> str | None:
+        """Reason why a peer is an older self, or impossible, and has to be refused; None if there
+        is none.
         """
+        node_id, start, process, found, registered = claim
         impossible = self._why_impossible(node_id, start, registered)
         if impossible is not None:
             return impossible

@@ -172,13 +172,13 @@ class Borrower:
             answer = await self._call(
                 owner, ConsumerCall(offers=request), _PATIENCE_S + (_WAIT_S if wanted else 0)
             )
+            lent = decode_answer(LentRecords, answer)
         except PixyError:
             owner.borrowing.failed(number)
             raise
         finally:
             owner.asking = False
         owner.borrowing.confirmed(number)
-        lent = decode_answer(LentRecords, answer)
         self._take(owner, lent, is_late=monotonic() - asked - lent.waited_ms / 1000 > _LATE_S)
 
     def _take(self, owner: _Owner, lent: LentRecords, *, is_late: bool) -> None:

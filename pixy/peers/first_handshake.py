@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 from pixy.peers.frames import ACCEPTED, HELLO, PROOF, Payload
 from pixy.peers.handshake_checks import reason_to_refuse
-from pixy.peers.handshake_side import WRONG_SECRET, HandshakeSide, HandshakeState, NotYet, Outgoing
+from pixy.peers.handshake_side import HandshakeSide, HandshakeState, NotYet, Outgoing
 from pixy.peers.hello import PROTOCOL_MAX, Greeting
 
 __all__ = ["FirstHandshake"]
@@ -107,11 +107,8 @@ class FirstHandshake(HandshakeSide):
         return reason_to_refuse(own, peer, dialler.purpose, expected)
 
     def _on_proof(self, payload: Payload) -> Sequence[Outgoing]:
-        if not self._is_proof(payload, *self._parts(by_dialler=not self._dials)):
-            return self.refuse(WRONG_SECRET)
-        self.is_proven = True
-        self.state = HandshakeState.AWAITS_DECISION
-        return []
+        parts = self._parts(by_dialler=not self._dials)
+        return self._take_proof(payload, parts, HandshakeState.AWAITS_DECISION)
 
     def _parts(self, *, by_dialler: bool) -> tuple[bytes, ...]:
         both = (self._own_bytes, self._peer_bytes)

@@ -59,7 +59,7 @@ from collections.abc import Sequence
 
 from pixy.peers.frames import ACCEPTED, HELLO, PROOF, FrameDamage, Payload
 from pixy.peers.handshake_checks import reason_to_refuse
-from pixy.peers.handshake_side import WRONG_SECRET, HandshakeSide, HandshakeState, Outgoing, proof_of
+from pixy.peers.handshake_side import HandshakeSide, HandshakeState, Outgoing, proof_of
 from pixy.peers.hello import Greeting, LinkPurpose, Opening
 
 __all__ = ["Handshake"]
@@ -172,26 +172,19 @@ class Handshake(HandshakeSide):
         return [self._open()]
 
     def _on_secret(self, payload: Payload) -> Sequence[Outgoing]:
-        if not self._is_proof(payload, *self._parts(by_dialler=True)):
-            return self.refuse(WRONG_SECRET)
-        self.is_proven = True
-        self.state = HandshakeState.AWAITS_GREETING
-        return []
+        return self._take_proof(payload, self._parts(by_dialler=True), HandshakeState.AWAITS_GREETING)
 
     def _on_proof(self, payload: Payload) -> Sequence[Outgoing]:
         assert self._own is not None
         assert self.peer is not None
         parts = self._parts(by_dialler=not self._dials)
         size = _PROOF_BYTES if self._secrets else 0
-        if not self._is_proof(payload[:size], *parts):
-            return self.refuse(WRONG_SECRET)
-        self.is_proven = True
         self._node_proof, self._node_proof_of = bytes(payload[size:]), parts
+        answer = self._take_proof(payload[:size], parts, HandshakeState.AWAITS_DECISION)
+        if self.state is HandshakeState.REFUSED:
+            return answer
         reason = reason_to_refuse(self._own, self.peer, self.purpose, self._expected)
-        if reason is not None:
-            return self.refuse(reason)
-        self.state = HandshakeState.AWAITS_DECISION
-        return []
+        return answer if reason is None else self.refuse(reason)
 
     @property
     def meets_first(self) -> bool:

@@ -10,11 +10,11 @@ from pixy.peers.frames import NOT_YET, REFUSED, FrameDamage, Payload
 from pixy.peers.hello import Greeting
 from pixy.peers.texts import STRANGER_CHARACTERS_MAX, shown
 
-__all__ = ["WRONG_SECRET", "HandshakeSide", "HandshakeState", "NotYet", "Outgoing", "proof_of"]
+__all__ = ["HandshakeSide", "HandshakeState", "NotYet", "Outgoing", "proof_of"]
 
 _REASON_BYTES_MAX = 2000
 
-WRONG_SECRET = (
+_WRONG_SECRET = (
     "the shared secrets of the two nodes differ: cluster.secret_file must have the same content on all nodes"
 )
 
@@ -145,6 +145,16 @@ class HandshakeSide(ABC):
         if not self._secrets:
             return not found
         return any(hmac.compare_digest(bytes(found), proof_of(each, *parts)) for each in self._secrets)
+
+    def _take_proof(self, found: Payload, parts: Sequence[bytes], then: HandshakeState) -> Sequence[Outgoing]:
+        """Take the proof of the shared secret: go on with a state, or refuse; returns frames to
+        send.
+        """
+        if not self._is_proof(found, *parts):
+            return self.refuse(_WRONG_SECRET)
+        self.is_proven = True
+        self.state = then
+        return []
 
     def _proof(self, *parts: bytes) -> bytes:
         """Proof of the shared secret, nothing if there is none."""

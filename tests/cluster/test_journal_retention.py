@@ -7,7 +7,7 @@ import pytest
 
 from pixy.cluster import journal_retention
 from pixy.cluster.hard_states import write_hard_state
-from pixy.cluster.peer_starts import PeerStart
+from pixy.cluster.peer_starts import PeerStart, StartClaim
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.relocation import Relocation
@@ -178,7 +178,7 @@ async def test_what_only_a_removed_file_had_is_written_again(tmp_path: Path) -> 
     idle.applied_term, idle.applied_index = 3, 12
     filling.log.driver.snapshots.finish_install(idle)
     filling.log.driver.add(idle)
-    assert filling.log.peer_starts.admit(2, PeerStart(7, 99)) is None
+    assert filling.log.peer_starts.admit(StartClaim(2, PeerStart(7, 99))) is None
     await filling.fill(40)
     before = len(filling.files)
     await filling.remove()

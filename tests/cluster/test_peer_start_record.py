@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster.peer_start_record import PeerStartRecord
-from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.cluster.peer_starts import PeerStart, PeerStarts, StartClaim
 from pixy.proto.state_pb2 import NodeStart, NodeStarts
 from pixy.storage import RecordKind
 from tests.cluster.held_journal import HeldJournal
@@ -52,14 +52,14 @@ FOUND = NodeStarts(starts=[NodeStart(node_id=2, incarnation=3, flush_number=100)
 def test_a_new_incarnation_is_written_at_once_and_a_known_one_is_not() -> None:
     recording = Recording()
     for start in (PeerStart(3, 100), PeerStart(3, 101), PeerStart(4, 101), PeerStart(4, 150)):
-        assert recording.record.admit(2, start) is None
+        assert recording.record.admit(StartClaim(2, start)) is None
     assert recording.written() == [PeerStart(3, 100), PeerStart(4, 101)]
 
 
 def test_flush_numbers_ride_with_other_flushes_once_a_second() -> None:
     recording = Recording(FOUND, 3)
     assert recording.ride() is None, "nothing is new"
-    recording.record.admit(2, PeerStart(3, 120))
+    recording.record.admit(StartClaim(2, PeerStart(3, 120)))
     assert recording.journal.units == []
     assert recording.ride() == PeerStart(3, 120)
     recording.record.flushed(2, 3, 130)
@@ -74,7 +74,7 @@ def test_flush_numbers_ride_with_other_flushes_once_a_second() -> None:
 def test_a_caller_hears_when_every_incarnation_is_durable() -> None:
     recording, heard = Recording(FOUND, 3), list[str]()
     recording.record.when_durable(lambda: heard.append("nothing is under way"))
-    recording.record.admit(2, PeerStart(4, 100))
+    recording.record.admit(StartClaim(2, PeerStart(4, 100)))
     recording.record.when_durable(lambda: heard.append("durable"))
     assert heard == ["nothing is under way"]
     assert recording.record.file == 3
@@ -85,7 +85,7 @@ def test_a_caller_hears_when_every_incarnation_is_durable() -> None:
 
 def test_an_older_self_is_refused_after_a_restart_and_nothing_is_written() -> None:
     recording = Recording(FOUND, 3)
-    reason = recording.record.admit(2, PeerStart(4, 99))
+    reason = recording.record.admit(StartClaim(2, PeerStart(4, 99)))
     assert reason is not None
     assert "older copy" in reason
     assert (recording.journal.units, recording.ride()) == ([], None)
@@ -93,7 +93,7 @@ def test_an_older_self_is_refused_after_a_restart_and_nothing_is_written() -> No
 
 def test_a_forgotten_peer_is_left_out_of_the_next_record() -> None:
     recording = Recording(FOUND, 3)
-    recording.record.admit(3, PeerStart(1, 1))
+    recording.record.admit(StartClaim(3, PeerStart(1, 1)))
     recording.record.forget(3)
     recording.clock.advance(1)
     assert recording.ride() == PeerStart(3, 100)
@@ -109,7 +109,7 @@ def test_it_is_the_same_when_it_is_written_again() -> None:
 @pytest.mark.slow
 async def test_a_restart_knows_the_starts_of_peers(tmp_path: Path) -> None:
     log, *_ = open_log(tmp_path)
-    assert log.peer_starts.admit(2, PeerStart(3, 100)) is None
+    assert log.peer_starts.admit(StartClaim(2, PeerStart(3, 100))) is None
     await log.journal.drained()
     log.abandon()
     again, *_ = open_log(tmp_path)

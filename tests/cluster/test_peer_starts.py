@@ -2,14 +2,14 @@
 
 import pytest
 
-from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.cluster.peer_starts import PeerStart, PeerStarts, StartClaim
 from pixy.proposal_id import INCARNATION_JUMP_MAX
 
 
 def starts_of(*seen: PeerStart) -> PeerStarts:
     """Starts of node 2, all of them admitted."""
     starts = PeerStarts()
-    assert [starts.admit(2, each) for each in seen] == [None] * len(seen)
+    assert [starts.admit(StartClaim(2, each)) for each in seen] == [None] * len(seen)
     return starts
 
 
@@ -22,7 +22,7 @@ def test_a_peer_that_goes_on_is_admitted(start: PeerStart) -> None:
 
 @pytest.mark.parametrize("start", [PeerStart(2, 100), PeerStart(2, 900), PeerStart(3, 99), PeerStart(9, 99)])
 def test_an_older_self_is_refused(start: PeerStart) -> None:
-    reason = starts_of(PeerStart(3, 100)).admit(2, start)
+    reason = starts_of(PeerStart(3, 100)).admit(StartClaim(2, start))
     assert reason is not None
     for number in (2, *start, 3, 100):
         assert str(number) in reason
@@ -30,48 +30,48 @@ def test_an_older_self_is_refused(start: PeerStart) -> None:
 
 def test_a_refused_start_changes_nothing() -> None:
     starts = starts_of(PeerStart(3, 100))
-    assert starts.admit(2, PeerStart(9, 99)) is not None
-    assert starts.admit(2, PeerStart(3, 100)) is None
+    assert starts.admit(StartClaim(2, PeerStart(9, 99))) is not None
+    assert starts.admit(StartClaim(2, PeerStart(3, 100))) is None
 
 
 def test_the_newest_start_is_what_counts() -> None:
-    assert starts_of(PeerStart(3, 100), PeerStart(4, 200)).admit(2, PeerStart(4, 150)) is not None
+    assert starts_of(PeerStart(3, 100), PeerStart(4, 200)).admit(StartClaim(2, PeerStart(4, 150))) is not None
 
 
 def test_a_delayed_handshake_of_the_same_process_is_admitted() -> None:
     starts = PeerStarts()
-    assert starts.admit(2, PeerStart(3, 100), b"process") is None
-    assert starts.admit(2, PeerStart(3, 150)) is None
-    assert starts.admit(2, PeerStart(3, 120), b"process") is None
+    assert starts.admit(StartClaim(2, PeerStart(3, 100), b"process")) is None
+    assert starts.admit(StartClaim(2, PeerStart(3, 150))) is None
+    assert starts.admit(StartClaim(2, PeerStart(3, 120), b"process")) is None
     assert starts.newest(2) == PeerStart(3, 150)
     for process in (b"a copy", b""):
-        assert starts.admit(2, PeerStart(3, 120), process) is not None
+        assert starts.admit(StartClaim(2, PeerStart(3, 120), process)) is not None
 
 
 def test_the_process_of_an_earlier_start_is_an_older_self() -> None:
     starts = PeerStarts()
-    assert starts.admit(2, PeerStart(3, 100), b"before") is None
-    assert starts.admit(2, PeerStart(4, 100), b"after") is None
-    assert starts.admit(2, PeerStart(3, 100), b"before") is not None
+    assert starts.admit(StartClaim(2, PeerStart(3, 100), b"before")) is None
+    assert starts.admit(StartClaim(2, PeerStart(4, 100), b"after")) is None
+    assert starts.admit(StartClaim(2, PeerStart(3, 100), b"before")) is not None
 
 
 def test_a_new_start_has_to_have_found_what_peers_know() -> None:
     """Its own flushes do not make up for lost ones."""
     for found, is_admitted in ((99, False), (100, True), (102, True)):
-        reason = starts_of(PeerStart(3, 100)).admit(2, PeerStart(4, 103), found=found)
+        reason = starts_of(PeerStart(3, 100)).admit(StartClaim(2, PeerStart(4, 103), found=found))
         assert (reason is None) == is_admitted, found
 
 
 def test_a_known_start_may_have_written_since() -> None:
     starts = PeerStarts()
     starts.restore(starts_of(PeerStart(3, 150)).snapshot())
-    assert starts.admit(2, PeerStart(3, 160), b"process", found=100) is None
+    assert starts.admit(StartClaim(2, PeerStart(3, 160), b"process", found=100)) is None
     assert starts.newest(2) == PeerStart(3, 160)
 
 
 def test_starts_survive_a_snapshot() -> None:
     starts = starts_of(PeerStart(3, 100))
-    starts.admit(7, PeerStart(1, 2**40))
+    starts.admit(StartClaim(7, PeerStart(1, 2**40)))
     restored = starts_of(PeerStart(9, 900))
     restored.restore(starts.snapshot())
     assert [restored.newest(node_id) for node_id in (2, 3, 7)] == [
@@ -92,7 +92,7 @@ def test_a_forgotten_peer_is_dropped() -> None:
 
 
 def test_each_peer_has_its_own_starts() -> None:
-    assert starts_of(PeerStart(3, 100)).admit(3, PeerStart(1, 1)) is None
+    assert starts_of(PeerStart(3, 100)).admit(StartClaim(3, PeerStart(1, 1))) is None
 
 
 def test_later_flushes_of_the_newest_start_are_noted() -> None:
@@ -123,9 +123,9 @@ def test_later_flushes_of_the_newest_start_are_noted() -> None:
 def test_a_start_that_no_node_has_is_refused_and_not_kept(node_id: int, start: PeerStart) -> None:
     for process in (b"", b"process"):
         starts = PeerStarts()
-        assert starts.admit(2, PeerStart(3, 100), b"process") is None
+        assert starts.admit(StartClaim(2, PeerStart(3, 100), b"process")) is None
         before = starts.snapshot()
-        reason = starts.admit(node_id, start, process)
+        reason = starts.admit(StartClaim(node_id, start, process))
         assert reason is not None
         assert str(start.incarnation) in reason
         assert not starts.advance(node_id, *start)
@@ -134,5 +134,5 @@ def test_a_start_that_no_node_has_is_refused_and_not_kept(node_id: int, start: P
 
 def test_a_node_with_many_starts_is_admitted_by_what_metadata_knows() -> None:
     many = PeerStart(2**31, 1)
-    assert PeerStarts().admit(2, many) is not None
-    assert PeerStarts().admit(2, many, registered=2**31 - 1) is None
+    assert PeerStarts().admit(StartClaim(2, many)) is not None
+    assert PeerStarts().admit(StartClaim(2, many, registered=2**31 - 1)) is None

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.cluster.peer_starts import PeerStart, PeerStarts, StartClaim
 from pixy.errors import StorageFault
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import load_identity
@@ -200,7 +200,7 @@ class Machine:
         """A node that was admitted tells how far its journal is."""
         if start.flush_number > self.flushes.get(node_id, 0):
             self.flushes[node_id] = start.flush_number
-            self.peers.admit(node_id, start)
+            self.peers.admit(StartClaim(node_id, start))
 
     def fault(self, error: BaseException) -> None:
         """The process has found that nothing can be made durable: it ends, and recovery decides."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from pixy.cluster.peer_starts import PeerStart
+from pixy.cluster.peer_starts import PeerStart, StartClaim
 from pixy.raft import Message, MessageType
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.packets import Packet, RaftMessages, SnapshotReport, sent_copy
@@ -154,8 +154,8 @@ class Network:
         assert one.member is not None
         assert other.member is not None
         reasons = (
-            one.peers.admit(other.id, other.member.start_of()),
-            other.peers.admit(one.id, one.member.start_of()),
+            one.peers.admit(StartClaim(other.id, other.member.start_of())),
+            other.peers.admit(StartClaim(one.id, one.member.start_of())),
         )
         for older, reason in zip((other, one), reasons, strict=True):
             if reason is not None:

@@ -10,7 +10,7 @@ from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.members import Members
 from pixy.cluster.nodes import NodeTable
-from pixy.cluster.peer_starts import PeerStart
+from pixy.cluster.peer_starts import PeerStart, StartClaim
 from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
@@ -79,7 +79,9 @@ def knows_any_secret(_: Members, claim: Claim) -> None:
 def admits_any_start(self: Members, claim: Claim) -> str | None:
     """A node is admitted whatever metadata knows of it."""
     hello = claim.hello
-    return self._starts.admit(hello.node_id, PeerStart(hello.incarnation, hello.flush_number), hello.process)
+    return self._starts.admit(
+        StartClaim(hello.node_id, PeerStart(hello.incarnation, hello.flush_number), hello.process)
+    )
 
 
 def serve_unconfirmed(raft: Raft, m: Message) -> None:
