@@ -6,7 +6,9 @@ waits behind it; nothing else does, but other such checks for the thread.
 
     the proposal            what becomes of it
     ----------------------  ---------------------------------------------------------------
-    may be appended         `Driver.propose_for`, or `propose_checked` behind the thread
+    may be appended         `Driver.propose_for`, or `propose_checked` behind the thread; a command
+                            as this node judges it (`forwarded_commands`), which may have to wait
+                            for what was committed elsewhere
     refused                 its caller gets the reason; it is logged if there is no caller
     too much waits          not taken: the other node tries again
 """
@@ -18,10 +20,11 @@ from functools import partial
 from typing import NamedTuple
 
 from pixy.cluster.driver import Driver
+from pixy.cluster.forwarded_commands import ForwardedCommands
 from pixy.cluster.proposable import why_not_batches
 from pixy.cluster.proposer_rows import WINDOW
 from pixy.cluster.raft_group import RaftGroup
-from pixy.errors import PixyError, VoidEntry
+from pixy.errors import PixyError, Unavailable, VoidEntry
 from pixy.faults import OnFault
 from pixy.futures import resolve
 from pixy.one_thread import OneThread
@@ -51,11 +54,13 @@ class ForwardedProposals:
 
     Args:
         driver: of the groups.
+        commands: judges commands.
         on_fault: called with an exception that is a bug.
     """
 
-    def __init__(self, driver: Driver, on_fault: OnFault) -> None:
+    def __init__(self, driver: Driver, commands: ForwardedCommands, on_fault: OnFault) -> None:
         self._driver = driver
+        self._commands = commands
         self._thread = OneThread()
         self._tasks = Tasks(on_fault)
         # By group and node; the first one of each is being checked. Invariant: none is empty.
@@ -100,14 +105,16 @@ class ForwardedProposals:
         queue = self._queues.get((group, sender))
         if queue is None:
             try:
-                waiting.done(self._driver.propose_for(group, *waiting[:4]))
+                judged = self._judged(group, waiting)
+                if judged is not None:
+                    waiting.done(self._driver.propose_for(group, *judged[:4]))
+                    return
             except VoidEntry as error:
                 waiting.done(error)
                 return
             except LongCheckError:
-                queue = deque()
-            else:
-                return
+                pass
+            queue = deque()
         size = len(waiting.payload)
         is_too_much = self._bytes[sender] and self._bytes[sender] + size > WAITING_BYTES_MAX
         if is_too_much or len(queue) >= _QUEUE_MAX:
@@ -134,9 +141,23 @@ class ForwardedProposals:
                 self._bytes[sender] -= len(waiting.payload)
                 waiting.done(False)
 
+    def _judged(self, group: RaftGroup, waiting: _WaitingProposal) -> _WaitingProposal | None:
+        """The proposal as it may be appended, None if that has to be waited for."""
+        if waiting.kind != EntryType.COMMAND or not group.leads:
+            return waiting
+        payload = self._commands.judge(group, waiting.payload, waiting.proposal.node_id)
+        return None if payload is None else waiting._replace(payload=payload)
+
     async def _take(self, group: RaftGroup, waiting: _WaitingProposal) -> bool | VoidEntry:
         try:
-            return self._driver.propose_for(group, *waiting[:4])
+            judged = self._judged(group, waiting)
+            if judged is None:
+                sender = waiting.proposal.node_id
+                payload = await self._commands.wait(group, waiting.payload, sender)
+                judged = waiting._replace(payload=payload)
+            return self._driver.propose_for(group, *judged[:4])
+        except Unavailable:
+            return False
         except VoidEntry as error:
             return error
         except LongCheckError:

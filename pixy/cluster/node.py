@@ -24,6 +24,7 @@ from pixy.clock import Clock
 from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.confirmed_reads import ConfirmedReads
+from pixy.cluster.forwarded_commands import ForwardedCommands
 from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.group_members import Process
@@ -404,7 +405,10 @@ class Node:
 
     def _attach(self, peers: NodePeers, identity: NodeIdentity, reports: StatusReports) -> None:
         driver = self._log.driver
-        forwarded = ForwardedProposals(driver, self._fault)
+        commands = ForwardedCommands(
+            self.state_groups.metadata, self.state_groups.sinks, self.partitions, self._confirm_sinks
+        )
+        forwarded = ForwardedProposals(driver, commands, self._fault)
         duties = PeerDuties(
             register=self._register_peer,
             find_group=self._find_group,
@@ -423,6 +427,12 @@ class Node:
         peers.attach(self._log, identity, self.state_groups, duties)
         self._time.is_certain = peers.is_clock_certain
         self.partitions.elect = peers.elect
+
+    async def _confirm_sinks(self) -> None:
+        """See `ForwardedCommands`."""
+        if self._starting:
+            raise Unavailable("the node is starting")
+        await self.staging.confirm()
 
     async def _start_peers(self, peers: NodePeers) -> None:
         """Begin the exchange with other nodes, once metadata is restored as far as it is here."""

@@ -19,7 +19,7 @@ directories are renamed later (`dropped_topic`).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -52,7 +52,13 @@ from pixy.errors import (
     VoidEntry,
 )
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import HardState, PartitionCommand, PartitionIdentity, PublishParts
+from pixy.proto.state_pb2 import (
+    HardState,
+    PartitionCommand,
+    PartitionIdentity,
+    PublicationPart,
+    PublishParts,
+)
 from pixy.raft import ConfState, Entry
 from pixy.records import TopicPartition, is_batch, split_batches
 from pixy.storage import (
@@ -200,12 +206,18 @@ class Partitions:
         """True if this node is one of a partition's replicas."""
         return self._driver.node_id in replica.replicas
 
-    def only_replica(self, topic: Topic, number: int) -> int:
-        """The node with the only replica of a topic's partition, 0 if there is none."""
-        if not 0 <= number < len(topic.raft_groups):
-            return 0
-        replicas = self._replicas_of(topic, number)
-        return replicas[0] if len(replicas) == 1 else 0
+    def only_replicas(self, parts: Iterable[PublicationPart], topics: Mapping[str, Topic]) -> set[int]:
+        """The nodes with the only replicas of the partitions of a publication whose topics are
+        there; 0 for a partition with several replicas or none.
+        """
+        found = set()
+        for part in parts:
+            topic, number = topics.get(part.topic), part.partition
+            if topic is not None and topic.topic_id == part.topic_id:
+                is_one = 0 <= number < len(topic.raft_groups)
+                replicas = self._replicas_of(topic, number) if is_one else ()
+                found.add(replicas[0] if len(replicas) == 1 else 0)
+        return found
 
     def made(self, topic: str) -> Sequence[PartitionReplica | None]:
         """The partitions of a topic by number; None for each that was not made."""

@@ -7,29 +7,19 @@ them.
 
     raft group   may be proposed
     -----------  -----------------------------------------------------------------------------------
-    state group  a command that the leader knows, of metadata as below; an empty entry, which a node
-                 may have proposed for its checkpoint when it led
-    partition    record batches that a client may append; a piece of a stage; a command that the
-                 leader knows, except a publication of a stage that is in a directory of one node:
-                 that node has the only replica, and leads
+    state group  a command as in `command_rules`; an empty entry, which a node may have proposed for
+                 its checkpoint when it led
+    partition    record batches that a client may append; a piece of a stage; a command as in
+                 `command_rules`
 
-Of metadata, what harms others is for one node alone. The rest is what clients ask of any node:
-
-    command                                  of another node than the leader
-    ---------------------------------------  -------------------------------------------------------
-    StartNode                                of the sender itself
-    RegisterNode                             as a request to join that was checked (`joining`): the
-                                             node that was asked forwards it. It has not started
-    InitCluster                              never: the node that makes a cluster leads it
-    CreateTopic, AlterTopic, DeleteTopic,    any: clients ask any node
-    RemoveNode, ForgetNode
+What depends on what this node knows is judged before (`forwarded_commands`).
 """
 
+from pixy.cluster.command_rules import why_not_command
 from pixy.cluster.commands import decoded, partition_command
-from pixy.cluster.joining import check_join
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.sinks import SINKS_GROUP
-from pixy.errors import FailedPrecondition, PixyError, VoidEntry
+from pixy.errors import PixyError, VoidEntry
 from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
 from pixy.records import (
     CheckEffort,
@@ -93,31 +83,4 @@ def _why_not_command(raft_group: int, payload: bytes, sender: int) -> str:
         command = decoded(GroupsCommand, payload)
     if isinstance(command, VoidEntry):
         return str(command)
-    if command.WhichOneof("command") is None:
-        return "a command that this release does not know"
-    if isinstance(command, PartitionCommand) and not all(
-        part.stage_number for part in command.publish_parts.parts
-    ):
-        return "a publication of a stage that is on another node"
-    return _why_not_node(command, sender) if isinstance(command, MetadataCommand) else ""
-
-
-def _why_not_node(command: MetadataCommand, sender: int) -> str:
-    """Reason why a command of metadata is not for the sender to propose.
-
-    A start too high for its node would have the others refuse that one as an older self.
-    """
-    match command.WhichOneof("command"):
-        case "init_cluster":
-            return "the first entry of a cluster"
-        case "start_node" if command.start_node.node_id != sender:
-            return f"a start of node {command.start_node.node_id}"
-        case "register_node":
-            new = command.register_node
-            if new.incarnation or new.process:
-                return f"a new node that has started {new.incarnation} times"
-            try:
-                check_join(new)
-            except FailedPrecondition as error:
-                return str(error)
-    return ""
+    return why_not_command(command, sender)

@@ -286,7 +286,8 @@ class Publisher:
         """True unless this node rolls a publication forward: the one that has its stages, and the
         only replica of each partition.
         """
-        return not self._nodes_of(publication) <= {self.partitions.node_id}
+        nodes = self.partitions.only_replicas(publication.parts, self._metadata.topics)
+        return not nodes <= {self.partitions.node_id}
 
     def is_of_nobody(self, publication: Publication) -> bool:
         """True for a publication of stages in a directory that no node can have: there is none with
@@ -294,23 +295,12 @@ class Publisher:
         """
         found = self._of_nobody.get(publication.number)
         if found is None:
-            nodes = self._nodes_of(publication)
+            nodes = self.partitions.only_replicas(publication.parts, self._metadata.topics)
             found = not publication.stages and (len(nodes) > 1 or 0 in nodes)
             if len(self._of_nobody) > 2 * PUBLICATIONS_MAX:
                 self._of_nobody.clear()
             self._of_nobody[publication.number] = found
         return found
-
-    def _nodes_of(self, publication: Publication) -> set[int]:
-        """The nodes with the only replicas of the partitions whose topics are there, 0 for a
-        partition with several or none.
-        """
-        topics = self._metadata.topics
-        return {
-            self.partitions.only_replica(topic, part.partition)
-            for part in publication.parts
-            if (topic := topics.get(part.topic)) is not None and topic.topic_id == part.topic_id
-        }
 
     def topic_deleted(self, topic_id: bytes) -> None:
         """Drop what publications have for a deleted topic."""

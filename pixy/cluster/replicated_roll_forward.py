@@ -45,7 +45,7 @@ from pixy.retries import Backoff
 from pixy.storage import EntryType
 from pixy.tasks import Tasks
 
-__all__ = ["ReplicatedRollForward", "RollForwardParts"]
+__all__ = ["ReplicatedRollForward", "RollForwardParts", "part_commands"]
 
 log = structlog.get_logger(__name__)
 
@@ -158,7 +158,7 @@ class _Leadership:
         try:
             while (publication := self._next()) is not None:
                 self.lacking[publication.number] = len(publication.parts)
-                self._roll_all(publication, await _part_commands(publication))
+                self._roll_all(publication, await part_commands(publication))
         finally:
             self._beginning = False
 
@@ -239,7 +239,7 @@ class _Leadership:
         self._finishing = False
 
 
-async def _part_commands(publication: Publication) -> dict[_Key, PublishParts]:
+async def part_commands(publication: Publication) -> dict[_Key, PublishParts]:
     """The command for each partition of a publication."""
     commands = _empty_commands(publication)
     try:

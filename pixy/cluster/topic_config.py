@@ -11,7 +11,7 @@ from pixy.config import StorageConfig
 from pixy.errors import InvalidArgument
 from pixy.storage import LogOptions
 
-__all__ = ["check_option_names", "check_topic_config", "log_options"]
+__all__ = ["check_forwarded_config", "check_option_names", "check_topic_config", "log_options"]
 
 _LONG_MAX = 2**63 - 1
 _SEGMENT_BYTES_MIN = 64 << 10
@@ -58,6 +58,18 @@ def check_option_names(names: Iterable[str]) -> None:
     for name in names:
         if name not in _BOUNDS:
             raise InvalidArgument(f"topic option {name} is unknown; known options are {', '.join(_BOUNDS)}")
+
+
+def check_forwarded_config(config: Mapping[str, str]) -> None:
+    """Reject options that no release takes of a client: another node may have other bounds.
+
+    Raises:
+        InvalidArgument: names the option and the value.
+    """
+    check_option_names(config)
+    for name, value in config.items():
+        if not _INTEGER.fullmatch(value):
+            raise InvalidArgument(f"topic option {name} is {value[:60]!r}; a whole number is allowed")
 
 
 def log_options(storage: StorageConfig, config: Mapping[str, str]) -> LogOptions:

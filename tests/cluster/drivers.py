@@ -7,16 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pixy.cluster.driver import Driver
 from pixy.cluster.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
+from pixy.cluster.forwarded_commands import ForwardedCommands
+from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.group_recovery import entry_of, recovered_group
+from pixy.cluster.metadata import MetadataState
+from pixy.cluster.partitions import Partitions
 from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.proposals import NEVER
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import WantedEntries
+from pixy.cluster.sinks import SinksState
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState
@@ -46,6 +51,7 @@ __all__ = [
     "Letter",
     "PayloadLog",
     "batch_of",
+    "forwarded_to",
     "kinds_of",
 ]
 
@@ -375,3 +381,13 @@ class DriverNetwork:
         """End all nodes."""
         for node in self.nodes.values():
             node.close()
+
+
+def forwarded_to(node: DriverNode) -> ForwardedProposals:
+    """Proposals of other nodes to the group of a node, which has no partitions."""
+
+    async def confirm() -> None:
+        return
+
+    commands = ForwardedCommands(MetadataState(), SinksState(), cast(Partitions, None), confirm)
+    return ForwardedProposals(node.driver, commands, node.faults.append)

@@ -15,7 +15,7 @@ from pixy.cluster.proposer_rows import WINDOW
 from pixy.errors import VoidEntry
 from pixy.proposal_id import ProposalId
 from pixy.records import LongCheckError
-from tests.cluster.drivers import BATCH, GROUP, DriverNode, batch_of
+from tests.cluster.drivers import BATCH, GROUP, DriverNode, batch_of, forwarded_to
 from tests.fakes.batches import raw_batch, raw_record
 
 COUNT = 5000
@@ -56,7 +56,7 @@ class Held:
 @pytest.fixture
 async def forwarded(node: DriverNode) -> ForwardedProposals:
     await node.lead()
-    return ForwardedProposals(node.driver, node.faults.append)
+    return forwarded_to(node)
 
 
 @CODECS

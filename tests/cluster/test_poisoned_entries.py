@@ -11,7 +11,6 @@ from google.protobuf.message import Message as ProtoMessage
 
 from pixy.backend import TopicPartition
 from pixy.cluster import Node
-from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.raft_group import RaftGroup
@@ -50,7 +49,7 @@ from pixy.raft import Entry, Message, MessageType, RaftEntryType
 from pixy.records import patch_batch
 from pixy.staging import seal_crc
 from pixy.storage import EntryType
-from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode, batch_of
+from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode, batch_of, forwarded_to
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster, copy_of
 from tests.cluster.poisoned import write_entries, write_position
@@ -222,7 +221,7 @@ async def test_a_leader_appends_nothing_of_it(node: DriverNode) -> None:
     before = node.group.storage.last_index()
     with pytest.raises(VoidEntry):
         node.driver.propose_for(node.group, BATCH, NOISE, ProposalId(77, 1, 1))
-    forwarded = ForwardedProposals(node.driver, node.faults.append)
+    forwarded = forwarded_to(node)
     forwarded.propose_nowait(node.group, BATCHES, NOISE, ProposalId(77, 1, 2))
     await node.settle()
     assert node.group.storage.last_index() == before

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.storage import EntryType
-from tests.cluster.drivers import BATCH, GROUP, DriverNetwork, DriverNode, batch_of
+from tests.cluster.drivers import BATCH, GROUP, DriverNetwork, DriverNode, batch_of, forwarded_to
 
 STRANGER = 4
 
@@ -20,9 +19,7 @@ class Asked:
     """The answers of one node."""
 
     def __init__(self, node: DriverNode) -> None:
-        self._answers = ProposeAnswers(
-            node.driver, ForwardedProposals(node.driver, node.faults.append), self._find
-        )
+        self._answers = ProposeAnswers(node.driver, forwarded_to(node), self._find)
         self._group: RaftGroup | None = node.group
 
     def _find(self, raft_group: int) -> RaftGroup | None:

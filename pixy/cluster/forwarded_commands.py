@@ -1,0 +1,196 @@
+"""Commands of other nodes, judged by what this node knows, when it leads their raft group.
+
+What can be judged by a command alone is in `command_rules`. This depends on other raft groups:
+
+    command               is appended
+    --------------------  --------------------------------------------------------------------------
+    that only a leader    without content
+    decides
+    PublishStages, not    if the sender has the only replica of each partition whose topic is there
+    replicated
+    FinishPublications    with those publications that the sender rolls forward: not replicated, and
+                          as above
+    AddPiece              if the partitions whose topics are there exist, in these raft groups
+    ForgetTopics          without topics that are there
+    PublishParts          if `sinks` has the publication unfinished: as this node makes it, whatever
+                          came; also if the partition has it, without effect
+
+This node may be behind: what it does not find is looked for again once it has everything that was
+committed to `sinks` and metadata before. Then the command is refused. A topic that is unknown was
+deleted: what is for it has no effect.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from pixy.cluster.command_rules import empty_of
+from pixy.cluster.commands import decoded, partition_command
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, MetadataState
+from pixy.cluster.partitions import Partitions
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.replicated_roll_forward import part_commands
+from pixy.cluster.sinks import SINKS_GROUP, SinksState
+from pixy.errors import VoidEntry
+from pixy.proto.state_pb2 import (
+    AddPiece,
+    FinishPublications,
+    ForgetTopics,
+    GroupsCommand,
+    PartitionCommand,
+    PublicationPart,
+    PublishParts,
+    SinksCommand,
+)
+
+__all__ = ["ForwardedCommands"]
+
+_KEPT_MAX = 4
+
+_Commands = dict[tuple[bytes, int], PublishParts]
+
+
+class ForwardedCommands:
+    """Commands of other nodes at one node.
+
+    Args:
+        metadata, sinks: as applied here.
+        partitions: of this node.
+        confirm: returns once `sinks` and metadata have here what was committed before; raises
+            `Unavailable` if that cannot be found out.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataState,
+        sinks: SinksState,
+        partitions: Partitions,
+        confirm: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._metadata = metadata
+        self._sinks = sinks
+        self._partitions = partitions
+        self._confirm = confirm
+        # What the newest publications that were asked for are for their partitions, by number.
+        self._made: dict[int, _Commands] = {}
+        # Once for all partitions that a publication comes to at a time.
+        self._making = asyncio.Lock()
+
+    def judge(self, group: RaftGroup, payload: bytes | bytearray, sender: int) -> bytes | bytearray | None:
+        """The command as it may be appended; None: see `wait`."""
+        if group.raft_group >= FIRST_PARTITION_GROUP:
+            return self._to_partition(group, payload, sender)
+        if group.raft_group == SINKS_GROUP:
+            return self._to_sinks(payload, sender)
+        return payload if group.raft_group == METADATA_GROUP else self._to_groups(payload, sender)
+
+    async def wait(self, group: RaftGroup, payload: bytes | bytearray, sender: int) -> bytes | bytearray:
+        """The command as it may be appended, of one for which `judge` gives None.
+
+        Raises:
+            VoidEntry: it is refused.
+            Unavailable: this node cannot find that out.
+        """
+        number = 0
+        if group.raft_group >= FIRST_PARTITION_GROUP:
+            command = partition_command(payload)
+            assert isinstance(command, PartitionCommand)
+            number = command.publish_parts.publication
+        if number not in self._sinks.publications:
+            await self._confirm()
+        await self._make(number)
+        judged = self.judge(group, payload, sender)  # before another one is made
+        if judged is None:
+            raise VoidEntry(
+                "it does not fit to what is staged or published, or to the replicas of its topics"
+            )
+        return judged
+
+    # --- groups-n, and partitions -----------------------------------------------------------------
+
+    def _to_groups(self, payload: bytes | bytearray, sender: int) -> bytes | bytearray:
+        command = decoded(GroupsCommand, bytes(payload))
+        if isinstance(command, VoidEntry):
+            return payload  # which is refused
+        empty = empty_of(command, sender)
+        if empty is not None:
+            return empty.SerializeToString()
+        is_plain = command.WhichOneof("command") != "forget_topics"
+        return payload if is_plain else self._forget_topics(command.forget_topics)
+
+    def _forget_topics(self, command: ForgetTopics) -> bytes:
+        live = {topic.topic_id for topic in self._metadata.topics.values()}
+        gone = [topic_id for topic_id in command.topic_ids if topic_id not in live]
+        return GroupsCommand(forget_topics=ForgetTopics(topic_ids=gone)).SerializeToString()
+
+    def _to_partition(
+        self, group: RaftGroup, payload: bytes | bytearray, sender: int
+    ) -> bytes | bytearray | None:
+        command, replica = partition_command(payload), group.application
+        if isinstance(command, VoidEntry) or not isinstance(replica, PartitionReplica):
+            return payload
+        empty = empty_of(command, sender)
+        if empty is not None:
+            return empty.SerializeToString()
+        number = command.publish_parts.publication
+        if command.WhichOneof("command") != "publish_parts" or number <= replica.publication:
+            return payload
+        key = (replica.log.identity.topic_id, replica.partition.partition)
+        made = self._made.get(number, {}).get(key)
+        if made is None or number not in self._sinks.publications:
+            return None
+        return PartitionCommand(publish_parts=made).SerializeToString()
+
+    async def _make(self, number: int) -> None:
+        """Make the commands of a publication of replicated stages."""
+        async with self._making:
+            publication = self._sinks.publications.get(number)
+            if publication is not None and publication.stages and number not in self._made:
+                self._made[number] = await part_commands(publication)
+                while len(self._made) > _KEPT_MAX:
+                    del self._made[next(iter(self._made))]
+
+    # --- sinks ------------------------------------------------------------------------------------
+
+    def _to_sinks(self, payload: bytes | bytearray, sender: int) -> bytes | bytearray | None:
+        command = decoded(SinksCommand, bytes(payload))
+        if isinstance(command, VoidEntry):
+            return payload
+        empty = empty_of(command, sender)
+        if empty is not None:
+            return empty.SerializeToString()
+        match command.WhichOneof("command"):
+            case "publish_stages" if not command.publish_stages.replicated:
+                return payload if self._are_of(sender, command.publish_stages.parts) else None
+            case "finish_publications":
+                return self._finish(command.finish_publications, sender)
+            case "add_piece":
+                return payload if self._are_partitions(command.add_piece) else None
+        return payload
+
+    def _are_of(self, sender: int, parts: Iterable[PublicationPart]) -> bool:
+        """True if a node has the only replica of each partition whose topic is there."""
+        return self._partitions.only_replicas(parts, self._metadata.topics) <= {sender}
+
+    def _finish(self, command: FinishPublications, sender: int) -> bytes | None:
+        publications, numbers = self._sinks.publications, command.publications
+        if any(number >= self._sinks.next_publication for number in numbers):
+            return None
+        kept = [
+            number
+            for number in numbers
+            if (each := publications.get(number)) is not None
+            and not each.stages
+            and self._are_of(sender, each.parts)
+        ]
+        return SinksCommand(finish_publications=FinishPublications(publications=kept)).SerializeToString()
+
+    def _are_partitions(self, command: AddPiece) -> bool:
+        for part in command.piece.parts:
+            topic = self._metadata.topics.get(part.topic)
+            if topic is None or topic.topic_id != part.topic_id:
+                continue
+            raft_groups = topic.raft_groups
+            if not 0 <= part.partition < len(raft_groups) or raft_groups[part.partition] != part.raft_group:
+                return False
+        return True

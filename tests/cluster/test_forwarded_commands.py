@@ -1,0 +1,230 @@
+"""Commands of a node that does not lead: nothing that is another node's to decide happens, and its
+own requests go on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from google.protobuf.message import Message
+
+from pixy.backend import TopicPartition
+from pixy.cluster.partition_proposals import PartitionProposals
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.sinks import SINKS_GROUP
+from pixy.errors import PixyError
+from pixy.proto.state_pb2 import (
+    AddPiece,
+    CommitOffsets,
+    ExpelProcess,
+    ExpireGroups,
+    ExpireSinks,
+    ExpireStages,
+    FinishPublications,
+    ForgetTopics,
+    GroupsCommand,
+    OpenStage,
+    PartitionCommand,
+    PiecePart,
+    PieceRecord,
+    PublicationPart,
+    PublishParts,
+    PublishStages,
+    SealRecord,
+    SetLogBeginOffset,
+    SinksCommand,
+    TouchGroups,
+)
+from pixy.staging import seal_crc
+from pixy.storage import EntryType
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.conformance.staged import publish_values, stage_values
+from tests.fakes.waiting import until
+
+pytestmark = pytest.mark.slow
+
+TOPIC = TopicPartition("topic", 0)
+EVER = 2**53
+
+
+def leads(node: ClusterNode, raft_group: int) -> bool:
+    group: RaftGroup | None = node.node._log.driver.groups.get(raft_group)
+    return group is not None and group.leads
+
+
+async def hostile_to(cluster: NodeCluster, raft_group: int) -> ClusterNode:
+    """A node that has the raft group, and does not lead it."""
+    await until(lambda: any(leads(node, raft_group) for node in cluster.nodes.values()))
+    others = [node for node in cluster.nodes.values() if not leads(node, raft_group)]
+    return next(node for node in others if raft_group in node.node._log.driver.groups)
+
+
+async def propose(node: ClusterNode, raft_group: int, command: Message) -> None:
+    """Propose a command, whatever becomes of it."""
+    replica = next(
+        (each for each in node.node.state_groups.replicas() if each.group.raft_group == raft_group), None
+    )
+    payload = command.SerializeToString()
+    with suppress(PixyError):
+        if replica is not None:
+            await node.node.commands._proposals.run(replica, payload, 5.0)
+        else:
+            partition = node.node.partition(TOPIC)
+            assert partition is not None
+            proposals = PartitionProposals(node.node._log.driver, node.node.partitions, node.node.remote)
+            await proposals.propose(partition, EntryType.COMMAND, payload, 5.0)
+
+
+def group_of(node: ClusterNode) -> int:
+    """The raft group of the consumer group `group`."""
+    return node.node.state_groups.group_of("group").group.raft_group
+
+
+async def used(cluster: NodeCluster) -> bytes:
+    """A topic with a record, an offset, a publication, and a stage; returns the id of the topic."""
+    node = cluster[1]
+    await node.backend.create_topic("topic", 1)
+    await node.append(b"before")
+    topic_id = node.node.metadata.topics["topic"].topic_id
+    commit = CommitOffsets(group="group", timestamp_ms=1, set=True)
+    commit.offsets.add(topic="topic", topic_id=topic_id, offset=1)
+    payload = GroupsCommand(commit_offsets=commit).SerializeToString()
+    await node.node.commands.change_group("group", payload)
+    assert (await publish_values(node.backend, 1, {TOPIC: [b"published"]})).published
+    await stage_values(node.backend, "sink", "staged", {TOPIC: [b"staged"]})
+    return topic_id
+
+
+async def nothing_is_lost(cluster: NodeCluster, topic_id: bytes, *values: bytes) -> None:
+    for node in cluster.nodes.values():
+        groups = node.node.state_groups
+
+        async def has_values(node: ClusterNode = node) -> bool:
+            return await node.values() == [b"before", b"published", *values]
+
+        await until(has_values)
+        assert groups.offsets_of("group").committed("group", topic_id)[0].offset == 1
+        assert groups.sinks.sinks["sink"].last_epoch >= 1
+        partition = node.node.partition(TOPIC)
+        assert partition is not None
+        assert partition.publication <= 50
+
+
+def commands_to_sinks(topic_id: bytes) -> list[SinksCommand]:
+    part = PublicationPart(topic="topic", topic_id=topic_id, bytes=5, records=1)
+    wrong = PiecePart(topic="topic", topic_id=topic_id, partition=0, raft_group=7, bytes=61, records=1)
+    seal = SealRecord(pieces=1, crc=seal_crc([1]))
+    return [
+        SinksCommand(expire_sinks=ExpireSinks(sink_ids=["sink"], before_ms=EVER)),
+        SinksCommand(expire_stages=ExpireStages(stages=[1, 2, 3], before_ms=EVER)),
+        SinksCommand(finish_publications=FinishPublications(publications=range(1, 400))),
+        SinksCommand(publish_stages=PublishStages(sink_id="hostile", stage_ids=["s"], parts=[part])),
+        SinksCommand(open_stage=OpenStage(sink_id="hostile", stage_id="wrong")),
+        *[
+            SinksCommand(add_piece=AddPiece(stage=stage, piece=PieceRecord(crc=1, parts=[wrong]), seal=seal))
+            for stage in range(1, 8)
+        ],
+        SinksCommand(publish_stages=PublishStages(sink_id="hostile", stage_ids=["wrong"], replicated=True)),
+    ]
+
+
+def commands_to_groups(topic_id: bytes) -> list[GroupsCommand]:
+    commit = CommitOffsets(group="group", timestamp_ms=1, node_id=1, incarnation=1)
+    commit.offsets.add(topic="topic", topic_id=topic_id, offset=-5)
+    return [
+        GroupsCommand(forget_topics=ForgetTopics(topic_ids=[topic_id])),
+        GroupsCommand(expire_groups=ExpireGroups(groups=["group"], before_ms=EVER)),
+        GroupsCommand(touch_groups=TouchGroups(groups=["group"], timestamp_ms=EVER)),
+        GroupsCommand(expel_process=ExpelProcess(node_id=99, incarnation=1, groups=["group"])),
+        GroupsCommand(commit_offsets=commit),
+    ]
+
+
+def commands_to_partition(_: bytes) -> list[PartitionCommand]:
+    return [
+        PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=2**40)),
+        *[
+            PartitionCommand(publish_parts=PublishParts(publication=number, predecessor=1))
+            for number in (2, 3, 50, 2**62 - 1, 2**64 - 1)
+        ],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "commands"),
+    [
+        (lambda _: SINKS_GROUP, commands_to_sinks),
+        (group_of, commands_to_groups),
+        (lambda _: 1000, commands_to_partition),
+    ],
+    ids=["sinks", "groups", "partition"],
+)
+def test_what_is_not_for_a_node_to_decide_does_not_happen(
+    tmp_path: Path,
+    group: Callable[[ClusterNode], int],
+    commands: Callable[[bytes], list[Message]],
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        topic_id = await used(cluster)
+        raft_group = group(cluster[1])
+        hostile = await hostile_to(cluster, raft_group)
+        for command in commands(topic_id):
+            await propose(hostile, raft_group, command)
+        await nothing_is_lost(cluster, topic_id)
+        assert (await hostile.backend.publish("sink", 2, "query", ["staged"])).published
+        await cluster.stop()
+        await cluster.start()
+        assert (await publish_values(cluster[2].backend, 3, {TOPIC: [b"again"]})).published
+        await nothing_is_lost(cluster, topic_id, b"staged", b"again")
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_publications_are_whole_while_a_node_finishes_them_all_the_time(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        hostile = await hostile_to(cluster, SINKS_GROUP)
+        command = SinksCommand(finish_publications=FinishPublications(publications=range(1, 100)))
+        finishing = asyncio.create_task(_repeat(lambda: propose(hostile, SINKS_GROUP, command)))
+        values = [b"%d" % epoch for epoch in range(20)]
+        for epoch, value in enumerate(values):
+            assert (await publish_values(cluster[1].backend, epoch, {TOPIC: [value]})).published
+        finishing.cancel()
+        await asyncio.wait([finishing])
+        for node in cluster.nodes.values():
+            assert await node.values() == values
+
+    run_cluster(scenario, tmp_path)
+
+
+async def _repeat(act: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await act()
+
+
+def test_a_publication_is_what_was_staged_whoever_proposes_it(tmp_path: Path) -> None:
+    """The leader of the partition makes it anew, once it knows that it was committed."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        hostile = await hostile_to(cluster, 1000)
+        empty = [PartitionCommand(publish_parts=PublishParts(publication=number)) for number in range(1, 11)]
+        proposing = asyncio.create_task(
+            _repeat(lambda: _all([propose(hostile, 1000, command) for command in empty[:4]]))
+        )
+        values = [b"%d" % epoch for epoch in range(10)]
+        for epoch, value in enumerate(values):
+            assert (await publish_values(cluster[1].backend, epoch, {TOPIC: [value]})).published
+        proposing.cancel()
+        await asyncio.wait([proposing])
+        for node in cluster.nodes.values():
+            assert await node.values() == [b"before", *values]
+
+    run_cluster(scenario, tmp_path)
+
+
+async def _all(acts: list[Awaitable[None]]) -> None:
+    await asyncio.gather(*acts)
