@@ -3,22 +3,24 @@ node says of itself is kept in metadata, and all dial it.
 """
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from pixy.cluster.nodes import NodeInfo
+from pixy.cluster.nodes import NODES_MAX, NodeInfo
 from pixy.errors import FailedPrecondition
 from pixy.peers import Address
 from pixy.proposal_id import NODE_ID_MAX
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
-from pixy.proto.state_pb2 import RegisterNode
+from pixy.proto.state_pb2 import NodeRecord, RegisterNode
 
-__all__ = ["check_join", "check_joined", "check_place"]
+__all__ = ["check_join", "check_joined", "check_place", "check_told"]
 
 _SECRET_BYTES = 16
 _CLUSTER_ID_BYTES = 16
 _LEVEL_MAX = 1000
 """Largest feature level: no release gets there, and a level that is reached never falls."""
 _TEXT_MAX = 300
+_TOLD_MAX = 2 * NODES_MAX
+"""Nodes that another one may name: those of a cluster, and as many that are leaving it."""
 
 
 def check_join(request: JoinRequest | RegisterNode) -> None:
@@ -79,9 +81,25 @@ def check_joined(answer: JoinResponse) -> None:
     Raises:
         FailedPrecondition: no node gives it.
     """
+    if len(answer.nodes) > _TOLD_MAX:
+        raise FailedPrecondition(f"it names {len(answer.nodes)} nodes, at most {_TOLD_MAX} are possible")
     ids = [answer.node_id, *(node.node_id for node in answer.nodes)]
     if len(answer.cluster_id) != _CLUSTER_ID_BYTES or not all(0 < each <= NODE_ID_MAX for each in ids):
         raise FailedPrecondition(
             f"it answers with a cluster id of {len(answer.cluster_id)} bytes and node {answer.node_id} of {ids[1:]}; "
             f"expected are {_CLUSTER_ID_BYTES} bytes and ids from 1 to {NODE_ID_MAX}"
         )
+
+
+def check_told(nodes: Sequence[NodeRecord]) -> None:
+    """Check the nodes that another one tells of, of which this node dials each.
+
+    Raises:
+        FailedPrecondition: no node tells of them.
+    """
+    if len(nodes) > _TOLD_MAX:
+        raise FailedPrecondition(f"{len(nodes)} nodes, at most {_TOLD_MAX} are possible")
+    for node in nodes:
+        # A node of a release without secrets gets one with its next start.
+        if not 0 < node.node_id <= NODE_ID_MAX or len(node.secret) not in (0, _SECRET_BYTES):
+            raise FailedPrecondition(f"a node {node.node_id} with a secret of {len(node.secret)} bytes")

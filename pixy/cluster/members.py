@@ -15,7 +15,7 @@ node tells the others what it is: start, newest flush, clock.
 Metadata may lag: of a node that has just joined it is empty, and while a node was away others may
 have come. Such a node asks one that it has dialled for the table of nodes (`PeerMethod.NODES`), as
 soon as it is connected to one that it does not know, or was dialled by one. What it is told counts
-until metadata knows the node.
+until metadata can be read: one that it does not have then is dropped (`node_lookup`).
 
 A node counts as lost when its connection has ended and it cannot be reached at once, and as found
 when a connection stands again. Raft's own timeouts do not depend on that; elections are quicker
@@ -184,9 +184,26 @@ class Members:
             member.address, member.up = address, False
             self._channel.connect(node_id, parsed)
 
+    @property
+    def has_unknown(self) -> bool:
+        """True while this node dials one that metadata does not know."""
+        return not self._members.keys() <= self._registered().keys()
+
+    def registered_are_all(self) -> None:
+        """Metadata has every node that there is: dial no others."""
+        self.told = {}
+        self._drop_unknown(self._members)
+
+    def _drop_unknown(self, node_ids: Iterable[int]) -> None:
+        known = self._registered()
+        for node_id in list(node_ids):
+            if node_id in self._members and node_id not in known and node_id not in self.told:
+                del self._members[node_id]
+                self._channel.disconnect(node_id)
+
     def tell(self, nodes: Iterable[NodeInfo]) -> None:
         """Another node has told of the nodes of the cluster."""
-        known = self._registered()
+        known, before = self._registered(), self.told
         self.told = {
             node.node_id: node
             for node in nodes
@@ -195,6 +212,7 @@ class Members:
         for node in self.told.values():
             if node.has_started and node.node_id not in self._members:
                 self.add_address(node.node_id, node.address)
+        self._drop_unknown(before)
 
     def knows(self, node_id: int) -> bool:
         """True for a node that may speak Raft, and make calls."""

@@ -421,6 +421,7 @@ class Node:
                 **self.methods,
             },
             forwarded=forwarded,
+            confirm_metadata=self.confirm_metadata,
             nodes_seen=self._reactions.nodes_seen,
             ticked=self._ticked,
         )

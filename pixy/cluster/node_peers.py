@@ -47,7 +47,7 @@ from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.ticker import Ticker
-from pixy.errors import FailedPrecondition, StartError, Unavailable
+from pixy.errors import FailedPrecondition, PixyError, StartError, Unavailable
 from pixy.peers import Claim, FrameDamage, Hello, NextSlice, NotYet, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, NodesResponse, Relayed
@@ -67,6 +67,7 @@ Handler = Callable[[int, bytes], Awaitable[bytes]]
 
 T = TypeVar("T")
 
+_CONFIRM_S = 1.0
 _HAND_OVER_S = 2.0
 _HAND_OVER_STEP_S = 0.02
 _BEAT_EVERY_TICKS = 5
@@ -86,6 +87,8 @@ class PeerDuties:
         find_group: makes the raft group of a partition, None if this node has no replica of it.
         methods: the handlers of all other calls.
         forwarded: takes proposals of other nodes.
+        confirm_metadata: waits for that many seconds until metadata has everything that was
+            committed before, or raises `PixyError`.
         nodes_seen: called when a node can be reached again, or cannot be reached any more.
         ticked: called at the end of each tick.
     """
@@ -94,6 +97,7 @@ class PeerDuties:
     find_group: Callable[[int], RaftGroup | None]
     methods: Mapping[int, Handler]
     forwarded: ForwardedProposals
+    confirm_metadata: Callable[[float], Awaitable[None]]
     nodes_seen: Callable[[], None]
     ticked: Callable[[], None]
 
@@ -248,7 +252,7 @@ class NodePeers:
         self._placement = LeaderPlacement(self._driver, self._up_since.get)
         self._groups = groups
         self._keeper = MembershipKeeper(self._driver, groups, self.members.is_reachable)
-        self._lookup = NodeLookup(self.members, self.channel.call)
+        self._lookup = NodeLookup(self.members, self.channel.call, self._confirm_metadata)
         self._log = node_log
 
     async def start(self) -> None:
@@ -386,6 +390,17 @@ class NodePeers:
                 id: replace(node, lost=True) if id in self._gone else node for id, node in nodes.items()
             }
         return self._known
+
+    async def _confirm_metadata(self) -> bool:
+        """True if metadata has every node that there was before the call."""
+        group = self._groups.metadata_replica.group
+        if group.has_peers and group.leader == NONE:
+            return False
+        try:
+            await self._duties.confirm_metadata(_CONFIRM_S)
+        except PixyError:
+            return False
+        return True
 
     def is_clock_certain(self) -> bool:
         """True while the clock of this node is near those of the others."""
@@ -577,7 +592,7 @@ class NodePeers:
         if not self.members.knows(caller.node_id):
             raise FailedPrecondition("only nodes of this cluster may call, and others to join it")
         if method == PeerMethod.NODES:
-            nodes = map(node_record, self._nodes().values())
+            nodes = [node_record(each) for each in self._nodes().values() if not each.lost]
             return NodesResponse(nodes=nodes).SerializeToString()
         if method == PeerMethod.FETCH_SNAPSHOT:
             return await self._serving.answer(payload)

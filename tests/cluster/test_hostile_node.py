@@ -47,7 +47,7 @@ from pixy.raft import ConfState, Message, MessageType, Snapshot
 from pixy.records import crc32c
 from pixy.storage import EntryType
 from tests.cluster.drivers import batch_of
-from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, host_of, run_cluster
 from tests.cluster.test_forwarded_proposals import large
 from tests.cluster.test_poisoned_entries import NOISE, REFUSED
 from tests.fakes.waiting import until
@@ -381,6 +381,26 @@ def test_a_frame_of_many_messages_does_not_stop_a_node(
             assert len(group.tail_ids) <= 3 * WINDOW
         await cluster[1].append(b"after")
         await goes_on(cluster, b"before", b"after")
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_nodes_that_a_registered_node_tells_of_are_not_dialled(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        hostile, other = cluster.by_id(3), cluster.by_id(1).node.peers
+        assert hostile.node.peers is not None
+        assert other is not None
+        template = hostile.node.metadata.nodes[3]
+        fakes = {id: replace(template, node_id=id, address=f"127.0.0.77:{id}") for id in range(50, 150)}
+        hostile.node.peers._nodes = lambda: fakes  # type: ignore[method-assign]  # what it tells
+        for _ in range(10):
+            other.members.met_unknown = True
+            await asyncio.sleep(0.5)
+            assert {each.node_id for each in other.members} == {2, 3}
+        other.members.tell(fakes.values())
+        assert len([*other.members]) == 102
+        await until(lambda: {each.node_id for each in other.members} == {2, 3})
+        assert other.channel.hosts == {host_of(2), host_of(3)}
 
     run_cluster(scenario, tmp_path)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pixy.cluster.joining import check_join, check_joined, check_place
-from pixy.cluster.nodes import FEATURE_LEVEL, WAITING_MAX, NodeInfo
+from pixy.cluster.nodes import FEATURE_LEVEL, NODES_MAX, WAITING_MAX, NodeInfo
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
@@ -94,6 +94,13 @@ def test_an_answer_makes_an_identity() -> None:
 def test_an_answer_that_no_node_gives_is_refused(answer: JoinResponse) -> None:
     with pytest.raises(FailedPrecondition, match="expected are 16 bytes and ids from 1 to"):
         check_joined(answer)
+
+
+def test_an_answer_names_no_more_nodes_than_a_cluster_may_have() -> None:
+    nodes = [NodeAddress(node_id=1 + number, address="a:1") for number in range(2 * NODES_MAX + 1)]
+    check_joined(JoinResponse(cluster_id=bytes(16), node_id=2, nodes=nodes[1:]))
+    with pytest.raises(FailedPrecondition, match="it names 201 nodes, at most 200 are possible"):
+        check_joined(JoinResponse(cluster_id=bytes(16), node_id=2, nodes=nodes))
 
 
 # --- nodes that join and do not exist -------------------------------------------------------------

@@ -69,7 +69,7 @@ class RecordingChannel:
 
 def node(node_id: int, *, incarnation: int = 3, lost: bool = False, removed: bool = False) -> NodeInfo:
     """A node that metadata knows."""
-    secret, process = b"secret of node %d" % node_id, b"process%d" % node_id
+    secret, process = b"secret of node%2d" % node_id, b"process%d" % node_id
     address = f"h{node_id}:19094"
     return NodeInfo(node_id, secret, address, "", "", incarnation, "1", removed, process, lost=lost)
 
@@ -77,7 +77,7 @@ def node(node_id: int, *, incarnation: int = 3, lost: bool = False, removed: boo
 def hello(node_id: int, incarnation: int = 3, **changes: bytes | int | str) -> Hello:
     """The greeting of such a node."""
     fields: dict[str, bytes | int | str] = {
-        "secret": b"secret of node %d" % node_id,
+        "secret": b"secret of node%2d" % node_id,
         "flush_number": 100,
         "process": b"process%d" % node_id,
         "address": f"h{node_id}:19094",
