@@ -1,14 +1,14 @@
 """Proposals of other nodes on their way to the driver: checked, and in order.
 
-A check of at most half a millisecond is made at once. A longer one, of a large record batch, is
-made on another thread, one at a time. Meanwhile what the same node proposes to the same raft group
-waits behind it; nothing else does, but other such checks for the thread.
+A check of at most half a millisecond is made at once. A longer one, of large record batches, takes
+turns with the others (`check_turns`), and has the same maximum as that of a request. Meanwhile what
+the same node proposes to the same raft group waits behind it; nothing else does.
 
     the proposal            what becomes of it
     ----------------------  ---------------------------------------------------------------
-    may be appended         `Driver.propose_for`, or `propose_checked` behind the thread; a command
-                            as this node judges it (`forwarded_commands`), which may have to wait
-                            for what was committed elsewhere
+    may be appended         `Driver.propose_for`, or `propose_checked` behind a long check; a
+                            command as this node judges it (`forwarded_commands`), which may have
+                            to wait for what was committed elsewhere
     refused                 its caller gets the reason; it is logged if there is no caller
     too much waits          not taken: the other node tries again
 """
@@ -19,17 +19,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from pixy.check_turns import CheckTurns, SteppedCheck
 from pixy.cluster.driver import Driver
 from pixy.cluster.forwarded_commands import ForwardedCommands
-from pixy.cluster.proposable import why_not_batches
 from pixy.cluster.proposer_rows import WINDOW
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import PixyError, Unavailable, VoidEntry
 from pixy.faults import OnFault
 from pixy.futures import resolve
-from pixy.one_thread import OneThread
 from pixy.proposal_id import ProposalId
-from pixy.records import LongCheckError
+from pixy.records import FORWARDED_LIMITS, CheckEffort, LongCheckError, NewBatch, check_next_batch
 from pixy.storage import EntryType
 from pixy.tasks import Tasks
 
@@ -49,6 +48,24 @@ class _WaitingProposal(NamedTuple):
     done: Callable[[bool | VoidEntry], None]
 
 
+class _ForwardedCheck(SteppedCheck):
+    """The check of the batches of one entry; `why_not_batches` has found their number right."""
+
+    def __init__(self, payload: bytes | bytearray) -> None:
+        # They may be the larger part of the cost of a request with others, which has passed.
+        super().__init__(max(len(payload), WAITING_BYTES_MAX), "proposal")
+        self._payload = memoryview(payload)
+        self._batches: list[NewBatch] = []
+
+    @property
+    def is_done(self) -> bool:
+        """See `SteppedCheck`."""
+        return bool(self._batches) and self._batches[-1].end == len(self._payload)
+
+    def _check_next(self, effort: CheckEffort) -> None:
+        self._batches.append(check_next_batch(self._payload, self._batches, FORWARDED_LIMITS, effort))
+
+
 class ForwardedProposals:
     """Proposals of other nodes to the raft groups of this one.
 
@@ -61,7 +78,7 @@ class ForwardedProposals:
     def __init__(self, driver: Driver, commands: ForwardedCommands, on_fault: OnFault) -> None:
         self._driver = driver
         self._commands = commands
-        self._thread = OneThread()
+        self._turns = CheckTurns()
         self._tasks = Tasks(on_fault)
         # By group and node; the first one of each is being checked. Invariant: none is empty.
         self._queues: dict[tuple[RaftGroup, int], deque[_WaitingProposal]] = {}
@@ -161,8 +178,12 @@ class ForwardedProposals:
         except VoidEntry as error:
             return error
         except LongCheckError:
-            reason = await self._thread.run(partial(why_not_batches, waiting.kind, waiting.payload))
-        return VoidEntry(reason) if reason else self._driver.propose_checked(group, *waiting[:4])
+            pass
+        try:
+            await self._turns.run(_ForwardedCheck(waiting.payload))
+        except PixyError as error:
+            return VoidEntry(str(error))
+        return self._driver.propose_checked(group, *waiting[:4])
 
     def _maybe_log(
         self, group: RaftGroup, kind: EntryType, proposal: ProposalId, result: bool | PixyError

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         unpack_records,
     )
     from pixy.records.new_batches import (
+        FORWARDED_LIMITS,
         BatchLimits,
         CheckEffort,
         LongCheckError,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMPRESSION",
+    "FORWARDED_LIMITS",
     "HEADER_BYTES",
     "LENGTH_PREFIX_BYTES",
     "MAGIC",
@@ -122,6 +124,7 @@ _LATE = {
     ),
     **dict.fromkeys(
         (
+            "FORWARDED_LIMITS",
             "BatchLimits",
             "CheckEffort",
             "LongCheckError",

@@ -57,6 +57,7 @@ from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpackLimitError
 from pixy.records.windows import HEADERS_MAX, TooManyHeadersError, decode_windows
 
 __all__ = [
+    "FORWARDED_LIMITS",
     "BatchLimits",
     "CheckEffort",
     "LongCheckError",
@@ -107,7 +108,10 @@ class BatchLimits(NamedTuple):
         return min(max(_UNPACKED_FACTOR * self.batch_bytes_max, _UNPACKED_BYTES_MIN), UNPACKED_BYTES_MAX)
 
 
-_FORWARDED = BatchLimits(2**31)
+FORWARDED_LIMITS = BatchLimits(2**31)
+"""Of batches that another node has built or checked by its own limits: those that no configuration
+exceeds, and any time.
+"""
 
 
 class NewBatch(NamedTuple):
@@ -184,10 +188,8 @@ def check_next_batch(
 
 
 def check_forwarded_batches(buffer: Buffer, effort: CheckEffort | None = None) -> list[NewBatch]:
-    """As `check_new_batches`, for batches that another node has built or checked by its own limits:
-    they have those that no configuration exceeds, and any time.
-    """
-    return check_new_batches(buffer, _FORWARDED, effort)
+    """As `check_new_batches`, for batches that another node has built or checked."""
+    return check_new_batches(buffer, FORWARDED_LIMITS, effort)
 
 
 def _size(view: memoryview, begin: int, batch_bytes_max: int, place: str) -> int:

@@ -8,13 +8,15 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
+from pixy.check_turns import SteppedCheck
 from pixy.cluster import forwarded_proposals
 from pixy.cluster.forwarded_proposals import ForwardedProposals
-from pixy.cluster.proposable import why_not_batches, why_not_proposable
+from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.proposer_rows import WINDOW
 from pixy.errors import VoidEntry
 from pixy.proposal_id import ProposalId
-from pixy.records import LongCheckError
+from pixy.records import CheckEffort, LongCheckError
+from pixy.storage import EntryType
 from tests.cluster.drivers import BATCH, GROUP, DriverNode, batch_of, forwarded_to
 from tests.fakes.batches import raw_batch, raw_record
 
@@ -45,12 +47,14 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_go, self.begun = threading.Event(), threading.Event()
-        monkeypatch.setattr(forwarded_proposals, "why_not_batches", self._check)
+        advance = SteppedCheck.advance
 
-    def _check(self, kind: int, payload: bytes) -> str:
-        self.begun.set()
-        assert self.may_go.wait(60)
-        return why_not_batches(kind, payload)
+        def held(check: SteppedCheck) -> None:
+            self.begun.set()
+            assert self.may_go.wait(60)
+            advance(check)
+
+        monkeypatch.setattr(SteppedCheck, "advance", held)
 
 
 @pytest.fixture
@@ -108,6 +112,40 @@ async def test_what_the_node_proposes_to_the_group_keeps_its_order_and_others_do
     assert await forwarded.propose(node.group, BATCH, batch_of(b"last"), id_of(3), 2)
     await node.settle()
     assert node.application.applied == [b"other node", *VALUES, b"behind", b"last"]
+
+
+@pytest.mark.slow
+async def test_a_long_check_waits_for_a_turn_of_another_and_not_for_its_end(
+    node: DriverNode, forwarded: ForwardedProposals
+) -> None:
+    order: list[str] = []
+
+    async def propose(name: str, kind: EntryType, payload: bytes, sender: int) -> None:
+        assert await forwarded.propose(node.group, kind, payload, id_of(1, sender), 0)
+        order.append(name)
+
+    many = b"".join([large(codec=4)] * 30)
+    await asyncio.gather(
+        propose("many", EntryType.RECORD_BATCHES, many, 77), propose("one", BATCH, large(codec=4), 78)
+    )
+    assert order == ["one", "many"]
+
+
+async def test_a_proposal_that_costs_too_much_is_refused_where_it_exceeds_that(
+    node: DriverNode, forwarded: ForwardedProposals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pixy.check_turns.effort_of", lambda _: CheckEffort(3 * COUNT, 1 << 30))
+    many = b"".join([large(codec=4)] * 10)
+    with pytest.raises(
+        VoidEntry, match=r"batches of the proposal decompress to more than .* or have more than 15000"
+    ):
+        await forwarded.propose(node.group, EntryType.RECORD_BATCHES, many, id_of(1), 0)
+    assert await forwarded.propose(node.group, BATCH, large(codec=4), id_of(2), 0)
+
+
+async def test_one_batch_is_one_however_large_it_is(node: DriverNode, forwarded: ForwardedProposals) -> None:
+    with pytest.raises(VoidEntry, match="2 batches for one"):
+        await forwarded.propose(node.group, BATCH, large() * 2, id_of(1), 0)
 
 
 async def test_a_flood_of_proposals_that_wait_is_bounded(

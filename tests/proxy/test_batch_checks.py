@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from pixy.backend import TopicPartition
+from pixy.check_turns import effort_of
 from pixy.errors import MessageTooLarge
 from pixy.one_thread import OneThread
-from pixy.proxy.batch_checks import BatchChecks, PartitionBatches, request_effort
+from pixy.proxy.batch_checks import BatchChecks, PartitionBatches
 from pixy.records import BatchLimits, build_batch
 from tests.fakes.batches import raw_batch, raw_record
 
@@ -86,4 +87,4 @@ def test_uncompressed_records_never_cost_too_much() -> None:
     for batch, records in ((smallest, 1), (many, 10_000)):
         for size in (1 << 20, 1 << 26):
             cost = size // len(batch) * (64 + records + records // 8)
-            assert cost <= request_effort(size).records
+            assert cost <= effort_of(size).records
