@@ -297,8 +297,8 @@ class Unavailable(PixyError):
 class ShuttingDown(Unavailable):
     """The daemon is draining or has stopped."""
 
-    def __init__(self) -> None:
-        super().__init__("service is shutting down")
+    def __init__(self, message: str = "service is shutting down") -> None:
+        super().__init__(message)  # a parameter, as `copy` passes it
 
 
 class OwnerUndecided(Unavailable):

@@ -1,15 +1,16 @@
 """One stage, as a node knows it: its pieces, and its contents once it is sealed."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pixy.errors import CorruptData, PixyError
+from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import StagePart, StageRecord
+from pixy.staging.fair_queue import Lane
 from pixy.staging.sinks import StageName
 from pixy.staging.stage_files import StageFiles
+from pixy.staging.stage_jobs import StageJob
 
 __all__ = ["Piece", "Stage", "StageSeal", "merged_parts"]
 
@@ -28,13 +29,11 @@ class StageSeal(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Piece:
-    """A piece of a stage; `written` resolves to None or the write's error, and becomes None itself
-    then.
-    """
+    """A piece of a stage; `writing` is None once it is written."""
 
     crc: int
     size: int
-    written: asyncio.Future[PixyError | None] | None
+    writing: StageJob | None
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +42,7 @@ class Stage:
 
     Attributes:
         number: number of its directory.
+        lane: the place of its file work in the queue: that of its first client.
         size: bytes of all its pieces.
         bytes_of: bytes by address of the client, as far as it is known.
         extents: its extents in memory, see `stages.EXTENTS_MAX`.
@@ -55,6 +55,7 @@ class Stage:
 
     name: StageName
     number: int
+    lane: Lane
     files: StageFiles
     size: int = 0
     bytes_of: Counter[str] = field(default_factory=Counter)
@@ -66,7 +67,12 @@ class Stage:
     fault: CorruptData | None = None
     holders: int = 0
     seal: StageSeal | None = None
-    sealing: asyncio.Future[PixyError | None] | None = None
+    sealing: StageJob | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing of it is anywhere: every piece was dropped before its write."""
+        return not (self.pieces or self.seal or self.files.made)
 
     def sealed(self, record: StageRecord) -> None:
         """Set its contents: no more pieces will follow."""

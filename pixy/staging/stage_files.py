@@ -7,7 +7,8 @@
 
 Knows the name and the contents of a stage, and nothing of its publication: that is its owner's,
 which may be any kind of cluster. Every function and method here blocks, and those that change
-something run on one worker.
+something run on one worker. Writes, seals and removals are generators, with steps of some files
+each: other stages get their turns in between, but no other call for the same stage.
 
 Sealing makes the files durable, then their names, then the file `stage`: a stage that has it is
 complete. A stage without it was left by a process that ended before, which has told no caller that
@@ -47,9 +48,11 @@ from pixy.proto.state_pb2 import StagePart, StageRecord
 from pixy.storage import (
     Disk,
     StagedPart,
+    Steps,
     read_stage_record,
     remove_with_files,
     sync_is_final,
+    unlink_directories,
     write_stage_record,
 )
 
@@ -71,7 +74,12 @@ log = structlog.get_logger(__name__)
 STAGE_FILE = "stage"
 """The file that a stage has once it is sealed."""
 
+_STEP_BYTES = 4 << 20
+_FILE_BYTES = _STEP_BYTES // 16
+"""A step has at most 16 files, a file counting as these bytes and its own, or one larger file."""
+
 _NAME = re.compile(r"\d{20}")
+_RENAMED_PER_STEP = 100
 _DELETED = re.compile(r"\d{20}-deleted")
 
 
@@ -142,6 +150,22 @@ class RecoveredStages(NamedTuple):
     next_number: int
 
 
+class _StepSize:
+    """The size of the present step of some work on files."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def ends_before(self, size: int) -> bool:
+        """True if the step ends before a file of which `size` bytes are worked on."""
+        cost = _FILE_BYTES + size
+        ends = bool(self._bytes) and self._bytes + cost > _STEP_BYTES
+        self._bytes = cost if ends else self._bytes + cost
+        return ends
+
+
 class StageFiles:
     """Writes one stage. No file stays open between two calls: a node may have many stages, of many
     partitions each.
@@ -150,16 +174,19 @@ class StageFiles:
         disk: the file system.
         directory: the directory of all stages.
         number: the number of this one.
+
+    Attributes:
+        made: true once its directory is there.
     """
 
     def __init__(self, disk: Disk, directory: Path, number: int) -> None:
         self._disk = disk
         self._directory = stage_directory(directory, number)
-        self._made = False
+        self.made = False
         self._files: dict[tuple[bytes, int], _PartFile] = {}
 
-    def write(self, piece: int, batches: Sequence[PieceBatches]) -> None:
-        """Write a piece; no piece is written twice.
+    def write(self, piece: int, batches: Sequence[PieceBatches]) -> Steps:
+        """Write a piece, in steps; no piece is written twice. Nothing of it counts before the end.
 
         Raises:
             OSError: nothing of it counts as written.
@@ -167,7 +194,10 @@ class StageFiles:
         """
         self._make_directory()
         written: list[tuple[_PartFile, PieceBatches]] = []
+        step = _StepSize()
         for each in batches:
+            if step.ends_before(len(each.batches)):
+                yield
             key = (each.topic_id, each.partition)
             part = self._files.get(key) or _PartFile(each.topic, each.topic_id, each.partition)
             file = self._disk.open(self._path(part), create=True)
@@ -182,17 +212,20 @@ class StageFiles:
             part.records += each.records
             self._files[part.topic_id, part.partition] = part
 
-    def seal(self, cluster_id: bytes, sink_id: str, stage_id: str, pieces: Sequence[int]) -> StageRecord:
-        """Make the stage complete and durable; `pieces` has the checksum of each. May be called
-        once.
+    def seal(self, cluster_id: bytes, sink_id: str, stage_id: str, pieces: Sequence[int]) -> Steps:
+        """Make the stage complete and durable, in steps; `pieces` has the checksum of each. Begins
+        once at most. The result is the `StageRecord`.
 
         Raises:
             OSError: it is unknown what of it is durable, so it must be removed.
             StorageFault: as `write`.
         """
         self._make_directory()
+        step = _StepSize()
         for part in self._files.values():
-            self._put_in_order(part)
+            if step.ends_before(part.size):
+                yield
+            yield from self._put_in_order(part)
             file = self._disk.open(self._path(part))
             try:
                 # The rest of a failed write may follow the end of the part.
@@ -222,7 +255,7 @@ class StageFiles:
         return record
 
     def _make_directory(self) -> None:
-        if self._made:
+        if self.made:
             return
         try:
             self._disk.make_directory(self._directory)
@@ -231,28 +264,39 @@ class StageFiles:
                 # A second attempt would find the directory, and take its name for durable.
                 raise StorageFault(f"{self._directory} was made, perhaps not durably: {error}") from error
             raise
-        self._made = True
+        self.made = True
 
     def _path(self, part: _PartFile) -> Path:
         return self._directory / _file_name(part.topic_id, part.partition)
 
-    def _put_in_order(self, part: _PartFile) -> None:
-        """Write the file again, unless its pieces arrived in the order of their numbers."""
+    def _put_in_order(self, part: _PartFile) -> Steps:
+        """Write the file again, in steps, unless its pieces came in the order of their numbers."""
         ordered = sorted(part.extents)
         if ordered == part.extents:
             return
         path = self._path(part)
         ordered_path = path.with_suffix(".ordered")
-        source, target = self._disk.open(path), self._disk.open(ordered_path, create=True)
+        position = 0
+        step = _StepSize()
+        for extent in ordered:
+            if step.ends_before(extent.size):
+                yield
+            self._copy(path, extent, ordered_path, position)
+            position += extent.size
+        self._disk.rename(ordered_path, path)
+
+    def _copy(self, path: Path, extent: _Extent, to: Path, position: int) -> None:
+        # Opened for each: a file would stay open between two steps.
+        source = self._disk.open(path)
         try:
-            position = 0
-            for extent in ordered:
-                target.write_at([source.read_at(extent.size, extent.position)], position)
-                position += extent.size
+            content = source.read_at(extent.size, extent.position)
         finally:
             source.close()
+        target = self._disk.open(to, create=True)
+        try:
+            target.write_at([content], position)
+        finally:
             target.close()
-        self._disk.rename(ordered_path, path)
 
 
 def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredStages:
@@ -325,20 +369,21 @@ def find_fault(disk: Disk, path: Path, record: StageRecord) -> CorruptData | Non
     return None
 
 
-def remove_stages(disk: Disk, directory: Path, numbers: Iterable[int]) -> None:
-    """Remove stages, sealed or not; durable on return. Files that cannot be removed are logged, and
-    go at the next start.
+def remove_stages(disk: Disk, directory: Path, numbers: Iterable[int]) -> Steps:
+    """Remove stages, sealed or not, in steps; durable at the end. Files that cannot be removed are
+    logged, and go at the next start.
 
     Raises:
         OSError: some of the stages may still exist.
     """
-    there, gone = set(disk.names(directory)), []
+    there, gone = set(disk.names(directory)), list[Path]()
     for number in numbers:
         path = stage_directory(directory, number)
         if path.name in there:
+            if len(gone) % _RENAMED_PER_STEP == _RENAMED_PER_STEP - 1:
+                yield
             gone.append(path.with_name(f"{path.name}-deleted"))
             disk.rename(path, gone[-1])
     if gone:
         disk.sync_directory(directory)
-    for path in gone:
-        remove_with_files(disk, path)
+    yield from unlink_directories(disk, gone)

@@ -5,8 +5,10 @@ A stage is *open* until it is sealed, and only as durable as the process. *Seale
 restarts until it is published, discarded or expired. Publication is the cluster's own; it holds the
 stages that it works on, and held stages are neither discarded nor expired.
 
-All file work runs on one worker, in the order of the requests. A request continues when its caller
-goes away: a retry gets the same answer.
+All file work runs on one worker, which the clients share fairly (`stage_jobs`). A piece or a seal
+that has begun goes on when its callers go away, and a retry gets the same answer; before that it is
+dropped, and a retry begins it anew. A stop drops every piece and seal that is not finished: it has
+told no caller that they are, and the next start removes what is not sealed.
 
 Invariants: `bytes` is the disk space of all stages, at most `bytes_max`; `bytes_of` is that of the
 clients of each address, at most their share, without what was staged before a restart; `extents` is
@@ -30,16 +32,18 @@ from pixy.errors import (
     InvalidArgument,
     PixyError,
     ResourceExhausted,
+    ShuttingDown,
     StorageFault,
     Unavailable,
 )
-from pixy.futures import resolve
 from pixy.proto.state_pb2 import StageRecord
 from pixy.records import crc32c
+from pixy.staging.fair_queue import Lane
 from pixy.staging.sinks import StageName
 from pixy.staging.stage import Piece, Stage, StageSeal
 from pixy.staging.stage_client import NO_CLIENT, StageClient
 from pixy.staging.stage_files import PieceBatches, StageFiles, recover_stages, remove_stages, staged_part
+from pixy.staging.stage_jobs import DroppedJob, StageJobs
 from pixy.storage import Disk, StagedPart, Worker, is_disk_full, run_on
 
 __all__ = [
@@ -76,8 +80,8 @@ or 650 as the only one of its partition: 90 MB in all, 325 at the very most.
 """
 
 QUEUED_BYTES_MAX = 128 << 20
-"""Bytes of pieces queued to be written, including those whose callers went away; more are refused
-temporarily.
+"""Bytes of pieces that are queued or being written, including begun ones whose callers went away;
+more are refused temporarily.
 """
 
 
@@ -103,6 +107,7 @@ class Stages:
         self._disk = disk
         self._directory = directory
         self._worker = worker
+        self._jobs = StageJobs(worker)
         self._bytes_max = bytes_max
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
@@ -112,7 +117,7 @@ class Stages:
         self._by_sink: dict[str, dict[str, Stage]] = {}
         # Sets in insertion order.
         self._by_topic: dict[bytes, dict[Stage, None]] = {}
-        # Bytes of pieces submitted to the worker and not yet written.
+        # Bytes of pieces submitted to the jobs and not yet written.
         self._queued_bytes = 0
         self.bytes = 0
         self.bytes_of: Counter[str] = Counter()
@@ -134,7 +139,7 @@ class Stages:
         self._next_number = found.next_number
         for number, record, fault in found.stages:
             name = StageName(record.sink_id, record.stage_id)
-            stage = self._add(name, number)
+            stage = self._add(name, number, NO_CLIENT)
             stage.pieces = {piece: Piece(crc, 0, None) for piece, crc in enumerate(record.pieces)}
             self._sealed(stage, record)
             stage.fault = fault
@@ -143,8 +148,8 @@ class Stages:
             self._count(stage, sum(part.bytes for part in record.parts), 0, NO_CLIENT)
 
     def stop(self) -> None:
-        """Finish requests in progress, and stop."""
-        self._worker.stop()
+        """Finish removals, drop pieces and seals in progress, and stop."""
+        self._jobs.stop()
 
     # --- what there is ----------------------------------------------------------------------------
 
@@ -213,6 +218,8 @@ class Stages:
         Returns:
             Size of the stage in bytes.
         """
+        if self._jobs.stopped:
+            raise ShuttingDown
         stage = self._stages.get(name)
         if stage is None:
             if not batches and seal is not None and seal.pieces:
@@ -225,7 +232,7 @@ class Stages:
                     "stages of a cluster"
                 )
             self._check_room(batches, 0, client)
-            stage = self._add(name, self._next_number)
+            stage = self._add(name, self._next_number, client)
             self._next_number += 1
         if batches:
             await self._take(stage, piece, batches, client)
@@ -247,8 +254,8 @@ class Stages:
                 f"piece {number} of stage {stage.name.stage_id} has CRC-32C {crc:#010x}, the same piece had "
                 f"{piece.crc:#010x} before"
             )
-        if piece.written is not None:
-            _raise(await asyncio.shield(piece.written))
+        if piece.writing is not None:
+            _raise(await piece.writing.wait())
 
     def _begin_piece(
         self, stage: Stage, number: int, crc: int, batches: Sequence[PieceBatches], client: StageClient
@@ -264,30 +271,31 @@ class Stages:
             raise Unavailable(f"{self._queued_bytes} bytes wait to be staged; try again").at_limit(
                 "bytes that wait to be staged"
             )
-        written: asyncio.Future[PixyError | None] = self._loop.create_future()
-        piece = stage.pieces[number] = Piece(crc, size, written)
+        piece = stage.pieces[number] = Piece(crc, size, None)
         self._count(stage, size, _extents(batches), client)
         self._queued_bytes += size
         self._has_topics(stage, (each.topic_id for each in batches))
 
-        def done(_: None, error: BaseException | None) -> None:
-            piece.written = None
+        def done(_: None, error: BaseException | None) -> PixyError | None:
+            piece.writing = None
             self._queued_bytes -= size
             if error is not None:
                 del stage.pieces[number]
                 if self._stages.get(stage.name) is stage:
                     self._count(stage, -size, -_extents(batches), client)
+                    if stage.is_empty:
+                        self._forget(stage)
             self._stop_if_fault(error)
-            resolve(written, _as_refusal(error, f"piece {number} of stage {stage.name.stage_id}"))
+            return _as_refusal(error, f"piece {number} of stage {stage.name.stage_id}")
 
-        self._worker.submit(partial(stage.files.write, number, batches), done)
+        piece.writing = self._jobs.submit(stage.lane, stage.files.write(number, batches), done)
         return piece
 
     async def _seal(self, stage: Stage, seal: StageSeal) -> None:
         # More pieces may arrive during the wait, and a seal must not count a piece whose write
         # fails.
-        while writing := [piece.written for piece in stage.pieces.values() if piece.written is not None]:
-            await asyncio.shield(writing[-1])
+        while writing := [piece.writing for piece in stage.pieces.values() if piece.writing is not None]:
+            await writing[-1].wait()
         if stage.seal is None:
             self._begin_seal(stage, seal)
         elif stage.seal != seal:
@@ -296,13 +304,13 @@ class Stages:
                 f"not with {seal.pieces} and {seal.crc:#010x}"
             )
         if stage.sealing is not None:
-            _raise(await asyncio.shield(stage.sealing))
+            _raise(await stage.sealing.wait())
 
     def _begin_seal(self, stage: Stage, seal: StageSeal) -> None:
+        if self._jobs.stopped:
+            raise ShuttingDown
         if self._stages.get(stage.name) is not stage:
-            raise FailedPrecondition(
-                f"stage {stage.name.stage_id} of sink {stage.name.sink_id} was discarded"
-            )
+            raise _discarded(stage)
         missing = next((number for number in range(seal.pieces) if number not in stage.pieces), None)
         if missing is not None:
             raise FailedPrecondition(
@@ -320,22 +328,25 @@ class Stages:
                 f"the pieces of stage {stage.name.stage_id} have CRC-32C {crc:#010x}, its seal says {seal.crc:#010x}"
             )
         stage.seal = seal
-        sealing: asyncio.Future[PixyError | None]
-        sealing = stage.sealing = self._loop.create_future()
 
-        def done(record: StageRecord | None, error: BaseException | None) -> None:
+        def done(record: StageRecord | None, error: BaseException | None) -> PixyError | None:
             stage.sealing = None
             if record is not None:
                 self._sealed(stage, record)
+            elif isinstance(error, DroppedJob):
+                stage.seal = None
+                if stage.is_empty:
+                    self._forget(stage)
             elif self._stages.get(stage.name) is stage:
                 # The state of files after a failed sync is unknown: drop the stage, and let its
                 # writer start over.
                 log.error("a stage could not be sealed and is dropped", stage=stage.name, error=str(error))
                 self.remove([stage], lambda: None)
             self._stop_if_fault(error)
-            resolve(sealing, _as_refusal(error, f"stage {stage.name.stage_id}"))
+            return _as_refusal(error, f"stage {stage.name.stage_id}")
 
-        self._worker.submit(partial(stage.files.seal, self._cluster_id, *stage.name, pieces), done)
+        steps = stage.files.seal(self._cluster_id, *stage.name, pieces)
+        stage.sealing = self._jobs.submit(stage.lane, steps, done)
 
     def _stop_if_fault(self, error: BaseException | None) -> None:
         if isinstance(error, StorageFault):
@@ -384,39 +395,60 @@ class Stages:
         """Forget stages at once, and remove their files; `then` is called when they are durably
         gone.
         """
-        gone = []
+        by_lane: dict[Lane, list[Stage]] = {}
         for stage in stages:
-            if self._stages.pop(stage.name, None) is not None:
-                of_sink = self._by_sink[stage.name.sink_id]
-                del of_sink[stage.name.stage_id]
-                for topic_id in stage.topic_ids:
-                    del self._by_topic[topic_id][stage]
-                    if not self._by_topic[topic_id]:
-                        del self._by_topic[topic_id]
-                self.extents -= stage.extents
-                if not of_sink:
-                    del self._by_sink[stage.name.sink_id]
-                gone.append(stage)
+            if self._forget(stage):
+                by_lane.setdefault(stage.lane, []).append(stage)
+        remaining = len(by_lane)
+        if not by_lane:
+            self._loop.call_soon(then)
 
-        def done(_: None, error: BaseException | None) -> None:
+        def removed(gone: Sequence[Stage], _: None, error: BaseException | None) -> None:
+            nonlocal remaining
             if error is not None:
                 self._on_fault(error)
                 return
             self.bytes -= sum(stage.size for stage in gone)
             for stage in gone:
                 self.bytes_of -= stage.bytes_of
-            then()
+            remaining -= 1
+            if not remaining:
+                then()
 
-        numbers = [stage.number for stage in gone]
-        self._worker.submit(partial(remove_stages, self._disk, self._directory, numbers), done)
+        for lane, gone in by_lane.items():
+            steps = remove_stages(self._disk, self._directory, [stage.number for stage in gone])
+            self._jobs.submit(lane, steps, partial(removed, gone), must=True)
+
+    def _forget(self, stage: Stage) -> bool:
+        """Take a stage out of the indexes; its pieces, or its seal, are dropped unless they have
+        begun. Returns False if it is gone.
+        """
+        if self._stages.get(stage.name) is not stage:
+            return False
+        del self._stages[stage.name]
+        of_sink = self._by_sink[stage.name.sink_id]
+        del of_sink[stage.name.stage_id]
+        if not of_sink:
+            del self._by_sink[stage.name.sink_id]
+        for topic_id in stage.topic_ids:
+            del self._by_topic[topic_id][stage]
+            if not self._by_topic[topic_id]:
+                del self._by_topic[topic_id]
+        self.extents -= stage.extents
+        jobs = [stage.sealing, *(piece.writing for piece in stage.pieces.values())]
+        for job in jobs:
+            if job is not None:
+                self._jobs.drop(job, _discarded(stage))
+        return True
 
     def _has_topics(self, stage: Stage, topic_ids: Iterable[bytes]) -> None:
         for topic_id in topic_ids:
             stage.topic_ids.add(topic_id)
             self._by_topic.setdefault(topic_id, {})[stage] = None
 
-    def _add(self, name: StageName, number: int) -> Stage:
-        stage = Stage(name, number, StageFiles(self._disk, self._directory, number))
+    def _add(self, name: StageName, number: int, client: StageClient) -> Stage:
+        lane = Lane(client.address, name.sink_id)
+        stage = Stage(name, number, lane, StageFiles(self._disk, self._directory, number))
         self._stages[name] = stage
         self._by_sink.setdefault(name.sink_id, {})[name.stage_id] = stage
         return stage
@@ -433,10 +465,16 @@ def seal_crc(pieces: Sequence[int]) -> int:
     return crc
 
 
+def _discarded(stage: Stage) -> FailedPrecondition:
+    return FailedPrecondition(f"stage {stage.name.stage_id} of sink {stage.name.sink_id} was discarded")
+
+
 def _as_refusal(error: BaseException | None, what: str) -> PixyError | None:
-    """Error for the caller after an error of the disk."""
+    """Error for the caller of a job that was dropped, or after an error of the disk."""
     if error is None:
         return None
+    if isinstance(error, DroppedJob):
+        return error.reason
     if is_disk_full(error):
         return Unavailable(f"{what} was not written: the disk is full")
     log.error("a stage cannot be written", what=what, error=str(error))

@@ -48,13 +48,13 @@ from pixy.storage.partition_directory import (
 from pixy.storage.partition_log import PartitionLog, SyncedPosition
 from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, recover_journal
 from pixy.storage.regular_file import regular_file
-from pixy.storage.removal import Removal
+from pixy.storage.removal import Removal, unlink_directories
 from pixy.storage.retention import LogOptions
 from pixy.storage.scan import scan_batches
 from pixy.storage.segment import RETIRED, Chunk, segment_path
 from pixy.storage.staged_part import StagedPart
 from pixy.storage.term_runs import TermRun
-from pixy.storage.upkeep import Upkeep
+from pixy.storage.upkeep import Steps, StepsEnd, Upkeep, next_step, run_steps
 from pixy.storage.whole_file import read_whole
 from pixy.storage.worker import MakeWorker, ThreadWorker, Worker, run_on
 
@@ -104,6 +104,8 @@ __all__ = [
     "ScannedFile",
     "Span",
     "StagedPart",
+    "Steps",
+    "StepsEnd",
     "SyncedLog",
     "SyncedPosition",
     "TermRun",
@@ -125,6 +127,7 @@ __all__ = [
     "journal_record",
     "judge_partition_directory",
     "load_identity",
+    "next_step",
     "parts_with",
     "read_checkpoint",
     "read_file_header",
@@ -138,10 +141,12 @@ __all__ = [
     "regular_file",
     "remove_with_files",
     "run_on",
+    "run_steps",
     "scan_batches",
     "segment_path",
     "sort_partition_directories",
     "sync_is_final",
+    "unlink_directories",
     "why_no_position",
     "why_undecodable",
     "write_identity",

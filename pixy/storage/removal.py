@@ -19,7 +19,7 @@ import structlog
 from pixy.storage.disk import Disk
 from pixy.storage.upkeep import Steps, Upkeep
 
-__all__ = ["FILES_PER_STEP", "Removal", "remove_directories", "remove_files"]
+__all__ = ["FILES_PER_STEP", "Removal", "remove_directories", "remove_files", "unlink_directories"]
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +80,11 @@ def remove_directories(disk: Disk, parent: Path, directories: Sequence[Path]) ->
         OSError: the sync has failed. Nothing is removed.
     """
     disk.sync_directory(parent)
+    yield from unlink_directories(disk, directories)
+
+
+def unlink_directories(disk: Disk, directories: Iterable[Path]) -> Steps:
+    """Remove directories with their files, in steps; what cannot be removed is logged."""
     done = 0
     for path in directories:
         try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pixy.storage.worker import Worker
 
-__all__ = ["Steps", "Upkeep"]
+__all__ = ["Steps", "StepsEnd", "Upkeep", "next_step", "run_steps"]
 
 Steps = Generator[None, None, Any]
 """A task: each step blocks for a short time, the return value is the result."""
@@ -23,7 +23,9 @@ class _Task(NamedTuple):
     done: Callable[[Any], None]
 
 
-class _Result(NamedTuple):
+class StepsEnd(NamedTuple):
+    """The end of a task: the value that it has returned."""
+
     value: Any
 
 
@@ -59,9 +61,9 @@ class Upkeep:
     def _go_on(self) -> None:
         if self._tasks and not self._running:
             self._running = True
-            self._worker.submit(partial(_step, self._tasks[0].steps), self._stepped)
+            self._worker.submit(partial(next_step, self._tasks[0].steps), self._stepped)
 
-    def _stepped(self, result: _Result | None, error: BaseException | None) -> None:
+    def _stepped(self, end: StepsEnd | None, error: BaseException | None) -> None:
         self._running = False
         if self._stopped:
             return
@@ -70,17 +72,24 @@ class Upkeep:
             self._on_fault(error)
             return
         task = self._tasks.popleft()
-        if result is None:
+        if end is None:
             self._tasks.append(task)  # round robin
         else:
-            task.done(result.value)
+            task.done(end.value)
         self._go_on()
 
 
-def _step(steps: Steps) -> _Result | None:
-    """Run a step, on the worker; returns the result after the last one."""
+def next_step(steps: Steps) -> StepsEnd | None:
+    """Run a step, on the worker; returns the end after the last one."""
     try:
         next(steps)
     except StopIteration as end:
-        return _Result(end.value)
+        return StepsEnd(end.value)
     return None
+
+
+def run_steps(steps: Steps) -> Any:
+    """Run all steps that are left, and return the result; None if a task has ended before."""
+    while (end := next_step(steps)) is None:
+        pass
+    return end.value

@@ -13,7 +13,7 @@ from pixy.inspect import ReadOnlyDisk, Verdict, check_directory, node_directorie
 from pixy.proto.state_pb2 import PublishStages
 from pixy.records import crc32c
 from pixy.staging import KAFKA_CLUSTER_ID, StageFiles, write_mark
-from pixy.storage import RealDisk
+from pixy.storage import RealDisk, run_steps
 from tests.cluster.stopped import contents, make_stopped
 from tests.staging.stages import piece_of, seal_stage
 
@@ -29,8 +29,8 @@ def directory(tmp_path: Path) -> Path:
     for number in (1, 2):
         files = StageFiles(DISK, directory / "staging", number)
         piece = piece_of(b"1", b"2")
-        files.write(0, [piece])
-        files.seal(KAFKA_CLUSTER_ID, "sink", f"stage-{number}", [crc32c(piece.batches)])
+        run_steps(files.write(0, [piece]))
+        run_steps(files.seal(KAFKA_CLUSTER_ID, "sink", f"stage-{number}", [crc32c(piece.batches)]))
     mark = PublishStages(sink_id="sink", epoch=7, query_id="query", stage_ids=["stage-1"])
     write_mark(DISK, directory / "publishing", 1, mark)
     (directory / "lock").touch()

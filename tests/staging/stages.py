@@ -5,7 +5,7 @@ from pathlib import Path
 from pixy.proto.state_pb2 import StageRecord
 from pixy.records import NewRecord, build_batch, crc32c
 from pixy.staging import PieceBatches, StageFiles
-from pixy.storage import Disk
+from pixy.storage import Disk, run_steps
 from tests.storage.logs import CLUSTER_ID
 
 __all__ = ["TOPIC_ID", "batches_of", "piece_of", "seal_stage"]
@@ -29,6 +29,7 @@ def seal_stage(
     """A sealed stage of these pieces, each of one partition."""
     files = StageFiles(disk, directory, number)
     for at, piece in enumerate(pieces):
-        files.write(at, [piece])
+        run_steps(files.write(at, [piece]))
     crcs = [crc32c(piece.batches) for piece in pieces]
-    return files.seal(CLUSTER_ID, sink, stage or f"stage-{number}", crcs)
+    record: StageRecord = run_steps(files.seal(CLUSTER_ID, sink, stage or f"stage-{number}", crcs))
+    return record

@@ -7,6 +7,7 @@ import pytest
 
 from pixy.records import read_records
 from pixy.staging import StageFiles, recover_stages, remove_stages, staged_part
+from pixy.storage import run_steps
 from tests.fakes.disk import RecordingDisk
 from tests.staging.stages import batches_of, piece_of, seal_stage
 from tests.storage.logs import CLUSTER_ID
@@ -26,9 +27,9 @@ def test_pieces_are_read_in_the_order_of_their_numbers_however_they_came(tmp_pat
     disk = RecordingDisk()
     files = StageFiles(disk, tmp_path, 1)
     for number in (2, 0, 1):
-        files.write(number, [piece_of(b"a%d" % number, b"b%d" % number)])
-    files.write(3, [piece_of(b"other", partition=1)])
-    record = files.seal(CLUSTER_ID, "sink", "stage", [1, 2, 3, 4])
+        run_steps(files.write(number, [piece_of(b"a%d" % number, b"b%d" % number)]))
+    run_steps(files.write(3, [piece_of(b"other", partition=1)]))
+    record = run_steps(files.seal(CLUSTER_ID, "sink", "stage", [1, 2, 3, 4]))
     assert [(part.partition, part.records) for part in record.parts] == [(0, 6), (1, 1)]
     assert values(disk, tmp_path, 1) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
     assert values(disk, tmp_path, 1, partition=1) == [b"other"]
@@ -38,13 +39,15 @@ def test_pieces_are_read_in_the_order_of_their_numbers_however_they_came(tmp_pat
 def test_a_write_that_fails_takes_nothing_of_its_piece(tmp_path: Path) -> None:
     disk = RecordingDisk()
     files = StageFiles(disk, tmp_path, 1)
-    files.write(0, [piece_of(b"0"), piece_of(b"x", partition=1)])
+    run_steps(files.write(0, [piece_of(b"0"), piece_of(b"x", partition=1)]))
     disk.fail("write", "-1.batches", errno.ENOSPC)
     with pytest.raises(OSError, match=r"No space"):
-        files.write(1, [piece_of(b"a much longer value that is not taken"), piece_of(b"y", partition=1)])
+        run_steps(
+            files.write(1, [piece_of(b"a much longer value that is not taken"), piece_of(b"y", partition=1)])
+        )
     disk.heal()
-    files.write(1, [piece_of(b"1")])
-    files.seal(CLUSTER_ID, "sink", "stage", [0, 1])
+    run_steps(files.write(1, [piece_of(b"1")]))
+    run_steps(files.seal(CLUSTER_ID, "sink", "stage", [0, 1]))
     assert values(disk, tmp_path, 1) == [b"0", b"1"]
     assert values(disk, tmp_path, 1, partition=1) == [b"x"]
 
@@ -70,7 +73,7 @@ def test_a_seal_is_durable_from_the_inside_out(tmp_path: Path) -> None:
 def test_no_file_stays_open_between_two_pieces(tmp_path: Path) -> None:
     files = StageFiles(RecordingDisk(), tmp_path, 1)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    files.write(0, [piece_of(b"%d" % number, partition=number) for number in range(20)])
+    run_steps(files.write(0, [piece_of(b"%d" % number, partition=number) for number in range(20)]))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -79,7 +82,7 @@ def test_a_removal_loses_the_name_durably_before_anything_else(tmp_path: Path) -
     for number in (1, 2, 3):
         seal_stage(disk, tmp_path, number, piece_of(b"0"))
     disk.calls.clear()
-    remove_stages(disk, tmp_path, [1, 3, 4])
+    run_steps(remove_stages(disk, tmp_path, [1, 3, 4]))
     assert [call.what for call in disk.calls][:3] == ["rename", "rename", "sync_directory"]
     assert {call.what for call in disk.calls[3:]} == {"unlink", "remove_directory"}
     assert [stage.number for stage in recover_stages(disk, tmp_path, CLUSTER_ID).stages] == [2]
@@ -89,7 +92,7 @@ def test_what_cannot_be_removed_keeps_its_number(tmp_path: Path) -> None:
     disk = RecordingDisk()
     seal_stage(disk, tmp_path, 5, piece_of(b"0"))
     disk.fail("unlink", ".batches", errno.EIO)
-    remove_stages(disk, tmp_path, [5])
+    run_steps(remove_stages(disk, tmp_path, [5]))
     assert recover_stages(disk, tmp_path, CLUSTER_ID).next_number == 6
     disk.heal()
     assert recover_stages(disk, tmp_path, CLUSTER_ID).next_number == 1
@@ -97,7 +100,7 @@ def test_what_cannot_be_removed_keeps_its_number(tmp_path: Path) -> None:
 
 def test_a_stage_without_pieces_can_be_sealed(tmp_path: Path) -> None:
     disk = RecordingDisk()
-    StageFiles(disk, tmp_path, 1).seal(CLUSTER_ID, "sink", "stage", [])
+    run_steps(StageFiles(disk, tmp_path, 1).seal(CLUSTER_ID, "sink", "stage", []))
     (stage,) = recover_stages(disk, tmp_path, CLUSTER_ID).stages
     assert list(stage.record.parts) == []
     assert len(batches_of()) == 0

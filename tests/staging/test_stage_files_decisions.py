@@ -14,7 +14,7 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import Report, Verdict, check_staging
 from pixy.records import crc32c
 from pixy.staging import RecoveredStages, recover_stages, remove_stages
-from pixy.storage import RealDisk
+from pixy.storage import RealDisk, run_steps
 from pixy.storage.identity import write_stage_record
 from tests.staging.stages import TOPIC_ID, piece_of, seal_stage
 from tests.storage.logs import CLUSTER_ID
@@ -200,7 +200,7 @@ def test_foreign_cluster(staging: Path) -> None:
 
 def test_put_back(staging: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     backup = shutil.copytree(staging, tmp_path_factory.mktemp("backup") / "staging")
-    remove_stages(DISK, staging, [1])
+    run_steps(remove_stages(DISK, staging, [1]))
     shutil.copytree(backup / FIRST, staging / FIRST)
     whole(staging, 1, 2)
 

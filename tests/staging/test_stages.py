@@ -175,7 +175,7 @@ async def test_a_seal_waits_for_pieces_that_arrive_meanwhile_and_is_refused_if_o
         ask, name = cluster.node.publisher.stage, StageName("sink", "a")
         first, second = piece_of(cluster, b"1"), piece_of(cluster, b"2")
         seal = StageSeal(*seal_of(first, second))
-        cluster.node.publisher._stages._worker = worker = StepWorker()
+        cluster.node.publisher._stages._jobs._worker = worker = StepWorker()
         asked = [
             asyncio.create_task(each)
             for each in (ask(name, 0, first, None), ask(name, 0, [], seal), ask(name, 1, second, None))
@@ -193,7 +193,7 @@ async def test_a_seal_waits_for_pieces_that_arrive_meanwhile_and_is_refused_if_o
         assert isinstance(sealed, FailedPrecondition)
         assert "piece 1 is missing" in str(sealed)
         assert isinstance(refused, Unavailable)
-        cluster.node.publisher._stages._worker = InlineWorker()
+        cluster.node.publisher._stages._jobs._worker = InlineWorker()
         await ask(name, 1, second, seal)
         await publish(cluster, 0, "a")
         assert cluster.values() == [b"1", b"2"]
