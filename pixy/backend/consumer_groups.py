@@ -52,13 +52,15 @@ class ConsumerGroups:
         offsets: Mapping[TopicPartition, OffsetCommit],
         *,
         set: bool,
+        begins: bool,
         handed_out: Mapping[TopicPartition, int],
     ) -> None:
         """As `Backend.commit_offsets`."""
         command = self._commit_command(group, offsets, handed_out)
         self._node.commands.limits.limit_group(command)
-        if set:
+        if set or begins:
             self._node.commands.limits.limit_offsets(command, self._state(group))
+        if set:
             command.set = True
             await self._set(command)
             return

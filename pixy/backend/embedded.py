@@ -356,12 +356,13 @@ class EmbeddedBackend:
         offsets: Mapping[TopicPartition, OffsetCommit],
         *,
         set: bool = False,
+        begins: bool = False,
         handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         self._check_served()
         await self._finder.check_known(offsets)
         self._check_running()
-        await self._groups.commit(group, offsets, set=set, handed_out=handed_out)
+        await self._groups.commit(group, offsets, set=set, begins=begins, handed_out=handed_out)
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         self._check_served()

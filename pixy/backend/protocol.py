@@ -383,6 +383,7 @@ class Backend(StagedWrites, Protocol):
         offsets: Mapping[TopicPartition, OffsetCommit],
         *,
         set: bool = False,
+        begins: bool = False,
         handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         """Commit offsets of a group, all or none; durable on return.
@@ -390,6 +391,7 @@ class Backend(StagedWrites, Protocol):
         Args:
             set: a client sets them: taken whoever owns the partitions. Otherwise they are the
                 position of the member of this process.
+            begins: they are the first positions of the group, and so subject to a limit.
             handed_out: marks of the partitions, see `handed_out`.
 
         Raises:
@@ -397,6 +399,8 @@ class Backend(StagedWrites, Protocol):
             OwnedElsewhere: a member outside of this process owns a partition, and the message names
                 it; nothing is committed.
             OffsetsSet: offsets of a partition were set meanwhile; nothing is committed.
+            ResourceExhausted: with `set` or `begins`, too much is committed already; nothing is
+                committed.
         """
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:

@@ -78,8 +78,8 @@ class ClusterLimits:
             command.max_groups = -(-self.config.max_groups // max(1, self.metadata.groups_count))
 
     def limit_offsets(self, command: CommitOffsets, state: GroupsState) -> None:
-        """Judge offsets that a client sets, before they are proposed, and add the limit as
-        `limit_group`. Those that consumers commit are bounded by what they consume.
+        """Judge offsets that a client sets, or at which a consumer group begins, before they are
+        proposed, and add the limit as `limit_group`. Later commits replace them.
 
         Raises:
             ResourceExhausted: they take too much memory.

@@ -543,8 +543,9 @@ class LimitsConfig:
     max_offsets_bytes: int = _bytes(
         256 << 20,
         "Memory of committed offsets on each node, about: 256 bytes for one, and its metadata. Clients "
-        "cannot set further ones beyond that; what consumers commit always passes. In eight equal "
-        "parts, as the groups.",
+        "cannot set further ones beyond that, and consumer groups cannot begin to consume further "
+        "partitions; what those that have begun commit always passes. In eight equal parts, as the "
+        "groups.",
     )
 
 

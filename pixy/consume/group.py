@@ -40,7 +40,15 @@ from pixy.consume.resets import Resets
 from pixy.consume.resumption import Remark, first_of_each, is_long, resume
 from pixy.consume.revocations import Revocations
 from pixy.consume.subscription import Subscription
-from pixy.errors import CorruptData, OffsetsSet, OwnedElsewhere, OwnerUndecided, PixyError, Unavailable
+from pixy.errors import (
+    CorruptData,
+    OffsetsSet,
+    OwnedElsewhere,
+    OwnerUndecided,
+    PixyError,
+    ResourceExhausted,
+    Unavailable,
+)
 from pixy.futures import reject, resolve
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, SetOffsets
 from pixy.retries import Backoff
@@ -413,28 +421,48 @@ class ConsumerGroup:
             starts[partition] = _Start(tracker, served.end, mark, committed_now, behind_commit=behind)
         if self._changes != begun:
             return
+        refused: ResourceExhausted | None = None
         if changes and self._environment.is_there(topic, topic_id):
             handed_out = {key: starts[key.partition].handed_out for key in changes}
-            await self._commit_start(changes, handed_out, begun)
+            refused = await self._commit_start(changes, handed_out, committed, begun)
         if self._changes != begun:
             return
+        if refused is not None:
+            starts = {number: start for number, start in starts.items() if number in committed}
         # One line for all partitions, of which a client may have set the offsets.
         for first, count in first_of_each(remarks):
             self._warn(first._replace(fields={**first.fields, "partitions": count}))
         self._add(subscription, topic_id, starts)
+        if refused is not None:
+            subscription.notify()
+            raise refused
 
     async def _commit_start(
         self,
         changes: Mapping[TopicPartition, OffsetCommit],
         handed_out: Mapping[TopicPartition, int],
+        committed: Mapping[int, OffsetCommit],
         begun: int,
-    ) -> None:
-        """Commit initial and adjusted positions; a refusal because of a change has no effect."""
+    ) -> ResourceExhausted | None:
+        """Commit initial and adjusted positions; a refusal because of a change has no effect.
+
+        Returns:
+            The limit, if the initial ones are refused because of it.
+        """
+        adjusted = {key: commit for key, commit in changes.items() if key.partition in committed}
+        initial = {key: commit for key, commit in changes.items() if key not in adjusted}
+        commit = partial(self._environment.backend.commit_offsets, self.name, handed_out=handed_out)
         try:
-            await self._environment.backend.commit_offsets(self.name, changes, handed_out=handed_out)
+            if adjusted:
+                await commit(adjusted)
+            if initial:
+                await commit(initial, begins=True)
+        except ResourceExhausted as limit:
+            return limit
         except (OffsetsSet, OwnedElsewhere):
             if self._changes == begun:
                 raise
+        return None
 
     def _mark(self, key: TopicPartition, topic_id: bytes, known: int | None, tracker: OffsetTracker) -> int:
         """The mark of a partition that becomes live, see `handed_out`."""

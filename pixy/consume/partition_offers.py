@@ -88,8 +88,10 @@ _UNPACKED_AT_ONCE_BYTES = 16 << 10
 
 Larger batches are decompressed by the shell.
 """
-_PACKED_AT_ONCE_BYTES = 16 << 10
-"""Largest compressed batch of it: thousands of gzip members or snappy blocks may be empty."""
+_PACKED_AT_ONCE_BYTES = 4 << 10
+"""Largest compressed batch of it: snappy blocks of one byte, and empty blocks of gzip, take 0.2 us
+for each of their bytes.
+"""
 _HEADERS_AT_ONCE_BYTES = 16 << 10
 """Headers of the head that are not counted as memory. A batch with more is left to the shell too.
 """

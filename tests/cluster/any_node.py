@@ -236,11 +236,12 @@ class AnyNode:
         offsets: Mapping[TopicPartition, OffsetCommit],
         *,
         set: bool = False,
+        begins: bool = False,
         handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         joined = self._joined.get(group)
         node = next(self._turns) if set or not joined else joined[-1][0]
-        await node.commit_offsets(group, offsets, set=set, handed_out=handed_out)
+        await node.commit_offsets(group, offsets, set=set, begins=begins, handed_out=handed_out)
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         self._read = next(self._turns)

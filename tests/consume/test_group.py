@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.errors import Unavailable
+from pixy.errors import ResourceExhausted, Unavailable
 from tests.consume.conftest import MakeWorld
 from tests.fakes.waiting import settle
 
@@ -40,6 +40,37 @@ async def test_only_partitions_without_a_commit_get_one(make_world: MakeWorld) -
     world.backend.groups.of("g").commits = {T0: OffsetCommit(1)}
     await world.consume()
     assert world.backend.commit_calls == [{T1: OffsetCommit(0)}]
+
+
+async def test_a_group_whose_beginning_is_too_much_for_the_cluster_hears_that_and_begins_later(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(2, long_polling_timeout=1)
+    world.log().append(b"a")
+    limit = world.backend.failures["begin"] = ResourceExhausted("too many offsets")
+    answers = await world.consume()
+    await world.pass_time(1)
+    assert [str(error) for error in answers.errors] == [str(limit)]
+    assert (world.committed(0), world.committed(1)) == (None, None)
+    del world.backend.failures["begin"]
+    await world.pass_time(5)
+    assert (await world.consume()).values == [b"a"]
+    assert (world.committed(0), world.committed(1)) == (OffsetCommit(0), OffsetCommit(0))
+
+
+async def test_partitions_in_which_a_group_has_begun_start_also_beside_those_that_are_too_much(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(2)
+    await world.consume()
+    await world.kill()
+    world.backend.grow("t", 3)
+    world.log(0).append(b"0")
+    world.log(0).move_begin(1)  # its position has to be adjusted
+    for partition in range(3):
+        world.log(partition).append(b"%d" % partition)
+    world.backend.failures["begin"] = ResourceExhausted("too many offsets")
+    assert sorted((await world.consume(3)).values) == [b"0", b"1"]
 
 
 @pytest.mark.slow

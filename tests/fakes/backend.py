@@ -406,12 +406,15 @@ class FakeBackend:
         offsets: Mapping[TopicPartition, OffsetCommit],
         *,
         set: bool = False,
+        begins: bool = False,
         handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         self._check_running()
         self.commit_calls.append(dict(offsets))
         epochs = self.groups.epochs(group, offsets)
         await self.step("commit")
+        if begins:
+            await self.step("begin")
         for partition in offsets:
             self._log(partition)
         if set:

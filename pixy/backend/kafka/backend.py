@@ -316,6 +316,7 @@ class KafkaBackend:
         offsets: Mapping[TopicPartition, OffsetCommit],
         *,
         set: bool = False,
+        begins: bool = False,
         handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         self._check_running()

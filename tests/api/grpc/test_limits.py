@@ -113,6 +113,30 @@ async def test_a_group_beyond_the_limit_gets_no_messages_and_hears_why(
     assert answer.message == b"x"
 
 
+async def test_a_group_cannot_begin_beyond_the_limit_of_offsets_and_others_go_on(
+    served: ServedNode, channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub
+) -> None:
+    await TopicsStub(channel).CreateTopic(topics_pb.CreateTopicRequest(topic="t0", partitions=95))
+    await produce(channel, stub, 0)
+    begun = await stub.ConsumeNAck(pb.ConsNAckRq(topic="t0", group="there", no_ack=True))
+    refused = ""
+    for number in range(1, 100):
+        try:
+            await set_metadata(channel, stub, number)
+        except grpc.aio.AioRpcError as error:
+            if "limits.max_offsets_bytes" in (error.details() or ""):
+                refused = f"g{number}"
+                break
+    with pytest.raises(grpc.aio.AioRpcError, match=r"limits\.max_offsets_bytes allows") as caught:
+        await stub.ConsumeNAck(pb.ConsNAckRq(topic="t0", group=refused, no_ack=True))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    ack = pb.AckRq(topic="t0", group="there", partition=begun.partition, offset=begun.offset)
+    await stub.Ack(ack)
+    await produce(channel, stub, 0)
+    answer = await stub.ConsumeNAck(pb.ConsNAckRq(topic="t0", group="there", auto_ack=True, no_ack=True))
+    assert answer.message == b"x"
+
+
 async def test_one_address_cannot_take_all_subscriptions_by_consuming_or_acking(
     served: ServedNode, channel: grpc.aio.Channel, stub: KafkaPixyAsyncStub
 ) -> None:
