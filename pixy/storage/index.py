@@ -105,13 +105,18 @@ class _Index:
 
     def floor(self, target: int) -> tuple[int, int] | None:
         """The last entry whose first field is at most `target`."""
+        found = self.numbered_floor(target)
+        return None if found is None else found[1]
+
+    def numbered_floor(self, target: int) -> tuple[int, tuple[int, int]] | None:
+        """As `floor`, with the number of the entry."""
         try:
             file = self._disk.open(self.path)
         except FileNotFoundError:
             return None
         try:
             at = self._bisect(file, lambda entry: entry[0] <= target)
-            return self._read(file, at - 1) if at else None
+            return (at - 1, self._read(file, at - 1)) if at else None
         finally:
             file.close()
 

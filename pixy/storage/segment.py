@@ -386,11 +386,17 @@ class Segment:
             file.close()
 
     def offset_for_timestamp(self, timestamp_ms: int, size: int) -> tuple[int, int] | None:
-        """Position and base offset of the first batch at or after `timestamp_ms`."""
-        hint = self._time_index().floor(timestamp_ms - 1)
+        """Position and base offset of the first batch at or after `timestamp_ms`.
+
+        Between two entries of the index, whatever the timestamps are: a search that began at the
+        largest timestamp before might go through the whole segment.
+        """
+        if self.max_timestamp < timestamp_ms:
+            return None
+        hint = self._time_index().numbered_floor(timestamp_ms - 1)
         file = self._disk.open(self.path, background=True)
         try:
-            start = self._checked_time_hint(file, hint, size)
+            start = 0 if hint is None else self._checked_time_hint(file, *hint, size)
             for position, header in self._headers(file, start, size):
                 if header.max_timestamp >= timestamp_ms:
                     return position, header.base_offset
@@ -406,12 +412,21 @@ class Segment:
                 return position, header
         return None
 
-    def _checked_time_hint(self, file: File, hint: tuple[int, int] | None, size: int) -> int:
-        """Position of the batch of a time index entry if it has that timestamp, else 0."""
-        if hint is None:
-            return 0
+    def _checked_time_hint(self, file: File, number: int, hint: tuple[int, int], size: int) -> int:
+        """Position up to which no batch has a larger timestamp than a time index entry; 0 if the
+        batch that it names has another timestamp.
+
+        The entry of the offset index with the same number is of the same batch, or, if entries of
+        the time index could not be written, of an earlier one.
+        """
         found = self._find(file, self.base_offset + hint[1], size)
-        return 0 if found is None or found[1].max_timestamp != hint[0] else found[0]
+        if found is None or found[1].max_timestamp != hint[0]:
+            return 0
+        try:
+            position = self._checked_hint(file, self._offset_index().entry(number), size)
+        except (OSError, struct.error):
+            position = 0
+        return max(found[0], position)
 
     def _checked_hint(self, file: File, hint: tuple[int, int] | None, size: int) -> int:
         """Position in an index entry if that batch is there, else 0."""

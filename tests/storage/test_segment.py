@@ -5,14 +5,16 @@ import struct
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pixy.errors import CorruptData
 from pixy.records import BatchHeader, check_batch, patch_batch, read_header
-from pixy.storage import RealDisk
+from pixy.storage import RealDisk, segment
 from pixy.storage.disk import File
 from pixy.storage.index import INDEX_INTERVAL_BYTES
+from pixy.storage.scan import scan_headers
 from pixy.storage.segment import Segment, segment_path
 from tests.fakes.disk import RecordingDisk, full
 from tests.sim.disk import SimulatedDisk
@@ -190,6 +192,35 @@ def test_cutting_a_segment_cuts_its_indexes_and_what_comes_next_is_found(written
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("again", [False, True])
+def test_a_search_for_a_timestamp_scans_a_bounded_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Also behind a large timestamp at the front, which all entries of the index name."""
+    written = Written(tmp_path, 0)
+    written.add(batch(1, 100, 1000))
+    for _ in range(2000):
+        written.add(batch(1, 100, 1))
+    written.add(batch(1, 100, 2000))
+    written.segment.sync()
+    found = written.reopened() if again else written.segment
+    scanned = 0
+
+    def counted(*args: Any) -> Iterator[tuple[int, BatchHeader]]:
+        nonlocal scanned
+        for each in scan_headers(*args):
+            scanned += 1
+            yield each
+
+    monkeypatch.setattr(segment, "scan_headers", counted)
+    assert found.offset_for_timestamp(3000, found.size) is None
+    assert scanned == 0
+    last = found.offset_for_timestamp(1500, found.size)
+    assert last is not None
+    assert last[1] == written.bases[-1]
+    assert scanned <= 2 * INDEX_INTERVAL_BYTES // len(written.batches[0])
+
+
 def test_a_timestamp_behind_the_last_index_entry_counts_after_a_restart(tmp_path: Path) -> None:
     written = Written(tmp_path, 12, 3000)
     written.add(batch(1, 10, 5000))  # far ahead, and not in the index yet
