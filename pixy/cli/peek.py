@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["peek"]
 
 _FOLLOW_MS = 300_000
-_QUERIES_MAX = 10_000
+_QUERIES_MAX = 2000
 """The daemon's maxima of `max_wait_ms` and `queries`."""
 
 

@@ -8,18 +8,17 @@ request that is allowed.
 
     of                                          maximum
     elements of a repeated field or map         that of the field
-    all fields of the request, unknown ones     the sum of these, and `OTHER_FIELDS_MAX`
-    included
+    all other fields, unknown ones and those    as many as that many elements have, and
+    of elements above 64 bytes included         `OTHER_FIELDS_MAX`
     bytes of a field, unless it is large        `FIELD_BYTES_MAX`
-    fields of an element that is larger         `NESTED_FIELDS_MAX`
     bytes of a request in which no field is     `FIELD_BYTES_MAX`
     large or repeated
 
 A request of less than `FieldLimits.bytes_min` cannot exceed a maximum, and is not scanned. What is
 malformed is left to protobuf, which refuses it at the same place.
 
-Only fields of the request itself are counted. So a method whose request repeats a field in a nested
-message, or packed numbers, is refused when the server is made.
+A method whose request repeats a field in a nested message, or packed numbers, is refused when the
+server is made.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -34,17 +33,18 @@ __all__ = ["FIELD_BYTES_MAX", "OTHER_FIELDS_MAX", "REPEATED_MIN", "FieldLimits",
 REPEATED_MIN = 1000
 """The smallest maximum of a repeated field: fewer elements are not worth a scan."""
 OTHER_FIELDS_MAX = 1000
-"""Fields of a request beside its repeated ones; no client repeats them."""
+"""Fields of a request beside its elements and what is in them; no client repeats them."""
 FIELD_BYTES_MAX = 16 << 10
 """Bytes of a name, of the metadata of an offset, or of an element that has them: handlers check
 them, and say what each may have.
 """
-NESTED_FIELDS_MAX = 32
-"""Fields of an element with a large field; no message that is an element has as many."""
 
 _VARINT, _I64, _LENGTH_DELIMITED, _GROUP, _END_GROUP, _I32 = 0, 1, 2, 3, 4, 5
 """Wire types (protobuf.dev, Encoding)."""
 _VARINT_BYTES_MAX = 10
+_SMALL_BYTES = 64
+"""Elements with no more are not scanned: they have few fields, and are those of most requests."""
+_NONE: dict[int, int] = {}
 _LENGTH_DELIMITED_TYPES = (
     FieldDescriptor.TYPE_STRING,
     FieldDescriptor.TYPE_BYTES,
@@ -82,13 +82,18 @@ class FieldLimits:
         bytes_min: a smaller request exceeds nothing: a field has two bytes at least.
     """
 
-    __slots__ = ("_fields_max", "_is_small", "_large", "_maxima", "_names", "bytes_min")
+    __slots__ = ("_fields_max", "_is_small", "_large", "_maxima", "_names", "_nested", "bytes_min")
 
     def __init__(
-        self, message: Descriptor, maxima: Mapping[str, int], large: Collection[str] = frozenset()
+        self,
+        message: Descriptor,
+        maxima: Mapping[str, int],
+        large: Collection[str] = frozenset(),
+        prefix: str = "",
     ) -> None:
         repeated = repeated_fields(message)
         assert sorted(repeated) == sorted(maxima), f"{message.full_name} repeats {repeated}, not {[*maxima]}"
+        self._fields_max = OTHER_FIELDS_MAX
         # Maximum by tag.
         self._maxima: dict[int, int] = {}
         for name, maximum in maxima.items():
@@ -96,9 +101,16 @@ class FieldLimits:
             assert maximum >= REPEATED_MIN, f"{message.full_name}.{name}: {maximum} is too small for a scan"
             assert field.type in _LENGTH_DELIMITED_TYPES, f"{message.full_name}.{name} may be packed"
             self._maxima[_tag(field)] = maximum
-        self._names = {_tag(field): field.name for field in message.fields}
-        self._large = _large_fields(message, large)
-        self._fields_max = sum(maxima.values()) + OTHER_FIELDS_MAX
+            self._fields_max += maximum * (len(field.message_type.fields) if field.message_type else 0)
+        self._names = {_tag(field): f"{prefix}{field.name}" for field in message.fields}
+        first_names = {path.partition(".")[0] for path in large}
+        self._large = {_tag(message.fields_by_name[name]) for name in first_names}
+        # Limits of messages in the request, by tag.
+        self._nested = {
+            _tag(field): _nested_limits(field, large, prefix)
+            for field in message.fields
+            if field.message_type is not None
+        }
         self._is_small = not maxima and not large
         self.bytes_min = FIELD_BYTES_MAX + 1
         if not self._is_small:
@@ -110,15 +122,17 @@ class FieldLimits:
         Raises:
             GrpcError: INVALID_ARGUMENT, a maximum is exceeded.
         """
-        if self._is_small:
-            if len(body) > FIELD_BYTES_MAX:
-                raise _too_large("", len(body))
-            return
-        self._check(body, 0, len(body), self._fields_max, "")
+        if not self._is_small:
+            self._scan(body, 0, len(body), self._fields_max, self._fields_max)
+        elif len(body) > FIELD_BYTES_MAX:
+            raise _too_large("", len(body))
 
-    def _check(self, body: bytes | bytearray, at: int, end: int, fields_max: int, path: str) -> None:
-        left = dict(self._maxima)
-        fields_left = fields_max
+    def _scan(  # noqa: PLR0912 - one loop without calls, as it runs for each field
+        self, body: bytes | bytearray, at: int, end: int, fields_left: int, fields_max: int
+    ) -> int:
+        """Scan a message; returns how many more fields the request may have."""
+        left = dict(self._maxima) if self._maxima else _NONE
+        large, nested = self._large, self._nested
         try:
             while at < end:
                 tag = body[at]
@@ -135,8 +149,11 @@ class FieldLimits:
                         else:
                             length, at = _read_varint(body, at - 1)
                     at += length
-                    if length > FIELD_BYTES_MAX and at <= end:
-                        self._check_large(body, at - length, at, tag, path)
+                    if length > _SMALL_BYTES and at <= end:
+                        if length > FIELD_BYTES_MAX and tag not in large:
+                            raise _too_large(f" in {self._names.get(tag, tag >> 3)}", length)
+                        if tag in nested:
+                            fields_left = nested[tag]._scan(body, at - length, at, fields_left, fields_max)
                     if tag in left:
                         left[tag] -= 1
                         if left[tag] < 0:
@@ -146,17 +163,10 @@ class FieldLimits:
                     at = _skip(body, at, tag & 7)
                 fields_left -= 1
                 if fields_left < 0:
-                    raise _too_many(f"fields in {path}" if path else "fields", fields_max)
+                    raise _too_many("fields", fields_max)
         except IndexError:
-            return
-
-    def _check_large(self, body: bytes | bytearray, begin: int, end: int, tag: int, path: str) -> None:
-        name = f"{path}.{self._names.get(tag, tag >> 3)}".removeprefix(".")
-        if tag not in self._large:
-            raise _too_large(f" in {name}", end - begin)
-        nested = self._large[tag]
-        if nested is not None:
-            nested._check(body, begin, end, NESTED_FIELDS_MAX, name)
+            pass
+        return fields_left
 
 
 def _tag(field: FieldDescriptor) -> int:
@@ -164,15 +174,11 @@ def _tag(field: FieldDescriptor) -> int:
     return field.number << 3 | _LENGTH_DELIMITED
 
 
-def _large_fields(message: Descriptor, large: Collection[str]) -> dict[int, "FieldLimits | None"]:
-    """By tag, fields that may be large; with the limits of those that are messages."""
-    found: dict[int, FieldLimits | None] = {}
-    for name in {path.partition(".")[0] for path in large}:
-        field = message.fields_by_name[name]
-        nested = {path.removeprefix(f"{name}.") for path in large if path.startswith(f"{name}.")}
-        assert (field.message_type is not None) == bool(nested), f"{message.full_name}.{name} is a message"
-        found[_tag(field)] = FieldLimits(field.message_type, {}, nested) if field.message_type else None
-    return found
+def _nested_limits(field: FieldDescriptor, large: Collection[str], prefix: str) -> FieldLimits:
+    assert field.message_type is not None
+    inside = {path.removeprefix(f"{field.name}.") for path in large if path.startswith(f"{field.name}.")}
+    assert inside or field.name not in large, f"{field.full_name} is a message: its large fields are missing"
+    return FieldLimits(field.message_type, {}, inside, f"{prefix}{field.name}.")
 
 
 def _too_many(what: str, maximum: int) -> GrpcError:

@@ -175,6 +175,15 @@ def _strangers() -> Iterator[bytes]:
         yield unit * (BYTES // len(unit))
 
 
+def _strange_elements(message: Descriptor, count: int) -> Iterator[tuple[bytes, set[Code] | None]]:
+    """Requests whose elements have fields that nobody knows, and their statuses."""
+    for field in message.fields:
+        if field.message_type is not None:
+            small, large = (_long_field(field, b"\x78\x01" * size) for size in (30, 2000))
+            yield small * count, None
+            yield large * (BYTES // len(large)), {INVALID}
+
+
 def _varint(number: int) -> bytes:
     encoded = bytearray()
     while number > 0x7F:
@@ -266,7 +275,8 @@ def test_no_request_stops_a_daemon(served: Served, method: MethodDescriptor) -> 
 def _send_all(channel: grpc.Channel, method: MethodDescriptor) -> None:
     """Send the largest requests of a method and larger ones, and check their statuses."""
     service, request = method.containing_service, method.input_type
-    for field, maximum in REPEATED_MAX.get(service.name, {}).get(method.name, {}).items():
+    maxima = REPEATED_MAX.get(service.name, {}).get(method.name, {})
+    for field, maximum in maxima.items():
         make, expected = ELEMENTS[f"{service.name}.{method.name}.{field}"]
         code, details = _call(channel, method, make(maximum).SerializeToString())
         assert code in expected, details
@@ -278,6 +288,9 @@ def _send_all(channel: grpc.Channel, method: MethodDescriptor) -> None:
             assert _call(channel, method, body) == (INVALID, text)
     for body in _strangers():
         assert _call(channel, method, body)[0] is INVALID
+    for body, statuses in _strange_elements(request, max(maxima.values(), default=1)):
+        code, details = _call(channel, method, body)
+        assert code in statuses if statuses else code not in (Code.INTERNAL, Code.UNKNOWN), details
     large = LARGE_FIELDS.get(service.name, {}).get(method.name, ())
     for path, body in _texts(request):
         code, details = _call(channel, method, body)

@@ -84,7 +84,7 @@ OTHERS = {
 def test_other_fields_are_counted_too(field: bytes) -> None:
     CREATE.check(field * (OTHER_FIELDS_MAX // 2))
     with pytest.raises(GrpcError, match="fields or more, at most"):
-        CREATE.check(field * (OTHER_FIELDS_MAX + MAXIMUM + 1))
+        CREATE.check(field * (OTHER_FIELDS_MAX + 2 * MAXIMUM + 1))
 
 
 def long_field(number: int, size: int, content: bytes = b"x") -> bytes:
@@ -97,7 +97,12 @@ def long_field(number: int, size: int, content: bytes = b"x") -> bytes:
 
 SIZES = {
     "a text": (PRODUCE, long_field(2, FIELD_BYTES_MAX), long_field(2, FIELD_BYTES_MAX + 1), " in topic"),
-    "an element": (CREATE, long_field(4, FIELD_BYTES_MAX), long_field(4, FIELD_BYTES_MAX + 1), " in config"),
+    "an element": (
+        CREATE,
+        long_field(4, FIELD_BYTES_MAX, long_field(1, FIELD_BYTES_MAX - 4)),
+        long_field(4, FIELD_BYTES_MAX + 1, long_field(1, FIELD_BYTES_MAX - 3)),
+        " in config",
+    ),
     "an unknown field": (
         APPEND,
         long_field(15, FIELD_BYTES_MAX),
@@ -130,11 +135,16 @@ def test_large_fields_have_no_maximum() -> None:
     APPEND.check(long_field(2, 100_004, long_field(3, 100_000)))
 
 
-def test_an_element_with_a_large_field_has_few_fields() -> None:
-    batches = long_field(3, 20_000)
-    APPEND.check(long_field(2, len(batches) + 62, b"\x10\x01" * 31 + batches))
-    with pytest.raises(GrpcError, match="33 fields in partitions or more, at most 32"):
-        APPEND.check(long_field(2, len(batches) + 64, b"\x10\x01" * 32 + batches))
+@pytest.mark.parametrize("size", [200, 16_000, 100_000])
+@pytest.mark.parametrize("unit", OTHERS.values(), ids=OTHERS)
+def test_fields_of_elements_are_counted_too(unit: bytes, size: int) -> None:
+    """Whatever is in them: as many as that many elements have, and a thousand."""
+    count = size // len(unit)
+    element = long_field(2, count * len(unit), unit)
+    allowed = 3 * (2 * MAXIMUM + 1) + OTHER_FIELDS_MAX
+    APPEND.check(element * (allowed // (2 * count)))
+    with pytest.raises(GrpcError, match=f"the request has {allowed + 1} fields or more|bytes in"):
+        APPEND.check(element * min(allowed // count + 2, MAXIMUM))
 
 
 def test_the_scan_ends_at_the_maximum() -> None:
@@ -191,5 +201,5 @@ def test_a_field_without_a_maximum_or_that_cannot_be_counted_is_a_fault_of_the_t
     with pytest.raises(AssertionError, match="may be packed"):
         FieldLimits(kafkapixy_pb2.ConsumerPartitions.DESCRIPTOR, {"partitions": MAXIMUM})
     both = {"partitions": MAXIMUM, "versions": MAXIMUM}
-    with pytest.raises(AssertionError, match="partitions is a message"):
+    with pytest.raises(AssertionError, match="partitions is a message: its large fields are missing"):
         FieldLimits(stage, both, {"partitions"})

@@ -15,8 +15,8 @@ __all__ = ["LARGE_FIELDS", "REPEATED_MAX"]
 
 _PARTITIONS = 1000
 """Partitions of one write, and topics in it."""
-_ELEMENTS = 10_000
-"""Names, queries and ranges of one call."""
+_ELEMENTS = 2000
+"""Names, queries and ranges of one call. A stream keeps its ranges until it ends."""
 _OFFSETS = 2000
 """Offsets that are set: all or none, so in one command, which each node applies in one step."""
 _STAGES = 2000
