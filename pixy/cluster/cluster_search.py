@@ -74,7 +74,12 @@ class ClusterSearch:
             decision = await formation.search()
             if isinstance(decision, Found):
                 log.info("founding a cluster", cluster=self._options.name)
-                return NodeIdentity(cluster_id=new_cluster_id, node_id=FIRST_NODE, secret=secret)
+                return NodeIdentity(
+                    cluster_id=new_cluster_id,
+                    node_id=FIRST_NODE,
+                    secret=secret,
+                    feature_level=FEATURE_LEVEL,
+                )
             try:
                 joined = await self._join(decision.address, secret)
             except (PixyError, OSError) as error:
@@ -83,7 +88,12 @@ class ClusterSearch:
                 continue
             log.info("joined a cluster", cluster=self._options.name, node=joined.node_id)
             self.addresses = {node.node_id: node.address for node in joined.nodes}
-            return NodeIdentity(cluster_id=joined.cluster_id, node_id=joined.node_id, secret=secret)
+            return NodeIdentity(
+                cluster_id=joined.cluster_id,
+                node_id=joined.node_id,
+                secret=secret,
+                feature_level=joined.feature_level,
+            )
 
     def _wait_for(self, reason: str) -> None:
         self.waiting_for = reason

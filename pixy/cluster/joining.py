@@ -89,6 +89,10 @@ def check_joined(answer: JoinResponse) -> None:
             f"it answers with a cluster id of {len(answer.cluster_id)} bytes and node {answer.node_id} of {ids[1:]}; "
             f"expected are {_CLUSTER_ID_BYTES} bytes and ids from 1 to {NODE_ID_MAX}"
         )
+    if answer.feature_level > _LEVEL_MAX:
+        raise FailedPrecondition(
+            f"it answers with feature level {answer.feature_level}, at most {_LEVEL_MAX} is allowed"
+        )
 
 
 def check_told(nodes: Sequence[NodeRecord]) -> None:

@@ -137,6 +137,8 @@ class NodePeers:
         self._loop = asyncio.get_running_loop()
         self._secret = b""
         self._cluster_id = b""
+        # Feature level of the cluster when this node came to it, 0 if nobody said so.
+        self._level_at_first = 0
         # Set once handshakes may name this node: its incarnation is durable.
         self._node_id = 0
         self._log: NodeLog | None = None
@@ -178,6 +180,7 @@ class NodePeers:
         has lost its disk must not take this one for new, and found a second cluster.
         """
         self._secret, self._cluster_id = identity.secret, identity.cluster_id
+        self._level_at_first = identity.feature_level
 
     def _hello(self) -> Hello:
         started = self._log if self._node_id else None
@@ -427,7 +430,13 @@ class NodePeers:
     # --- connections ------------------------------------------------------------------------------
 
     def _falls_back(self) -> bool:
-        """True as long as this node does not know that every other one speaks protocol 2."""
+        """True while nodes of the cluster may speak protocol 1 alone.
+
+        Of a node that has just joined metadata is empty: it was told the level when it joined. One
+        without a cluster may ask any node, in passing: that shows neither id nor secret.
+        """
+        if self._level_at_first >= SECOND_PROTOCOL_LEVEL:
+            return False
         return not self._node_id or self._groups.metadata.feature_level < SECOND_PROTOCOL_LEVEL
 
     def _why_not_first(self) -> str | None:
@@ -637,4 +646,5 @@ class NodePeers:
             cluster_id=self._cluster_id,
             node_id=node_id,
             nodes=[NodeAddress(node_id=each.node_id, address=each.address) for each in nodes],
+            feature_level=self._groups.metadata.feature_level,
         ).SerializeToString()

@@ -66,8 +66,11 @@ class JoinResponse(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
+    feature_level: _builtins.int
+    """Of the cluster. 0 of releases that do not tell."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAddress]:
         """The nodes that have started, and the new one."""
@@ -78,10 +81,11 @@ class JoinResponse(_message.Message):
         cluster_id: _builtins.bytes = ...,
         node_id: _builtins.int = ...,
         nodes: _abc.Iterable[Global___NodeAddress] | None = ...,
+        feature_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "node_id", b"node_id", "nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "feature_level", b"feature_level", "node_id", b"node_id", "nodes", b"nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -31,6 +31,7 @@ class NodeIdentity(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """16 random bytes, generated at the first start."""
     node_id: _builtins.int
@@ -39,16 +40,21 @@ class NodeIdentity(_message.Message):
     """16 random bytes. With the id they are the node's identity, whatever its addresses. Empty in
     directories of releases without them.
     """
+    feature_level: _builtins.int
+    """Feature level that the cluster had when this node founded or joined it: it has at least that one.
+    0 if nobody said so.
+    """
     def __init__(
         self,
         *,
         cluster_id: _builtins.bytes = ...,
         node_id: _builtins.int = ...,
         secret: _builtins.bytes = ...,
+        feature_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "node_id", b"node_id", "secret", b"secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "feature_level", b"feature_level", "node_id", b"node_id", "secret", b"secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

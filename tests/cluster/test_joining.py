@@ -103,6 +103,12 @@ def test_an_answer_names_no_more_nodes_than_a_cluster_may_have() -> None:
         check_joined(JoinResponse(cluster_id=bytes(16), node_id=2, nodes=nodes))
 
 
+def test_a_feature_level_that_no_release_has_is_refused() -> None:
+    check_joined(JoinResponse(cluster_id=bytes(16), node_id=2, feature_level=FEATURE_LEVEL))
+    with pytest.raises(FailedPrecondition, match="feature level 1001, at most 1000"):
+        check_joined(JoinResponse(cluster_id=bytes(16), node_id=2, feature_level=1001))
+
+
 # --- nodes that join and do not exist -------------------------------------------------------------
 
 
