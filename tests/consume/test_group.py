@@ -70,7 +70,7 @@ async def test_partitions_in_which_a_group_has_begun_start_also_beside_those_tha
     for partition in range(3):
         world.log(partition).append(b"%d" % partition)
     world.backend.failures["begin"] = ResourceExhausted("too many offsets")
-    assert sorted((await world.consume(3)).values) == [b"0", b"1"]
+    assert {*(await world.consume(3)).values} == {b"0", b"1"}
 
 
 @pytest.mark.slow
