@@ -21,6 +21,7 @@ from pixy.peers.opening import AcceptingLink
 from pixy.peers.options import PeerHooks, PeerOptions
 from pixy.peers.protection import why_unprotected
 from pixy.peers.slots import HandshakeSlots
+from pixy.peers.stranger_rate import StrangerRate
 
 __all__ = ["Peers"]
 
@@ -51,6 +52,7 @@ class Peers:
         self._channels: dict[str, PeerChannel] = {}
         count = options.handshakes_max
         self._slots = HandshakeSlots[AcceptingLink](count, count // 4, self._is_node)
+        self._rate = StrangerRate()
         self._listening: Listening | None = None
         self._opening = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -96,7 +98,7 @@ class Peers:
                 reason = why_unprotected(address, self._environment.options)
                 if reason is not None:
                     raise StartError(f"peer_addr {reason}")
-                self._listening = await self._environment.network.listen(self._accept, address)
+                self._listening = await self._environment.network.listen(self._accept, address, self._admits)
         return self._listening.address
 
     async def stop(self) -> None:
@@ -114,11 +116,26 @@ class Peers:
     def _accept(self) -> PeerLink:
         return AcceptingLink(self._environment, self._find, self._slots).link
 
+    def _admits(self, host: str) -> bool:
+        """True if a connection of this address is taken."""
+        now = asyncio.get_running_loop().time()
+        if self._is_node(host) or self._rate.takes(host, now):
+            return True
+        event = "a connection is refused: its address has had its share of this second"
+        self._environment.refusals.strangers.write("warning", event, now, peer=host)
+        return False
+
     def _is_node(self, host: str) -> bool:
         """True if a registered node has this address, or comes from it."""
-        if any(host in channel.hosts for channel in self._channels.values()):
-            return True
-        return any(link.host == host for link in self._environment.links if link.activity is not None)
+        host, network = host.removeprefix("::ffff:"), self._environment.network
+        for channel in self._channels.values():
+            if any(each == host or host in network.addresses_of(each) for each in channel.hosts):
+                return True
+        return any(
+            link.host.removeprefix("::ffff:") == host
+            for link in self._environment.links
+            if link.activity is not None
+        )
 
     def _find(self, cluster: str) -> PeerChannel | str:
         """The channel of a cluster, or a reason to refuse a connection for it."""

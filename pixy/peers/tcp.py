@@ -7,7 +7,7 @@ handshake has failed.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -29,6 +29,11 @@ log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
 _ACCEPT_RETRY_S = 1.0
+_ADMITTED_AT_ONCE = 16
+_ACCEPTED_AT_ONCE = 256
+"""Connections that one iteration of the loop takes from the queue, and those that it admits."""
+_NAMES_MAX = 1000
+"""Host names whose addresses are kept."""
 _OPENING_MAX = 256
 """Connections in their TLS handshake."""
 _TLS_HANDSHAKE_S = 3.0
@@ -36,6 +41,8 @@ _TLS_CLOSE_S = 1.0
 _COUNT_S = 61.0
 
 Factory = Callable[[], asyncio.BaseProtocol]
+Admits = Callable[[str], bool]
+AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 Opening = Coroutine[Any, Any, tuple[asyncio.Transport, asyncio.BaseProtocol]]
 
 
@@ -48,8 +55,14 @@ class TcpNetwork:
 
     def __init__(self, certificates: PeerCertificates | None = None) -> None:
         self._certificates = certificates
+        # IP addresses of host names, the name that was resolved last at the end.
+        self._addresses: dict[str, frozenset[str]] = {}
 
-    async def listen(self, factory: Factory, address: Address) -> Listening:
+    def addresses_of(self, host: str) -> Collection[str]:
+        """See `Network`."""
+        return self._addresses.get(host, ())
+
+    async def listen(self, factory: Factory, address: Address, admits: Admits = lambda _: True) -> Listening:
         """See `Network`."""
         host = address.host or "0.0.0.0"
         loop = asyncio.get_running_loop()
@@ -69,7 +82,7 @@ class TcpNetwork:
             bound.close()
             raise _cannot_listen(address, error) from error
         return _TcpListening(
-            bound, Address(address.host, bound.getsockname()[1]), factory, self._certificates
+            bound, Address(address.host, bound.getsockname()[1]), factory, admits, self._certificates
         )
 
     async def connect(self, factory: Factory, address: Address) -> asyncio.BaseTransport:
@@ -78,7 +91,7 @@ class TcpNetwork:
         if self._certificates is not None:
             self._certificates.maybe_reload()
             context = self._certificates.client()
-        connected = await _connected(address)
+        connected = await self._connected(address)
         opening = asyncio.get_running_loop().create_connection(
             factory,
             sock=connected,
@@ -89,16 +102,31 @@ class TcpNetwork:
         )
         return await _opened(opening, connected)
 
+    async def _connected(self, address: Address) -> socket.socket:
+        host = address.host or "127.0.0.1"
+        found = await asyncio.get_running_loop().getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+        self._addresses.pop(host, None)
+        self._addresses[host] = frozenset(str(target[0]) for *_, target in found)
+        if len(self._addresses) > _NAMES_MAX:
+            del self._addresses[next(iter(self._addresses))]
+        return await _connected(host, found)
+
 
 class _TcpListening:
     """A listening socket of `TcpNetwork`."""
 
     def __init__(
-        self, bound: socket.socket, address: Address, factory: Factory, certificates: PeerCertificates | None
+        self,
+        bound: socket.socket,
+        address: Address,
+        factory: Factory,
+        admits: Admits,
+        certificates: PeerCertificates | None,
     ) -> None:
         self._socket = bound
         self.address = address
         self._factory = factory
+        self._admits = admits
         self._certificates = certificates
         self._tasks = Tasks(self._note)
         self._slots = HandshakeSlots[asyncio.Task[None]](_OPENING_MAX)
@@ -126,17 +154,34 @@ class _TcpListening:
         log.error("a fault while a connection of a peer was accepted", exc_info=fault)
 
     def _accept(self) -> None:
-        try:
-            accepted, peer = self._socket.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            log.error("no connections of peers can be accepted for a while", reason=str(error))
-            self._loop.remove_reader(self._socket)
-            self._retry = self._loop.call_later(
-                _ACCEPT_RETRY_S, self._loop.add_reader, self._socket, self._accept
-            )
-            return
+        """Take what waits in the queue of the system, so that nodes do not wait behind others."""
+        admitted = 0
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                accepted, peer = self._socket.accept()
+            except ConnectionAbortedError:
+                continue
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._accept_later(error)
+                return
+            if not self._admits(str(peer[0])):
+                accepted.close()
+                continue
+            self._admit(accepted, peer)
+            admitted += 1
+            if admitted == _ADMITTED_AT_ONCE:
+                return
+
+    def _accept_later(self, error: OSError) -> None:
+        log.error("no connections of peers can be accepted for a while", reason=str(error))
+        self._loop.remove_reader(self._socket)
+        self._retry = self._loop.call_later(
+            _ACCEPT_RETRY_S, self._loop.add_reader, self._socket, self._accept
+        )
+
+    def _admit(self, accepted: socket.socket, peer: Sequence[Any]) -> None:
         opening = self._tasks.spawn(self._open(accepted, peer), "open a connection of a peer")
         self._unopened.add(accepted)
         opening.add_done_callback(partial(self._ended, accepted))
@@ -183,14 +228,11 @@ class _TcpListening:
         self._strangers.tick(self._loop.time())
 
 
-async def _connected(address: Address) -> socket.socket:
-    """A connected socket, of the first address of the host that answers."""
+async def _connected(host: str, found: Sequence[AddressInfo]) -> socket.socket:
+    """A connected socket, of the first address of a host that answers."""
     loop = asyncio.get_running_loop()
-    host = address.host or "127.0.0.1"
     failure = OSError(f"{host} has no address")
-    for family, kind, protocol, _, target in await loop.getaddrinfo(
-        host, address.port, type=socket.SOCK_STREAM
-    ):
+    for family, kind, protocol, _, target in found:
         made = socket.socket(family, kind, protocol)
         try:
             made.setblocking(False)

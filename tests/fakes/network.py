@@ -149,8 +149,14 @@ class SimulatedProcess:
         self._alive = True
         self.transports: dict[SimulatedTransport, None] = {}
 
-    async def listen(self, factory: Factory, address: Address) -> "SimulatedListening":
-        """See `Network`."""
+    def addresses_of(self, host: str) -> tuple[str, ...]:
+        """See `Network`: hosts have no other names."""
+        return ()
+
+    async def listen(
+        self, factory: Factory, address: Address, _: Callable[[str], bool] | None = None
+    ) -> "SimulatedListening":
+        """See `Network`. Admits all."""
         network, port = self.network, address.port or self.network.next_port()
         if Address(self.host, port) in network.listening:
             raise StartError(f"cannot listen on {address} for peers: address in use")

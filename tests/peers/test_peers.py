@@ -4,14 +4,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from pixy.errors import DeadlineExceeded, FailedPrecondition, PeerRefused, ShuttingDown, Unavailable
-from pixy.peers import Hello, PeerOptions, TcpNetwork
+from pixy.peers import Address, Hello, PeerOptions, TcpNetwork
+from pixy.peers.stranger_rate import StrangerRate
 from tests.fakes.waiting import until
 from tests.peers.support import LOOPBACK, PeerNode, hello_of, peer_nodes
 
@@ -152,6 +155,28 @@ async def test_a_shared_secret_protects_a_node() -> None:
             with pytest.raises(PeerRefused, match=reason):
                 await stranger.channel.ask(two.address, 60.0)
             await stranger.stop()
+
+
+async def test_the_share_of_strangers_is_not_that_of_a_node_that_is_named_by_its_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node is away: only its name is known, and what it means."""
+    async with peer_nodes(2, connected=False) as (node, other):
+        await other.stop()
+        node.channel.connect(2, Address("localhost", other.address.port))
+        await until(lambda: node.peers._is_node("127.0.0.1"))
+        assert node.peers._is_node("::ffff:127.0.0.1")
+        # Strangers have had theirs.
+        monkeypatch.setattr(StrangerRate, "takes", lambda *_: False)
+        with capture_logs() as logs:
+            reader, writer = await asyncio.open_connection(*node.address, local_addr=("127.0.0.9", 0))
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
+        [line] = [each for each in logs if "its share of this second" in each["event"]]
+        assert line["peer"] == "127.0.0.9"
+        assert len(node.peers._slots) == 0
+        assert (await node.channel.ask(node.address, 5.0)).node_id == 1
 
 
 async def test_peers_stop_twice_and_before_they_start() -> None:

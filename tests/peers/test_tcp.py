@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,57 @@ def test_an_address_that_cannot_be_used_is_named(new_loop: Any) -> None:
         await listening.close()
 
     run(new_loop, scenario)
+
+
+def connections(address: Address, count: int, source: str) -> list[socket.socket]:
+    """Connections in the queue of a listening socket."""
+    made = [socket.socket() for _ in range(count)]
+    for each in made:
+        each.bind((source, 0))
+        each.connect(address)
+    return made
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_full_queue_of_connections_is_taken_in_few_iterations(new_loop: Any) -> None:
+    async def scenario() -> None:
+        accepted: list[Notes] = []
+
+        def accept() -> Notes:
+            accepted.append(Notes())
+            return accepted[-1]
+
+        listening = await TcpNetwork().listen(
+            accept, Address("127.0.0.1", 0), lambda host: host == "127.0.0.1"
+        )
+        refused = connections(listening.address, 300, "127.0.0.9")
+        taken = connections(listening.address, 100, "127.0.0.1")
+        iterations = 0
+        while len(accepted) < len(taken):
+            await asyncio.sleep(0)
+            iterations += 1
+            assert iterations < 50
+        for each in refused:
+            with suppress(ConnectionResetError):
+                assert each.recv(1) == b"", "it is closed"
+        assert len(accepted) == len(taken)
+        for each in (*refused, *taken):
+            each.close()
+        await asyncio.gather(*(notes.lost.wait() for notes in accepted))
+        await listening.close()
+
+    run(new_loop, scenario)
+
+
+async def test_the_addresses_of_a_name_are_known_once_it_was_dialled() -> None:
+    network = TcpNetwork()
+    nobody = socket.socket()
+    nobody.bind(("127.0.0.1", 0))
+    assert not network.addresses_of("localhost")
+    with pytest.raises(ConnectionRefusedError):
+        await network.connect(Notes, Address("localhost", nobody.getsockname()[1]))
+    nobody.close()
+    assert "127.0.0.1" in network.addresses_of("localhost")
 
 
 async def test_a_socket_is_usable_again_at_once() -> None:

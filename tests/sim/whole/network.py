@@ -358,8 +358,17 @@ class HostNetwork:
         self._host = host
         self._life = life
 
-    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], address: Any) -> Any:
-        """Listen at an address of the host.
+    def addresses_of(self, host: str) -> tuple[str, ...]:
+        """Hosts have no other names."""
+        return ()
+
+    async def listen(
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        address: Any,
+        admits: Callable[[str], bool] | None = None,
+    ) -> Any:
+        """Listen at an address of the host; all are admitted.
 
         Raises:
             StartError: it is taken, or another host's.
