@@ -163,9 +163,9 @@ class EmbeddedBackend:
         await self._leaders.ask(topic)
         return await self._descriptions.describe(topic)
 
-    async def list_topics(self) -> Sequence[TopicDescription]:
+    async def list_topics(self, names: Sequence[str] | None = None) -> Sequence[TopicDescription]:
         self._check_served()
-        topics = await self._finder.topics()
+        topics = await self._finder.topics(names)
         for at in range(0, len(topics), _TOPICS_ASKED):
             await asyncio.gather(*map(self._leaders.ask, topics[at : at + _TOPICS_ASKED]))
         return [await self._descriptions.describe(topic) async for topic in in_steps(topics)]

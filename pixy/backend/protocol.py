@@ -233,8 +233,8 @@ class Backend(StagedWrites, Protocol):
             UnknownTopic: there is none.
         """
 
-    async def list_topics(self) -> Sequence[TopicDescription]:
-        """All topics, sorted by name."""
+    async def list_topics(self, names: Sequence[str] | None = None) -> Sequence[TopicDescription]:
+        """All topics, or those of `names` that exist, sorted by name."""
 
     async def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None

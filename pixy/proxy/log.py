@@ -169,13 +169,7 @@ class Log:
         if create_missing:
             async for name in in_steps(wanted):
                 await self._create_if_missing(name)
-        found = []
-        async for name in in_steps(wanted):
-            try:
-                found.append(await self._backend.describe_topic(name))
-            except UnknownTopic:
-                continue
-        return found
+        return list(await self._backend.list_topics(wanted))
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[int | None]:
         """The offset of each query: -1 if no record has such a timestamp, None if there is no such

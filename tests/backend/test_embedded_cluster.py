@@ -831,3 +831,28 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_first_one(tmp_path:
     journal = JournalConfig(file_bytes=2000, retain_bytes=0)
     storage = StorageConfig(reserve_bytes=0, checkpoint_entries=5)
     run_cluster(scenario, tmp_path, journal=journal, storage=storage)
+
+
+def test_named_topics_are_described_with_one_linearizable_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        for name in ("b", "a", "c"):
+            await cluster[1].backend.create_topic(name, 1)
+        node, reads = cluster[2].node, 0
+        confirm = node.confirm_metadata
+
+        async def counted(seconds: float) -> None:
+            nonlocal reads
+            reads += 1
+            await confirm(seconds)
+
+        monkeypatch.setattr(node, "confirm_metadata", counted)
+        names = ["b", *(f"unknown-{number}" for number in range(500)), "a"]
+        found = await cluster[2].backend.list_topics(names)
+        assert [topic.name for topic in found] == ["a", "b"]
+        assert reads == 1
+        assert await cluster[2].backend.list_topics([]) == []
+        assert [topic.name for topic in await cluster[2].backend.list_topics()] == ["a", "b", "c"]
+
+    run_cluster(scenario, tmp_path)

@@ -156,8 +156,8 @@ class AnyNode:
     async def describe_topic(self, name: str) -> TopicDescription:
         return _settled(await next(self._turns).describe_topic(name))
 
-    async def list_topics(self) -> list[TopicDescription]:
-        return [_settled(found) for found in await next(self._turns).list_topics()]
+    async def list_topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
+        return [_settled(found) for found in await next(self._turns).list_topics(names)]
 
     async def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None

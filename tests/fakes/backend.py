@@ -184,9 +184,9 @@ class FakeBackend:
         self._check_running()
         return self._known(name)
 
-    async def list_topics(self) -> Sequence[TopicDescription]:
+    async def list_topics(self, names: Sequence[str] | None = None) -> Sequence[TopicDescription]:
         self._check_running()
-        return [self._topics[name] for name in sorted(self._topics)]
+        return [self._topics[name] for name in sorted(self._topics) if names is None or name in names]
 
     async def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None

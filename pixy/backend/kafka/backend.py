@@ -145,8 +145,8 @@ class KafkaBackend:
     async def describe_topic(self, name: str) -> TopicDescription:
         return await self._topics.describe(name)
 
-    async def list_topics(self) -> Sequence[TopicDescription]:
-        return await self._topics.list_all()
+    async def list_topics(self, names: Sequence[str] | None = None) -> Sequence[TopicDescription]:
+        return await self._topics.list_topics(names)
 
     async def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None

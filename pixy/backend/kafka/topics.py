@@ -71,10 +71,11 @@ class Topics:
             return described
         raise UnknownTopic(f"unknown topic {name}")
 
-    async def list_all(self) -> Sequence[TopicDescription]:
+    async def list_topics(self, names: Sequence[str] | None) -> Sequence[TopicDescription]:
         """As `Backend.list_topics`."""
-        await self._refresh(None)
-        return await self._with_configs(sorted(self._client.metadata.topics))
+        await self._refresh(names)
+        known = self._client.metadata.topics
+        return await self._with_configs(sorted(known if names is None else known.keys() & {*names}))
 
     async def create(self, name: str, partitions: int, config: Mapping[str, str]) -> TopicDescription:
         """As `Backend.create_topic`."""
