@@ -236,6 +236,11 @@ class PartitionFetcher:
     # --- memory of decompressed records -----------------------------------------------------------
 
     @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._group
+
+    @property
     def position(self) -> int:
         """The next offset to decode."""
         return self._offers.position

@@ -15,7 +15,8 @@ partitions it only reads their position and demand.
   to begin; a batch that turns out not to fit is dropped and waits at the front, with its size. So
   what is held never exceeds the bound, and no wait holds memory.
 - One batch may be held whatever its size, so a bound smaller than a batch stops nothing.
-- FIFO order, but partitions without demand are passed by those with, and only fill free memory.
+- Round robin over the groups with demand, FIFO within one, so a group with a thousand partitions is
+  in front of another one once. Partitions without demand are passed, and only fill free memory.
   Demand is looked for among a few hundred of them at a time: a hundred thousand may wait.
 - Who holds is watched by position: moving it costs nothing here. A batch is given back only for one
   with demand: the one with the longest pause since its last record first, if that is `IDLE_S`, or
@@ -66,6 +67,10 @@ class Demand(Enum):
 
 class UnpackedHolder(Protocol):
     """A partition of a consumer group, as the bound sees it."""
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
 
     @property
     def position(self) -> int:
@@ -131,16 +136,18 @@ class UnpackedBytes:
         self.bytes_max = bytes_max
         self.held_bytes = 0
         # Invariant: a batch is in one of these four places at most.
-        # Batches that wait: those that had demand at the last look, and the others.
-        self._wanted: OrderedDict[UnpackedBatch, None] = OrderedDict()
+        # Batches that wait: those that had demand at the last look, by group in the order of turns,
+        # and the others. Invariant: no group is empty.
+        self._wanted: OrderedDict[str, OrderedDict[UnpackedBatch, None]] = OrderedDict()
         self._queue: OrderedDict[UnpackedBatch, None] = OrderedDict()
         self._unpacking: UnpackedBatch | None = None
         self._held: dict[UnpackedBatch, None] = {}
 
     @property
     def waiting(self) -> list[UnpackedBatch]:
-        """The first batches of the queue."""
-        return list(islice(chain(self._wanted, self._queue), _LOOKED_AT))
+        """The first batch of each group with demand, and the first of the others."""
+        wanted = [next(iter(batches)) for batches in islice(self._wanted.values(), _LOOKED_AT)]
+        return [*wanted, *islice(self._queue, _LOOKED_AT)]
 
     @property
     def unpacking(self) -> bool:
@@ -150,9 +157,21 @@ class UnpackedBytes:
     def ask(self, holder: UnpackedHolder, size: int, now: float) -> UnpackedBatch:
         """Queue a batch; its size is 0 if it has never been decompressed."""
         batch = UnpackedBatch(holder, size, now)
-        queue = self._wanted if batch.in_demand(now) else self._queue
-        queue[batch] = None
+        self._wait(batch, batch.in_demand(now))
         return batch
+
+    def _wait(self, batch: UnpackedBatch, wanted: bool) -> None:
+        queue = self._wanted.setdefault(batch.holder.group, OrderedDict()) if wanted else self._queue
+        queue[batch] = None
+
+    def _wait_in_front(self, batch: UnpackedBatch, wanted: bool) -> None:
+        self._wait(batch, wanted)
+        if wanted:
+            group = batch.holder.group
+            self._wanted.move_to_end(group, last=False)
+            self._wanted[group].move_to_end(batch, last=False)
+        else:
+            self._queue.move_to_end(batch, last=False)
 
     def begin(self, now: float) -> Turn | None:
         """The next batch to decompress, None if there is none, or no memory for it yet."""
@@ -165,11 +184,13 @@ class UnpackedBytes:
         if batch is not None:
             given_back = self._make_room(batch.size, now)
         else:
-            batch = next(chain(self._queue, self._wanted))
+            batch = self.waiting[0]
             given_back = [] if self._fits(batch.size) else None
         if given_back is None:
             return None
         self._leave_queue(batch)
+        if batch.holder.group in self._wanted:
+            self._wanted.move_to_end(batch.holder.group)
         self._unpacking = batch
         return Turn(batch, given_back)
 
@@ -178,19 +199,23 @@ class UnpackedBytes:
         for batch in list(islice(self._queue, _LOOKED_AT)):
             if batch.in_demand(now):
                 del self._queue[batch]
-                self._wanted[batch] = None
+                self._wait(batch, wanted=True)
             else:
                 self._queue.move_to_end(batch)
-        for batch in list(islice(self._wanted, _LOOKED_AT)):
+        for batch in list(islice(chain.from_iterable(self._wanted.values()), _LOOKED_AT)):
             if batch.in_demand(now):
                 return batch
-            del self._wanted[batch]
-            self._queue[batch] = None
+            self._leave_queue(batch)
+            self._wait(batch, wanted=False)
         return None
 
     def _leave_queue(self, batch: UnpackedBatch) -> None:
-        self._wanted.pop(batch, None)
         self._queue.pop(batch, None)
+        group = self._wanted.get(batch.holder.group)
+        if group is not None:
+            group.pop(batch, None)
+            if not group:
+                del self._wanted[batch.holder.group]
 
     def unpacked(self, batch: UnpackedBatch, size: int, now: float) -> Turn | None:
         """The batch was decompressed to so many bytes.
@@ -205,9 +230,7 @@ class UnpackedBytes:
         if not self._fits(size):
             given_back = self._make_room(size, now) if batch.in_demand(now) else None
         if given_back is None:
-            queue = self._wanted if batch.in_demand(now) else self._queue
-            queue[batch] = None
-            queue.move_to_end(batch, last=False)
+            self._wait_in_front(batch, batch.in_demand(now))
             return None
         self._held[batch] = None
         self.held_bytes += size
@@ -246,8 +269,10 @@ class UnpackedBytes:
         """Check the invariants of the fields."""
         assert self.held_bytes == sum(each.size for each in self._held)
         assert self.held_bytes <= self.bytes_max or len(self._held) == 1
-        waiting = {*self._queue, *self._wanted}
-        assert len(waiting) == len(self._queue) + len(self._wanted)
+        assert all(self._wanted.values())
+        wanted = list(chain.from_iterable(self._wanted.values()))
+        waiting = {*self._queue, *wanted}
+        assert len(waiting) == len(self._queue) + len(wanted)
         assert not waiting & self._held.keys()
         assert self._unpacking not in waiting
         assert self._unpacking not in self._held

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pixy.backend import Batch
 from pixy.consume.timers import Alarm, Timers
-from pixy.consume.unpacked_bytes import Turn, UnpackedBatch, UnpackedBytes, UnpackedHolder
+from pixy.consume.unpacked_bytes import TURN_S, Turn, UnpackedBatch, UnpackedBytes, UnpackedHolder
 from pixy.errors import Unavailable, UnpackedTooLarge
 from pixy.futures import resolve
 from pixy.one_thread import OneThread
@@ -174,8 +174,9 @@ class BoundedUnpacking:
             self._alarm.cancel()
             return
         self._alarm.at(now + _LOOK_S)
-        if not self._bound.unpacking:
-            self._tell(waiting, now)
+        # While one is decompressed the others may still fit.
+        patience = TURN_S if self._bound.unpacking else 0.0
+        self._tell([place for place in waiting if now - place.asked_at >= patience], now)
 
     def _give_back(self, turn: Turn) -> None:
         for place in turn.given_back:

@@ -19,9 +19,9 @@ BATCH_BYTES = 400_200
 """Decompressed, nearly."""
 
 
-def add_large_batch(world: World, partition: int = 0) -> None:
+def add_large_batch(world: World, partition: int = 0, topic: str = "t") -> None:
     """A batch that is decompressed on a thread."""
-    log = world.log(partition)
+    log = world.log(partition, topic)
     noise = random.Random(0)
     values = [noise.randbytes(RECORD_BYTES // 4).ljust(RECORD_BYTES, b"x") for _ in range(RECORDS)]
     batch = build_batch([NewRecord(None, value, (), 1) for value in values], COMPRESSION["zstd"])
@@ -147,6 +147,33 @@ async def test_a_request_that_times_out_meanwhile_is_answered_with_the_limit(mak
     answers = await world.consume(group="second")
     await world.pass_time(4)
     assert [type(error) for error in answers.errors] == [LongPollTimeout]
+
+
+async def test_a_request_that_times_out_behind_others_hears_that_it_waited_for_them(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(max_unpacked_bytes=BATCH_BYTES, long_polling_timeout=3)
+    add_large_batch(world)
+    gate = world.backend.gates["unpack"] = asyncio.Event()
+    await world.consume(group="first")
+    answers = await world.consume(group="second")
+    for _ in range(31):
+        await world.pass_time(0.1)
+    assert [type(error) for error in answers.errors] == [Unavailable]
+    gate.set()
+
+
+async def test_a_group_with_many_partitions_is_in_front_of_another_one_once(make_world: MakeWorld) -> None:
+    world = make_world(30, max_unpacked_bytes=1, subscription_timeout=1000.0)
+    world.backend.create("other", 1)
+    for partition in range(30):
+        add_large_batch(world, partition)
+    add_large_batch(world, topic="other")
+    await world.consume(1000, group="many")
+    answers = await world.consume(group="few", topic="other")
+    for _ in range(30):
+        await world.pass_time(0.1)
+    assert answers.offsets == [0]
 
 
 @pytest.mark.parametrize("groups", [["g"], ["first", "g"]], ids=["held", "queued"])

@@ -18,8 +18,9 @@ from pixy.consume.unpacked_bytes import (
 class Partition:
     """A partition whose demand and position the test sets."""
 
-    def __init__(self, demand: Demand = Demand.WAITING) -> None:
+    def __init__(self, demand: Demand = Demand.WAITING, group: str = "") -> None:
         self.wanted = demand
+        self.group = group or str(id(self))
         self.position = 0
 
     def demand(self, now: float) -> Demand:
@@ -135,6 +136,21 @@ def test_nothing_is_given_back_without_demand() -> None:
     turn = bound.begin(late.asked_at + PATIENCE_S)
     assert turn is not None
     assert turn.batch is late
+
+
+def test_groups_have_turns_whatever_the_number_of_their_partitions() -> None:
+    bound = Bound(10)
+    (held,) = bound.fill(Partition())
+    many = [bound.ask(Partition(group="many"), 0, 0.0) for _ in range(1000)]
+    few = [bound.ask(Partition(group="few"), 0, 0.0) for _ in range(2)]
+    order = []
+    for _ in range(5):
+        bound.release(held)
+        following = bound.run(0.05)
+        assert following is not None
+        order.append(following)
+        held = following
+    assert order == [many[0], few[0], many[1], few[1], many[2]]
 
 
 def test_few_of_many_waiting_partitions_are_asked_for_their_demand_at_a_time() -> None:
