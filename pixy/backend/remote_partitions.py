@@ -92,7 +92,11 @@ class RemotePartitions:
         )
         payload, attempt_s = request.SerializeToString(), max_wait + _ATTEMPT_S
         answer = await self._calls.call(target, PeerMethod.FETCH, payload, _PATIENCE_S, attempt_s, bulk=True)
-        return decode_answer(FetchResponse, answer)
+        found = decode_answer(FetchResponse, answer)
+        size = sum(map(len, found.batches))
+        if len(found.batches) > 1 and size > request.max_bytes:
+            raise Unavailable(f"a node answers with {size} bytes, {request.max_bytes} were asked for")
+        return found
 
     async def offset_ranges(self, targets: Iterable[RemotePartition]) -> dict[int, OffsetRange]:
         """Begin and end of logs, by the number of the partition; a call per set of replicas."""

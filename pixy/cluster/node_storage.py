@@ -140,7 +140,7 @@ class NodeStorage:
             lambda: self._options.journal.retain_bytes if metadata.started[1:] else 0,
         )
         if sideloading is not None:
-            sideloading.attach(self.pieces, sinks.is_gone, self.log.driver.step)
+            sideloading.attach(self.pieces, sinks, self.log.driver.step)
         topics = list(metadata.topics.values())
         for topic in topics:
             self.partitions.put_topic(topic)

@@ -8,9 +8,10 @@ refuses one.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.piece_checks import why_not_piece
+from pixy.cluster.piece_checks import AT_ONCE_BYTES, why_not_piece
 from pixy.cluster.replica_calls import CallPeer
 from pixy.cluster.sinks import SinksState
 from pixy.errors import (
@@ -21,13 +22,11 @@ from pixy.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from pixy.one_thread import OneThread
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse, PieceBytes, PutPiecesRequest
 from pixy.staging import NewPiece, PieceKey, Pieces
 
-__all__ = ["PIECE_BYTES_MAX", "PieceCalls"]
-
-PIECE_BYTES_MAX = 32 << 20
-"""Bytes of a piece for one partition; a call takes twice as many."""
+__all__ = ["PieceCalls"]
 
 _CALL_BYTES = 16 << 20
 """Bytes from which on a call takes no more pieces."""
@@ -61,6 +60,7 @@ class PieceCalls:
         self._channel = channel
         self._state = state
         self._confirm = confirm
+        self._thread = OneThread()
 
     async def bring(self, pieces: Sequence[tuple[NewPiece, Sequence[int]]]) -> None:
         """Bring pieces of one stage to nodes; return when each piece is durable on a majority of
@@ -134,10 +134,11 @@ class PieceCalls:
             )
             for each in request.pieces
         ]
-        for piece in pieces:
-            wrong = why_not_piece(piece)
-            if wrong:
-                raise InvalidArgument(f"piece {piece.key.number} came from node {caller} with {wrong}")
+        size = sum(len(piece.batches) for piece in pieces)
+        check = partial(_why_not_pieces, caller, pieces)
+        wrong = check() if size <= AT_ONCE_BYTES else await self._thread.run(check)
+        if wrong:
+            raise InvalidArgument(wrong)
         await self._pieces.put(pieces)
         return b""
 
@@ -151,6 +152,14 @@ class PieceCalls:
         except NotFound:
             return GetPieceResponse().SerializeToString()
         return GetPieceResponse(found=True, batches=batches).SerializeToString()
+
+
+def _why_not_pieces(caller: int, pieces: Iterable[NewPiece]) -> str:
+    for piece in pieces:
+        wrong = why_not_piece(piece)
+        if wrong:
+            return f"piece {piece.key.number} came from node {caller} with {wrong}"
+    return ""
 
 
 def _requests(pieces: Iterable[NewPiece]) -> list[PutPiecesRequest]:

@@ -1,11 +1,17 @@
 """Checks of pieces of stages that come from another node. Pure."""
 
 from pixy.errors import CorruptData
-from pixy.proto.state_pb2 import PieceRecord
+from pixy.proto.state_pb2 import PieceRecord, StagedPiece
 from pixy.records import check_batch, crc32c, read_header, split_batches
 from pixy.staging import NewPiece
 
-__all__ = ["why_impossible", "why_not_piece"]
+__all__ = ["AT_ONCE_BYTES", "PIECE_BYTES_MAX", "why_impossible", "why_not_piece", "why_not_staged"]
+
+PIECE_BYTES_MAX = 32 << 20
+"""Bytes of a piece for one partition; a call takes twice as many."""
+
+AT_ONCE_BYTES = 256 << 10
+"""Pieces of more bytes are checked on another thread: small batches take long."""
 
 
 def why_impossible(piece: PieceRecord) -> str:
@@ -20,6 +26,15 @@ def why_impossible(piece: PieceRecord) -> str:
         seen.add(key)
         if not 0 <= part.records <= part.bytes:
             return f"partition {part.partition} of topic {part.topic} has {part.records} records in {part.bytes} bytes"
+    return ""
+
+
+def why_not_staged(entry: StagedPiece) -> str:
+    """Reason why no piece is as an entry says, empty if one can be."""
+    if not entry.length <= PIECE_BYTES_MAX:
+        return f"a piece of {entry.length} bytes, {PIECE_BYTES_MAX} are allowed"
+    if not 0 <= entry.records <= entry.length:
+        return f"a piece of {entry.records} records in {entry.length} bytes"
     return ""
 
 

@@ -18,9 +18,16 @@ What depends on what this node knows is judged before (`forwarded_commands`).
 from pixy.cluster.command_rules import why_not_command
 from pixy.cluster.commands import decoded, partition_command
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.piece_checks import why_not_staged
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.errors import PixyError, VoidEntry
-from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
+from pixy.proto.state_pb2 import (
+    GroupsCommand,
+    MetadataCommand,
+    PartitionCommand,
+    SinksCommand,
+    StagedPiece,
+)
 from pixy.records import (
     CheckEffort,
     check_forwarded_batches,
@@ -47,7 +54,7 @@ def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, s
     if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES):
         return why_not_batches(kind, payload, CheckEffort())
     if kind == EntryType.STAGED_PIECE:
-        return why_undecodable(kind, payload)
+        return why_undecodable(kind, payload) or why_not_staged(StagedPiece.FromString(bytes(payload)))
     return f"an entry of kind {kind}"
 
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.partition_proposals import PartitionProposals
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.piece_calls import PIECE_BYTES_MAX, PieceCalls
+from pixy.cluster.piece_calls import PieceCalls
+from pixy.cluster.piece_checks import PIECE_BYTES_MAX
 from pixy.cluster.proposals import Repeated
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.sinks import Publication, SinksState

@@ -14,10 +14,16 @@ replicas first (`replicated_staging`), so the rule below rarely has to wait:
 
 Data is fetched from the leader or from any other replica. A piece of a stage that is gone is needed
 no more (`SinksState.is_gone`), nor is what a partition has applied already.
+
+Another replica may be hostile. So an answer has exactly the bytes that were asked for, of a piece
+no larger than any is; and a group that has fetched for long lets others go on, with what it has.
+What a leader fetches for an entry that may never be appended is of a stage that was opened, and
+finds room among what is staged, as if it had been brought.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -25,13 +31,15 @@ import structlog
 from pixy.cluster.commands import publication_in
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.piece_checks import why_not_piece
+from pixy.cluster.piece_checks import AT_ONCE_BYTES, PIECE_BYTES_MAX, why_not_piece
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.replica_calls import CallPeer
+from pixy.cluster.sinks import SinksState
 from pixy.errors import NotFound, PixyError
 from pixy.faults import OnFault
 from pixy.log_position import LogPosition
+from pixy.one_thread import OneThread
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse
 from pixy.proto.state_pb2 import PublishParts, StagedPiece
@@ -53,9 +61,12 @@ _KINDS = frozenset((_STAGED_PIECE, _COMMAND))
 _HELD_BYTES_MAX = 4 << 20
 """Payload of the messages that a raft group holds; the leader sends the others again."""
 _FETCHES_MAX = 4
-"""Raft groups whose data is fetched at a time."""
+"""Raft groups whose data is fetched at a time, each a piece at a time."""
 _SLICE_BYTES = 4 << 20
 _TIMEOUT_S = 5.0
+"""Longest wait for a slice; no piece has more than eight."""
+_TURN_S = 30.0
+"""After this long a fetch begins no further piece."""
 _PAUSE_S = 0.1
 _PAUSE_MAX_S = 2.0
 
@@ -104,13 +115,14 @@ class Sideloading:
     """
 
     def __init__(self, node_id: int, channel: CallPeer, on_fault: OnFault) -> None:
+        self._thread = OneThread()
         self._node_id = node_id
         self._channel = channel
         self._tasks = Tasks(on_fault)
         self._slots = asyncio.Semaphore(_FETCHES_MAX)
         self._loop = asyncio.get_running_loop()
         self._pieces: Pieces
-        self._is_gone: Callable[[int], bool]
+        self._sinks: SinksState
         self._step: Callable[[int, Message], None]
         self._held: dict[RaftGroup, _Held] = {}
         # Groups whose data is fetched for this node as their leader.
@@ -118,16 +130,14 @@ class Sideloading:
         # After a fetch in vain: loop time of the next one, and the pause behind that.
         self._failed: dict[RaftGroup, tuple[float, Backoff]] = {}
 
-    def attach(
-        self, pieces: Pieces, is_gone: Callable[[int], bool], step: Callable[[int, Message], None]
-    ) -> None:
+    def attach(self, pieces: Pieces, sinks: SinksState, step: Callable[[int, Message], None]) -> None:
         """Set the pieces of this node, before any raft group of a partition is opened.
 
         Args:
-            is_gone: tells whether a stage, by its number, is needed no more.
+            sinks: knows the stages, as far as it is applied here.
             step: `Driver.step`.
         """
-        self._pieces, self._is_gone, self._step = pieces, is_gone, step
+        self._pieces, self._sinks, self._step = pieces, sinks, step
 
     async def stop(self) -> None:
         """Fetch nothing more."""
@@ -163,9 +173,10 @@ class Sideloading:
         missing = self.missing(group, kind, payload)
         if not missing:
             return True
-        if group not in self._fetching and self._may_fetch(group):
+        is_wanted = kind == _COMMAND or self._sinks.was_opened(missing[0].key.stage)
+        if is_wanted and group not in self._fetching and self._may_fetch(group):
             self._fetching.add(group)
-            self._spawn(group, self._fetch_as_leader(group, missing))
+            self._spawn(group, self._fetch_as_leader(group, missing, must=kind == _COMMAND))
         return False
 
     def servable(self, group: RaftGroup, entries: list[Entry]) -> list[Entry]:
@@ -184,7 +195,7 @@ class Sideloading:
                 return []
             piece = StagedPiece.FromString(bytes(payload))
             key = PieceKey(piece.stage_number, group.raft_group, piece.number, piece.crc)
-            if self._pieces.has(key) or self._is_gone(key.stage):
+            if self._pieces.has(key) or self._sinks.is_gone(key.stage):
                 return []
             return [PieceRef(key, piece.length, piece.records)]
         command = publication_in(payload)
@@ -215,21 +226,28 @@ class Sideloading:
             for message in held.messages:
                 self._step(group.raft_group, message)
 
-    async def _fetch_as_leader(self, group: RaftGroup, missing: Sequence[PieceRef]) -> None:
+    async def _fetch_as_leader(self, group: RaftGroup, missing: Sequence[PieceRef], *, must: bool) -> None:
         try:
-            await self.fetch(group, missing)
+            await self.fetch(group, missing, must=must)
         finally:
             self._fetching.discard(group)
 
-    async def fetch(self, group: RaftGroup, missing: Sequence[PieceRef], first: int = NONE) -> bool:
-        """Fetch pieces of a group from its other replicas; False if one of them is not to be had.
+    async def fetch(
+        self, group: RaftGroup, missing: Sequence[PieceRef], first: int = NONE, *, must: bool = True
+    ) -> bool:
+        """Fetch pieces of a group from its other replicas; False if one of them is not to be had,
+        or not soon.
 
         Args:
             first: the node to ask first.
+            must: they are needed, whatever the limits.
         """
         async with self._slots:
+            until = self._loop.time() + _TURN_S
             for ref in missing:
-                failure = await self._fetch_piece(group, ref, first or group.leader)
+                if self._loop.time() > until:
+                    return False
+                failure = await self._fetch_piece(group, ref, first or group.leader, must=must)
                 if failure is not None:
                     self._note_failure(group, ref, failure)
                     return False
@@ -247,7 +265,9 @@ class Sideloading:
             reason=str(failure),
         )
 
-    async def _fetch_piece(self, group: RaftGroup, ref: PieceRef, first: int) -> PixyError | None:
+    async def _fetch_piece(
+        self, group: RaftGroup, ref: PieceRef, first: int, *, must: bool
+    ) -> PixyError | None:
         """Fetch a piece; returns the last reason if no node has it."""
         others = [each for each in group.storage.conf_state.members if each != self._node_id]
         sources = [each for each in others if each == first] + [each for each in others if each != first]
@@ -256,35 +276,43 @@ class Sideloading:
             try:
                 batches = await self._pull(node_id, ref)
                 piece = NewPiece(ref.key, ref.records, batches)
-                wrong = why_not_piece(piece)
+                check = partial(why_not_piece, piece)
+                wrong = check() if ref.size <= AT_ONCE_BYTES else await self._thread.run(check)
                 if wrong:
                     failure = NotFound(f"node {node_id} has other bytes of it: {wrong}")
                     continue
-                await self._pieces.put([piece], must=True)
+                await self._pieces.put([piece], must=must)
             except PixyError as error:
                 failure = error
             else:
                 return None
         return failure
 
-    async def _pull(self, node_id: int, ref: PieceRef) -> bytes:
-        batches = b""
-        while len(batches) < ref.size:
+    async def _pull(self, node_id: int, ref: PieceRef) -> memoryview:
+        if ref.size > PIECE_BYTES_MAX:
+            raise NotFound(f"no piece has {ref.size} bytes, {PIECE_BYTES_MAX} are allowed")
+        batches = memoryview(bytearray(ref.size))
+        for position in range(0, ref.size, _SLICE_BYTES):
+            wanted = min(_SLICE_BYTES, ref.size - position)
             request = GetPieceRequest(
                 stage=ref.key.stage,
                 raft_group=ref.key.raft_group,
                 number=ref.key.number,
                 crc=ref.key.crc,
-                position=len(batches),
-                max_bytes=_SLICE_BYTES,
+                position=position,
+                max_bytes=wanted,
             )
             answer = await self._channel.call(
                 node_id, PeerMethod.GET_PIECE, request.SerializeToString(), _TIMEOUT_S, bulk=True
             )
             response = decode_answer(GetPieceResponse, answer)
-            if not response.found or not response.batches:
+            if not response.found:
                 raise NotFound(f"node {node_id} does not have it")
-            batches += response.batches
+            if len(response.batches) != wanted:
+                raise NotFound(
+                    f"node {node_id} answers with {len(response.batches)} bytes of it, {wanted} were asked for"
+                )
+            batches[position : position + wanted] = response.batches
         return batches
 
 

@@ -208,7 +208,13 @@ class SnapshotFetching:
         request = SliceRequest(options.cluster_id, options.node_id, options.slice_bytes, wanted)
         try:
             payload = await self._call(leader, encode_request(request, number), options.timeout_s)
-            return download.take(decode_answer(payload, wanted, number))
+            answer = decode_answer(payload, wanted, number)
+            size = len(answer.content)
+            if size > options.slice_bytes:
+                return download.failed(
+                    f"node {leader} answers with {size} bytes, {options.slice_bytes} were asked for"
+                )
+            return download.take(answer)
         except (PixyError, OSError, ValueError) as error:
             return download.failed(f"node {leader}: {error}")
 

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from pixy.backend import TopicPartition
+from pixy.cluster import PeerMethod
 from pixy.errors import DeadlineExceeded, OffsetOutOfRange, Unavailable, UnknownPartition
+from pixy.proto.node_calls_pb2 import FetchResponse
+from tests.cluster.drivers import batch_of
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
@@ -44,6 +47,24 @@ def test_a_node_without_a_replica_writes_and_reads(tmp_path: Path) -> None:
         replica = stranger.node.partition(TOPIC)
         assert replica is not None
         assert replica.group is None
+
+    run(tmp_path, scenario)
+
+
+def test_records_beyond_what_was_asked_for_are_not_taken(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        batch = bytes(batch_of(b"value"))
+        response = FetchResponse(batches=[batch] * 100, next_offset=100, high_watermark=100)
+
+        async def answer(*_: object) -> bytes:
+            return response.SerializeToString()
+
+        for number in (1, 2, 3):
+            peers = cluster[number].node.peers
+            assert peers is not None
+            peers._duties.methods[PeerMethod.FETCH] = answer  # type: ignore[index]  # a dict
+        with pytest.raises(Unavailable, match=f"{100 * len(batch)} bytes, {len(batch)} were asked for"):
+            await stranger.backend.fetch(TOPIC, 0, max_bytes=len(batch), max_wait=0)
 
     run(tmp_path, scenario)
 

@@ -12,6 +12,7 @@ from google.protobuf.message import Message as ProtoMessage
 from pixy.backend import TopicPartition
 from pixy.cluster import Node
 from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.piece_checks import PIECE_BYTES_MAX
 from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.sinks import SINKS_GROUP
@@ -137,6 +138,14 @@ REFUSED = [
     (METADATA_GROUP, BATCH, GOOD),
     (METADATA_GROUP, COMMAND, b"\xa2\x06\x01x"),
     (GROUPS_0, EntryType.STAGED_PIECE, StagedPiece(number=1).SerializeToString()),
+    (PARTITION, EntryType.STAGED_PIECE, StagedPiece(number=1, length=2**60).SerializeToString()),
+    (
+        PARTITION,
+        EntryType.STAGED_PIECE,
+        StagedPiece(number=1, length=PIECE_BYTES_MAX + 1).SerializeToString(),
+    ),
+    (PARTITION, EntryType.STAGED_PIECE, StagedPiece(length=1, records=2).SerializeToString()),
+    (PARTITION, EntryType.STAGED_PIECE, StagedPiece(length=1, records=-1).SerializeToString()),
     (PARTITION, COMMAND, b"\xa2\x06\x01x"),
     (
         PARTITION,

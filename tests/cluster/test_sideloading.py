@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,15 @@ import pytest
 from pixy.backend import TopicPartition
 from pixy.cluster import PartitionReplica
 from pixy.cluster.driver import Driver
+from pixy.cluster.peer_messages import PeerMethod
+from pixy.cluster.piece_checks import PIECE_BYTES_MAX
+from pixy.cluster.sideloading import PieceRef, Sideloading
+from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse
+from pixy.proto.state_pb2 import StagedPiece
 from pixy.raft import Message, MessageType
+from pixy.records import NewRecord, build_batch, crc32c
+from pixy.staging import PieceKey
+from pixy.storage import EntryType
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_cluster
 from tests.conformance.staged import publish_values, stage_values
 from tests.fakes.waiting import until
@@ -111,6 +120,113 @@ def test_large_data_is_fetched_in_slices(tmp_path: Path) -> None:
         await two.start()
         await until(lambda: is_applied(two, leader))
         assert (await two.values())[1] == large
+
+    run_cluster(scenario, tmp_path)
+
+
+class AnsweringReplicas:
+    """Nodes that answer questions for pieces as they like.
+
+    Args:
+        answer: bytes of the piece for a request.
+
+    Attributes:
+        asked: number of questions.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[ClusterNode],
+        answer: Callable[[GetPieceRequest], bytes],
+        delay_s: float = 0.0,
+    ) -> None:
+        self._answer = answer
+        self._delay_s = delay_s
+        self.asked = 0
+        for node in nodes:
+            assert node.node.peers is not None
+            node.node.peers._duties.methods[PeerMethod.GET_PIECE] = self._get  # type: ignore[index]  # a dict
+
+    async def _get(self, _: int, payload: bytes) -> bytes:
+        self.asked += 1
+        assert self.asked < 100, "it asks on and on"
+        await asyncio.sleep(self._delay_s)
+        batches = self._answer(GetPieceRequest.FromString(payload))
+        return GetPieceResponse(found=True, batches=batches).SerializeToString()
+
+
+def sideloading_of(node: ClusterNode) -> Sideloading:
+    assert node.node._sideloading is not None
+    return node.node._sideloading
+
+
+@pytest.mark.parametrize(
+    ("size", "answers"),
+    [
+        (2**60, 2**20),
+        (PIECE_BYTES_MAX + 1, 2**20),
+        (1000, 1001),
+        (1000, 2**20),
+        (1000, 1),
+        (5 << 20, 1),
+        (1000, 0),
+    ],
+)
+def test_a_replica_that_answers_with_other_bytes_than_were_asked_for_is_not_asked_again(
+    tmp_path: Path, size: int, answers: int
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, *others = await leader_and_followers(cluster)
+        hostile = AnsweringReplicas(others, lambda _: bytes(answers))
+        group = replica_of(leader).group
+        assert group is not None
+        ref = PieceRef(PieceKey(1, group.raft_group, 0, 1), size, 1)
+        assert not await sideloading_of(leader).fetch(group, [ref])
+        assert hostile.asked == (len(others) if size <= PIECE_BYTES_MAX else 0)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_replica_that_answers_slowly_does_not_keep_others_from_fetching(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, *others = await leader_and_followers(cluster)
+        batch = bytes(build_batch([NewRecord(None, bytes(20 << 20), (), 1)]))
+        AnsweringReplicas(others, lambda asked: batch[asked.position : asked.position + asked.max_bytes], 4.9)
+        group, loop = replica_of(leader).group, asyncio.get_running_loop()
+        assert group is not None
+        keys = [PieceKey(1, group.raft_group, number, crc32c(batch)) for number in range(3)]
+        missing = [PieceRef(key, len(batch), 1) for key in keys]
+        began = loop.time()
+        assert not await sideloading_of(leader).fetch(group, missing)
+        assert loop.time() - began < 61, "the one that was begun, at most"
+        assert [leader.node._storage.pieces.has(key) for key in keys] == [True, True, False]
+        assert await sideloading_of(leader).fetch(group, missing[2:])
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_what_a_leader_fetches_for_a_proposal_is_of_an_opened_stage_and_within_the_limit(
+    tmp_path: Path, opened: bool
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, *others = await leader_and_followers(cluster)
+        group = replica_of(leader).group
+        assert group is not None
+        if opened:
+            await stage_values(leader.backend, "sink", "stage", {TOPIC: [b"a"]})
+        staged = leader.node._storage.pieces.bytes
+        leader.node._storage.pieces._bytes_max = staged
+        batch = bytes(build_batch([NewRecord(None, b"hostile", (), 1)]))
+        hostile = AnsweringReplicas(others, lambda _: batch)
+        entry = StagedPiece(
+            number=7, length=len(batch), crc=crc32c(batch), stage_number=1, records=1
+        ).SerializeToString()
+        for _ in range(5):
+            assert not sideloading_of(leader).may_propose(group, EntryType.STAGED_PIECE, entry)
+            await asyncio.sleep(3)
+        assert (hostile.asked > 0) == opened
+        assert leader.node._storage.pieces.bytes == staged
 
     run_cluster(scenario, tmp_path)
 

@@ -107,6 +107,21 @@ async def test_a_follower_behind_the_journal_gets_the_state_slice_by_slice(netwo
     assert network[3].replica.checkpoints == [id]
 
 
+async def test_a_slice_of_more_bytes_than_were_asked_for_is_not_taken(network: StateNetwork) -> None:
+    id = await network.leave_behind(3, network[1], LAST)
+    content = (network[1].replica.store.directory / id.file_name).read_bytes()
+
+    def answer(wanted: WantedSlice) -> bytes:
+        rest = content[wanted.position :]
+        assert len(rest) > network.slice_bytes
+        whole = SliceAnswer(0, wanted, id, size=len(content), position=wanted.position, content=rest)
+        return answer_of(network, whole)
+
+    Failing(network, answer, times=3)
+    await fetched(network)
+    assert positions(network).count(3000) == 4
+
+
 async def test_the_state_is_replaced_and_not_merged(network: StateNetwork) -> None:
     await network.write(network[1], 1, 3)
     assert b"2" in network[3].pairs.pairs
