@@ -902,7 +902,8 @@ class GrpcConfig:
         120.0,
         "How long a client may take to complete a request, or a message on a stream, before the "
         "call is answered DEADLINE_EXCEEDED. Time that a large request waits for buffer space "
-        "does not count. 0s: no limit.",
+        "does not count; while others wait for it, such a request needs 32 KiB a second besides. "
+        "0s: no limit.",
     )
     keepalive: float = _seconds(
         60.0, "A connection that has received nothing for this long is sent a PING. 0s: never."
@@ -995,9 +996,9 @@ class Config:
     client_share_percent: int = _integer(
         50,
         "Largest part, in percent, that the clients of one address may take of "
-        "grpc.max_connections, and of consumer.max_groups, consumer.max_subscriptions and "
-        "staging.max_bytes of each cluster, so that they cannot shut out all others. All unix "
-        "sockets are one address, and so is an IPv6 network of 64 bits. 100: no such limit, for a "
+        "grpc.max_connections and of the buffer of large requests, and of consumer.max_groups, "
+        "consumer.max_subscriptions and staging.max_bytes of each cluster, so that they cannot "
+        "shut out all others. All unix sockets are one address, and so is an IPv6 network of 64 bits. 100: no such limit, for a "
         "server whose clients all come through one proxy.",
         minimum=1,
         maximum=100,

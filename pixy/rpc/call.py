@@ -189,6 +189,15 @@ class Call:
         reason = f"the request was not complete within grpc.request_timeout, {limit:g} s"
         self._abort(GrpcError(Status.DEADLINE_EXCEEDED, reason, limit="grpc.request_timeout"))
 
+    def stalled(self) -> None:
+        """The request hardly comes, and others wait for the buffer that is reserved for it."""
+        reason = (
+            "the request came too slowly while other large requests waited for grpc.buffer_bytes: "
+            f"send requests of at most {self._connection.environment.options.http2.stream_window_bytes} bytes, "
+            "which wait for nothing"
+        )
+        self._abort(GrpcError(Status.RESOURCE_EXHAUSTED, reason, limit="least rate of large requests"))
+
     def deadline_exceeded(self) -> None:
         """The deadline has come: end the call in a step of its connection."""
         self._connection.workload.run(self._end_at_deadline)

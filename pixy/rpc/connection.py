@@ -276,6 +276,9 @@ class GrpcConnection:
         self._log_limits()
         if self._since and self.environment.options.request_s:
             self.workload.run(partial(self._end_incomplete, now - self.environment.options.request_s))
+        # Bytes that the server has not read are no fault of the client.
+        if not self.workload.held_back and (stalled := self.incomplete.take_stalled()):
+            self.workload.run(partial(self._end_stalled, stalled))
 
     def _log_limits(self) -> None:
         """Log the limits that streams have met since the last time."""
@@ -294,6 +297,11 @@ class GrpcConnection:
             elif not self.incomplete.maybe_postpone(stream_id):
                 call.incomplete()
         self.workload.queue(partial(self._end_incomplete, since))
+
+    def _end_stalled(self, stream_ids: Sequence[int]) -> None:
+        for stream_id in stream_ids:
+            if (call := self._calls.get(stream_id)) is not None:
+                call.stalled()
 
     # --- drain ------------------------------------------------------------------------------------
 

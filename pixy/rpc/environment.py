@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from pixy.client_address import share_of
 from pixy.clock import Clock
 from pixy.faults import internal_error
 from pixy.http2 import Options
@@ -41,7 +42,8 @@ class ServerOptions:
         request_s: time to complete a request that has begun, or a message for which a handler
             waits.
         connections_max: connections in all; more are closed at once.
-        client_share_percent: part of them that one client address may have.
+        client_share_percent: part of them, and of admitted large requests, that one client address
+            may have.
         turn_bytes: input of one connection in a slice of its work, see `Http2Connection.receive`.
         age_s: older connections are drained, a tenth earlier or later.
         age_grace_s: time for the running calls of such a connection.
@@ -108,7 +110,9 @@ class Environment:
         self.scheduler = FairScheduler(clock.monotonic)
         self.limits = LimitLog()
         self.memory = Memory(options.buffer_bytes, self.limits)
-        self.upload_quota = UploadQuota(options.buffer_bytes // 2)
+        uploads_bytes = options.buffer_bytes // 2
+        uploads_share = share_of(uploads_bytes, options.client_share_percent)
+        self.upload_quota = UploadQuota(uploads_bytes, uploads_share)
         self.tasks = Tasks(self.note)
         # Every connection reads into this buffer, one at a time: into its first part, which bounds
         # a read, unless all that comes is known to be data.

@@ -8,6 +8,7 @@ The rest of a message may come at once if the message fits the window of its str
 admitted first, see `uploads`.
 """
 
+from pixy.client_address import client_address
 from pixy.rpc.environment import Environment
 from pixy.rpc.link import Link
 from pixy.rpc.status import GrpcError, Status
@@ -19,6 +20,10 @@ _UPLOADS_PART = 2
 """Half of `request_bytes_max` is for admitted uploads.
 
 The other half has the first bytes of those that wait.
+"""
+_BEGIN_PART = 4
+"""Part of a stream's window that comes before a message asks for admission: so much that an
+announced size costs its client something, and the client need not wait if it is admitted at once.
 """
 
 
@@ -93,8 +98,7 @@ class IncompleteRequests:
             self._core.replenish(stream_id, part)
         else:
             if self._uploads is None:
-                own_quota = self._options.request_bytes_max // _UPLOADS_PART
-                self._uploads = Uploads(own_quota, self._quota, self._admitted)
+                self._uploads = self._begin_uploads()
             self._core.replenish_connection(stream_id, part)
             if self._uploads.receive(stream_id, size, part):
                 self._core.replenish_stream(stream_id, part)
@@ -105,6 +109,15 @@ class IncompleteRequests:
         self.complete(stream_id)
         if self._uploads is not None:
             self._uploads.end(stream_id)
+
+    def _begin_uploads(self) -> Uploads:
+        return Uploads(
+            self._options.request_bytes_max // _UPLOADS_PART,
+            self._quota,
+            client_address(self._link.peer),
+            self._options.http2.stream_window_bytes // _BEGIN_PART,
+            self._admitted,
+        )
 
     def _admitted(self, stream_id: int, withheld: int) -> None:
         """Let the client send an admitted message, and count its time from here on."""
@@ -140,3 +153,9 @@ class IncompleteRequests:
             return False
         self.restart(stream_id)
         return True
+
+    def take_stalled(self) -> list[int]:
+        """Streams of admitted messages that hardly come while others wait for admission. Called
+        about once a second.
+        """
+        return [] if self._uploads is None else self._uploads.tick()

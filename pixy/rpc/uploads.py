@@ -6,16 +6,28 @@ first bytes, while the connection's window is replenished for other streams. So 
 follow one another instead of being refused, and an admitted one waits for no other.
 
 There is a quota per connection (`Uploads`), and one for all connections together (`UploadQuota`),
-in which connections queue in FIFO order with one message each.
+in which client addresses take turns, and the connections of each queue in FIFO order with one
+message each. A size is only announced, so it reserves nothing by itself:
 
-The road not taken: to leave the connection's window closed as well. The uploads that wait would
-fill it, and the admitted one among them could not continue.
+- a message asks for admission when `begin_bytes` of it have come, for which it needs none;
+- one client address has a share of the quota;
+- an admitted message that comes at less than `_BYTES_PER_TICK` while others wait is stalled, and
+  the connection ends it.
+
+Roads not taken: to leave the connection's window closed as well. The uploads that wait would fill
+it, and the admitted one among them could not continue. To reserve only what has come: uploads that
+fill the quota half-way would wait for each other.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 __all__ = ["UploadQuota", "Uploads"]
+
+_BYTES_PER_TICK = 32 * 1024
+"""Least rate of an admitted message while others wait; ticks are about a second apart."""
+_GRACE_TICKS = 5
+"""Ticks without a byte, after which it is stalled."""
 
 
 class UploadQuota:
@@ -23,38 +35,98 @@ class UploadQuota:
 
     Args:
         size: bytes of admitted messages. A larger message is admitted when there is no other.
+        share: bytes of one client address, likewise.
     """
 
-    __slots__ = ("_queue", "_size", "acquired")
+    __slots__ = ("_acquired_by", "_full", "_queues", "_share", "_size", "acquired")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, share: int) -> None:
         self._size = size
+        self._share = share
+        # Invariant: acquired is the sum of the values; none is 0.
         self.acquired = 0
-        # Connections whose next message does not fit. Nobody overtakes.
-        self._queue: deque[Uploads] = deque()
+        self._acquired_by: Counter[str] = Counter()
+        # Connections whose next message does not fit, by address in the order of its turns; none
+        # is empty.
+        self._queues: dict[str, deque[Uploads]] = {}
+        # The first message whose address has a share left does not fit. Nobody overtakes it.
+        self._full = False
 
     def maybe_acquire(self, uploads: "Uploads", size: int) -> bool:
         """Acquire bytes; False if the connection has to queue, and `Uploads.admit_next` follows."""
-        if not self._queue and self._fits(size):
-            self.acquired += size
-            return True
-        self._queue.append(uploads)
+        client = uploads.client
+        if client not in self._queues and not self._full and self._fits_share(client, size):
+            if self._fits(size):
+                self._acquire(client, size)
+                return True
+            self._full = True
+        self._queues.setdefault(client, deque()).append(uploads)
         return False
 
-    def release(self, size: int) -> None:
-        """Release bytes, and admit messages that fit now."""
+    def release(self, client: str, size: int) -> None:
+        """Release bytes of an address, and admit messages that fit now."""
         self.acquired -= size
-        while self._queue:
-            uploads = self._queue[0]
-            next_size = uploads.next_size
-            if next_size and not self._fits(next_size):
-                return
-            self._queue.popleft()
-            self.acquired += next_size
+        self._acquired_by[client] -= size
+        if not self._acquired_by[client]:
+            del self._acquired_by[client]
+        self._full = False
+        while (admitted := self._take_next()) is not None:
+            uploads, next_size = admitted
             uploads.admit_next(admitted=bool(next_size))
+
+    def is_wanted(self, client: str) -> bool:
+        """True if messages wait for what a client address has acquired."""
+        return self._full or client in self._queues
+
+    def _take_next(self) -> "tuple[Uploads, int] | None":
+        """The next connection to leave the queue, with the acquired bytes of its message; 0 if its
+        messages are gone.
+        """
+        for client, queue in self._queues.items():
+            size = queue[0].next_size
+            if size and not self._fits_share(client, size):
+                continue
+            if size and not self._fits(size):
+                self._full = True
+                return None
+            uploads = queue.popleft()
+            # The address has its next turn after all others.
+            del self._queues[client]
+            if queue:
+                self._queues[client] = queue
+            if size:
+                self._acquire(client, size)
+            return uploads, size
+        return None
+
+    def _acquire(self, client: str, size: int) -> None:
+        self.acquired += size
+        self._acquired_by[client] += size
 
     def _fits(self, size: int) -> bool:
         return not self.acquired or self.acquired + size <= self._size
+
+    def _fits_share(self, client: str, size: int) -> bool:
+        acquired = self._acquired_by.get(client, 0)
+        return not acquired or acquired + size <= self._share
+
+
+class _Upload:
+    """An admitted message.
+
+    Attributes:
+        size: bytes of the whole message.
+        credit: bytes that it is ahead of the least rate, at most the grace.
+    """
+
+    __slots__ = ("credit", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.credit = _GRACE_TICKS * _BYTES_PER_TICK
+
+    def receive(self, part: int) -> None:
+        self.credit = min(self.credit + part, _GRACE_TICKS * _BYTES_PER_TICK)
 
 
 class Uploads:
@@ -63,20 +135,45 @@ class Uploads:
     Args:
         size: bytes of admitted messages. A larger message is admitted when there is no other.
         quota: of all connections.
+        client: the client's address.
+        begin_bytes: bytes of a message that come before it asks for admission; the client may send
+            them in any case.
         admitted: told the stream of a message that is admitted, and the bytes withheld from it.
     """
 
-    __slots__ = ("_acquired", "_admitted", "_queued", "_quota", "_size", "_tell_admitted", "_waiting")
+    __slots__ = (
+        "_acquired",
+        "_admitted",
+        "_begin_bytes",
+        "_begun",
+        "_queued",
+        "_quota",
+        "_size",
+        "_tell_admitted",
+        "_waiting",
+        "client",
+    )
 
-    def __init__(self, size: int, quota: UploadQuota, admitted: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        size: int,
+        quota: UploadQuota,
+        client: str,
+        begin_bytes: int,
+        admitted: Callable[[int, int], None],
+    ) -> None:
         self._size = size
         self._quota = quota
+        self.client = client
+        self._begin_bytes = begin_bytes
         self._tell_admitted = admitted
-        # By stream: the size of each admitted message, whose sum is _acquired; size and withheld
-        # bytes of each waiting one, in the order of arrival.
-        self._admitted: dict[int, int] = {}
-        self._acquired = 0
+        # By stream: withheld bytes of messages that have not asked yet; size and withheld bytes of
+        # those that wait, in the order in which they asked; the admitted ones, whose sizes have the
+        # sum _acquired.
+        self._begun: dict[int, int] = {}
         self._waiting: dict[int, tuple[int, int]] = {}
+        self._admitted: dict[int, _Upload] = {}
+        self._acquired = 0
         # The first waiting message fits here, and the connection queues for the quota.
         self._queued = False
 
@@ -88,26 +185,43 @@ class Uploads:
             size: bytes of the whole message.
             part: bytes that have come.
         """
-        if stream_id in self._admitted:
+        admitted = self._admitted.get(stream_id)
+        if admitted is not None:
+            admitted.receive(part)
             return True
-        _, withheld = self._waiting.get(stream_id, (0, 0))
-        self._waiting[stream_id] = size, withheld + part
-        self._admit()
+        if stream_id in self._waiting:
+            self._waiting[stream_id] = size, self._waiting[stream_id][1] + part
+            return False
+        withheld = self._begun[stream_id] = self._begun.get(stream_id, 0) + part
+        if withheld >= self._begin_bytes:
+            del self._begun[stream_id]
+            self._waiting[stream_id] = size, withheld
+            self._admit()
         return False
 
     def end(self, stream_id: int) -> None:
         """Release a message that is complete, or abandoned."""
-        size = self._admitted.pop(stream_id, None)
-        if size is not None:
-            self._acquired -= size
-            self._quota.release(size)
+        if self._begun.pop(stream_id, None) is not None:
+            return
+        upload = self._admitted.pop(stream_id, None)
+        if upload is not None:
+            self._acquired -= upload.size
+            self._quota.release(self.client, upload.size)
         elif self._waiting.pop(stream_id, None) is None:
             return
         self._admit()
 
     def waits(self, stream_id: int) -> bool:
-        """True for a message that has come in part and is not admitted."""
+        """True for a message that has asked for admission, and is not admitted."""
         return stream_id in self._waiting
+
+    def tick(self) -> list[int]:
+        """The streams of stalled messages. Called about once a second."""
+        if not self._admitted or not (self._waiting or self._quota.is_wanted(self.client)):
+            return []
+        for upload in self._admitted.values():
+            upload.credit -= _BYTES_PER_TICK
+        return [stream_id for stream_id, upload in self._admitted.items() if upload.credit < 0]
 
     @property
     def next_size(self) -> int:
@@ -123,7 +237,7 @@ class Uploads:
         if admitted:
             stream_id = next(iter(self._waiting))
             size, withheld = self._waiting.pop(stream_id)
-            self._admitted[stream_id] = size
+            self._admitted[stream_id] = _Upload(size)
             self._acquired += size
             self._tell_admitted(stream_id, withheld)
         self._admit()

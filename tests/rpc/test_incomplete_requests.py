@@ -12,6 +12,8 @@ from pixy.rpc.incomplete_requests import IncompleteRequests
 from pixy.rpc.uploads import UploadQuota
 
 WINDOW = Options().stream_window_bytes
+BEGIN = WINDOW // 4
+"""So much of a message comes before it asks for admission."""
 
 
 class FakeLink:
@@ -19,6 +21,7 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.core = self
+        self.peer = "192.0.2.1:1000"
         self.workload = SimpleNamespace(now=10.0)
         self.told = Counter[str]()
         self.connection_bytes = 0
@@ -44,7 +47,8 @@ class FakeLink:
 def opened(bytes_max: int) -> tuple[IncompleteRequests, FakeLink]:
     """The requests of a connection, and its link."""
     environment: Any = SimpleNamespace(
-        options=ServerOptions(request_bytes_max=bytes_max), upload_quota=UploadQuota(100 * WINDOW)
+        options=ServerOptions(request_bytes_max=bytes_max),
+        upload_quota=UploadQuota(100 * WINDOW, 100 * WINDOW),
     )
     link: Any = FakeLink()
     return IncompleteRequests(link, environment), link
@@ -92,13 +96,20 @@ def test_the_rest_of_a_message_that_fits_the_window_may_come_at_once() -> None:
 def test_the_rest_of_a_larger_message_comes_and_its_time_counts_once_it_is_admitted() -> None:
     requests, link = opened(4 * WINDOW)
     for stream_id in (1, 3):
-        requests.receive_part(stream_id, 2 * WINDOW, 100)
-    assert (link.connection_bytes, link.stream_bytes) == (200, {1: 100})
+        requests.receive_part(stream_id, 2 * WINDOW, BEGIN)
+    assert (link.connection_bytes, link.stream_bytes) == (2 * BEGIN, {1: BEGIN})
     link.workload.now = 20.0
     assert (requests.take_expired(10.0), requests.maybe_postpone(1)) == (1, False)
     assert (requests.take_expired(10.0), requests.maybe_postpone(3)) == (3, True)
     assert requests.since == {3: 20.0}
     link.workload.now, link.told = 21.0, Counter()
     requests.release(1)
-    assert (link.stream_bytes, link.told) == ({1: 100, 3: 100}, {"touch": 1})
+    assert (link.stream_bytes, link.told) == ({1: BEGIN, 3: BEGIN}, {"touch": 1})
     assert (requests.since, requests.maybe_postpone(3)) == ({3: 21.0}, False)
+
+
+def test_time_counts_before_a_message_asks_for_admission() -> None:
+    requests, link = opened(4 * WINDOW)
+    requests.receive_part(1, 2 * WINDOW, BEGIN - 1)
+    assert (link.connection_bytes, link.stream_bytes) == (BEGIN - 1, {})
+    assert (requests.take_expired(10.0), requests.maybe_postpone(1)) == (1, False)

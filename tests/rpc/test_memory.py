@@ -192,11 +192,11 @@ async def test_an_upload_has_its_time_from_its_admission_on(clock: FakeClock) ->
     async with open_echo(options, clock=clock) as echo, open_client(echo.address) as client:
         body = prefixed(value(b"drop" + bytes(3 * MIB)))
         first, second = client.begin(UNARY), client.begin(UNARY)
-        client.data(first, body[:10_000])
+        await client.upload(first, body[:200_000], end=False)
         await client.call(UNARY, value(b"behind"))
-        client.data(second, body[:10_000])
+        await client.upload(second, body[:200_000], end=False)
         await client.call(UNARY, value(b"behind"))
         clock.advance(61)
         assert (await client.answer(first)).status == Status.DEADLINE_EXCEEDED
-        await client.upload(second, body[10_000:])
+        await client.upload(second, body[200_000:])
         assert (await client.answer(second)).status == 0
