@@ -275,7 +275,8 @@ class FetchRequest(_message.Message):
     """
     max_wait_ms: _builtins.int
     """Time to wait at the end of the log for further records, counted from the last one received,
-    before a range ends. 0: do not wait. At most 5 minutes: longer is taken for that.
+    before a range ends. 0: do not wait. At most 5 minutes: longer is taken for that. Once a range
+    has waited for all of this time, the ranges behind it do not wait.
     """
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchRange]: ...

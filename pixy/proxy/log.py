@@ -37,6 +37,7 @@ from pixy.errors import (
 )
 from pixy.futures import reject, resolve
 from pixy.proxy.batch_checks import BatchChecks, Checked, PartitionBatches
+from pixy.proxy.fetch_ranges import FetchRanges
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
 from pixy.proxy.topics import TopicCreator
 from pixy.records import (
@@ -55,7 +56,7 @@ _FETCH_BYTES = 1 << 20
 _FETCH_BYTES_MAX = 4 << 20
 """Larger answers are no faster, and gRPC clients refuse them by default."""
 FETCH_WAIT_MAX_S = 300.0
-"""A range that waits longer for records ends, so that calls of clients that are gone do."""
+"""A call that waits longer for records ends, so that those of clients that are gone do."""
 
 _BATCHES_MAX = 1000
 """Record batches of a request, each of which costs as much as many records."""
@@ -108,17 +109,27 @@ class Log:
         config: its section of the configuration.
         topics: creates missing topics.
         clock: the time.
+        client_share_percent: see `FetchRanges`.
 
     Attributes:
         semaphore: bytes of the batches that are being written.
+        fetches: ranges that are being read.
     """
 
-    def __init__(self, backend: Backend, config: ProxyConfig, topics: TopicCreator, clock: Clock) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        config: ProxyConfig,
+        topics: TopicCreator,
+        clock: Clock,
+        client_share_percent: int = 100,
+    ) -> None:
         self._backend = backend
         self._config = config
         self._topics = topics
         self._clock = clock
         self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
+        self.fetches = FetchRanges(client_share_percent)
         self._checks = BatchChecks()
         self._draining = False
         # Records in flight; the event is set while there are none.
@@ -232,6 +243,7 @@ class Log:
         self, ranges: Sequence[Range], *, max_bytes: int, max_wait: float
     ) -> Iterator[RangeReader]:
         """A reader for each range, made when the iterator yields it: its `max_wait` begins then.
+        Once one has waited for all of it, the others do not wait.
 
         Args:
             max_bytes: the result of `fetch_bytes`.
@@ -246,11 +258,14 @@ class Log:
             raise InvalidArgument(f"max_wait_ms is {max_wait * 1000:.0f}, expected 0 or above")
         async for each in in_steps(ranges):
             each.check()
-        wait_s = min(max_wait, FETCH_WAIT_MAX_S)
-        return (
-            RangeReader(self._backend, self._clock, each, max_bytes=max_bytes, max_wait=wait_s)
-            for each in ranges
-        )
+        return self._readers(ranges, max_bytes, min(max_wait, FETCH_WAIT_MAX_S))
+
+    def _readers(self, ranges: Sequence[Range], max_bytes: int, wait_s: float) -> Iterator[RangeReader]:
+        for each in ranges:
+            reader = RangeReader(self._backend, self._clock, each, max_bytes=max_bytes, max_wait=wait_s)
+            yield reader
+            if reader.waited_out:
+                wait_s = 0.0
 
     # --- writing ----------------------------------------------------------------------------------
 

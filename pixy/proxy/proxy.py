@@ -96,7 +96,7 @@ class Proxy:
         client_id: the name of this process in consumer groups.
         clock, rng: time and randomness.
         on_fault: called with an exception that is a bug.
-        client_share_percent: see `Consumers` and `Staging`.
+        client_share_percent: see `Consumers`, `Staging` and `FetchRanges`.
 
     Attributes:
         log: bulk access to the cluster.
@@ -127,7 +127,7 @@ class Proxy:
             on_fault,
         )
         self._topics = TopicCreator(backend, config, on_fault)
-        self.log = Log(backend, config, self._topics, clock)
+        self.log = Log(backend, config, self._topics, clock, client_share_percent)
         self.staging = Staging(backend, config, self.log, client_share_percent)
         self._consumers = Consumers(
             backend,

@@ -106,6 +106,9 @@ class RangeReader:
         wanted: the range, validated.
         max_bytes: limit of the batches in one `Fetched`, which has one whole batch at least.
         max_wait: seconds to wait at the end of the log since the last batch.
+
+    Attributes:
+        waited_out: no batch came for `max_wait`, so the range has ended.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class RangeReader:
         # The last fetch reached the end of the log; end of the wait for more.
         self._at_end = False
         self._wait_until = clock.monotonic() + max_wait
+        self.waited_out = False
         # The result of a fetch in `wait`.
         self._ahead: Fetched | None = None
 
@@ -179,6 +183,7 @@ class RangeReader:
         if 0 <= self._to_offset <= self._offset:
             state = RangeState.END_OF_RANGE
         elif self._at_end and result.is_confirmed and now >= self._wait_until:
+            self.waited_out = True
             state = RangeState.END_OF_RANGE if self._to_offset == _OPEN_END else RangeState.END_OF_LOG
         return Fetched(batches, self._offset, result.log_begin_offset, result.high_watermark, state)
 

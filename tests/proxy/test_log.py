@@ -225,16 +225,34 @@ async def test_missing_topics_are_not_created_if_disabled() -> None:
     assert backend.topic("new") is None
 
 
+async def test_ranges_behind_one_that_has_waited_in_vain_do_not_wait() -> None:
+    backend, clock = FakeBackend(), FakeClock()
+    await backend.start()
+    await backend.create_topic("t", 1)
+    log = Log(backend, ProxyConfig(), TopicCreator(backend, ProxyConfig(), fault), clock)
+    readers = await log.readers([Range(T0, 0, -1)] * 1000, max_bytes=1, max_wait=10)
+    first = next(readers)
+    assert (await first.read()).state is RangeState.MORE
+    clock.advance(10)
+    assert (await first.read()).state is RangeState.END_OF_RANGE
+    for reader in readers:
+        await reader.wait()
+        assert (await reader.read()).state is RangeState.END_OF_RANGE
+
+
 async def test_each_range_has_its_full_wait_time() -> None:
     backend, clock = FakeBackend(), FakeClock()
     await backend.start()
     await backend.create_topic("t", 1)
     log = Log(backend, ProxyConfig(), TopicCreator(backend, ProxyConfig(), fault), clock)
-    readers = await log.readers([Range(T0, 0, -1), Range(T0, 0, -1)], max_bytes=1, max_wait=10)
-    for reader in readers:
-        assert (await reader.read()).state is RangeState.MORE
-        clock.advance(10)
-        assert (await reader.read()).state is RangeState.END_OF_RANGE
+    readers = await log.readers([Range(T0, 0, 0), Range(T0, 0, -1)], max_bytes=1, max_wait=10)
+    assert (await next(readers).read()).state is RangeState.END_OF_RANGE
+    clock.advance(100)
+    reader = next(readers)
+    clock.advance(9)
+    assert (await reader.read()).state is RangeState.MORE
+    clock.advance(1)
+    assert (await reader.read()).state is RangeState.END_OF_RANGE
 
 
 async def test_no_range_waits_longer_than_five_minutes() -> None:

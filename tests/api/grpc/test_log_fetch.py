@@ -10,6 +10,7 @@ import pytest
 
 from pixy.backend import FetchResult, TopicPartition
 from pixy.proto import pixy_log_pb2 as pb
+from pixy.proxy.fetch_ranges import FetchRanges
 from tests.api.grpc.bulk import PATIENCE, T0, ServedBulk, fails, offsets, range_of, serve
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of, offsets_in, values_in
@@ -269,6 +270,20 @@ async def test_a_cancelled_fetch_leaves_nothing_behind(fake: tuple[ServedBulk, F
         await until(lambda: backend.waiting_fetches(T0))
         call.cancel()
         await until(lambda: not backend.waiting_fetches(T0))
+
+
+async def test_ranges_of_waiting_fetches_are_bounded(fake: tuple[ServedBulk, FakeBackend]) -> None:
+    bulk, backend = fake
+    bulk.proxy.log.fetches = FetchRanges(50, limit=100)
+    many = pb.FetchRequest(ranges=[range_of()] * 40, max_wait_ms=600_000)
+    call = bulk.log.Fetch(many)
+    async with asyncio.timeout(PATIENCE):
+        await until(lambda: backend.waiting_fetches(T0))
+        refused = aiter(bulk.log.Fetch(many))
+        await fails(anext(refused), CODE.RESOURCE_EXHAUSTED, "39 more exceed 50, their share")
+        assert offsets(await bulk.fetch(range_of())) == []
+        call.cancel()
+        await until(lambda: not bulk.proxy.log.fetches.running)
 
 
 # --- flow control ---------------------------------------------------------------------------------
