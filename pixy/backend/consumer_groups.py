@@ -56,18 +56,21 @@ class ConsumerGroups:
         handed_out: Mapping[TopicPartition, int],
     ) -> None:
         """As `Backend.commit_offsets`."""
-        command = self._commit_command(group, offsets, handed_out)
+        envelope = self._commit_command(group, offsets, handed_out)
+        command = envelope.commit_offsets
         self._node.commands.limits.limit_group(command)
         if set or begins:
             self._node.commands.limits.limit_offsets(command, self._state(group))
         if set:
             command.set = True
-            await self._set(command)
+            # Megabytes of metadata are filled in and proposed in two steps.
+            await asyncio.sleep(0)
+            await self._set(envelope)
             return
         if self._members.of(group):
             self._fence(command)
         try:
-            await self._commit(command)
+            await self._commit(envelope)
         except OwnedElsewhere as error:
             raise self._with_address(command, error) from None
 
@@ -76,9 +79,12 @@ class ConsumerGroups:
         group: str,
         offsets: Mapping[TopicPartition, OffsetCommit],
         handed_out: Mapping[TopicPartition, int],
-    ) -> CommitOffsets:
+    ) -> GroupsCommand:
         topics = self._node.metadata.topics
-        command = CommitOffsets(group=group, timestamp_ms=self._node.now_ms())
+        envelope = GroupsCommand()
+        # Filled in place: a constructor would copy it.
+        command = envelope.commit_offsets
+        command.group, command.timestamp_ms = group, self._node.now_ms()
         for key, (offset, metadata) in offsets.items():
             command.offsets.add(
                 topic=key.topic,
@@ -88,11 +94,11 @@ class ConsumerGroups:
                 metadata=metadata,
                 handed_out=handed_out.get(key),
             )
-        return command
+        return envelope
 
-    async def _commit(self, command: CommitOffsets) -> object:
-        payload = GroupsCommand(commit_offsets=command).SerializeToString()
-        return await self._node.commands.change_group(command.group, payload)
+    async def _commit(self, envelope: GroupsCommand) -> object:
+        group = envelope.commit_offsets.group
+        return await self._node.commands.change_group(group, envelope.SerializeToString())
 
     def _fence(self, command: CommitOffsets) -> None:
         """Have a commit refused unless members here own the partitions, under the epochs that they
@@ -106,15 +112,16 @@ class ConsumerGroups:
                 if epoch is not None and member.member_id is not None:
                     offset.member, offset.epoch = member.member_id.number, epoch
 
-    async def _set(self, command: CommitOffsets) -> None:
+    async def _set(self, envelope: GroupsCommand) -> None:
         """Commit offsets that a client sets: the members here go on with them."""
+        command = envelope.commit_offsets
         members = list(self._members.of(command.group))
         partitions = [(offset.topic_id, offset.partition) for offset in command.offsets]
         epoch = None
         for member in members:
             member.begin_set(partitions)
         try:
-            result = await self._commit(command)
+            result = await self._commit(envelope)
             epoch = result.epoch if isinstance(result, GroupsChanged) else None
         finally:
             for member in members:
