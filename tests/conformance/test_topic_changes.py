@@ -413,7 +413,7 @@ async def test_list_and_describe_agree_after_every_change(backend: Backend) -> N
         assert [backend.topic(each.name) for each in listed] == listed
         assert len({each.topic_id for each in listed}) == len(listed)
 
-    await backend.create_topic("bills", 1, {"segment_ms": "1000"})
+    await backend.create_topic("bills", 1, {"segment_ms": "60000"})
     await agree()
     await backend.alter_topic("bills", partitions=3)
     await agree()
