@@ -8,11 +8,17 @@ came from that sender, whose proofs it has. The receiver refuses an older self o
 handshake, and keeps nothing of the greeting: neither start, flushes nor address. So nothing is
 passed on for a third node, and nothing twice.
 
+Calls that are passed on are among those in flight between two nodes, which are bounded, and a
+hostile node may make many that wait long. So they have a part of these, each node a part of that,
+and a minute each.
+
 The road not taken: leaders that every member reaches. They would need an election whenever a link
 is cut, and there need not be such a node.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from pixy.cluster.peer_messages import MessageKind, PeerMethod
 from pixy.errors import FailedPrecondition, Unavailable
@@ -20,7 +26,17 @@ from pixy.peers import FrameDamage, Hello, PeerChannel
 from pixy.proto.node_calls_pb2 import Relayed
 from pixy.raft import MalformedMessage
 
-__all__ = ["Relays", "sender_of"]
+__all__ = ["RELAYED_CALLS_MAX", "RELAYED_CALLS_OF_NODE", "Relays", "sender_of"]
+
+RELAYED_CALLS_MAX = 2048
+"""Calls of others that a node makes at a time on a connection: half of those that it may carry."""
+RELAYED_CALLS_OF_NODE = 512
+"""Those of one node."""
+_BYTES_MAX = 48 << 20
+_BYTES_OF_NODE = 32 << 20
+"""The same of payload, of 64 MiB that a connection may carry."""
+_LONGEST_S = 60.0
+"""Longest wait for the answer to a call that is passed on; no call of a node waits longer."""
 
 
 def sender_of(relayed: Relayed) -> Hello:
@@ -33,6 +49,41 @@ def sender_of(relayed: Relayed) -> Hello:
         return Hello.from_message(relayed.sender)
     except FrameDamage as damage:
         raise FailedPrecondition(str(damage)) from damage
+
+
+class _PassedOn:
+    """Calls of other nodes that this one makes on a connection.
+
+    Attributes:
+        calls, size: their number and bytes, by the node whose they are.
+    """
+
+    def __init__(self) -> None:
+        self.calls = Counter[int]()
+        self.size = Counter[int]()
+
+    @contextmanager
+    def taking(self, caller: int, size: int) -> Iterator[None]:
+        """Count a call of a node for as long as the `with` block.
+
+        Raises:
+            Unavailable: there are too many.
+        """
+        if self.calls[caller] >= RELAYED_CALLS_OF_NODE or self.size[caller] + size > _BYTES_OF_NODE:
+            raise Unavailable(f"{self.calls[caller]} calls of node {caller} are being passed on").at_limit(
+                "calls that are passed on for a node"
+            )
+        if self.calls.total() >= RELAYED_CALLS_MAX or self.size.total() + size > _BYTES_MAX:
+            raise Unavailable(f"{self.calls.total()} calls of other nodes are being passed on").at_limit(
+                "calls that are passed on"
+            )
+        self.calls[caller] += 1
+        self.size[caller] += size
+        try:
+            yield
+        finally:
+            self.calls[caller] -= 1
+            self.size[caller] -= size
 
 
 class Relays:
@@ -52,6 +103,8 @@ class Relays:
         self.heard_at: dict[int, float] = {}
         # The nodes that each other node reaches, as of its last beat.
         self._reached: dict[int, frozenset[int]] = {}
+        # By target and kind of connection.
+        self._passed_on: dict[tuple[int, bool], _PassedOn] = {}
 
     def heard(self, node_id: int, reaches: Iterable[int]) -> None:
         """A node has told which others it reaches."""
@@ -60,6 +113,8 @@ class Relays:
     def left(self, node_id: int) -> None:
         """A node has left the cluster."""
         self._reached.pop(node_id, None)
+        for bulk in (False, True):
+            self._passed_on.pop((node_id, bulk), None)
 
     def through(self, node_id: int) -> int | None:
         """The node that a connection leads to on the way to another: that one itself, or one that
@@ -119,7 +174,7 @@ class Relays:
 
         Raises:
             FailedPrecondition: another node has made the call, or none that can be.
-            Unavailable: there is no connection to the target.
+            Unavailable: there is no connection to the target, or too many calls are passed on.
             PixyError: the answer.
         """
         if relayed.sender.node_id != caller:
@@ -127,5 +182,9 @@ class Relays:
         sender_of(relayed)
         if not self._channel.is_connected(relayed.target):
             raise Unavailable(f"no connection to node {relayed.target} either")
-        request, timeout = relayed.SerializeToString(), relayed.timeout_ms / 1000
-        return await self._channel.call(relayed.target, PeerMethod.RELAY, request, timeout, bulk=relayed.bulk)
+        request, timeout = relayed.SerializeToString(), min(relayed.timeout_ms / 1000, _LONGEST_S)
+        passed_on = self._passed_on.setdefault((relayed.target, relayed.bulk), _PassedOn())
+        with passed_on.taking(caller, len(request)):
+            return await self._channel.call(
+                relayed.target, PeerMethod.RELAY, request, timeout, bulk=relayed.bulk
+            )

@@ -1,7 +1,8 @@
 """Calls of a peer, on a connection that it has dialled, and their limits.
 
 The answer of the layer above is an awaitable: a coroutine becomes one task, a future needs none.
-It is cancelled when the caller gives up, when its patience ends, or with the connection.
+It is cancelled when the caller gives up, when its patience ends, after `call_s`, or with the
+connection.
 
 An answer that finds the send queue full becomes UNAVAILABLE if that fits, and is dropped otherwise:
 a peer that does not read costs a bounded amount of memory.
@@ -77,7 +78,8 @@ class PeerAnswers:
         except Exception as error:
             self._failed(number, error)
             return
-        timer = self._loop.call_later(milliseconds / 1000, self._expire, number)
+        patience_s = min(milliseconds / 1000, options.call_s)
+        timer = self._loop.call_later(patience_s, self._expire, number)
         self._running[number] = _RunningCall(answer, timer, size)
         self._bytes += size
         answer.add_done_callback(partial(self._done, number))

@@ -38,6 +38,7 @@ class PeerOptions:
         queue_frames: the same in frames.
         calls_max: calls in flight of a connection.
         calls_bytes: payload of these calls.
+        call_s: longest time that a call is worked on, whatever its caller says.
         ping_s: time that a connection has to answer when another process comes with its node's id.
         handshakes_max: accepted connections that are not open yet; see `slots`.
         linger_s: a connection that is closed has this long to send the rest.
@@ -59,6 +60,7 @@ class PeerOptions:
     queue_frames: int = 10_000
     calls_max: int = 4096
     calls_bytes: int = 64 << 20
+    call_s: float = 60.0
     ping_s: float = 1.0
     handshakes_max: int = 128
     linger_s: float = 1.0

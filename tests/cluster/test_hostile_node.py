@@ -28,6 +28,7 @@ from pixy.errors import PixyError
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import (
+    FetchRequest,
     JoinRequest,
     PieceBytes,
     ProposeRequest,
@@ -401,6 +402,40 @@ def test_nodes_that_a_registered_node_tells_of_are_not_dialled(tmp_path: Path) -
         assert len([*other.members]) == 102
         await until(lambda: {each.node_id for each in other.members} == {2, 3})
         assert other.channel.hosts == {host_of(2), host_of(3)}
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_calls_that_wait_do_not_fill_those_between_others(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        one, two, hostile = cluster.nodes.values()
+        await one.backend.create_topic("topic", 1)
+        peers, victim = hostile.node.peers, one.node.peers
+        assert peers is not None
+        assert victim is not None
+        fetch = FetchRequest(raft_group=FIRST_PARTITION_GROUP, max_bytes=1000, max_wait_ms=2**32 - 1)
+        call = Relayed(
+            target=two.id,
+            sender=peers._hello().to_message(),
+            kind=PeerMethod.FETCH,
+            payload=fetch.SerializeToString(),
+            timeout_ms=2**32 - 1,
+        )
+
+        async def fill(bulk: bool) -> list[object]:
+            call.bulk = bulk
+            payload = call.SerializeToString()
+            calls = (
+                peers.channel.call(one.id, PeerMethod.RELAY, payload, 1e6, bulk=bulk) for _ in range(4096)
+            )
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        filling = [asyncio.create_task(fill(bulk)) for bulk in (False, True)]
+        await asyncio.sleep(10)
+        for bulk in (False, True):
+            await victim.channel.call(two.id, PeerMethod.STATUS, b"", 5.0, bulk=bulk)
+        await asyncio.sleep(51)
+        assert all(task.done() for task in filling), "after a minute, whatever the caller says"
 
     run_cluster(scenario, tmp_path)
 

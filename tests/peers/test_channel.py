@@ -360,6 +360,29 @@ def test_calls_end_with_their_deadline_on_both_sides() -> None:
     simulate(scenario)
 
 
+def test_a_call_ends_after_a_while_however_long_its_caller_waits() -> None:
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        ended = asyncio.Event()
+
+        async def never(*_: object) -> bytes:
+            answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            try:
+                return await answer
+            finally:
+                ended.set()
+
+        two.on_call = never
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(DeadlineExceeded, match="waits no longer"):
+            await one.channel.call(2, 1, b"", 1e9)
+        assert ended.is_set()
+        assert loop.time() - began == pytest.approx(60, abs=1)
+
+    simulate(scenario)
+
+
 def test_a_caller_that_gives_up_ends_the_call() -> None:
     ended = asyncio.Event()
 
