@@ -95,6 +95,9 @@ for each of their bytes.
 _HEADERS_AT_ONCE_BYTES = 16 << 10
 """Headers of the head that are not counted as memory. A batch with more is left to the shell too.
 """
+_FIRST_FETCH_BYTES = 64 << 10
+"""First fetch of a generation: a consumer group begins in thousands of partitions for one request.
+"""
 _WHOLE_BYTES = 32 << 10
 """Records that are with the transport as a whole before a client can refuse them: the windows of
 HTTP/2 have 64 KiB at first.
@@ -132,6 +135,7 @@ class PartitionOffers:
         "_batch_end",
         "_before",
         "_buffered_bytes",
+        "_fetches_first",
         "_head",
         "_head_bytes",
         "_head_offset",
@@ -145,6 +149,7 @@ class PartitionOffers:
         "_sending",
         "_undecodable",
         "_unoffered",
+        "_untaken",
         "acked",
         "behind_commit",
         "changed",
@@ -206,6 +211,10 @@ class PartitionOffers:
         self._queue: deque[tuple[Iterator[Record], Batch, int]] = deque()
         # Bytes in the queue.
         self._buffered_bytes = 0
+        # No new record was offered in this generation.
+        self._untaken = True
+        # Nothing was fed in this generation.
+        self._fetches_first = True
         # The queue entry that is being decoded. Without `_batch` its records were decompressed
         # elsewhere.
         self._records: Iterator[Record] = iter(())
@@ -255,13 +264,19 @@ class PartitionOffers:
 
     @property
     def wants_more(self) -> bool:
-        """True if less than half of the buffer waits to be decoded, so that a fetch is worth it."""
+        """True if less than half of the buffer waits to be decoded, so that a fetch is worth it.
+
+        Before the first record of a generation is taken, one to offer is enough.
+        """
+        if self._untaken and (self._head is not None or self.packed is not None):
+            return False
         return self.fault is None and self._buffered_bytes * 2 < self._limits.buffer_bytes_max
 
     @property
     def fetch_bytes(self) -> int:
-        """Size of the next fetch."""
-        return self._limits.buffer_bytes_max - self._buffered_bytes
+        """Size of the next fetch; the first of a generation is small."""
+        size = self._limits.buffer_bytes_max - self._buffered_bytes
+        return min(size, _FIRST_FETCH_BYTES) if self._fetches_first else size
 
     @property
     def handed_out(self) -> int:
@@ -288,6 +303,7 @@ class PartitionOffers:
         A damaged batch sets `fault`; what follows it is ignored.
         """
         queue = self._queue
+        self._fetches_first = False
         next_offset = result.next_offset
         for batch in result.batches:
             try:
@@ -506,6 +522,8 @@ class PartitionOffers:
         sending[self._head_offset] = offer
         pending_bytes = self._pending_bytes = self._pending_bytes + size
         self.offered += 1
+        if self._untaken:
+            self._untaken, self.notable = False, True
         self._advance()
         self.ready = (
             self._head is not None

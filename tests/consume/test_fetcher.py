@@ -322,6 +322,17 @@ async def test_partitions_that_have_records_at_once_are_fed_one_after_the_other(
     assert len(answers.offers) == 20
 
 
+async def test_a_request_has_little_fetched_from_each_partition(make_world: MakeWorld) -> None:
+    world = make_world(30)
+    for partition in range(30):
+        for _ in range(40):
+            world.log(partition).append(b"x" * 10_000)
+    assert len((await world.consume()).offers) == 1
+    (subscription,) = world.consumers._subscriptions.values()
+    buffered = sorted(live.offers._buffered_bytes for live in subscription.partitions)
+    assert buffered[-2] <= 64 << 10 < buffered[-1]
+
+
 async def test_what_is_left_of_a_fetch_is_not_fed_after_a_reset(
     make_world: MakeWorld, fed_at_once: list[int]
 ) -> None:

@@ -165,9 +165,10 @@ def patch_crc(batch: bytearray) -> None:
 def test_fetching_continues_until_half_of_the_buffer_is_full() -> None:
     offers = offers_from(0, limits=replace(LIMITS, buffer_bytes_max=1000))
     wanted = [offers.wants_more]
-    offers.feed(fed([make_batch(0, [b"x" * 100] * 2)]))  # becomes the head's batch
+    offers.feed(fed([make_batch(0, [b"x" * 100] * 3)]))  # becomes the head's batch
+    take(offers)
     wanted.append(offers.wants_more)
-    batch = make_batch(2, [b"x" * 600])
+    batch = make_batch(3, [b"x" * 600])
     offers.feed(fed([batch]))
     wanted.append(offers.wants_more)
     assert offers.fetch_bytes == 1000 - len(batch)
@@ -179,6 +180,25 @@ def test_fetching_continues_until_half_of_the_buffer_is_full() -> None:
     assert noted == [False, True]
     wanted.append(offers.wants_more)
     assert wanted == [True, True, False, True]
+
+
+def test_little_is_fetched_before_the_first_record_of_a_generation_is_taken() -> None:
+    offers = offers_from(0, limits=replace(LIMITS, buffer_bytes_max=1 << 20))
+    for base in (0, 2):
+        assert (offers.wants_more, offers.fetch_bytes) == (True, 64 << 10)
+        offers.feed(fed([make_batch(base, [b"a", b"b"])]))
+        assert not offers.wants_more
+        offers.notable = False
+        take(offers)
+        assert (offers.notable, offers.wants_more, offers.fetch_bytes) == (True, True, 1 << 20)
+        offers.reset(OffsetTracker(2), 2)
+
+
+def test_a_whole_fetch_follows_a_first_one_with_nothing_to_offer() -> None:
+    offers = offers_from(0, limits=replace(LIMITS, buffer_bytes_max=1 << 20))
+    offers.tracker.ack(0)
+    offers.feed(fed([make_batch(0, [b"a"])]))
+    assert (offers.wants_more, offers.fetch_bytes) == (True, 1 << 20)
 
 
 def test_records_after_a_damaged_batch_are_not_taken() -> None:
