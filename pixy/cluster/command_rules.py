@@ -96,6 +96,8 @@ __all__ = ["RULES", "Rule", "empty_of", "why_not_command"]
 _ID_BYTES = 16
 _NAME_MAX = 255
 _METADATA_MAX = 64 << 10
+_SET_MAX = 2000
+"""Offsets that a client may set at a time."""
 _MS_MAX = 2**53
 
 Sender = int
@@ -270,6 +272,8 @@ def _touch_sink(command: TouchSink, _: Sender) -> None:
 def _commit_offsets(command: CommitOffsets, sender: Sender) -> None:
     _names([command.group])
     _time(command.timestamp_ms)
+    count = len(command.offsets)
+    _require(not command.set or count <= _SET_MAX, f"{count} offsets that a client sets")
     _require(command.node_id in (0, sender), f"a commit of members of node {command.node_id}")
     for each in command.offsets:
         _partition(each.topic, each.topic_id, each.partition)

@@ -255,12 +255,16 @@ class Driver:
             VoidEntry: the entry would have no effect, or is not for other nodes to propose.
             LongCheckError: that takes long to find out; see `propose_checked`.
         """
-        if not group.leads or is_window_full(proposal, group.tail_ids, self._held.get(group, ())):
+        if not self.has_place(group, proposal):
             return False
         reason = self._hooks.why_not_proposable(group.raft_group, kind, payload, proposal.node_id)
         if reason:
             raise VoidEntry(reason)
         return self.propose_checked(group, kind, payload, proposal, after)
+
+    def has_place(self, group: RaftGroup, proposal: ProposalId) -> bool:
+        """True if this node leads, and the proposal's has a place for it in its window."""
+        return group.leads and not is_window_full(proposal, group.tail_ids, self._held.get(group, ()))
 
     def propose_checked(
         self,

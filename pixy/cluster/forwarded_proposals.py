@@ -20,6 +20,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pixy.check_turns import CheckTurns, SteppedCheck
+from pixy.cluster.command_maxima import why_too_large
 from pixy.cluster.driver import Driver
 from pixy.cluster.forwarded_commands import ForwardedCommands
 from pixy.cluster.proposer_rows import WINDOW
@@ -121,6 +122,9 @@ class ForwardedProposals:
         sender = waiting.proposal.node_id
         queue = self._queues.get((group, sender))
         if queue is None:
+            if not self._driver.has_place(group, waiting.proposal):
+                waiting.done(False)
+                return
             try:
                 judged = self._judged(group, waiting)
                 if judged is not None:
@@ -162,6 +166,9 @@ class ForwardedProposals:
         """The proposal as it may be appended, None if that has to be waited for."""
         if waiting.kind != EntryType.COMMAND or not group.leads:
             return waiting
+        reason = why_too_large(group.raft_group, waiting.payload)
+        if reason:
+            raise VoidEntry(reason)
         payload = self._commands.judge(group, waiting.payload, waiting.proposal.node_id)
         return None if payload is None else waiting._replace(payload=payload)
 

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from random import Random
 from typing import TypeVar
 
@@ -76,6 +75,8 @@ _RAFT_SLICE = 100
 """Raft messages and entries of other nodes that are processed at once: about a millisecond."""
 _PROPOSALS_SLICE = 8
 """Proposals of other nodes that are taken at once, each checked for half a millisecond at most."""
+_PROPOSAL_BYTES = 16 << 10
+"""A larger proposal counts as several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,13 +538,15 @@ class NodePeers:
 
     def _propose(self, proposals: Iterator[Forwarded]) -> bool:
         """Take a slice of proposals; True if those were all."""
-        groups, count = self._driver.groups, 0
-        for forwarded in islice(proposals, _PROPOSALS_SLICE):
-            count += 1
+        groups, left = self._driver.groups, _PROPOSALS_SLICE
+        for forwarded in proposals:
             group = groups.get(forwarded.raft_group)
             if group is not None:
                 self._duties.forwarded.propose_nowait(group, *forwarded[1:])
-        return count < _PROPOSALS_SLICE
+            left -= 1 + len(forwarded.payload) // _PROPOSAL_BYTES
+            if left <= 0:
+                return False
+        return True
 
     def _on_relayed(self, node_id: int, relayed: Relayed) -> NextSlice | None:
         if relayed.target != self._node_id:

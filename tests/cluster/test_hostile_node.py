@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
+from pixy.cluster.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.peer_messages import (
     Beat,
@@ -37,6 +38,9 @@ from pixy.proto.node_calls_pb2 import (
     Relayed,
 )
 from pixy.proto.state_pb2 import (
+    CommitOffsets,
+    CommittedOffset,
+    GroupsCommand,
     MetadataCommand,
     OpenStage,
     PartitionDescriptor,
@@ -339,7 +343,7 @@ def raft_frame(hostile: ClusterNode, leader: ClusterNode, count: int) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "frame", "method", "most"),
     [
-        (MessageKind.PROPOSALS, proposals_frame, "propose_for", 10),
+        (MessageKind.PROPOSALS, proposals_frame, "has_place", 20),
         (MessageKind.RAFT, raft_frame, "step", 110),
     ],
     ids=["proposals", "raft"],
@@ -382,6 +386,38 @@ def test_a_frame_of_many_messages_does_not_stop_a_node(
             assert len(group.tail_ids) <= 3 * WINDOW
         await cluster[1].append(b"after")
         await goes_on(cluster, b"before", b"after")
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_commit_of_more_offsets_than_a_cluster_has_partitions_is_not_taken(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"before")
+        hostile = cluster.by_id(3)
+        sent = {}
+        for number, count in enumerate((21_000, 5), 1000):
+            offsets = [
+                CommittedOffset(topic="t", topic_id=bytes(16), partition=each % 10_000, offset=1)
+                for each in range(count)
+            ]
+            command = CommitOffsets(group=f"group {count}", offsets=offsets, timestamp_ms=1)
+            payload = GroupsCommand(commit_offsets=command).SerializeToString()
+            proposal = ProposalId(hostile.id, hostile.node.incarnation, number)
+            sent[count] = b"".join(
+                map(
+                    bytes,
+                    encode_proposal(Forwarded(FIRST_GROUPS_GROUP, EntryType.COMMAND, payload, proposal)),
+                )
+            )
+        for to in (cluster.by_id(1), cluster.by_id(2)):
+            for frame in sent.values():
+                send(hostile, to, MessageKind.PROPOSALS, frame)
+        states = cluster[1].node.state_groups.groups_states()
+        await until(lambda: any(each.has_offsets("group 5") for each in states))
+        await asyncio.sleep(2)
+        assert not any(each.has_offsets("group 21000") for each in states)
+        await goes_on(cluster, b"before")
 
     run_cluster(scenario, tmp_path)
 
