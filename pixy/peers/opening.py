@@ -215,8 +215,7 @@ class AcceptingLink(_OpeningLink):
         """See `LinkOwner`."""
         options = self._environment.options
         gone = self._slots.add(self, self.link.host)
-        if gone is not None:
-            gone.link.abort("too many connections are in their handshake")
+        _make_room(gone)
         if gone is self:
             return
         self._timer = asyncio.get_running_loop().call_later(
@@ -232,7 +231,7 @@ class AcceptingLink(_OpeningLink):
             self._handshake = FirstHandshake(self._secrets)
         super().received(kind, method, milliseconds, number, payload)
         is_proven = bool(self._secrets) and self._handshake.is_proven
-        self._slots.reached(self, SlotStage.PROVEN if is_proven else SlotStage.HEARD)
+        _make_room(self._slots.reached(self, SlotStage.PROVEN if is_proven else SlotStage.HEARD))
 
     def lost(self, reason: str, *, silent: bool) -> None:
         """See `LinkOwner`."""
@@ -290,3 +289,8 @@ class AcceptingLink(_OpeningLink):
         who = str(peer.hello) if peer else "a peer"
         now = asyncio.get_running_loop().time()
         self._environment.refusals.note(who, self.link.peer, reason, now, by_peer=by_peer)
+
+
+def _make_room(gone: AcceptingLink | None) -> None:
+    if gone is not None:
+        gone.link.abort("too many connections are in their handshake")

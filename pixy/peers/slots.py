@@ -2,10 +2,9 @@
 
 The oldest connection that has sent nothing goes, never the newest one: a node sends at once, so
 that connections that say nothing keep nobody out. One source address has at most half of the
-places, and some are kept for the addresses of nodes. A connection that has proven the shared secret
-does not go.
+places, and some are kept for the addresses of nodes.
 
-    found, in this order                                 the connection that goes is one of
+    a new connection; found, in this order               the connection that goes is one of
     ---------------------------------------------------  ----------------------------------------
     more than half are of the address, which is no
     node's, or all places are taken                      that address
@@ -13,6 +12,12 @@ does not go.
     nodes, and the new one is among them                 strangers' addresses
     all places are taken                                 strangers' addresses, or any if there are
                                                          none
+
+A connection that has proven the shared secret does not go for a new one. But that is no node yet,
+and may say nothing more. So those that have proven it have a part of the places: three eighths for
+addresses of nodes, a quarter for the others. Of one too many, the oldest one goes of the address
+that has the most: a node names itself within a round trip. So there are always places for new
+connections.
 """
 
 from collections.abc import Callable, Iterable
@@ -73,11 +78,33 @@ class HandshakeSlots(Generic[T]):
         del self._slots[gone]
         return gone
 
-    def reached(self, connection: T, stage: SlotStage) -> None:
-        """A connection has got so far; nothing if it has gone."""
+    def reached(self, connection: T, stage: SlotStage) -> T | None:
+        """A connection has got so far; returns the one that goes for it, which may be itself.
+
+        Nothing if it has gone.
+        """
         slot = self._slots.get(connection)
-        if slot is not None:
-            slot.stage = max(slot.stage, stage)
+        if slot is None or slot.stage >= stage:
+            return None
+        slot.stage = stage
+        gone = self._superfluous(self._is_node(slot.host)) if stage is SlotStage.PROVEN else None
+        if gone is not None:
+            del self._slots[gone]
+        return gone
+
+    def _superfluous(self, is_node: bool) -> T | None:
+        """The connection that goes of those that have proven the secret, of addresses of nodes or
+        others; None if none has to.
+        """
+        proven: dict[str, list[T]] = {}
+        for each, slot in self._slots.items():
+            if slot.stage is SlotStage.PROVEN:
+                proven.setdefault(slot.host, []).append(each)
+        some = [each for host, each in proven.items() if self._is_node(host) == is_node]
+        share = self._count * 3 // 8 if is_node else self._count // 4
+        if sum(map(len, some)) <= max(1, share):
+            return None
+        return max(some, key=len)[0]
 
     def remove(self, connection: T) -> None:
         """A handshake is over."""
@@ -96,7 +123,9 @@ class HandshakeSlots(Generic[T]):
         strangers = [each for each, slot in slots.items() if slot.host not in nodes]
         if not is_node and len(strangers) > self._count - self._kept:
             return strangers
-        return (strangers or list(slots)) if is_full else None
+        if not is_full:
+            return None
+        return [each for each in strangers if slots[each].stage < SlotStage.PROVEN] or list(slots)
 
     def _first(self, crowd: Iterable[T], new: T) -> T:
         """The oldest connection of the first stage; the new one if all others have proven the
