@@ -36,7 +36,7 @@ _NAMES_MAX = 1000
 """Host names whose addresses are kept."""
 _OPENING_MAX = 256
 """Connections in their TLS handshake."""
-_TLS_HANDSHAKE_S = 3.0
+TLS_HANDSHAKE_S = 3.0
 _TLS_CLOSE_S = 1.0
 _COUNT_S = 61.0
 
@@ -97,7 +97,7 @@ class TcpNetwork:
             sock=connected,
             ssl=context,
             server_hostname="" if context else None,
-            ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
+            ssl_handshake_timeout=TLS_HANDSHAKE_S if context else None,
             ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
         )
         return await _opened(opening, connected)
@@ -202,7 +202,7 @@ class _TcpListening:
                 self._factory,
                 accepted,
                 ssl=context,
-                ssl_handshake_timeout=_TLS_HANDSHAKE_S if context else None,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S if context else None,
                 ssl_shutdown_timeout=_TLS_CLOSE_S if context else None,
             )
             await _opened(opening, accepted)

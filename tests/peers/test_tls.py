@@ -158,7 +158,7 @@ def _is_open(one: socket.socket) -> bool:
 def test_half_open_handshakes_are_bounded_in_number_and_by_address(
     new_loop: Any, folder: Path, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pixy.peers.tcp._TLS_HANDSHAKE_S", 60.0)
+    monkeypatch.setattr("pixy.peers.tcp.TLS_HANDSHAKE_S", 60.0)
 
     async def scenario() -> None:
         half = HalfOpen(said)
