@@ -153,7 +153,7 @@ async def test_a_bug_in_a_callback_of_stages_ends_the_daemon(
         raise ZeroDivisionError("a bug")
 
     node = handled._proxies["default"]._backend._node  # type: ignore[attr-defined]  # an embedded one
-    monkeypatch.setattr("pixy.staging.stages.resolve", broken)
+    monkeypatch.setattr("pixy.staging.stage_jobs.resolve", broken)
     await node.commands.create_topic("t", 1, {})
     piece = PieceBatches("t", node.metadata.topics["t"].topic_id, 0, b"batches", 1)
     staging = asyncio.create_task(node.publisher.stage(StageName("sink", "stage"), 0, [piece], None))

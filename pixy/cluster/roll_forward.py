@@ -44,7 +44,7 @@ from pixy.staging import StageName, Stages
 
 __all__ = ["Propose", "RollForward", "RollForwardEvent", "RollForwardState", "next_state"]
 
-_STAGES_PER_ITERATION = 1000
+STAGES_PER_ITERATION = 1000
 """Stages visited in one iteration of the loop: 2 or 3 microseconds each, for each partition of the
 publication.
 """
@@ -228,7 +228,7 @@ class RollForward:
             for part in parts:
                 self._propose_part(progress, part, starting=starting)
                 looked_at += len(progress.publication.stage_ids)
-                if looked_at >= _STAGES_PER_ITERATION:
+                if looked_at >= STAGES_PER_ITERATION:
                     self._loop.call_soon(self._propose_parts)
                     return
             self._unproposed.popleft()

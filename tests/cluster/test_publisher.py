@@ -153,7 +153,7 @@ async def test_a_publication_of_other_stages_than_were_committed_fails_its_calle
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         # One in each iteration of the loop, so the caller waits already when the last is looked at.
-        monkeypatch.setattr(roll_forward, "_STAGES_PER_ITERATION", 1)
+        monkeypatch.setattr(roll_forward, "STAGES_PER_ITERATION", 1)
         await cluster.create_topic("topic", 8)
         await stage(cluster, "a", *(piece_of(cluster, b"1", partition=each) for each in range(8)))
         publisher = cluster.node.publisher
@@ -406,7 +406,7 @@ async def test_a_file_system_without_links_gets_copies(
 async def test_many_partitions_get_their_parts_over_many_turns_in_the_order_of_publications(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll_forward, "_STAGES_PER_ITERATION", 2)
+    monkeypatch.setattr(roll_forward, "STAGES_PER_ITERATION", 2)
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 9)
         for value, sink in ((b"1", "a"), (b"2", "b")):
