@@ -59,7 +59,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from pixy.cluster.joining import check_join
+from pixy.cluster.joining import LEVEL_MAX, TEXT_MAX, check_join
 from pixy.cluster.metadata import PARTITIONS_MAX, check_partitions
 from pixy.cluster.piece_checks import why_impossible
 from pixy.cluster.topic_config import check_forwarded_config, check_option_names
@@ -68,6 +68,7 @@ from pixy.proto.state_pb2 import (
     AddPiece,
     AlterTopic,
     CommitOffsets,
+    CommittedOffset,
     CreateTopic,
     DeleteTopic,
     DiscardStages,
@@ -79,6 +80,7 @@ from pixy.proto.state_pb2 import (
     MetadataCommand,
     OpenStage,
     PartitionCommand,
+    PiecePart,
     PublicationPart,
     PublishParts,
     PublishStages,
@@ -167,10 +169,13 @@ def _topic_id(topic_id: bytes) -> None:
     _require(len(topic_id) == _ID_BYTES, f"a topic id of {len(topic_id)} bytes, {_ID_BYTES} are expected")
 
 
-def _partition(topic: str, topic_id: bytes, partition: int) -> None:
-    check_topic_name(topic)
-    _topic_id(topic_id)
-    _require(0 <= partition < PARTITIONS_MAX, f"partition {partition} of topic {topic}")
+def _partitions(parts: Iterable[PublicationPart | PiecePart | CommittedOffset]) -> None:
+    for topic, topic_id in {(part.topic, part.topic_id) for part in parts}:
+        check_topic_name(topic)
+        _topic_id(topic_id)
+    for part in parts:
+        if not 0 <= part.partition < PARTITIONS_MAX:
+            raise InvalidArgument(f"partition {part.partition} of topic {part.topic}")
 
 
 # --- metadata -------------------------------------------------------------------------------------
@@ -213,6 +218,9 @@ def _start_node(command: StartNode, sender: Sender) -> None:
     """A start too high for its node would have the others refuse that one as an older self."""
     if command.node_id != sender:
         raise FailedPrecondition(f"a start of node {command.node_id}")
+    for text in (command.address, command.grpc_address, command.rack, command.version):
+        _require(len(text) <= TEXT_MAX and text.isprintable(), f"{text[:60]!r} in a start")
+    _require(command.feature_level <= LEVEL_MAX, f"a start with feature level {command.feature_level}")
 
 
 # --- sinks ----------------------------------------------------------------------------------------
@@ -229,9 +237,9 @@ def _publish_stages(command: PublishStages, _: Sender) -> None:
 
 
 def _publication_parts(parts: Iterable[PublicationPart]) -> None:
+    _partitions(parts)
     seen = set()
     for part in parts:
-        _partition(part.topic, part.topic_id, part.partition)
         _require(
             0 <= part.records <= part.bytes < 2**62 and not part.predecessor,
             f"{part.records} records in {part.bytes} bytes behind publication {part.predecessor}",
@@ -252,9 +260,9 @@ def _add_piece(command: AddPiece, _: Sender) -> None:
     _require(command.seal.pieces <= PIECES_MAX, f"a seal of {command.seal.pieces} pieces")
     piece = command.piece
     _require(len(piece.client) <= _NAME_MAX, f"an address of {len(piece.client)} characters")
-    _require(not why_impossible(piece), why_impossible(piece))
-    for part in piece.parts:
-        _partition(part.topic, part.topic_id, part.partition)
+    impossible = why_impossible(piece)
+    _require(not impossible, impossible)
+    _partitions(piece.parts)
 
 
 def _discard_stages(command: DiscardStages, _: Sender) -> None:
@@ -275,10 +283,12 @@ def _commit_offsets(command: CommitOffsets, sender: Sender) -> None:
     count = len(command.offsets)
     _require(not command.set or count <= _SET_MAX, f"{count} offsets that a client sets")
     _require(command.node_id in (0, sender), f"a commit of members of node {command.node_id}")
+    _partitions(command.offsets)
     for each in command.offsets:
-        _partition(each.topic, each.topic_id, each.partition)
-        _require(each.offset >= 0 <= each.handed_out, f"offset {each.offset}, handed out {each.handed_out}")
-        _require(len(each.metadata) <= _METADATA_MAX, f"{len(each.metadata)} characters of metadata")
+        if not (each.offset >= 0 <= each.handed_out and len(each.metadata) <= _METADATA_MAX):
+            raise InvalidArgument(
+                f"offset {each.offset}, handed out {each.handed_out}, {len(each.metadata)} characters of metadata"
+            )
 
 
 def _join_group(command: JoinGroup, sender: Sender) -> None:

@@ -12,13 +12,13 @@ from pixy.proposal_id import NODE_ID_MAX
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode
 
-__all__ = ["check_join", "check_joined", "check_place", "check_told"]
+__all__ = ["LEVEL_MAX", "TEXT_MAX", "check_join", "check_joined", "check_place", "check_told"]
 
 _SECRET_BYTES = 16
 _CLUSTER_ID_BYTES = 16
-_LEVEL_MAX = 1000
+LEVEL_MAX = 1000
 """Largest feature level: no release gets there, and a level that is reached never falls."""
-_TEXT_MAX = 300
+TEXT_MAX = 300
 _TOLD_MAX = 2 * NODES_MAX
 """Nodes that another one may name: those of a cluster, and as many that are leaving it."""
 
@@ -34,13 +34,13 @@ def check_join(request: JoinRequest | RegisterNode) -> None:
         raise FailedPrecondition(
             f"a node with a secret of {size} bytes cannot join, {_SECRET_BYTES} are expected"
         )
-    if request.feature_level > _LEVEL_MAX:
+    if request.feature_level > LEVEL_MAX:
         raise FailedPrecondition(
-            f"a node with feature level {request.feature_level} cannot join, at most {_LEVEL_MAX} is allowed"
+            f"a node with feature level {request.feature_level} cannot join, at most {LEVEL_MAX} is allowed"
         )
     for name in ("address", "grpc_address", "rack", "version"):
         text = getattr(request, name)
-        if len(text) > _TEXT_MAX or not text.isprintable():
+        if len(text) > TEXT_MAX or not text.isprintable():
             raise FailedPrecondition(f"a node cannot join with an impossible {name}")
     try:
         Address.of_node(request.address)
@@ -89,9 +89,9 @@ def check_joined(answer: JoinResponse) -> None:
             f"it answers with a cluster id of {len(answer.cluster_id)} bytes and node {answer.node_id} of {ids[1:]}; "
             f"expected are {_CLUSTER_ID_BYTES} bytes and ids from 1 to {NODE_ID_MAX}"
         )
-    if answer.feature_level > _LEVEL_MAX:
+    if answer.feature_level > LEVEL_MAX:
         raise FailedPrecondition(
-            f"it answers with feature level {answer.feature_level}, at most {_LEVEL_MAX} is allowed"
+            f"it answers with feature level {answer.feature_level}, at most {LEVEL_MAX} is allowed"
         )
 
 

@@ -46,7 +46,12 @@ CASES: list[tuple[type[Message], str, dict[str, Any], list[dict[str, Any]]]] = [
         [{"name": ".."}, {"partitions": -1}, {"set_config": {"retention_ms": ""}}, {"unset_config": ["no"]}],
     ),
     (pb.MetadataCommand, "delete_topic", {"name": "t"}, [{"name": "a b"}]),
-    (pb.MetadataCommand, "start_node", {"node_id": SENDER}, [{"node_id": 1}]),
+    (
+        pb.MetadataCommand,
+        "start_node",
+        {"node_id": SENDER, "address": "a:1", "version": "1", "feature_level": 3},
+        [{"node_id": 1}, {"address": "x" * 301}, {"rack": "\x1b"}, {"feature_level": 2**31}],
+    ),
     (
         pb.SinksCommand,
         "publish_stages",
