@@ -13,8 +13,8 @@ other nodes send in the same way, since whatever is in the log is applied by all
     RegisterNode        as a request to join that was checked (`joining`): the node that was asked
                         forwards it. It has not started
     StartNode           of the sender itself
-    RemoveNode          any
-    ForgetNode          any
+    RemoveNode          of a node that the raft groups can do without (*)
+    ForgetNode          of a node that cannot be reached (*)
 
     sinks
     ------------------  ----------------------------------------------------------------------------

@@ -6,6 +6,8 @@ What can be judged by a command alone is in `command_rules`. This depends on oth
     --------------------  --------------------------------------------------------------------------
     that only a leader    without content
     decides
+    ForgetNode            if this node does not reach the node
+    RemoveNode            if the raft groups can do without the node
     PublishStages, not    if the sender has the only replica of each partition whose topic is there
     replicated
     FinishPublications    with those publications that the sender rolls forward: not replicated, and
@@ -21,7 +23,7 @@ deleted: what is for it has no effect.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from pixy.cluster.command_rules import empty_of
 from pixy.cluster.commands import decoded, partition_command
@@ -37,6 +39,7 @@ from pixy.proto.state_pb2 import (
     FinishPublications,
     ForgetTopics,
     GroupsCommand,
+    MetadataCommand,
     PartitionCommand,
     PublicationPart,
     PublishParts,
@@ -58,6 +61,9 @@ class ForwardedCommands:
         partitions: of this node.
         confirm: returns once `sinks` and metadata have here what was committed before; raises
             `Unavailable` if that cannot be found out.
+        is_reachable: true of a node that can be reached.
+        reasons_to_keep: reasons against the removal of a node, as a client is told; raises
+            `Unavailable` as well.
     """
 
     def __init__(
@@ -66,23 +72,33 @@ class ForwardedCommands:
         sinks: SinksState,
         partitions: Partitions,
         confirm: Callable[[], Awaitable[None]],
+        is_reachable: Callable[[int], bool],
+        reasons_to_keep: Callable[[int], Awaitable[Sequence[str]]],
     ) -> None:
         self._metadata = metadata
         self._sinks = sinks
         self._partitions = partitions
         self._confirm = confirm
+        self._is_reachable = is_reachable
+        self._reasons_to_keep = reasons_to_keep
         # What the newest publications that were asked for are for their partitions, by number.
         self._made: dict[int, _Commands] = {}
         # Once for all partitions that a publication comes to at a time.
         self._making = asyncio.Lock()
 
     def judge(self, group: RaftGroup, payload: bytes | bytearray, sender: int) -> bytes | bytearray | None:
-        """The command as it may be appended; None: see `wait`."""
+        """The command as it may be appended; None: see `wait`.
+
+        Raises:
+            VoidEntry: it is refused.
+        """
         if group.raft_group >= FIRST_PARTITION_GROUP:
             return self._to_partition(group, payload, sender)
         if group.raft_group == SINKS_GROUP:
             return self._to_sinks(payload, sender)
-        return payload if group.raft_group == METADATA_GROUP else self._to_groups(payload, sender)
+        if group.raft_group == METADATA_GROUP:
+            return self._to_metadata(payload)
+        return self._to_groups(payload, sender)
 
     async def wait(self, group: RaftGroup, payload: bytes | bytearray, sender: int) -> bytes | bytearray:
         """The command as it may be appended, of one for which `judge` gives None.
@@ -92,10 +108,16 @@ class ForwardedCommands:
             Unavailable: this node cannot find that out.
         """
         number = 0
+        if group.raft_group == METADATA_GROUP:
+            command = MetadataCommand.FromString(bytes(payload)).remove_node
+            reasons = await self._reasons_to_keep(command.node_id)
+            if reasons:
+                raise VoidEntry(f"node {command.node_id} is needed: {'; '.join(reasons)}")
+            return payload
         if group.raft_group >= FIRST_PARTITION_GROUP:
-            command = partition_command(payload)
-            assert isinstance(command, PartitionCommand)
-            number = command.publish_parts.publication
+            published = partition_command(payload)
+            assert isinstance(published, PartitionCommand)
+            number = published.publish_parts.publication
         if number not in self._sinks.publications:
             await self._confirm()
         await self._make(number)
@@ -106,7 +128,21 @@ class ForwardedCommands:
             )
         return judged
 
-    # --- groups-n, and partitions -----------------------------------------------------------------
+    # --- metadata, groups-n, and partitions -------------------------------------------------------
+
+    def _to_metadata(self, payload: bytes | bytearray) -> bytes | bytearray | None:
+        command = decoded(MetadataCommand, bytes(payload))
+        if isinstance(command, VoidEntry):
+            return payload
+        nodes = self._metadata.nodes
+        match command.WhichOneof("command"):
+            case "forget_node" if command.forget_node.node_id in nodes:
+                node_id = command.forget_node.node_id
+                if self._is_reachable(node_id):
+                    raise VoidEntry(f"node {node_id} is running: only a lost node can be forgotten")
+            case "remove_node" if (node := nodes.get(command.remove_node.node_id)) and not node.removed:
+                return None
+        return payload
 
     def _to_groups(self, payload: bytes | bytearray, sender: int) -> bytes | bytearray:
         command = decoded(GroupsCommand, bytes(payload))

@@ -15,7 +15,7 @@ out what belongs to partitions. The rest is with the parts:
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -53,7 +53,7 @@ from pixy.cluster.sideloading import Sideloading
 from pixy.cluster.staging_router import StagingNode, StagingRouter
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
 from pixy.cluster.state_reactions import StateReactions
-from pixy.cluster.status import ClusterStatus
+from pixy.cluster.status import ClusterStatus, reasons_to_keep
 from pixy.errors import DataDirectoryError, PixyError, Unavailable
 from pixy.faults import report_to_loop
 from pixy.futures import reject, resolve
@@ -406,7 +406,12 @@ class Node:
     def _attach(self, peers: NodePeers, identity: NodeIdentity, reports: StatusReports) -> None:
         driver = self._log.driver
         commands = ForwardedCommands(
-            self.state_groups.metadata, self.state_groups.sinks, self.partitions, self._confirm_sinks
+            self.state_groups.metadata,
+            self.state_groups.sinks,
+            self.partitions,
+            self._confirm_sinks,
+            self._is_reachable,
+            self._reasons_to_keep,
         )
         forwarded = ForwardedProposals(driver, commands, self._fault)
         duties = PeerDuties(
@@ -434,6 +439,12 @@ class Node:
         if self._starting:
             raise Unavailable("the node is starting")
         await self.staging.confirm()
+
+    async def _reasons_to_keep(self, node_id: int) -> Sequence[str]:
+        """See `ForwardedCommands`."""
+        if self._starting:
+            raise Unavailable("the node is starting")
+        return reasons_to_keep(await self.status(), node_id)
 
     async def _start_peers(self, peers: NodePeers) -> None:
         """Begin the exchange with other nodes, once metadata is restored as far as it is here."""

@@ -389,5 +389,10 @@ def forwarded_to(node: DriverNode) -> ForwardedProposals:
     async def confirm() -> None:
         return
 
-    commands = ForwardedCommands(MetadataState(), SinksState(), cast(Partitions, None), confirm)
+    async def reasons_to_keep(_: int) -> list[str]:
+        return []
+
+    commands = ForwardedCommands(
+        MetadataState(), SinksState(), cast(Partitions, None), confirm, lambda _: False, reasons_to_keep
+    )
     return ForwardedProposals(node.driver, commands, node.faults.append)

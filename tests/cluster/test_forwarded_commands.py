@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.message import Message
 
 from pixy.backend import TopicPartition
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.partition_proposals import PartitionProposals
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.sinks import SINKS_GROUP
@@ -23,8 +24,10 @@ from pixy.proto.state_pb2 import (
     ExpireSinks,
     ExpireStages,
     FinishPublications,
+    ForgetNode,
     ForgetTopics,
     GroupsCommand,
+    MetadataCommand,
     OpenStage,
     PartitionCommand,
     PiecePart,
@@ -32,6 +35,7 @@ from pixy.proto.state_pb2 import (
     PublicationPart,
     PublishParts,
     PublishStages,
+    RemoveNode,
     SealRecord,
     SetLogBeginOffset,
     SinksCommand,
@@ -228,3 +232,29 @@ def test_a_publication_is_what_was_staged_whoever_proposes_it(tmp_path: Path) ->
 
 async def _all(acts: list[Awaitable[None]]) -> None:
     await asyncio.gather(*acts)
+
+
+def test_nodes_that_are_needed_are_neither_forgotten_nor_removed(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        topic_id = await used(cluster)
+        hostile = await hostile_to(cluster, METADATA_GROUP)
+        for node_id in (1, 2, 3):
+            command = MetadataCommand(forget_node=ForgetNode(node_id=node_id))
+            await propose(hostile, METADATA_GROUP, command)
+        assert cluster[1].node.metadata.registered == [1, 2, 3]
+        third = next(node for node in cluster.nodes.values() if node is not hostile and not leads(node, 1))
+        gone = third.id
+        await third.kill()
+        # Without a node that is there, the other one has no majority.
+        for node_id in {1, 2, 3} - {gone}:
+            command = MetadataCommand(remove_node=RemoveNode(node_id=node_id))
+            await propose(hostile, METADATA_GROUP, command)
+        assert hostile.node.metadata.registered == [1, 2, 3]
+        await third.start()
+        await nothing_is_lost(cluster, topic_id)
+        await third.kill()
+        await until(lambda: not hostile.node.peers.members.is_reachable(gone))  # type: ignore[union-attr]  # it has peers
+        await hostile.backend.forget_node(gone)
+        assert gone not in hostile.node.metadata.registered
+
+    run_cluster(scenario, tmp_path)
