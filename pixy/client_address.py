@@ -1,7 +1,8 @@
 """The address of a client without its port: the unit of shares and of the log of limits.
 
-An IPv6 host usually has a network of 64 bits to itself, so that network is one client. All clients
-on unix sockets of this machine are one: a socket is open to the daemon's user alone.
+An IPv6 host usually has a network of 64 bits to itself, so that network is one client. A process of
+this machine may use any loopback address, so these are one. All clients on unix sockets of this
+machine are one: a socket is open to the daemon's user alone.
 """
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -11,6 +12,7 @@ __all__ = ["UNIX_CLIENT", "client_address", "share_of"]
 UNIX_CLIENT = "unix"
 """The client of every unix socket."""
 
+_LOOPBACK_CLIENT = "127.0.0.1"
 _HOST_BITS = 64
 """Prefix of the network that an IPv6 host has to itself (RFC 6177)."""
 
@@ -23,16 +25,18 @@ def client_address(peer: str) -> str:
     """
     host = peer.rpartition(":")[0].strip("[]") or peer
     if ":" not in host:
-        return host
+        return _LOOPBACK_CLIENT if host.startswith("127.") else host
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
         return host
     mapped = address if isinstance(address, IPv4Address) else address.ipv4_mapped
+    if address.is_loopback or (mapped is not None and mapped.is_loopback):
+        return _LOOPBACK_CLIENT
     if mapped is not None:
         return str(mapped)
     assert isinstance(address, IPv6Address)
-    if address.is_loopback or address.is_link_local:
+    if address.is_link_local:
         return str(address)
     return str(ip_network((address, _HOST_BITS), strict=False))
 
