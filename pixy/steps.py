@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Generic, TypeVar
 
 from pixy.futures import resolve
 
-__all__ = ["LoopShare", "in_steps", "run_in_steps"]
+__all__ = ["LaterSteps", "LoopShare", "in_steps", "run_in_steps"]
 
 T = TypeVar("T")
 
@@ -109,3 +110,41 @@ class LoopShare:
             resolve(self._waiting.popleft(), None)
         if self._waiting:
             self._renew_next(loop)
+
+
+class LaterSteps:
+    """Callbacks that run later, in FIFO order, for a millisecond in each iteration of the loop."""
+
+    __slots__ = ("_callbacks", "_scheduled")
+
+    def __init__(self) -> None:
+        self._callbacks: deque[Callable[[], object]] = deque()
+        # Invariant: true exactly while there are callbacks.
+        self._scheduled = False
+
+    def add(self, callback: Callable[[], object]) -> None:
+        """Run a callback in one of the next iterations. It takes little time."""
+        self._callbacks.append(callback)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    async def wait(self) -> None:
+        """Return when all callbacks have run that are there."""
+        if self._callbacks:
+            done = asyncio.get_running_loop().create_future()
+            self.add(partial(resolve, done, None))
+            await done
+
+    def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _SHARE_S
+        try:
+            while self._callbacks:
+                self._callbacks.popleft()()
+                if loop.time() >= until:
+                    break
+        finally:
+            self._scheduled = bool(self._callbacks)
+            if self._scheduled:
+                loop.call_soon(self._run)

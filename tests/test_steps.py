@@ -1,10 +1,11 @@
 """pixy/steps.py: long work leaves the event loop to others in between."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
-from pixy.steps import LoopShare, in_steps
+from pixy.steps import LaterSteps, LoopShare, in_steps
 
 
 class Turns:
@@ -103,3 +104,40 @@ async def test_one_task_alone_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> 
     for number in range(5):
         await workers.work(number)
     assert turns.stop() == 0
+
+
+async def test_later_steps_run_in_order_for_a_millisecond_of_each_iteration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    later, order, now = LaterSteps(), list[int](), 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+
+    def step(number: int) -> None:
+        nonlocal now
+        now += 0.0004
+        order.append(number)
+
+    for number in range(9):
+        later.add(partial(step, number))
+    waiting = asyncio.create_task(later.wait())
+    counts = []
+    while not waiting.done():
+        counts.append(len(order))
+        await asyncio.sleep(0)
+    assert order == list(range(9))
+    assert counts[:4] == [0, 3, 6, 9]
+    await later.wait()
+
+
+async def test_a_later_step_that_fails_does_not_end_those_behind_it() -> None:
+    later, done, faults = LaterSteps(), list[int](), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+
+    def fail() -> None:
+        raise ValueError
+
+    later.add(fail)
+    later.add(lambda: done.append(1))
+    await later.wait()
+    asyncio.get_running_loop().set_exception_handler(None)
+    assert (done, len(faults)) == ([1], 1)

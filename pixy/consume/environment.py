@@ -8,11 +8,12 @@ from pixy.config import ConsumerConfig
 from pixy.consume.handed_out import HandedOut
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_limit import PartitionLimit
+from pixy.consume.partition_offers import PartitionOffers
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import Unpacking
 from pixy.consume.voided import VoidedByPartition
 from pixy.errors import PixyError
-from pixy.steps import LoopShare
+from pixy.steps import LaterSteps, LoopShare
 from pixy.tasks import Tasks
 
 __all__ = ["ConsumeCounters", "ConsumeEnvironment", "OnMissing"]
@@ -34,6 +35,13 @@ class ConsumeCounters:
     expired: int = 0
     dropped: int = 0
 
+    def add(self, offers: PartitionOffers) -> None:
+        """Add those of a partition that has ended."""
+        self.offered += offers.offered
+        self.acked += offers.acked
+        self.expired += offers.expired
+        self.dropped += offers.dropped
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumeEnvironment:
@@ -49,6 +57,8 @@ class ConsumeEnvironment:
     unpacking: Unpacking
     partition_limit: PartitionLimit
     feeding: LoopShare = field(default_factory=LoopShare)
+    # Ends of subscriptions and partitions, of which there may be thousands at once.
+    ending: LaterSteps = field(default_factory=LaterSteps)
     voided: VoidedByPartition = field(default_factory=VoidedByPartition)
     handed_out: HandedOut = field(default_factory=HandedOut)
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)

@@ -279,6 +279,8 @@ class ConsumerGroup:
 
     async def _start_assigned(self, subscription: Subscription) -> None:
         """Make the assigned partitions of a topic live that are not, as many as are allowed."""
+        # They begin with what an earlier subscription leaves behind.
+        await self._environment.ending.wait()
         if self._subscriptions.get(subscription.topic) is not subscription:
             return
         assigned = self._assignment.get(subscription.topic, frozenset())
@@ -672,6 +674,7 @@ class ConsumerGroup:
         self._subscriptions.clear()
         self._commits.cancel()
         await self._commit_last()
+        await self._environment.ending.wait()
         if self._membership is not None:
             try:
                 await self._membership.leave()

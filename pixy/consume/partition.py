@@ -224,18 +224,22 @@ class LivePartition:
         self.offers.give_back()
         self._fetcher.release_dropped()
 
-    def close(self, *, replaced: bool = False, reset: bool = False) -> None:
-        """Void all offers and stop, as `PartitionOffers.close`.
+    def void(self, *, replaced: bool = False, reset: bool = False) -> None:
+        """Void all offers, as `PartitionOffers.close`; `stop_fetching` is to follow.
 
         `commit` still returns the position of the group.
         """
-        self.closed = True
         self._failing(None)
-        self._fetcher.stop()
+        self.closed = True
         self._expiry.cancel()
         self.offers.close(replaced=replaced, reset=reset)
         self._fetcher.release_dropped()
         self._remember()
+
+    def close(self) -> None:
+        """Void all offers and stop."""
+        self.stop_fetching()
+        self.void()
 
     def _remember(self) -> None:
         group, environment = self._host.group_name, self._environment
@@ -257,10 +261,13 @@ class LivePartition:
         return Demand.NONE if self.held or not self.offers.may_offer else self._host.demand(now)
 
     def _fed(self) -> None:
-        self.look()
-        self._wake()
+        if not self.closed:
+            self.look()
+            self._wake()
 
     def _failing(self, error: PixyError | None) -> None:
+        if self.closed:
+            return
         faults = self._host.dispatcher.faults
         if error is None:
             faults.pop(self, None)

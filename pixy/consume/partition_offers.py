@@ -153,6 +153,7 @@ class PartitionOffers:
         "acked",
         "behind_commit",
         "changed",
+        "closed",
         "dropped",
         "end",
         "expired",
@@ -249,6 +250,8 @@ class PartitionOffers:
         self.passed: list[tuple[OffsetRange, Undecodable]] = []
         # The tracker moved without an ack: a gap was skipped, or a record was dropped.
         self.changed = False
+        # Nothing is wanted or offered any more.
+        self.closed = False
         # The shell should read `wants_more`, `changed`, `fault` and `holding`.
         self.notable = True
 
@@ -268,7 +271,7 @@ class PartitionOffers:
 
         Before the first record of a generation is taken, one to offer is enough.
         """
-        if self._untaken and (self._head is not None or self.packed is not None):
+        if self.closed or (self._untaken and (self._head is not None or self.packed is not None)):
             return False
         return self.fault is None and self._buffered_bytes * 2 < self._limits.buffer_bytes_max
 
@@ -730,6 +733,7 @@ class PartitionOffers:
         if replaced:
             self.voided = VoidedOffsets(replaced=range(max(self.end, self.voided.replaced.stop)))
         self._begin(self.tracker, self.end)
+        self.closed = True
 
     def _end_generation(self, *, void: bool) -> None:
         """Keep the voided offsets that were not offered again; with `void`, add the offers that are

@@ -135,7 +135,7 @@ class Subscription:
         self._borrowing = Alarm(environment.timers, self._look_elsewhere)
         self._polls = Alarm(environment.timers, self._expire_polls)
         self._renewal = Alarm(environment.timers, self._look_for_lease)
-        self._idle = Alarm(environment.timers, self._check_idle)
+        self._idle = Alarm(environment.timers, self._idle_due)
         self._idle.at(self._last_request + options.subscription_timeout)
 
     @property
@@ -363,17 +363,16 @@ class Subscription:
         return live
 
     def remove(self, partition: int, *, replaced: bool = False, reset: bool = False) -> LivePartition:
-        """Close a partition, as `LivePartition.close`. Its position can still be committed."""
+        """Remove a partition, whose offers are void as by `LivePartition.void`. Its position can
+        still be committed.
+        """
         live = self._live.pop(partition)
         self._open.pop(partition, None)
         self._held.discard(partition)
         self._watch()
-        live.close(replaced=replaced, reset=reset)
-        counters, offers = self._environment.counters, live.offers
-        counters.offered += offers.offered
-        counters.acked += offers.acked
-        counters.expired += offers.expired
-        counters.dropped += offers.dropped
+        live.void(replaced=replaced, reset=reset)
+        self._environment.counters.add(live.offers)
+        self._environment.ending.add(live.stop_fetching)
         return live
 
     def topic_deleted(self) -> None:
@@ -450,12 +449,23 @@ class Subscription:
         self.notify()
 
     def close(self) -> list[LivePartition]:
-        """Close every partition; their positions can still be committed."""
+        """Remove every partition; their positions can still be committed. Partitions are closed
+        later, `ConsumeEnvironment.ending` waits for that.
+        """
         self._become(SubscriptionEvent.CLOSE)
         self._cancel_alarms()
         self.lender.close()
         self.borrower.close()
-        return [self.remove(partition) for partition in list(self._live)]
+        removed = list(self._live.values())
+        self._live.clear()
+        self._open.clear()
+        self._held.clear()
+        self._watch()
+        for live in removed:
+            live.closed = True
+            self._environment.counters.add(live.offers)
+            self._environment.ending.add(live.close)
+        return removed
 
     def _cancel_alarms(self) -> None:
         for alarm in (self._idle, self._polls, self._renewal, self._borrowing):
@@ -469,6 +479,13 @@ class Subscription:
         if self.draining:
             self._on_quiet()
         else:
+            self._check_idle(self._monotonic())
+
+    def _idle_due(self, _: float) -> None:
+        self._environment.ending.add(self._check_idle_later)
+
+    def _check_idle_later(self) -> None:
+        if self._state in (SubscriptionState.OPEN, SubscriptionState.IDLE):
             self._check_idle(self._monotonic())
 
     def _check_idle(self, now: float) -> None:

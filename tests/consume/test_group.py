@@ -1,4 +1,5 @@
 import asyncio
+from itertools import count, pairwise
 
 import pytest
 from structlog.testing import capture_logs
@@ -6,7 +7,7 @@ from structlog.testing import capture_logs
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.errors import ResourceExhausted, Unavailable
 from tests.consume.conftest import MakeWorld
-from tests.fakes.waiting import settle
+from tests.fakes.waiting import settle, until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -81,6 +82,46 @@ async def test_a_group_starts_few_partitions_at_a_time(make_world: MakeWorld) ->
     sizes = [len(commits) for commits in world.backend.commit_calls]
     assert sizes == [100, 100, 100, 100, 50]
     assert world.committed(449) == OffsetCommit(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["no requests", "deleted"])
+async def test_many_partitions_end_in_steps(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    world = make_world(400, subscription_timeout=10, long_polling_timeout=1)
+    for group in ("g", "h"):
+        await world.consume(group=group)
+    tasks = world.consumers._environment.tasks
+    await until(lambda: len(tasks) >= 800)
+    ticks = count()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: next(ticks) * 0.0001)
+    if end == "no requests":
+        await world.pass_time(2)
+        world.clock.advance(20)
+    else:
+        await world.backend.delete_topic("t")
+    left = [len(tasks)]
+    while left[-1] > 10:
+        await asyncio.sleep(0)
+        left.append(len(tasks))
+        assert len(left) < 10_000
+    assert max(before - after for before, after in pairwise(left)) <= 50
+
+
+@pytest.mark.slow
+async def test_a_group_that_comes_again_while_its_partitions_end_continues(make_world: MakeWorld) -> None:
+    world = make_world(400, subscription_timeout=10, long_polling_timeout=1)
+    world.log(399).append(b"a", b"b")
+    first = await world.consume()
+    await until(lambda: first.values)
+    assert await world.ack(399, 0) == [None]
+    world.clock.advance(20)
+    # The end has begun.
+    await until(lambda: not world.consumers._subscriptions)
+    answers = await world.consume()
+    await until(lambda: answers.values)
+    assert answers.values == [b"b"]
 
 
 @pytest.mark.parametrize(
