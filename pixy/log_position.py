@@ -5,7 +5,7 @@ A leaf of its own, so that a node names positions without the import of the Raft
 
 from typing import NamedTuple
 
-__all__ = ["INDEX_MAX", "TERM_JUMP_MAX", "TERM_MAX", "LogPosition"]
+__all__ = ["INDEX_MAX", "TERM_JUMP_MAX", "TERM_KEPT_MAX", "TERM_MAX", "LogPosition"]
 
 INDEX_MAX = 2**62 - 1
 """Largest index, and largest sequence of a proposal: no log gets there."""
@@ -15,6 +15,8 @@ bits in the formats of Kafka.
 """
 TERM_JUMP_MAX = 2**24
 """Largest distance of the terms of two nodes: half a year of an election a second."""
+TERM_KEPT_MAX = TERM_MAX - TERM_JUMP_MAX
+"""Largest term that a node keeps which mends its directory alone: there are others behind it."""
 
 
 class LogPosition(NamedTuple):

@@ -49,7 +49,7 @@ from pixy.cluster.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.state_group_recovery import check_reset
 from pixy.cluster.stopped_node import StoppedNode, position_of
 from pixy.errors import FailedPrecondition
-from pixy.log_position import TERM_MAX, LogPosition
+from pixy.log_position import TERM_KEPT_MAX, TERM_MAX, LogPosition
 from pixy.proto.state_pb2 import ForgetNode, GroupStateRecord, HardState, MetadataCommand
 from pixy.raft import ConfChangeError, ConfState, MalformedMessage, Snapshot, decode_conf_change
 from pixy.raft import HardState as RaftHardState
@@ -247,8 +247,11 @@ class LostMajority:
             commit,
             bool(changes) or is_impossible or self._others_decide(known),
         )
-        # One above was written by a node with a bug (`impossible_states`). It binds nobody here.
-        term = state.term if state.term <= TERM_MAX else 0
+        # One far above comes from a node with a bug, and leaves no elections (`mended_groups`). It
+        # binds nobody here.
+        term = state.term if state.term <= TERM_KEPT_MAX else 0
+        if last.term >= TERM_MAX:
+            raise FailedPrecondition(f"{name}: its newest entry has the last possible term, {last.term}")
         return _Continuation(group, max(term, last.term), newest, resets=False)
 
     def _others_decide(self, conf: ConfState) -> bool:

@@ -15,6 +15,10 @@ that never had another node. Nothing is dropped: entries keep their indexes and 
                                         possible one; the same of the applied position, and the
                                         hard state
 
+Terms of entries near the largest possible one are lowered with the impossible ones: the new term is
+behind them, and there would be none left for an election. The term of a checkpoint cannot be
+lowered: it is in the name of the file.
+
 The old records stay in their files, until these are removed as usual.
 """
 
@@ -39,7 +43,7 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.stopped_node import StoppedNode, position_of
 from pixy.errors import FailedPrecondition
-from pixy.log_position import INDEX_MAX, TERM_MAX, LogPosition
+from pixy.log_position import INDEX_MAX, TERM_KEPT_MAX, TERM_MAX, LogPosition
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState
 from pixy.raft import ConfState, Snapshot
 from pixy.raft import HardState as RaftHardState
@@ -136,11 +140,15 @@ class MendedGroups:
         term, vote = state.term, state.vote
         tail: Sequence[JournalRecord] = ()
         if max(term, *found.log_terms, 0) > TERM_MAX:
-            known = [each for each in (*found.log_terms, applied.term) if each <= TERM_MAX]
+            if group.raft_group < FIRST_PARTITION_GROUP and applied.term > TERM_KEPT_MAX:
+                raise FailedPrecondition(
+                    f"{name}: {reason}; its checkpoint has term {applied.term}, which cannot be lowered"
+                )
+            known = [each for each in (*found.log_terms, applied.term) if each <= TERM_KEPT_MAX]
             term, vote = max(known, default=0) + 1, 0
-        if max(found.log_terms, default=0) > TERM_MAX:
-            tail = group.entries_after(applied.index)
-            self._records += self._rewritten(group, applied, tail, term)
+            if max(found.log_terms, default=0) > TERM_KEPT_MAX:
+                tail = group.entries_after(applied.index)
+                self._records += self._rewritten(group, applied, tail, term)
         last = max(found.last, applied.index)
         storage = RaftStorage(self._alone, min(state.conf_index, last))
         storage.hard_state = RaftHardState(term, vote, min(state.commit, last))
@@ -190,7 +198,7 @@ def _members(found: FoundState) -> frozenset[int]:
 
 
 def _lowered(term: int, highest: int) -> int:
-    return highest if term > TERM_MAX else term
+    return highest if term > TERM_KEPT_MAX else term
 
 
 def _name(raft_group: int) -> str:

@@ -10,10 +10,10 @@ from pixy.cluster import LostMajority, MendedGroups, stopped_node
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import CorruptData, DataDirectoryError, FailedPrecondition
 from pixy.inspect import ReadOnlyDisk, Verdict, check_directory
-from pixy.log_position import TERM_MAX
+from pixy.log_position import TERM_KEPT_MAX, TERM_MAX
 from pixy.raft import ConfState
 from pixy.storage import RealDisk, RecordKind, ThreadWorker
-from tests.cluster.nodes import Cluster, copy_of
+from tests.cluster.nodes import Cluster, Sizes, copy_of
 from tests.cluster.poisoned import WORST, raise_terms, write_configuration, write_records
 from tests.cluster.survivors import formed, formed_with_records
 
@@ -142,6 +142,49 @@ async def test_entries_with_such_terms_are_written_again(tmp_path: Path, name: s
     await goes_on(directory)
 
 
+@pytest.mark.parametrize("name", ["metadata", "groups", "partition"])
+@pytest.mark.parametrize("known", [TERM_MAX, TERM_MAX - 1, TERM_KEPT_MAX + 1])
+async def test_the_new_term_is_a_possible_one_and_has_others_behind_it(
+    tmp_path: Path, name: str, known: int
+) -> None:
+    cluster = Cluster(tmp_path / "data")
+    await cluster.node.start()
+    await cluster.create_topic()
+    await cluster.append(b"one")
+    await cluster.commit(1)
+    group = group_of(cluster, name)
+    assert group.node is not None
+    group.node.raft.term = known
+    await cluster.append(b"two")
+    await cluster.commit(1)
+    await cluster.create_topic("other")
+    await cluster.settle()
+    directory = copy_of(cluster.directory, "copy")
+    group.node.raft.term = group.term
+    await cluster.node.stop()
+    await raise_terms(directory, group.raft_group, term=TERM_MAX + 1)
+    assert len(await mended(directory)) == 1
+    assert await mended(directory) == {}
+    await goes_on(directory)
+
+
+async def test_the_term_of_a_checkpoint_is_not_lowered(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "data", Sizes(checkpoint_entries=1))
+    await cluster.node.start()
+    group = group_of(cluster, "metadata")
+    assert group.node is not None
+    group.node.raft.term = TERM_MAX
+    for number in range(5):
+        await cluster.create_topic(f"topic{number}")
+        await cluster.settle()
+    directory = copy_of(cluster.directory, "copy")
+    group.node.raft.term = group.term
+    await cluster.node.stop()
+    await raise_terms(directory, METADATA, term=TERM_MAX + 1)
+    with pytest.raises(FailedPrecondition, match=f"metadata: .* its checkpoint has term {TERM_MAX}"):
+        await mended(directory)
+
+
 async def test_a_directory_without_such_a_term_stays_as_it_is(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     await stopped(directory)
@@ -163,6 +206,19 @@ async def test_a_node_of_several_is_told_what_to_do_instead(tmp_path: Path) -> N
     assert verdicts(directory) == []
     async with Cluster(directory).running() as cluster:
         await cluster.create_topic("again")
+
+
+@pytest.mark.parametrize("term", [TERM_MAX, TERM_MAX - 1, TERM_KEPT_MAX + 1])
+async def test_a_node_that_goes_on_alone_has_terms_for_its_elections(tmp_path: Path, term: int) -> None:
+    directory = tmp_path / "data"
+    survivor = await formed(directory)
+    survivor.end()
+    await raise_terms(directory, term=term)
+    await goes_on_alone(directory)
+    assert verdicts(directory) == []
+    async with Cluster(directory).running() as cluster:
+        await cluster.create_topic("again")
+        assert max(group.term for group in cluster.node._log.driver.groups.values()) < 20
 
 
 @pytest.mark.parametrize("members", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
