@@ -224,7 +224,8 @@ class ProducerConfig:
     buffer_bytes: int = _bytes(
         64 * _MIB,
         "Bytes of messages that the producer's buffer holds. Record batches appended by clients "
-        "may have as many bytes in flight and as many queued; more are answered UNAVAILABLE.",
+        "may have as many bytes in flight, as many in checks and as many queued; more are answered "
+        "UNAVAILABLE.",
     )
     waiting_requests: int = _integer(
         65_536,

@@ -3,7 +3,8 @@
 Everything is validated before anything is written, the records in the batches too: on the event
 loop if that takes half a millisecond, else on another thread (`batch_checks`). Memory is
 bounded: by one answer for each range that is read (`RangeReader`), and by `producer.buffer_bytes`
-for writes, with as much again in the queue.
+for writes, with as much again in checks, and as much again in queues. Small requests have a queue
+of their own for their checks, because those of large ones may take seconds.
 
 Road not taken: the batches through the accumulators. They make batches of records; these are
 batches.
@@ -60,6 +61,10 @@ FETCH_WAIT_MAX_S = 300.0
 
 _BATCHES_MAX = 1000
 """Record batches of a request, each of which costs as much as many records."""
+_SMALL_BYTES = 64 * 1024
+"""Batches of a request whose check is short, whatever they are."""
+_SMALL_PART = 32
+"""Part of `producer.buffer_bytes` for small requests that are checked."""
 _HANDED_OVER_PER_STEP = 25
 """Batches; those of one partition stay together."""
 
@@ -131,6 +136,9 @@ class Log:
         self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
         self.fetches = FetchRanges(client_share_percent)
         self._checks = BatchChecks()
+        # Bytes of the requests that are checked.
+        self._small_checks = ByteSemaphore(max(1, config.producer.buffer_bytes // _SMALL_PART))
+        self._large_checks = ByteSemaphore(config.producer.buffer_bytes)
         self._draining = False
         # Records in flight; the event is set while there are none.
         self._in_flight = 0
@@ -287,17 +295,11 @@ class Log:
             ShuttingDown, Unavailable: nothing was written.
         """
         await self.check_partitions([each.partition for each in partitions])
-        size = sum(len(each.batches) for each in partitions)
-        if self.semaphore.queued + size > self._config.producer.buffer_bytes and not self.semaphore.available(
-            size
-        ):
-            raise Unavailable(
-                f"{self.semaphore.acquired} bytes of batches are being written and {self.semaphore.queued} wait; append fewer at a time, "
-                "or increase producer.buffer_bytes"
-            ).at_limit("producer.buffer_bytes")
+        size = _bytes_of(partitions)
+        self._check_queued(size)
+        checked = await self._checked(partitions)
         await self.semaphore.acquire(size)
         try:
-            checked = await self._checked(partitions)
             await self.update(versions)
             if self._draining:
                 raise ShuttingDown
@@ -343,12 +345,36 @@ class Log:
             found.append(batches)
         return found
 
+    def _check_queued(self, size: int) -> None:
+        """Check that a request may queue.
+
+        Raises:
+            Unavailable: too many bytes queue.
+        """
+        checks = self._checks_of(size)
+        queued = checks.queued + self.semaphore.queued
+        at_once = checks.available(size) and self.semaphore.available(size)
+        if queued + size > self._config.producer.buffer_bytes and not at_once:
+            raise Unavailable(
+                f"{checks.acquired} bytes of batches are being checked, {self.semaphore.acquired} are being written and {queued} wait; "
+                "append fewer at a time, or increase producer.buffer_bytes"
+            ).at_limit("producer.buffer_bytes")
+
+    def _checks_of(self, size: int) -> ByteSemaphore:
+        return self._small_checks if size <= _SMALL_BYTES else self._large_checks
+
     async def _checked(self, partitions: Sequence[PartitionBatches]) -> list[Checked]:
         _check_number(partitions)
         producer = self._config.producer
         latest_ms = self._clock.wall_ms() + round(producer.timestamp_after_max * 1000)
         limits = BatchLimits(producer.max_message_bytes, latest_ms, producer.max_headers)
-        return await self._checks.check(partitions, limits)
+        size = _bytes_of(partitions)
+        checks = self._checks_of(size)
+        await checks.acquire(size)
+        try:
+            return await self._checks.check(partitions, limits)
+        finally:
+            checks.release(size)
 
     async def update(self, versions: Sequence[TopicVersion]) -> None:
         """Ask the cluster for the topics that differ here from these versions: another process may
@@ -433,6 +459,10 @@ class Log:
         self._in_flight -= records
         if not self._in_flight:
             self._idle.set()
+
+
+def _bytes_of(partitions: Sequence[PartitionBatches]) -> int:
+    return sum(len(each.batches) for each in partitions)
 
 
 def _check_number(partitions: Sequence[PartitionBatches]) -> None:

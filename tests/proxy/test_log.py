@@ -59,7 +59,7 @@ async def test_appends_in_flight_and_queued_are_bounded() -> None:
     first, second, third = append(log, 2), append(log), append(log)
     await settle()
     assert backend.held_appends == 2
-    text = f"{2 * SIZE} bytes of batches are being written and {2 * SIZE} wait"
+    text = f"0 bytes of batches are being checked, {2 * SIZE} are being written and {2 * SIZE} wait"
     with pytest.raises(Unavailable, match=text):
         await append(log)
     backend.release_appends()
@@ -352,6 +352,19 @@ async def test_small_requests_do_not_wait_for_the_checks_of_large_ones() -> None
     answers = await asyncio.gather(*(log.append(each, []) for each in requests))
     assert [answer[0].base_offset for answer in answers] == [0, 5, 1, 2]
     assert (await backend.offset_ranges("t"))[0].end == 5005
+
+
+async def test_small_requests_do_not_wait_behind_large_ones_that_wait_for_their_check() -> None:
+    large = batch_of(*[b"%040d" % at for at in range(5000)])
+    log, backend = await make(room=len(large) * 5 // 2)
+    answers = [asyncio.create_task(log.append([PartitionBatches(T0, large)], [])) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match=rf"{2 * len(large)} bytes of batches are being checked"):
+        await log.append([PartitionBatches(T0, large)], [])
+    assert await append(log) == [Appended(0, None)]
+    assert [(await answer)[0].base_offset for answer in answers] == [1, 5001, 10_001, 15_001]
+    assert (await backend.offset_ranges("t"))[0].end == 20_001
+    assert log.semaphore.acquired == 0
 
 
 async def test_a_request_cancelled_while_it_is_checked_writes_nothing_and_frees_its_bytes() -> None:
