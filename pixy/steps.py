@@ -129,6 +129,14 @@ class LaterSteps:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._run)
 
+    def run(self, work: Iterator[object]) -> None:
+        """Run an iterator to its end, with those of others in between."""
+        self.add(partial(self._step, work))
+
+    def _step(self, work: Iterator[object]) -> None:
+        if next(work, _ENDED) is not _ENDED:
+            self.run(work)
+
     async def wait(self) -> None:
         """Return when all callbacks have run that are there."""
         if self._callbacks:

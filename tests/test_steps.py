@@ -1,6 +1,7 @@
 """pixy/steps.py: long work leaves the event loop to others in between."""
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -127,6 +128,21 @@ async def test_later_steps_run_in_order_for_a_millisecond_of_each_iteration(
     assert order == list(range(9))
     assert counts[:4] == [0, 3, 6, 9]
     await later.wait()
+
+
+async def test_iterators_run_later_in_turns() -> None:
+    later, order = LaterSteps(), list[str]()
+
+    def work(name: str) -> Iterator[None]:
+        for _ in range(3):
+            order.append(name)
+            yield
+
+    for name in "ab":
+        later.run(work(name))
+    while len(order) < 6:
+        await later.wait()
+    assert order == list("ababab")
 
 
 async def test_a_later_step_that_fails_does_not_end_those_behind_it() -> None:

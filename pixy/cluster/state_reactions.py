@@ -39,7 +39,7 @@ from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
 from pixy.errors import UnknownPartition
 from pixy.raft import Entry
-from pixy.steps import run_in_steps
+from pixy.steps import LaterSteps
 
 __all__ = ["StateReactions"]
 
@@ -83,6 +83,8 @@ class StateReactions:
         self._peers = peers
         self._remote = remote
         self._loop = asyncio.get_running_loop()
+        # Those of all state groups, which forget a topic at the same time.
+        self._sweeping = LaterSteps()
         # The nodes that the peers were told of.
         self._nodes = self._metadata.nodes
         # True once a start has heard of all changes: nobody is dialled who has left since.
@@ -114,7 +116,7 @@ class StateReactions:
         elif replica.machine is self._state_groups.sinks:
             self._staging.applied(result)
         elif isinstance(result, Forgotten):
-            run_in_steps(result.state.sweep())
+            self._sweeping.run(result.state.sweep())
         elif isinstance(result, GroupsChanged):
             self._group_keeper.changed(result.groups)
             self._loop.call_soon(self._observer().groups_changed, result.groups)

@@ -292,6 +292,24 @@ def test_topics_are_forgotten_at_once_and_their_offsets_removed_in_steps() -> No
     assert list(state.sweep()) == []
 
 
+@pytest.mark.parametrize(("offsets", "groups_per_step"), [(1, 200), (100, 10), (600, 2), (3000, 1)])
+def test_a_step_of_the_sweep_looks_at_a_bounded_number_of_offsets(offsets: int, groups_per_step: int) -> None:
+    state = GroupsState()
+    for group in GROUPS[:300] if offsets == 1 else GROUPS[:12]:
+        many = [
+            CommittedOffset(topic="a", topic_id=b"a", partition=number, offset=1) for number in range(offsets)
+        ]
+        command = CommitOffsets(group=group, offsets=many)
+        state.apply(GroupsCommand(commit_offsets=command).SerializeToString())
+    assert state.offset_bytes > 0
+    state.apply(forget(b"a"))
+    left = [len(state._groups)]
+    for _ in state.sweep():
+        left.append(len(state._groups))
+    assert max(before - after for before, after in pairwise(left)) <= groups_per_step
+    assert (groups(state), state.offset_bytes) == ([], 0)
+
+
 def state_generation(state: GroupsState, group: str) -> int:
     return state.membership(group).generation
 
