@@ -117,6 +117,8 @@ class ConsumerGroup:
         self._changes = 0
         self.resets = Resets(name, environment.backend)
         self._commits = GroupCommits(environment, name)
+        # Partitions of subscriptions that are over may not have ended yet.
+        self._ending = False
         # Number of `set_offsets` in progress.
         self._setting = 0
         self._work = asyncio.Event()
@@ -150,6 +152,7 @@ class ConsumerGroup:
         del self._subscriptions[subscription.topic]
         for live in subscription.close():
             self._commits.keep(live)
+        self._ending = True
         self.resets.retain(lambda key: key.topic != subscription.topic)
         self._on_over(subscription)
         self._wake_keeper()
@@ -279,8 +282,10 @@ class ConsumerGroup:
 
     async def _start_assigned(self, subscription: Subscription) -> None:
         """Make the assigned partitions of a topic live that are not, as many as are allowed."""
-        # They begin with what an earlier subscription leaves behind.
-        await self._environment.ending.wait()
+        if self._ending:
+            # They begin with what an earlier subscription leaves behind.
+            self._ending = False
+            await self._environment.ending.wait()
         if self._subscriptions.get(subscription.topic) is not subscription:
             return
         assigned = self._assignment.get(subscription.topic, frozenset())
