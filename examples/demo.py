@@ -103,7 +103,7 @@ def show(folder: Path) -> None:
         partition = written.split()[1].removeprefix("partition=")
         pixy("produce greetings one --key world", address, expect="offset=1")
         pixy("produce greetings two --key world", address, expect="offset=2")
-        pixy("produce lines", address, stdin="first\nsecond\n", expect="topic=lines")
+        pixy("produce lines", address, stdin="first\nsecond\n", expect="2 messages")
         pixy("topics list", address, expect="greetings")
         pixy("consume greetings -g readers", address, expect="hello")
         pixy("consume greetings -g readers -n 2 --no-ack --json", address, expect="two")
