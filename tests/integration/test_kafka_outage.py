@@ -33,6 +33,10 @@ PARTITIONS = 2
 HASTY_TIMEOUT_S, PATIENT_TIMEOUT_S = 3.0, 180.0
 """`producer.timeout` of a cluster entry that times out during the outage, and of one that does not.
 """
+KEPT_S = 180
+"""Asynchronous messages are kept for longer than the outage: brokers start slowly on a busy
+machine.
+"""
 CALLER_TIMEOUT_S = 1.0
 LATE_S = 2.0
 """Allowed lateness of an answer on a busy machine."""
@@ -54,6 +58,7 @@ def kafka_proxy(cluster: KafkaCluster, timeout_s: float) -> dict[str, Any]:
         "default_partitions": PARTITIONS,
         "producer": {
             "timeout": f"{timeout_s:g}s",
+            "retry_max": KEPT_S // 10,
             "partitioner": "random",
             "max_message_bytes": WAVE_BYTES,
             "buffer_bytes": BUFFERED_BYTES,
