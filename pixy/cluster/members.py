@@ -103,7 +103,7 @@ class Members:
         clock: Clock,
         on_lost: Callable[[int], None],
     ) -> None:
-        self._node_id = node_id
+        self.node_id = node_id
         self._channel = channel
         self._relays = relays
         self._starts = starts
@@ -128,11 +128,11 @@ class Members:
     def is_up(self, node_id: int) -> bool:
         """True for this node, and while a connection to another one stands."""
         member = self._members.get(node_id)
-        return node_id == self._node_id or (member is not None and member.up)
+        return node_id == self.node_id or (member is not None and member.up)
 
     def is_reachable(self, node_id: int) -> bool:
         """True for this node, and for others while they can be reached, if only through others."""
-        return node_id == self._node_id or self._relays.through(node_id) is not None
+        return node_id == self.node_id or self._relays.through(node_id) is not None
 
     @property
     def is_connected(self) -> bool:
@@ -171,7 +171,7 @@ class Members:
 
     def add_address(self, node_id: int, address: str) -> None:
         """Connect to a node at an address: that of a handshake, or of metadata."""
-        if node_id == self._node_id or not address:
+        if node_id == self.node_id or not address:
             return
         try:
             parsed = Address.of_node(address)
@@ -207,7 +207,7 @@ class Members:
         self.told = {
             node.node_id: node
             for node in nodes
-            if node.node_id > 0 and node.node_id not in (*known, self._node_id) and not node.lost
+            if node.node_id > 0 and node.node_id not in (*known, self.node_id) and not node.lost
         }
         for node in self.told.values():
             if node.has_started and node.node_id not in self._members:

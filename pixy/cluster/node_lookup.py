@@ -9,7 +9,8 @@
 It asks a node that it is connected to, over a connection that it has dialled: the one that it does
 not know, or, when one that it does not know has dialled it, any. One question at a time, and one
 every half second at most, whoever comes. An answer with more nodes than a cluster may have is
-refused as a whole: each one would be dialled.
+refused as a whole: each one would be dialled. So is one without this node, of a node that lags too:
+what this node was told when it joined is newer.
 """
 
 from collections.abc import Awaitable, Callable
@@ -92,6 +93,8 @@ class NodeLookup:
                 raise FailedPrecondition(f"{len(answer)} bytes, at most {_ANSWER_BYTES_MAX} are possible")
             nodes = [each for each in NodesResponse.FromString(answer).nodes if not each.lost]
             check_told(nodes)
+            if self._members.node_id not in (each.node_id for each in nodes):
+                raise FailedPrecondition("its metadata lags: it does not have this node")
         except (PixyError, DecodeError) as error:
             log.debug("a node does not tell of the others", node=node_id, reason=str(error))
             return False

@@ -396,7 +396,9 @@ class NodePeers:
         return self._known
 
     async def _confirm_metadata(self) -> bool:
-        """True if metadata has every node that there was before the call."""
+        """True if metadata has every node that there was before the call. That of a node that has
+        just joined lags, whatever a read says: it does not even have this node.
+        """
         group = self._groups.metadata_replica.group
         if group.has_peers and group.leader == NONE:
             return False
@@ -404,7 +406,7 @@ class NodePeers:
             await self._duties.confirm_metadata(_CONFIRM_S)
         except PixyError:
             return False
-        return True
+        return self._driver.node_id in self._nodes()
 
     def is_clock_certain(self) -> bool:
         """True while the clock of this node is near those of the others."""

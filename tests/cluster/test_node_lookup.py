@@ -72,6 +72,19 @@ async def test_a_node_that_can_read_metadata_asks_nobody_for_a_node_that_it_does
     assert each.reads == 1, "nothing is unknown any more"
 
 
+async def test_a_node_that_lags_too_is_asked_in_vain() -> None:
+    each = Lookup(node(1), node(2))
+    each.answer = answer_of([node(1), node(2), node(3)])
+    each.bench.judge(hello(3))
+    await each.tick()
+    for lagging in ([], [node(2)]):
+        each.answer = answer_of(lagging)
+        each.bench.judge(hello(4))
+        await each.tick()
+        assert each.dialled == {2, 3}
+    assert each.asked == 3
+
+
 async def test_a_node_that_cannot_read_metadata_asks_until_it_is_told() -> None:
     each = Lookup(node(1), node(2))
     each.bench.judge(hello(3))
@@ -119,7 +132,7 @@ async def test_a_node_that_whoever_let_this_one_join_has_named_is_dropped_unless
 
 async def test_each_answer_replaces_the_one_before() -> None:
     each = Lookup(node(1), node(2))
-    for told in ([node(3), node(4)], [node(4), node(5)]):
+    for told in ([node(1), node(3), node(4)], [node(1), node(4), node(5)]):
         each.bench.judge(hello(9))
         each.answer = answer_of(told)
         await each.tick()
@@ -131,9 +144,9 @@ async def test_each_answer_replaces_the_one_before() -> None:
     [
         many(2 * NODES_MAX + 1),
         many(5000),
-        [node(3), node(0)],
-        [node(3), NodeInfo(4, b"short", "h4:1", "", "", 1, "1")],
-        [node(3), NodeInfo(4, bytes(16), "h4:1", "", "x" * (1 << 20), 1, "1")],
+        [node(1), node(3), node(0)],
+        [node(1), node(3), NodeInfo(4, b"short", "h4:1", "", "", 1, "1")],
+        [node(1), node(3), NodeInfo(4, bytes(16), "h4:1", "", "x" * (1 << 20), 1, "1")],
     ],
     ids=["more than are possible", "thousands", "id 0", "short secret", "large"],
 )
@@ -144,6 +157,6 @@ async def test_an_answer_that_no_node_gives_is_refused_as_a_whole(nodes: list[No
     await each.tick()
     assert (each.dialled, each.members.told) == ({2}, {})
     assert each.members.met_unknown, "it asks again"
-    each.answer = answer_of([node(3), *[node(number, lost=True) for number in range(10, 2000)]])
+    each.answer = answer_of([node(1), node(3), *[node(number, lost=True) for number in range(10, 2000)]])
     await each.tick()
     assert each.dialled == {2, 3}, "nodes of earlier releases tell of those that have left"
