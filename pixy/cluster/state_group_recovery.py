@@ -84,7 +84,7 @@ async def recover_state_group(
     checkpoint, ids = await run_on(log.files, store.load)
     applied, state, newest = LogPosition(0, 0), GroupStateRecord(), None
     if checkpoint is not None:
-        applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
+        applied = checkpoint.id.position
         state = restore_state(name, machine, checkpoint.records)
         configuration = state.configuration if state.configuration.voters else configuration
         newest = Snapshot(applied.index, applied.term, conf_state_of(configuration))

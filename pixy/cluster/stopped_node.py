@@ -81,6 +81,4 @@ def stopped_node(disk: Disk, directory: Path) -> Iterator[StoppedNode]:
 
 def position_of(checkpoint: Checkpoint | None) -> LogPosition:
     """The last entry in a checkpoint, before the first one if there is none."""
-    if checkpoint is None:
-        return LogPosition(0, 0)
-    return LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
+    return LogPosition(0, 0) if checkpoint is None else checkpoint.id.position

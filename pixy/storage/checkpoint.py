@@ -87,7 +87,7 @@ from typing import NamedTuple
 import structlog
 
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.log_position import INDEX_MAX, TERM_MAX
+from pixy.log_position import INDEX_MAX, TERM_MAX, LogPosition
 from pixy.records import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -133,6 +133,11 @@ class CheckpointId(NamedTuple):
 
     epoch: int
     end_offset: int
+
+    @property
+    def position(self) -> LogPosition:
+        """The last entry in the checkpoint of a raft group."""
+        return LogPosition(self.epoch, self.end_offset)
 
     @property
     def file_name(self) -> str:
