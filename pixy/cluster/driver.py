@@ -263,7 +263,7 @@ class Driver:
         return self.propose_checked(group, kind, payload, proposal, after)
 
     def has_place(self, group: RaftGroup, proposal: ProposalId) -> bool:
-        """True if this node leads, and the proposal's has a place for it in its window."""
+        """True if this node leads, and the node of a proposal has a place for it in its window."""
         return group.leads and not is_window_full(proposal, group.tail_ids, self._held.get(group, ()))
 
     def propose_checked(

@@ -122,9 +122,6 @@ class ForwardedProposals:
         sender = waiting.proposal.node_id
         queue = self._queues.get((group, sender))
         if queue is None:
-            if not self._driver.has_place(group, waiting.proposal):
-                waiting.done(False)
-                return
             try:
                 judged = self._judged(group, waiting)
                 if judged is not None:
@@ -163,8 +160,10 @@ class ForwardedProposals:
                 waiting.done(False)
 
     def _judged(self, group: RaftGroup, waiting: _WaitingProposal) -> _WaitingProposal | None:
-        """The proposal as it may be appended, None if that has to be waited for."""
-        if waiting.kind != EntryType.COMMAND or not group.leads:
+        """The proposal as it may be appended, None if that has to be waited for. One that has no
+        place comes back as it is: the driver does not take it.
+        """
+        if waiting.kind != EntryType.COMMAND or not self._driver.has_place(group, waiting.proposal):
             return waiting
         reason = why_too_large(group.raft_group, waiting.payload)
         if reason:
