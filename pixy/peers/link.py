@@ -54,9 +54,8 @@ _REASON_CHARACTERS_MAX = 500
 _KEEP_ALIVE = frozenset((ALIVE, PING))
 _HANDSHAKE_READ_BYTES = 4096
 """Bytes that are parsed at once of a peer that has proven nothing: at most 170 frames."""
-
-
 _FRAMES_PER_SLICE = 32
+"""Frames that are acted on in one iteration of the loop."""
 
 
 class LinkOwner(Protocol):

@@ -31,7 +31,7 @@ _BACKLOG = 1024
 _ACCEPT_RETRY_S = 1.0
 _ADMITTED_AT_ONCE = 16
 _ACCEPTED_AT_ONCE = 256
-"""Connections that one iteration of the loop takes from the queue, and those that it admits."""
+"""Connections that one iteration of the loop admits, and those that it takes from the queue."""
 _NAMES_MAX = 1000
 """Host names whose addresses are kept."""
 _OPENING_MAX = 256

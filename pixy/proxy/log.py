@@ -1,7 +1,7 @@
 """Bulk access to the log of one cluster: whole record batches in and out.
 
 Everything is validated before anything is written, the records in the batches too: on the event
-loop if that takes half a millisecond, else on another thread (`batch_checks`). Memory is
+loop if that takes half a millisecond, else in turns with other requests (`batch_checks`). Memory is
 bounded: by one answer for each range that is read (`RangeReader`), and by `producer.buffer_bytes`
 for writes, with as much again in checks, and as much again in queues. Small requests have a queue
 of their own for their checks, because those of large ones may take seconds.

@@ -67,13 +67,13 @@ def _run(number: int, records: int) -> int:
 
 def _is_run(batch: bytearray, at: int, layout: _UniformRecord, number: int, count: int) -> bool:
     size, end = layout.size, at + (count - 1) * layout.size + 1
-    for position in layout.fixed:
-        if batch[at + position : end + position : size] != batch[at + position : at + position + 1] * count:
-            return False
 
     def column(position: int) -> bytearray:
         return batch[at + position : end + position : size]
 
+    for position in layout.fixed:
+        if column(position) != batch[at + position : at + position + 1] * count:
+            return False
     first, begin = layout.delta_at, number % _PERIOD
     match next((width for bound, width in _DELTA_BYTES if number < bound), 0):
         case 1:

@@ -83,6 +83,15 @@ async def goes_on(directory: Path) -> None:
     assert verdicts(directory) == []
 
 
+async def is_refused_found_and_mended(directory: Path, refusal: str, finding: str) -> None:
+    with pytest.raises(DataDirectoryError, match=refusal):
+        await Cluster(directory).node.start()
+    [found] = verdicts(directory)
+    assert finding in found
+    assert list((await mended(directory)).values()) == [0]
+    await goes_on(directory)
+
+
 @pytest.mark.parametrize("term", [TERM_MAX + 1, 2**62, WORST])
 @pytest.mark.parametrize("raft_group", [METADATA, PARTITION])
 async def test_a_term_that_no_log_has_is_refused_found_and_lowered(
@@ -92,12 +101,9 @@ async def test_a_term_that_no_log_has_is_refused_found_and_lowered(
     await stopped(directory)
     await raise_terms(directory, raft_group, term=term)
     refusal = rf"raft group {raft_group} .* hard state has term {term}, .*`pixy storage recover` mends"
-    with pytest.raises(DataDirectoryError, match=refusal):
-        await Cluster(directory).node.start()
-    [found] = verdicts(directory)
-    assert f"raft group {raft_group}: its hard state has term {term}" in found
-    assert list((await mended(directory)).values()) == [0]
-    await goes_on(directory)
+    await is_refused_found_and_mended(
+        directory, refusal, f"raft group {raft_group}: its hard state has term {term}"
+    )
 
 
 async def test_all_groups_of_a_node_are_mended_at_once(tmp_path: Path) -> None:
@@ -230,12 +236,9 @@ async def test_members_that_no_group_has_are_refused_found_and_mended(
     await stopped(directory)
     await write_configuration(directory, raft_group, members)
     refusal = rf"raft group {raft_group} cannot be used: its hard state has a configuration that is none: "
-    with pytest.raises(DataDirectoryError, match=refusal):
-        await Cluster(directory).node.start()
-    [found] = verdicts(directory)
-    assert f"raft group {raft_group}: its hard state has a configuration that is none" in found
-    assert list((await mended(directory)).values()) == [0]
-    await goes_on(directory)
+    await is_refused_found_and_mended(
+        directory, refusal, f"raft group {raft_group}: its hard state has a configuration that is none"
+    )
 
 
 @pytest.mark.parametrize("members", NEVER_THERE.values(), ids=NEVER_THERE)
@@ -250,12 +253,11 @@ async def test_members_that_were_never_there_are_refused_found_and_mended(
     never = (
         rf"raft group {raft_group} cannot be used: its hard state has node \d as a member, which never was in"
     )
-    with pytest.raises(DataDirectoryError, match=belongs if raft_group == METADATA else never):
-        await Cluster(directory).node.start()
-    [found] = verdicts(directory)
-    assert f"raft group {raft_group}: its hard state has node" in found
-    assert list((await mended(directory)).values()) == [0]
-    await goes_on(directory)
+    await is_refused_found_and_mended(
+        directory,
+        belongs if raft_group == METADATA else never,
+        f"raft group {raft_group}: its hard state has node",
+    )
 
 
 async def test_members_and_terms_are_mended_at_once(tmp_path: Path) -> None:

@@ -45,6 +45,17 @@ class Bound(UnpackedBytes):
         assert [self.run(now, size) for _ in batches] == batches
         return batches
 
+    def in_turns(self, held: UnpackedBatch, count: int) -> list[UnpackedBatch]:
+        """The next batches, each of which gets the memory of the one before."""
+        order = []
+        for _ in range(count):
+            self.release(held)
+            following = self.run(0.05)
+            assert following is not None
+            order.append(following)
+            held = following
+        return order
+
 
 def test_one_batch_at_a_time_is_decompressed_and_all_that_fit_are_held() -> None:
     bound = Bound(20)
@@ -85,14 +96,7 @@ def test_waiting_partitions_are_served_in_fifo_order_after_those_without_demand(
     (held,) = bound.fill(Partition())
     idle = bound.ask(Partition(Demand.NONE), 0, 0.0)
     waiting = [bound.ask(Partition(), 0, 0.0) for _ in range(3)]
-    order = []
-    for _ in range(4):
-        bound.release(held)
-        following = bound.run(0.05)
-        assert following is not None
-        order.append(following)
-        held = following
-    assert order == [*waiting, idle]
+    assert bound.in_turns(held, 4) == [*waiting, idle]
 
 
 def test_memory_is_given_back_by_those_that_were_not_read_for_longest() -> None:
@@ -143,14 +147,7 @@ def test_groups_have_turns_whatever_the_number_of_their_partitions() -> None:
     (held,) = bound.fill(Partition())
     many = [bound.ask(Partition(group="many"), 0, 0.0) for _ in range(1000)]
     few = [bound.ask(Partition(group="few"), 0, 0.0) for _ in range(2)]
-    order = []
-    for _ in range(5):
-        bound.release(held)
-        following = bound.run(0.05)
-        assert following is not None
-        order.append(following)
-        held = following
-    assert order == [many[0], few[0], many[1], few[1], many[2]]
+    assert bound.in_turns(held, 5) == [many[0], few[0], many[1], few[1], many[2]]
 
 
 def test_few_of_many_waiting_partitions_are_asked_for_their_demand_at_a_time() -> None:
