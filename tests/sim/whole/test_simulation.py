@@ -18,8 +18,39 @@ from tests.sim.whole.simulation import Simulation
 ONE_SEED = 1
 FEW_SEEDS = [range(begin, begin + 2) for begin in range(2, 6, 2)]
 SEEDS = range(6, 131)
+MORE_SEEDS = range(131, 381)
+"""Run one by one while a rare state is missing: a change of the nodes moves it to other seeds."""
 LONG_S = 3000.0
 """More than the seeds take on a busy machine."""
+LEAST = {
+    "acks answered": 3000,
+    "acks lost with their owner": 30,
+    "calls failed": 100,
+    "calls unknown": 100,
+    "calls: join group": 20,
+    "copies refused": 3,
+    "faults of a disk": 5,
+    "histories checked": 200,
+    "log: a checkpoint was fetched": 20,
+    "log: a peer is refused": 20,
+    "log: a replica waits for a copy: keep the other replicas, they have its records; a larger "
+    "journal.retain_bytes lets nodes be away for longer": 5,
+    "log: founding a cluster": 50,
+    "log: joined a cluster": 50,
+    "log: this process was paused": 5,
+    "members put out for their silence": 1,
+    "offsets committed": 500,
+    "offsets set": 10,
+    "orderly stops": 10,
+    "partitions that moved": 200,
+    "publications": 100,
+    "records handed out": 3000,
+    "records handed out elsewhere": 500,
+    "records in replicas": 1000,
+    "refused starts": 1,
+    **{kind.text: 3 for kind in FaultKind},
+}
+"""How often a state occurs in all seeds together, at least."""
 
 
 @pytest.mark.slow
@@ -56,34 +87,13 @@ def test_nothing_is_lost_repeated_or_changed_and_every_rare_state_occurs() -> No
     counts: Counter[str] = Counter()
     for seed in SEEDS:
         counts += run_seed(seed).counts
-    missing = [kind.text for kind in FaultKind if counts[kind.text] < 3]
-    for what, least in {
-        "acks answered": 3000,
-        "acks lost with their owner": 30,
-        "calls failed": 100,
-        "calls unknown": 100,
-        "calls: join group": 20,
-        "copies refused": 3,
-        "faults of a disk": 5,
-        "histories checked": 200,
-        "log: a checkpoint was fetched": 20,
-        "log: a peer is refused": 20,
-        "log: a replica waits for a copy: keep the other replicas, they have its records; a larger "
-        "journal.retain_bytes lets nodes be away for longer": 5,
-        "log: founding a cluster": 50,
-        "log: joined a cluster": 50,
-        "log: this process was paused": 5,
-        "members put out for their silence": 1,
-        "offsets committed": 500,
-        "offsets set": 10,
-        "orderly stops": 10,
-        "partitions that moved": 200,
-        "publications": 100,
-        "records handed out": 3000,
-        "records handed out elsewhere": 500,
-        "records in replicas": 1000,
-        "refused starts": 1,
-    }.items():
-        if counts[what] < least:
-            missing.append(f"{what}: {counts[what]}")
-    assert missing == []
+    for seed in MORE_SEEDS:
+        if not missing(counts):
+            break
+        counts += run_seed(seed).counts
+    assert missing(counts) == []
+
+
+def missing(counts: Counter[str]) -> list[str]:
+    """What occurred too rarely, with how often it did."""
+    return [f"{what}: {counts[what]}" for what, least in LEAST.items() if counts[what] < least]
