@@ -4,7 +4,8 @@ Everything is validated before anything is written, the records in the batches t
 loop if that takes half a millisecond, else in turns with other requests (`batch_checks`). Memory is
 bounded: by one answer for each range that is read (`RangeReader`), and by `producer.buffer_bytes`
 for writes, with as much again in checks, and as much again in queues. Small requests have a queue
-of their own for their checks, because those of large ones may take seconds.
+of their own for their checks, because those of large ones may take seconds. Batches that are staged
+are checked here too.
 
 Road not taken: the batches through the accumulators. They make batches of records; these are
 batches.
@@ -296,7 +297,7 @@ class Log:
         """
         await self.check_partitions([each.partition for each in partitions])
         size = _bytes_of(partitions)
-        self._check_queued(size)
+        self.check_queued(size, self.semaphore)
         checked = await self._checked(partitions)
         await self.semaphore.acquire(size)
         try:
@@ -345,19 +346,23 @@ class Log:
             found.append(batches)
         return found
 
-    def _check_queued(self, size: int) -> None:
-        """Check that a request may queue.
+    def check_queued(self, size: int, writes: ByteSemaphore) -> None:
+        """Check that a request may queue for its check, and behind it for its write.
+
+        Args:
+            size: bytes of its batches.
+            writes: bytes of the batches that are being written in the same way.
 
         Raises:
             Unavailable: too many bytes queue.
         """
         checks = self._checks_of(size)
-        queued = checks.queued + self.semaphore.queued
-        at_once = checks.available(size) and self.semaphore.available(size)
+        queued = checks.queued + writes.queued
+        at_once = checks.available(size) and writes.available(size)
         if queued + size > self._config.producer.buffer_bytes and not at_once:
             raise Unavailable(
-                f"{checks.acquired} bytes of batches are being checked, {self.semaphore.acquired} are being written and {queued} wait; "
-                "append fewer at a time, or increase producer.buffer_bytes"
+                f"{checks.acquired} bytes of batches are being checked, {writes.acquired} are being written and {queued} wait; "
+                "send fewer at a time, or increase producer.buffer_bytes"
             ).at_limit("producer.buffer_bytes")
 
     def _checks_of(self, size: int) -> ByteSemaphore:

@@ -1,7 +1,8 @@
 """Staged writes to one cluster: validates requests and passes them to the backend.
 
-Writes in progress are bounded by `producer.buffer_bytes`, separate from the limits of other writes;
-requests beyond it queue, as many bytes again at most.
+Batches are checked in the queues of `Log`, those of small requests apart from those of large ones.
+Then they are staged: `producer.buffer_bytes` of them at a time, separate from those that are
+appended.
 """
 
 import re
@@ -15,7 +16,6 @@ from pixy.errors import (
     InvalidArgument,
     PartitionNotFound,
     ShuttingDown,
-    Unavailable,
     UnknownPartition,
 )
 from pixy.proxy.log import Log, PartitionBatches, TopicVersion
@@ -36,6 +36,9 @@ class Staging:
         config: its section of the configuration.
         log: validates batches and versions.
         client_share_percent: part of `staging.max_bytes` that the clients of one address may have.
+
+    Attributes:
+        semaphore: bytes of the batches that are being staged.
     """
 
     def __init__(
@@ -43,9 +46,8 @@ class Staging:
     ) -> None:
         self._backend = backend
         self._log = log
-        self._buffer_bytes = config.producer.buffer_bytes
         self._client_share = share_of(config.staging.max_bytes, client_share_percent)
-        self.semaphore = ByteSemaphore(self._buffer_bytes)
+        self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
         self._draining = False
 
     def begin_drain(self) -> None:
@@ -83,18 +85,14 @@ class Staging:
             raise InvalidArgument("neither partitions nor a seal: there is nothing to do")
         await self._log.check_partitions([each.partition for each in partitions])
         size = sum(len(each.batches) for each in partitions)
-        if self.semaphore.queued + size > self._buffer_bytes and not self.semaphore.available(size):
-            raise Unavailable(
-                f"{self.semaphore.acquired} bytes are being staged and {self.semaphore.queued} wait; stage fewer at a time, "
-                "or increase producer.buffer_bytes"
-            ).at_limit("producer.buffer_bytes")
+        self._log.check_queued(size, self.semaphore)
+        checked = await self._log.check_batches(partitions)
+        batches = [
+            StagedBatches(each.partition, each.batches, sum(batch.records for batch in found))
+            for each, found in zip(partitions, checked, strict=True)
+        ]
         await self.semaphore.acquire(size)
         try:
-            checked = await self._log.check_batches(partitions)
-            batches = [
-                StagedBatches(each.partition, each.batches, sum(batch.records for batch in found))
-                for each, found in zip(partitions, checked, strict=True)
-            ]
             await self._log.update(versions)
             if self._draining:
                 raise ShuttingDown

@@ -49,8 +49,8 @@ async def make(buffer_bytes: int) -> tuple[Staging, SlowBackend]:
     return Staging(backend, config, log), backend
 
 
-def ask(staging: Staging, piece: int) -> "asyncio.Task[int]":
-    partitions = [PartitionBatches(T0, batch_of(b"1"))]
+def ask(staging: Staging, piece: int, batch: bytes = batch_of(b"1")) -> "asyncio.Task[int]":
+    partitions = [PartitionBatches(T0, batch)]
     return asyncio.create_task(staging.stage("sink", "stage", piece, partitions, [], None))
 
 
@@ -67,6 +67,32 @@ async def test_pieces_wait_for_space_and_too_many_are_rejected() -> None:
     await asyncio.wait(waiting)
     assert sorted(task.result() for task in waiting) == [size, 2 * size, 3 * size, 4 * size]
     assert await ask(staging, 9) == 5 * size
+
+
+async def test_small_pieces_do_not_wait_behind_large_ones_that_wait_for_their_check() -> None:
+    large = batch_of(*[b"%040d" % at for at in range(5000)])
+    staging, backend = await make(len(large) * 5 // 2)
+    backend.may_go.set()
+    asked = [ask(staging, piece, large) for piece in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match=rf"{2 * len(large)} bytes of batches are being checked"):
+        await ask(staging, 8, large)
+    assert await ask(staging, 9) == len(batch_of(b"1"))
+    assert await asyncio.gather(*asked) == [at * len(large) + len(batch_of(b"1")) for at in (1, 2, 3, 4)]
+    assert (staging.semaphore.acquired, staging.semaphore.queued) == (0, 0)
+
+
+async def test_a_piece_cancelled_while_it_is_checked_is_not_staged_and_frees_its_bytes() -> None:
+    large = batch_of(*[b"%040d" % at for at in range(5000)])
+    staging, backend = await make(len(large))
+    backend.may_go.set()
+    first = ask(staging, 0, large)
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert await ask(staging, 1) == len(batch_of(b"1"))
+    assert staging.semaphore.acquired == 0
 
 
 async def test_pieces_queued_when_a_drain_begins_are_rejected() -> None:
