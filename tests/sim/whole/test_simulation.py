@@ -50,7 +50,7 @@ LEAST = {
     "refused starts": 1,
     **{kind.text: 3 for kind in FaultKind},
 }
-"""How often a state occurs in all seeds together, at least."""
+"""Least occurrences of each state in all seeds together."""
 
 
 @pytest.mark.slow
@@ -95,5 +95,5 @@ def test_nothing_is_lost_repeated_or_changed_and_every_rare_state_occurs() -> No
 
 
 def missing(counts: Counter[str]) -> list[str]:
-    """What occurred too rarely, with how often it did."""
+    """States that occurred too rarely, with the number of times."""
     return [f"{what}: {counts[what]}" for what, least in LEAST.items() if counts[what] < least]
