@@ -6,21 +6,22 @@ damaged: a start is refused with the reason, `pixy storage check` reports it, a 
 before it replaces anything. Each machine refuses with ValueError what its commands never make.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 from google.protobuf.message import DecodeError
 
 from pixy.cluster.group_states import split_checkpoint
 from pixy.cluster.impossible_states import why_no_configuration
-from pixy.cluster.replica import StateMachine
+from pixy.cluster.proposer_rows import ProposerRows
+from pixy.cluster.replica import RestoredState, StateMachine
 from pixy.errors import CorruptData, PixyError
 from pixy.proto.state_pb2 import GroupStateRecord
 
-__all__ = ["check_state", "restore_state"]
+__all__ = ["restore_state", "restored_state"]
 
 
 def restore_state(
-    name: str, machine: StateMachine, records: Sequence[tuple[bytes, bytes]]
+    name: str, machine: StateMachine, records: Iterable[tuple[bytes, bytes]]
 ) -> GroupStateRecord:
     """Replace the state of a machine by the records of a checkpoint.
 
@@ -35,7 +36,7 @@ def restore_state(
     """
     try:
         state, others = split_checkpoint(records)
-        machine.restore(others)
+        machine.restore(_drained(others))
     except (DecodeError, ValueError, LookupError, ArithmeticError, AssertionError, PixyError) as error:
         what = f"{type(error).__name__} {error}" if isinstance(error, LookupError) else error
         raise CorruptData(f"the checkpoint of {name} has records that no node writes: {what}") from error
@@ -45,11 +46,24 @@ def restore_state(
     return state
 
 
-def check_state(name: str, machine: StateMachine, records: Sequence[tuple[bytes, bytes]]) -> None:
-    """Check the records of a checkpoint before they replace the state of a machine, which stays as
-    it is. Takes the time and memory of a restore.
+def restored_state(name: str, kind: type[StateMachine], records: list[tuple[bytes, bytes]]) -> RestoredState:
+    """The state in a checkpoint, whose records are used up. A large one takes seconds: those who
+    serve meanwhile have another thread do it.
+
+    Args:
+        name: of the state group.
+        kind: of its state machine.
 
     Raises:
         CorruptData: as `restore_state`.
     """
-    restore_state(name, type(machine)(), records)
+    machine = kind()
+    state = restore_state(name, machine, _drained(records))
+    return RestoredState(machine, ProposerRows(state.rows), state.configuration)
+
+
+def _drained(records: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The records in their order. Each leaves the list: many that go at once stop every thread."""
+    records.reverse()
+    while records:
+        yield records.pop()

@@ -7,7 +7,8 @@ by the thread for files.
 A follower that the leader's journal cannot serve any more gets the newest checkpoint:
 
     leader      `snapshot`: position and configuration, in a message of the Raft core
-    follower    `install`: the checkpoint, however it came, is written durably
+    follower    `install`: the checkpoint, however it came, is written durably; its state was made
+                on another thread
                 the journal records that the log begins behind it (`Snapshots.arrived`)
                 `restored`: it replaces the state
 
@@ -16,17 +17,19 @@ A crash before the record leaves a checkpoint ahead of the journal: the next sta
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import structlog
 
 from pixy.clock import Clock
+from pixy.cluster.groups import GroupsState
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import StateReplica
+from pixy.cluster.replica import RestoredState, StateReplica
 from pixy.config import StorageConfig
 from pixy.raft import Snapshot
-from pixy.storage import Checkpoint, CheckpointId, Worker, is_disk_full
+from pixy.steps import LaterSteps
+from pixy.storage import CheckpointId, Worker, is_disk_full
 
 __all__ = ["Checkpoints"]
 
@@ -64,9 +67,10 @@ class Checkpoints:
         self._on_written = on_written
         self._on_full = on_full
         self._on_fault = on_fault
-        # Checkpoints of leaders on their way to the state. There may be several of a group: another
-        # one may come before the log reset of the one before is durable.
-        self._installing: dict[tuple[RaftGroup, CheckpointId], Checkpoint] = {}
+        # States of leaders on their way. There may be several of a group: another one may come
+        # before the log reset of the one before is durable.
+        self._installing: dict[tuple[RaftGroup, CheckpointId], RestoredState] = {}
+        self._letting_go = LaterSteps()
         self._loop = asyncio.get_running_loop()
         self._stopped = False
 
@@ -159,27 +163,29 @@ class Checkpoints:
     def install(
         self,
         replica: StateReplica,
-        checkpoint: Checkpoint,
+        id: CheckpointId,
+        restored: RestoredState,
         done: Callable[[bool], None],
-        *,
-        downloaded: bool = False,
+        records: Iterable[tuple[bytes, bytes]] | None = None,
     ) -> None:
         """Make a checkpoint of the leader one of this node's.
 
         Args:
+            restored: its state.
             done: called when it is durable, with False if it cannot be written.
-            downloaded: it is a complete download (`CheckpointDownload`), else it is written.
+            records: its records, which are written; None if it is a complete download
+                (`CheckpointDownload`).
         """
-        if downloaded:
-            work = partial(replica.store.adopt, checkpoint.id)
-        else:
-            work = partial(replica.store.write, checkpoint.id, checkpoint.records, self._clock.wall_ms())
-        self._files.submit(work, partial(self._installed, replica, checkpoint, done))
+        store = replica.store
+        adopt = partial(store.adopt, id)
+        work = adopt if records is None else partial(store.write, id, records, self._clock.wall_ms())
+        self._files.submit(work, partial(self._installed, replica, id, restored, done))
 
     def _installed(
         self,
         replica: StateReplica,
-        checkpoint: Checkpoint,
+        id: CheckpointId,
+        restored: RestoredState,
         done: Callable[[bool], None],
         ids: list[CheckpointId] | None,
         error: BaseException | None,
@@ -187,15 +193,18 @@ class Checkpoints:
         if ids is None:
             self.failed(replica, error)
         else:
-            self._installing[replica.group, checkpoint.id] = checkpoint
+            self._installing[replica.group, id] = restored
         done(ids is not None)
 
     def restored(self, replica: StateReplica, snapshot: Snapshot) -> None:
         """The log begins behind a checkpoint that was installed: it replaces the state."""
-        checkpoint = self._installing.pop((replica.group, CheckpointId(snapshot.term, snapshot.index)))
-        replica.restore(checkpoint.records)
+        id = CheckpointId(snapshot.term, snapshot.index)
+        restored = self._installing.pop((replica.group, id))
+        replica.take_over(restored)
+        if isinstance(restored.machine, GroupsState):
+            self._letting_go.run(restored.machine.let_go())
         replica.entries_since = replica.bytes_since = 0
-        replica.set_checkpoints([checkpoint.id], snapshot)
+        replica.set_checkpoints([id], snapshot)
 
     def not_needed(self, replica: StateReplica, id: CheckpointId) -> None:
         """The log goes on without a checkpoint that was installed."""

@@ -331,6 +331,12 @@ class GroupsState:
             for partition in offsets.get(name, ()):
                 self._by_topic.add(partition.topic_id, name)
 
+    def let_go(self) -> Iterator[None]:
+        """Give up the memory of a state that nobody uses any more, a group per step."""
+        while self._groups:
+            self._groups.popitem()
+            yield
+
     # --- offsets ----------------------------------------------------------------------------------
 
     def _commit(self, command: CommitOffsets) -> GroupsChanged | PixyError | None:

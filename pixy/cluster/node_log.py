@@ -11,7 +11,7 @@ offsets and retention must pass. A follower takes what a leader has proposed, up
 of applied batches that are in no segment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -30,7 +30,6 @@ from pixy.cluster.driver_options import (
     Sideloads,
 )
 from pixy.cluster.entry_loading import EntryLoading
-from pixy.cluster.group_states import conf_state_of, split_checkpoint
 from pixy.cluster.incarnation import Incarnation
 from pixy.cluster.journal_retention import JournalRetention, RetentionParts
 from pixy.cluster.node_options import NodeOptions, unsynced_logs_max
@@ -40,12 +39,12 @@ from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.raft_group import Apply, RaftGroup
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.relocation import Relocation
-from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.replica import PartitionReplica, RestoredState, StateReplica
 from pixy.errors import PixyError, Unavailable
 from pixy.proposal_id import ProposalId
 from pixy.raft import Message, RaftConfig, RandomSource, Snapshot
 from pixy.storage import (
-    Checkpoint,
+    CheckpointId,
     DamagedLog,
     Disk,
     EntryType,
@@ -292,26 +291,29 @@ class NodeLog:
         self.driver.bind(replica.group, replica, apply)
 
     def install(
-        self, replica: StateReplica, checkpoint: Checkpoint, downloaded: Snapshot | None = None
+        self,
+        replica: StateReplica,
+        snapshot: Snapshot,
+        restored: RestoredState,
+        records: Iterable[tuple[bytes, bytes]] | None = None,
     ) -> None:
         """Continue a state group from a checkpoint of its leader, the one that was asked for with
         `LogPeers.fetch`.
 
         Args:
-            downloaded: the snapshot that is awaited, if the checkpoint is in the directory of the
-                group as a complete download (`CheckpointDownload`).
+            snapshot: the one that is awaited.
+            restored: its state.
+            records: see `Checkpoints.install`.
         """
-        term, index = checkpoint.id
-        configuration = split_checkpoint(checkpoint.records)[0].configuration
-        snapshot = downloaded or Snapshot(index, term, conf_state_of(configuration))
+        id = CheckpointId(snapshot.term, snapshot.index)
 
         def written(durable: bool) -> None:
             if not durable:
-                self.driver.snapshots.failed(replica.group, snapshot, silently=downloaded is not None)
+                self.driver.snapshots.failed(replica.group, snapshot, silently=records is None)
             elif not self.driver.snapshots.arrived(replica.group, snapshot):
-                self.checkpoints.not_needed(replica, checkpoint.id)
+                self.checkpoints.not_needed(replica, id)
 
-        self.checkpoints.install(replica, checkpoint, written, downloaded=downloaded is not None)
+        self.checkpoints.install(replica, id, restored, written, records)
 
     # --- between the parts ------------------------------------------------------------------------
 

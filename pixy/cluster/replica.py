@@ -9,18 +9,19 @@ from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from pixy.cluster.entry_offsets import published_records
-from pixy.cluster.group_states import checkpoint_record, split_checkpoint
+from pixy.cluster.group_states import checkpoint_record
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.proposer_rows import ProposerRows, RowsSnapshot
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import CorruptData
 from pixy.futures import resolve
 from pixy.log_position import LogPosition
+from pixy.proto.state_pb2 import HardState
 from pixy.raft import Entry, Snapshot
 from pixy.records import TopicPartition, offsets_of, patch_batch, split_batches
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog, why_undecodable
 
-__all__ = ["Mark", "PartitionReplica", "Replica", "StateMachine", "StateReplica"]
+__all__ = ["Mark", "PartitionReplica", "Replica", "RestoredState", "StateMachine", "StateReplica"]
 
 _RECORD_BATCH = EntryType.RECORD_BATCH
 _RECORD_BATCHES = EntryType.RECORD_BATCHES
@@ -44,6 +45,20 @@ class StateMachine(Protocol):
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Replace the whole state by a snapshot's records."""
+
+
+class RestoredState(NamedTuple):
+    """The state of a state group as a checkpoint has it.
+
+    Attributes:
+        machine: a state machine with this state, which nobody else has.
+        rows: results of the last proposals.
+        configuration: of the raft group; without voters in a checkpoint of the first release.
+    """
+
+    machine: StateMachine
+    rows: ProposerRows
+    configuration: HardState
 
 
 class Mark(NamedTuple):
@@ -243,11 +258,17 @@ class StateReplica:
         state = checkpoint_record(self.rows.snapshot(), self.group.storage)
         return chain([state], self.machine.snapshot())
 
-    def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Replace the state by that of a checkpoint."""
-        group_state, others = split_checkpoint(records)
-        self.rows = ProposerRows(group_state.rows)
-        self.machine.restore(others)
+    def take_over(self, restored: RestoredState) -> None:
+        """Replace the state by a restored one, however large it is, in a moment.
+
+        Those who know the machine go on with it, so it exchanges its fields with the other one,
+        which has the former state then.
+        """
+        own, other = vars(self.machine), vars(restored.machine)
+        former = own.copy()
+        own.update(other)
+        other.update(former)
+        self.rows = restored.rows
 
     def set_checkpoints(self, checkpoints: list[CheckpointId], written: Snapshot | None) -> None:
         """Set the checkpoints on disk; the journal is needed from the second newest on.

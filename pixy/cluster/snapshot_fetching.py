@@ -1,8 +1,9 @@
 """Checkpoints from leaders: the follower's side of FetchSnapshot.
 
 The Raft core of a follower names a snapshot that it needs (`DriverHooks.fetch`). Its checkpoint is
-pulled into a file (`storage.checkpoint_download`), verified, and handed to `NodeLog.install`, which
-makes it durable and lets the core go on from it. The decisions are in `fetch_snapshot`.
+pulled into a file (`storage.checkpoint_download`), verified, made a state on the thread for files,
+and handed to `NodeLog.install`, which makes it durable and lets the core go on from it. The
+decisions are in `fetch_snapshot`.
 
 There is one download of a group at a time, and a limited number in all. An end without success is
 told to the leader at once only if it does not have the checkpoint any more, and the first time.
@@ -18,19 +19,19 @@ from itertools import count
 
 import structlog
 
-from pixy.cluster.checkpoint_state import check_state
+from pixy.cluster.checkpoint_state import restored_state
 from pixy.cluster.fetch_snapshot import Again, Append, GiveUp, Outcome, Restart, SnapshotDownload
 from pixy.cluster.fetch_snapshot_codec import SliceRequest, decode_answer, encode_request
-from pixy.cluster.group_states import conf_state_of, split_checkpoint
+from pixy.cluster.group_states import conf_state_of
 from pixy.cluster.missing_copies import MissingCopies
 from pixy.cluster.node_log import NodeLog
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.replica import PartitionReplica, RestoredState, StateReplica
 from pixy.errors import CorruptData, DataDirectoryError, PixyError
 from pixy.faults import OnFault
 from pixy.raft import ConfState, Message, Snapshot
 from pixy.retries import Backoff
-from pixy.storage import Checkpoint, CheckpointDownload, CheckpointId, run_on
+from pixy.storage import CheckpointDownload, CheckpointId, run_on
 from pixy.tasks import Tasks
 
 __all__ = ["Call", "FetchingOptions", "SnapshotFetching"]
@@ -130,10 +131,10 @@ class SnapshotFetching:
         try:
             async with self._slots:
                 result = await self._pull(replica, snapshot, sender, file)
-            if isinstance(result, Checkpoint):
+            if isinstance(result, RestoredState):
                 log.info("a checkpoint was fetched", state_group=replica.name, up_to_entry=snapshot.index)
                 self._failed.discard(group)
-                self._log.install(replica, result, snapshot)
+                self._log.install(replica, snapshot, result)
             else:
                 await self._give_up(replica, snapshot, file, result)
         except OSError as error:
@@ -166,16 +167,16 @@ class SnapshotFetching:
 
     async def _pull(
         self, replica: StateReplica, snapshot: Snapshot, sender: int, file: CheckpointDownload
-    ) -> Checkpoint | GiveUp | None:
-        """Fetch slice by slice; returns the verified checkpoint, or None if it is not needed any
-        more.
+    ) -> RestoredState | GiveUp | None:
+        """Fetch slice by slice; returns the state of the verified checkpoint, or None if it is not
+        needed any more.
         """
         options, files = self._options, self._log.files
         size, position = await run_on(files, file.resume)
         download = SnapshotDownload(_id_of(snapshot), options.attempts_max, size=size, position=position)
         backoff = Backoff(options.pause_s, options.pause_max_s)
         while self._log.driver.snapshots.awaits(replica.group, snapshot):
-            outcome: Checkpoint | Outcome
+            outcome: RestoredState | Outcome
             try:
                 if download.is_complete:
                     outcome = await self._verified(replica, snapshot, file)
@@ -193,7 +194,7 @@ class SnapshotFetching:
                         "a checkpoint is asked for again", state_group=replica.name, reason=outcome.reason
                     )
                     await asyncio.sleep(backoff.grow())
-                case Checkpoint() | GiveUp():
+                case RestoredState() | GiveUp():
                     return outcome
         return None
 
@@ -220,27 +221,24 @@ class SnapshotFetching:
 
     async def _verified(
         self, replica: StateReplica, snapshot: Snapshot, file: CheckpointDownload
-    ) -> Checkpoint | GiveUp:
-        """The complete checkpoint, from which the state can be restored.
+    ) -> RestoredState | GiveUp:
+        """The state of the complete checkpoint.
 
         Raises:
             CorruptData: it is damaged.
         """
 
-        def read() -> Checkpoint:
-            checkpoint = file.read()
-            check_state(replica.name, replica.machine, checkpoint.records)
-            return checkpoint
+        def read() -> RestoredState:
+            return restored_state(replica.name, type(replica.machine), file.read().records)
 
         try:
-            checkpoint = await run_on(self._log.files, read)
+            restored = await run_on(self._log.files, read)
         except DataDirectoryError as error:
             return GiveUp(str(error), keeps=False)
-        group_state, _ = split_checkpoint(checkpoint.records)
-        found = conf_state_of(group_state.configuration)
+        found = conf_state_of(restored.configuration)
         if _members(found) != _members(snapshot.conf_state):
             return GiveUp(f"it has the members {found}, expected {snapshot.conf_state}", keeps=False)
-        return checkpoint
+        return restored
 
 
 def _id_of(snapshot: Snapshot) -> CheckpointId:

@@ -1,18 +1,19 @@
 """State groups at a start: each from its newest checkpoint and the journal's entries behind it."""
 
-from pixy.cluster.checkpoint_state import restore_state
+from functools import partial
+
+from pixy.cluster.checkpoint_state import restored_state
 from pixy.cluster.group_recovery import continues, entry_of, recovered_group
 from pixy.cluster.group_states import conf_state_of
 from pixy.cluster.node_log import NodeLog
-from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import Apply
 from pixy.cluster.recovery import RecoveredNode
-from pixy.cluster.replica import StateMachine, StateReplica
+from pixy.cluster.replica import RestoredState, StateMachine, StateReplica
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import GroupStateRecord, HardState
+from pixy.proto.state_pb2 import HardState
 from pixy.raft import Snapshot
-from pixy.storage import CheckpointStore, LogReset, run_on
+from pixy.storage import CheckpointId, CheckpointStore, LogReset, run_on
 
 __all__ = ["check_journal_reaches", "check_reset", "recover_state_group"]
 
@@ -57,6 +58,18 @@ def check_reset(name: str, checkpoint: int, reset: LogReset | None) -> None:
         )
 
 
+def _load(
+    store: CheckpointStore, name: str, kind: type[StateMachine]
+) -> tuple[LogPosition, list[CheckpointId], RestoredState | None]:
+    """Last entry of the newest checkpoint, the ids of all, and the state in it, None if there is no
+    checkpoint. Blocks.
+    """
+    checkpoint, ids = store.load()
+    if checkpoint is None:
+        return LogPosition(0, 0), ids, None
+    return checkpoint.id.position, ids, restored_state(name, kind, checkpoint.records)
+
+
 async def recover_state_group(
     log: NodeLog,
     recovered: RecoveredNode,
@@ -66,8 +79,8 @@ async def recover_state_group(
     configuration: HardState,
     apply: Apply,
 ) -> StateReplica:
-    """Recover a state group up to its newest checkpoint, and open its raft group: entries behind
-    are applied as they are known to be committed.
+    """Recover a state group up to its newest checkpoint, which is read on the thread for files, and
+    open its raft group: entries behind are applied as they are known to be committed.
 
     Args:
         log: the node's log, which is told of the group.
@@ -81,12 +94,11 @@ async def recover_state_group(
             journal.
     """
     store = CheckpointStore(log.disk, log.directory / "state" / name)
-    checkpoint, ids = await run_on(log.files, store.load)
-    applied, state, newest = LogPosition(0, 0), GroupStateRecord(), None
-    if checkpoint is not None:
-        applied = checkpoint.id.position
-        state = restore_state(name, machine, checkpoint.records)
-        configuration = state.configuration if state.configuration.voters else configuration
+    applied, ids, restored = await run_on(log.files, partial(_load, store, name, type(machine)))
+    newest = None
+    if restored is not None:
+        if restored.configuration.voters:
+            configuration = restored.configuration
         newest = Snapshot(applied.index, applied.term, conf_state_of(configuration))
     found = recovered.group(raft_group)
     check_reset(name, applied.index, found.reset)
@@ -94,7 +106,8 @@ async def recover_state_group(
     tail = [] if is_behind else [entry_of(record) for record in found.entries_after(applied.index)]
     group = recovered_group(raft_group, found, applied, tail, configuration)
     replica = StateReplica(group, name, machine, store)
-    replica.rows = ProposerRows(state.rows)
+    if restored is not None:
+        replica.take_over(restored)
     replica.set_checkpoints(ids, newest)
     if not group.has_peers:
         check_journal_reaches(name, applied, found.end, found.term(applied.index))

@@ -5,8 +5,8 @@ start and never changes, and the raft groups that were ever created. Each group 
 newest valid checkpoint and the journal's entries after it.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import chain
 
 from pixy.cluster.group_recovery import found_state
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
@@ -21,6 +21,7 @@ from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.cluster.state_group_recovery import recover_state_group
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, HardState
+from pixy.steps import in_steps
 
 __all__ = ["GROUPS_COUNT", "StateGroups"]
 
@@ -77,10 +78,9 @@ class StateGroups:
                 if replica.group.decides:
                     propose(replica, command.SerializeToString())
 
-    def sweep(self) -> None:
-        """Remove the offsets in forgotten topics from all groups."""
-        for state in self.groups_states():
-            deque(state.sweep(), maxlen=0)
+    def sweeps(self) -> Iterator[None]:
+        """Remove the offsets in forgotten topics from all groups; see `GroupsState.sweep`."""
+        return chain.from_iterable(state.sweep() for state in self.groups_states())
 
     def replicas(self) -> list[StateReplica]:
         """All state groups that are restored."""
@@ -143,7 +143,8 @@ class StateGroups:
         self.sinks_replica = await restored(SINKS_GROUP, "sinks", self.sinks)
         self._complete = True
         await catch_up([*self.groups, self.sinks_replica])
-        self.sweep()
+        async for _ in in_steps(self.sweeps()):
+            pass
         if start_peers is None:
             self._deleted_topic_ids = self.deleted_topic_ids()
 

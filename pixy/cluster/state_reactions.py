@@ -134,7 +134,7 @@ class StateReactions:
             self._loop.call_soon(self._observer().groups_replaced)
         elif replica is self._state_groups.sinks_replica:
             self._staging.restored()
-        self._state_groups.sweep()
+        self._sweeping.run(self._state_groups.sweeps())
 
     # --- nodes ------------------------------------------------------------------------------------
 

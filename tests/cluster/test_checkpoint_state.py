@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.checkpoint_state import check_state, restore_state
+from pixy.cluster.checkpoint_state import restore_state, restored_state
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.metadata import MetadataState
-from pixy.cluster.replica import StateMachine
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.replica import StateMachine, StateReplica
 from pixy.cluster.sinks import SinksState
 from pixy.errors import CorruptData
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node
@@ -28,6 +30,7 @@ from pixy.proto.state_pb2 import (
     TopicOwners,
     TopicRecord,
 )
+from pixy.raft import ConfState
 from pixy.storage import CheckpointId, CheckpointStore, RealDisk
 from tests.cluster.nodes import Cluster
 
@@ -140,13 +143,24 @@ def test_what_a_machine_writes_is_restored(name: str) -> None:
     restore_state(name, machine, list(MACHINES[name][0]().snapshot()))
 
 
-def test_a_check_leaves_the_machine_as_it_is() -> None:
+def test_a_restored_state_is_one_of_its_own_and_replaces_that_of_a_replica(tmp_path: Path) -> None:
     machine = MetadataState()
-    restore_state("metadata", machine, [cluster(), topic()])
-    check_state("metadata", machine, [cluster()])
+    replica = StateReplica(
+        RaftGroup(0, RaftStorage(ConfState((1,)))),
+        "metadata",
+        machine,
+        CheckpointStore(RealDisk(), tmp_path),
+    )
+    replica.take_over(restored_state("metadata", MetadataState, [cluster(), topic()]))
     with pytest.raises(CorruptData):
-        check_state("metadata", machine, [cluster(), topic("a"), topic("b")])
+        restored_state("metadata", MetadataState, [cluster(), topic("a"), topic("b")])
+    other = restored_state("metadata", MetadataState, [cluster(), topic("other")])
     assert list(machine.topics) == ["t"]
+    replica.take_over(other)
+    assert list(machine.topics) == ["other"]
+    assert isinstance(other.machine, MetadataState)
+    assert list(other.machine.topics) == ["t"]
+    assert replica.machine is machine
 
 
 @pytest.mark.slow

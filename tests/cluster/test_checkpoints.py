@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 
+from pixy.cluster.checkpoint_state import restored_state
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.group_states import split_checkpoint
+from pixy.cluster.groups import GroupsState
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import StateReplica
+from pixy.cluster.replica import StateMachine, StateReplica
 from pixy.config import StorageConfig
 from pixy.raft import ConfState, Snapshot
 from pixy.storage import Checkpoint, CheckpointDownload, CheckpointId, CheckpointStore
+from tests.cluster.large_groups import PARTITIONS, STEP_S, large_records, large_state
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
-from tests.fakes.waiting import settle
+from tests.fakes.steps import measure_steps
+from tests.fakes.waiting import settle, until
 from tests.fakes.worker import StepWorker
 
 ALL = ConfState((1, 2, 3))
@@ -44,12 +48,13 @@ class Value:
 class Bench:
     """Checkpoints of one state group; the test runs the thread for files."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, machine: StateMachine | None = None) -> None:
         self.files = StepWorker()
         self.machine = Value()
         self.disk = RecordingDisk()
         store = CheckpointStore(self.disk, directory)
-        self.replica = StateReplica(RaftGroup(1, RaftStorage(ALL)), "state", self.machine, store)
+        group = RaftGroup(1, RaftStorage(ALL))
+        self.replica = StateReplica(group, "state", machine or self.machine, store)
         # Callbacks of empty entries that were proposed, and what happened.
         self.empties: list[Callable[[bool], None]] = []
         self.events: list[str] = []
@@ -89,6 +94,17 @@ class Bench:
         other = StateReplica(RaftGroup(1, RaftStorage(ALL)), "state", Value(), self.replica.store)
         other.machine.apply(value)
         return Checkpoint(CheckpointId(1, index), list(other.checkpoint_records()))
+
+    def install(
+        self,
+        checkpoint: Checkpoint,
+        done: Callable[[bool], None] = lambda _: None,
+        *,
+        downloaded: bool = False,
+    ) -> None:
+        restored = restored_state("state", Value, list(checkpoint.records))
+        records = None if downloaded else checkpoint.records
+        self.checkpoints.install(self.replica, checkpoint.id, restored, done, records)
 
 
 # --- when they are written ------------------------------------------------------------------------
@@ -235,7 +251,7 @@ async def test_a_second_checkpoint_may_come_before_the_first_one_is_the_state(tm
     bench = Bench(tmp_path)
     arrived: list[bool] = []
     for index, value in ((10, b"ten"), (20, b"twenty")):
-        bench.checkpoints.install(bench.replica, bench.checkpoint_of(index, value), arrived.append)
+        bench.install(bench.checkpoint_of(index, value), arrived.append)
         await bench.step()
     assert arrived == [True, True]
     bench.checkpoints.restored(bench.replica, Snapshot(10, 1, ALL))
@@ -249,7 +265,7 @@ async def test_a_checkpoint_that_is_not_needed_changes_nothing(tmp_path: Path) -
     bench = Bench(tmp_path)
     bench.apply_to(10, b"own")
     checkpoint = bench.checkpoint_of(20, b"twenty")
-    bench.checkpoints.install(bench.replica, checkpoint, lambda _: None)
+    bench.install(checkpoint)
     await bench.step()
     bench.checkpoints.not_needed(bench.replica, checkpoint.id)
     assert bench.machine.value == b"own"
@@ -260,7 +276,7 @@ async def test_a_checkpoint_that_cannot_be_written_does_not_arrive(tmp_path: Pat
     bench = Bench(tmp_path)
     arrived: list[bool] = []
     bench.disk.fail("create", ".part", errno.ENOSPC)
-    bench.checkpoints.install(bench.replica, bench.checkpoint_of(20, b"twenty"), arrived.append)
+    bench.install(bench.checkpoint_of(20, b"twenty"), arrived.append)
     await bench.step()
     assert (arrived, bench.events) == ([False], ["full"])
 
@@ -275,7 +291,7 @@ async def test_a_complete_download_is_taken_over_and_not_written_again(tmp_path:
     download.resume()
     download.write(content, 0, len(content))
     arrived: list[bool] = []
-    bench.checkpoints.install(bench.replica, checkpoint, arrived.append, downloaded=True)
+    bench.install(checkpoint, arrived.append, downloaded=True)
     await bench.step()
     assert arrived == [True]
     assert (tmp_path / "state" / checkpoint.id.file_name).read_bytes() == content
@@ -286,9 +302,30 @@ async def test_a_complete_download_is_taken_over_and_not_written_again(tmp_path:
 async def test_a_restored_state_has_nothing_since_its_checkpoint(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.replica.entries_since = bench.replica.bytes_since = 2
-    bench.checkpoints.install(bench.replica, bench.checkpoint_of(20, b"twenty"), lambda _: None)
+    bench.install(bench.checkpoint_of(20, b"twenty"))
     await bench.step()
     assert bench.machine.value == b"", "the log is not reset yet"
     bench.checkpoints.restored(bench.replica, Snapshot(20, 1, ALL))
     assert (bench.replica.entries_since, bench.replica.bytes_since) == (0, 0)
     assert [id.end_offset for id in bench.replica.checkpoints] == [20]
+
+
+@pytest.mark.slow
+async def test_a_large_state_replaces_another_one_in_short_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = large_state()
+    bench = Bench(tmp_path, state)
+    restored = restored_state("state", GroupsState, large_records(b"other"))
+    former = restored.machine
+    assert isinstance(former, GroupsState)
+    bench.checkpoints.install(bench.replica, CheckpointId(1, 20), restored, lambda _: None, [])
+    await bench.step()
+    longest = measure_steps(monkeypatch)
+    await settle()
+    bench.checkpoints.restored(bench.replica, Snapshot(20, 1, ALL))
+    assert len(state.committed("group-7", b"other")) == PARTITIONS
+    assert state.committed("group-7", b"t") == {}
+    assert former.committed("group-7", b"t"), "it goes later"
+    await until(lambda: not former.has_offsets("group-0"))
+    assert longest() < STEP_S / 5

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pixy.cluster.checkpoint_state import restored_state
 from pixy.cluster.group_states import checkpoint_record
 from pixy.cluster.node_log import LogPeers
 from pixy.cluster.proposer_rows import ProposerRows
@@ -16,7 +17,7 @@ from pixy.cluster.replica import StateReplica
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import Unavailable
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
-from pixy.storage import Checkpoint, CheckpointId, CheckpointStore
+from pixy.storage import CheckpointStore
 from tests.cluster.drivers import BATCH, COMMAND, GROUP, PayloadLog, batch_of
 from tests.cluster.node_logs import open_log
 from tests.fakes.waiting import settle
@@ -257,10 +258,12 @@ async def test_without_the_empty_entry_there_is_no_second_checkpoint(alone: Logg
     assert not alone.replica.checkpointing
 
 
-def checkpoint_at(index: int) -> Checkpoint:
-    """A leader's checkpoint after `index` commands."""
+def install(node: LoggingNode, index: int) -> None:
+    """Install a leader's checkpoint after `index` commands."""
     state = checkpoint_record(ProposerRows().snapshot(), RaftStorage(PEERS))
-    return Checkpoint(CheckpointId(2, index), [state, (b"count", b"%d" % index)])
+    records = [state, (b"count", b"%d" % index)]
+    restored = restored_state("state", type(node.machine), records.copy())
+    node.log.install(node.replica, Snapshot(index, 2, PEERS), restored, records)
 
 
 def offer(node: LoggingNode, index: int) -> None:
@@ -271,7 +274,7 @@ async def test_a_fetched_checkpoint_becomes_the_state(one_of_three: LoggingNode)
     node = one_of_three
     offer(node, 9)
     assert node.fetches == [Snapshot(9, 2, PEERS)]
-    node.log.install(node.replica, checkpoint_at(9))
+    install(node, 9)
     assert node.machine.count == 0
     await node.write()
     assert (node.machine.count, node.replica.group.applied_index) == (9, 9)
@@ -282,12 +285,12 @@ async def test_a_fetched_checkpoint_without_room_is_fetched_again(one_of_three: 
     node = one_of_three
     offer(node, 9)
     node.disk.fail("create", ".part", errno.ENOSPC)
-    node.log.install(node.replica, checkpoint_at(9))
+    install(node, 9)
     await node.write()
     node.disk.heal()
     offer(node, 9)
     assert len(node.fetches) == 2
-    node.log.install(node.replica, checkpoint_at(9))
+    install(node, 9)
     await node.write()
     assert node.machine.count == 9
 
@@ -298,7 +301,7 @@ async def test_a_fetched_checkpoint_is_not_needed_if_the_entries_came(one_of_thr
     entry = Entry(2, 1, data=b"", kind=COMMAND)
     node.driver.step(STATE, Message(APP, 1, 2, 2, entries=[entry], commit=1))
     await node.write()
-    node.log.install(node.replica, checkpoint_at(1))
+    install(node, 1)
     await node.write()
     assert (node.machine.count, node.replica.snapshot) == (1, None)
 

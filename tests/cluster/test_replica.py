@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pixy.cluster.checkpoint_state import restored_state
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import PartitionReplica, StateReplica
@@ -169,7 +170,7 @@ def test_a_state_is_restored_with_its_results(state: StateReplica) -> None:
     state.rows.record(ProposalId(2, 1, 1), 1)
     other = StateReplica(RaftGroup(1, RaftStorage(ConfState())), "state", Commands(), state.store)
     other.rows.record(ProposalId(9, 9, 9), 1)
-    other.restore(list(state.checkpoint_records()))
+    other.take_over(restored_state("state", Commands, list(state.checkpoint_records())))
     assert other.machine.snapshot() == [(b"0", b"command")]
     assert [row.node_id for row in other.rows.snapshot().encoded()] == [2]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pixy.cluster.group_states import checkpoint_record
+from pixy.cluster.groups import GroupsState
 from pixy.cluster.node_log import NodeLog
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_storage import RaftStorage
@@ -18,9 +19,12 @@ from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
-from pixy.storage import CheckpointId, CheckpointStore, EntryType, RecordKind, load_identity
+from pixy.storage import CheckpointId, CheckpointStore, EntryType, RecordKind, ThreadWorker, load_identity
+from tests.cluster.large_groups import PARTITIONS, STEP_S, large_records
 from tests.cluster.node_logs import open_log
+from tests.cluster.nodes import Cluster
 from tests.fakes.disk import Call, RecordingDisk
+from tests.fakes.steps import measure_steps
 from tests.storage.journals import CLUSTER, journal_file, record, reset, write_files
 
 GROUP = 1
@@ -251,3 +255,21 @@ async def test_a_node_without_peers_refuses_a_journal_that_is_too_short(tmp_path
 async def test_a_node_without_peers_refuses_a_journal_with_another_term(tmp_path: Path) -> None:
     with pytest.raises(CorruptData, match="ends with entry 5 of term 3, but the journal has that entry with"):
         await ahead(tmp_path, "other term", ALONE).start()
+
+
+@pytest.mark.slow
+async def test_a_start_goes_through_a_large_state_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path).running() as running:
+        topic = await running.create_topic("t")
+        group = running.node.state_groups.groups[0].group
+        term, index = group.applied
+    store = CheckpointStore(RecordingDisk(), tmp_path / "state" / "groups-0")
+    store.write(CheckpointId(term, index), large_records(topic.topic_id), 0)
+    longest = measure_steps(monkeypatch)
+    async with Cluster(tmp_path, worker=ThreadWorker).running() as again:
+        state = again.node.state_groups.groups[0].machine
+        assert isinstance(state, GroupsState)
+        assert len(state.committed("group-7", topic.topic_id)) == PARTITIONS
+    assert longest() < STEP_S

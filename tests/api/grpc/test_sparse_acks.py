@@ -4,8 +4,6 @@ what an earlier release has stored is no burden.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import grpc
@@ -18,11 +16,10 @@ from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
 from tests.api.grpc.bulk import fails
 from tests.fakes.batches import batch_of
+from tests.fakes.steps import measure_steps
 from tests.fakes.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
     from tests.api.grpc.conftest import ServedNode
 
@@ -110,18 +107,3 @@ async def test_metadata_of_an_earlier_release_opens_in_steps_and_shrinks(
     committed = (await served.backend.committed_offsets("g", "t"))[0]
     assert len(committed.metadata) <= 4096, "the start of the partition commits what fits"
     assert longest() < STEP_S
-
-
-def measure_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
-    """The longest step of the loop from here on, in seconds of the processor."""
-    longest = 0.0
-    run = asyncio.Handle._run
-
-    def measured(handle: asyncio.Handle) -> None:
-        nonlocal longest
-        begun = time.thread_time()
-        run(handle)
-        longest = max(longest, time.thread_time() - begun)
-
-    monkeypatch.setattr(asyncio.Handle, "_run", measured)
-    return lambda: longest

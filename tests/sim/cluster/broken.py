@@ -1,7 +1,7 @@
 """Functions of the product with one rule left out; `rules` says which."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from pixy.cluster.proposals import Proposal, Proposals, judge
 from pixy.cluster.proposer_rows import Novelty, ProposerRows, RowsSnapshot
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.replica import PartitionReplica, RestoredState, StateReplica
 from pixy.cluster.snapshots import Snapshots
 from pixy.errors import PixyError
 from pixy.log_position import LogPosition
@@ -21,7 +21,7 @@ from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Entry, MessageType, RaftNode, Snapshot, Work
 from pixy.raft.raft import Raft
-from pixy.storage import Checkpoint, Journal, UnitRecord
+from pixy.storage import CheckpointId, Journal, UnitRecord
 from pixy.storage.gathered_units import GatheredUnits
 from tests.sim.disk import SimulatedDisk
 
@@ -172,15 +172,15 @@ def write_at_once(self: Checkpoints, replica: StateReplica) -> None:
 def install_at_once(
     self: Checkpoints,
     replica: StateReplica,
-    checkpoint: Checkpoint,
+    id: CheckpointId,
+    restored: RestoredState,
     done: Callable[[bool], None],
-    *,
-    downloaded: bool,
+    records: Iterable[tuple[bytes, bytes]],
 ) -> None:
     """The log is reset while the checkpoint is being written."""
-    write = partial(replica.store.write, checkpoint.id, checkpoint.records, self._clock.wall_ms())
+    write = partial(replica.store.write, id, records, self._clock.wall_ms())
     self._files.submit(write, lambda *_: None)
-    self._installing[replica.group, checkpoint.id] = checkpoint
+    self._installing[replica.group, id] = restored
     done(True)
 
 

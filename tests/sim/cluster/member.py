@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from pixy.clock import Clock
+from pixy.cluster.checkpoint_state import restored_state
+from pixy.cluster.group_states import conf_state_of
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, Topic
 from pixy.cluster.missing_copies import MissingCopies
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
@@ -374,7 +376,10 @@ class LogMember:
             self._log.driver.drive(group)
 
     def install(self, raft_group: int, checkpoint: Checkpoint) -> None:
-        self._log.install(self._states[raft_group], checkpoint)
+        replica, (term, index) = self._states[raft_group], checkpoint.id
+        restored = restored_state(replica.name, Counters, list(checkpoint.records))
+        snapshot = Snapshot(index, term, conf_state_of(restored.configuration))
+        self._log.install(replica, snapshot, restored, checkpoint.records)
 
     def snapshot_failed(self, raft_group: int, snapshot: Snapshot) -> None:
         self._log.driver.snapshots.failed(self.groups[raft_group], snapshot)

@@ -1,0 +1,24 @@
+"""The steps of the event loop that runs a test."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+__all__ = ["measure_steps"]
+
+
+def measure_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """Returns a function that gives the longest step from here on, in seconds of the processor."""
+    longest = 0.0
+    run = asyncio.Handle._run
+
+    def measured(handle: asyncio.Handle) -> None:
+        nonlocal longest
+        begun = time.thread_time()
+        run(handle)
+        longest = max(longest, time.thread_time() - begun)
+
+    monkeypatch.setattr(asyncio.Handle, "_run", measured)
+    return lambda: longest
