@@ -28,6 +28,7 @@ from pixy.steps import in_steps
 __all__ = ["ConsumerGroups"]
 
 _GROUPS_PER_ITERATION = 200
+_NO_OTHERS: Mapping[str, tuple[TopicOwners, list[int]]] = {}
 
 
 class ConsumerGroups:
@@ -42,7 +43,9 @@ class ConsumerGroups:
         self._node = node
         self._members = members
         # Answers of `other_owners`, with the owners that they are of, by group and topic.
-        self._others: dict[tuple[str, str], tuple[TopicOwners, list[int]]] = {}
+        # Invariant: of groups with members here.
+        self._others: dict[str, dict[str, tuple[TopicOwners, list[int]]]] = {}
+        members.group_left = self._forget_others
 
     # --- offsets ----------------------------------------------------------------------------------
 
@@ -244,12 +247,24 @@ class ConsumerGroups:
     def other_owners(self, group: str, topic: str) -> Sequence[int]:
         """As `Backend.other_owners`."""
         known = self._node.metadata.topics.get(topic)
-        of = None if known is None else self._membership(group).topics.get(known.topic_id)
+        membership = self._membership(group)
+        of = None if known is None else membership.topics.get(known.topic_id)
         if of is None:
-            self._others.pop((group, topic), None)
             return ()
-        answered = self._others.get((group, topic))
-        if answered is None or answered[0] is not of:
-            nodes = {owner.node_id for owner in of.owners if owner is not None}
-            answered = self._others[group, topic] = of, sorted(nodes - {self._node.node_id})
-        return answered[1]
+        answered = self._others.get(group, _NO_OTHERS).get(topic)
+        if answered is not None and answered[0] is of:
+            return answered[1]
+        nodes = {owner.node_id for owner in of.owners if owner is not None}
+        others = sorted(nodes - {self._node.node_id})
+        if self._members.of(group):
+            present = {id(each) for each in membership.topics.values()}
+            kept = {
+                name: each
+                for name, each in self._others.get(group, _NO_OTHERS).items()
+                if id(each[0]) in present
+            }
+            self._others[group] = {**kept, topic: (of, others)}
+        return others
+
+    def _forget_others(self, group: str) -> None:
+        self._others.pop(group, None)

@@ -8,7 +8,7 @@ leaves as soon as this node sees it.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
 import structlog
@@ -40,6 +40,9 @@ class LocalMembers:
         node: this node.
         tasks: runs their work.
         drain_s: time for the acks of partitions that are revoked.
+
+    Attributes:
+        group_left: called with the name of a group that has no member here any more.
     """
 
     def __init__(self, node: Node, tasks: Tasks, drain_s: float) -> None:
@@ -52,6 +55,7 @@ class LocalMembers:
             node, tasks, self._leases, drain_s, self._new_id, self._depart, self._left
         )
         self._members: dict[str, list[GroupMembership]] = {}
+        self.group_left: Callable[[str], None] = lambda _: None
         self._departing: dict[MemberId, asyncio.Task[None]] = {}
         # Groups to look at, in the order of their changes.
         self._due: dict[str, None] = {}
@@ -172,6 +176,7 @@ class LocalMembers:
         found.remove(member)
         if not found:
             del self._members[member.group]
+            self.group_left(member.group)
         self._leases.drop(member.group)
 
     def _leave_abandoned(self, name: str) -> None:

@@ -170,6 +170,7 @@ class Driver:
         group.node = group.application = None
         if group.proposals is not None:
             group.proposals.fail(error)
+        self._cache.remove(group)
         self.reads.removed(group)
         self.watched.end(group.raft_group, error)
         self._maybe_resume()
@@ -528,7 +529,7 @@ class Driver:
         if group.reads or changes or raft.tracker.config.auto_leave or raft.log.committed > raft.log.applying:
             group.has_work = True
         if group.has_peers:
-            self._cache.add(group, size)
+            self._cache.add(group, size, len(entries))
         elif group.storage.entries_in_memory:
             group.storage.release(group.applied_index)
 

@@ -38,6 +38,7 @@ class DroppedTopic:
 
         def retired(directories: list[Path]) -> None:
             self._removal.remove_directories(directories)
+            self._writer.forget_deleted(len(replicas))
             then()
 
         self._writer.run(partial(_retire, replicas), retired)

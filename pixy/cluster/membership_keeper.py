@@ -50,8 +50,6 @@ class MembershipKeeper:
         self._next_look = 0.0
         # Of the groups whose members are not yet those that they should be.
         self._changing: dict[RaftGroup, MemberChanges] = {}
-        # Configurations that were logged, or that this node has found as a leader.
-        self._told: dict[int, ConfState] = {}
 
     def tick(self) -> None:
         """Propose the next changes."""
@@ -69,6 +67,8 @@ class MembershipKeeper:
                     self._step(group, wanted, now)
                     continue
             self._changing.pop(group, None)
+        for group in [each for each in self._changing if each.removed is not None]:
+            del self._changing[group]
 
     def _wanted(self, group: RaftGroup, registered: list[int]) -> WantedMembers | None:
         if isinstance(group.application, PartitionReplica):
@@ -81,8 +81,8 @@ class MembershipKeeper:
 
     def _tell(self, group: RaftGroup) -> None:
         """Log a change of the members."""
-        before = self._told.get(group.raft_group)
-        members = self._told[group.raft_group] = group.storage.conf_state
+        before, group.told = group.told, group.storage.conf_state
+        members = group.told
         if before is not None and before != members and not members.voters_outgoing:
             log.info(
                 "a raft group has other members",

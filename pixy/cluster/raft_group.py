@@ -16,7 +16,7 @@ from pixy.errors import PixyError
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.raft import NO_LIMIT, NONE, Entry, RaftNode, StateType
+from pixy.raft import NO_LIMIT, NONE, ConfState, Entry, RaftNode, StateType
 from pixy.raft.progress import ProgressState
 from pixy.raft.raft import Raft
 from pixy.storage import EntryType
@@ -88,6 +88,7 @@ class RaftGroup:
         is_awaited: True if another node waits for the result of an entry that was applied since the
             followers were told of the commit index.
         loading: True while entries are being loaded for a follower.
+        told: configuration that was logged, or that this node has found as a leader; None before.
     """
 
     __slots__ = (
@@ -118,6 +119,7 @@ class RaftGroup:
         "storage",
         "tail_ids",
         "term",
+        "told",
         "unapplied_bytes",
         "writing",
     )
@@ -152,6 +154,7 @@ class RaftGroup:
         self.has_work = False
         self.is_awaited = False
         self.loading = False
+        self.told: ConfState | None = None
 
     def look_at_members(self) -> None:
         """The configuration in `storage` is a new one."""

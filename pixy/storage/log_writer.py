@@ -14,7 +14,7 @@ oldest batches are evicted first, once they are written.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _EVICTED_PER_ITERATION = 1000
+_BATCHES_PER_DELETED = 1000
+"""Batches in memory that are looked through for each log of a deleted topic, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +224,11 @@ class LogWriter:
         # Set while nothing is to be written and no job runs, and once nothing can be written.
         self._idle = asyncio.Event()
         self._idle.set()
+        # Logs with batches in memory, once for each batch, in the order of appending; and the
+        # number of logs of deleted topics since these were looked for.
         self._tail: deque[PartitionLog] = deque()
         self._tail_bytes = 0
+        self._deleted = 0
         self._evicting = False
         self.blocked: Unavailable | None = None
         self.unwritten_bytes = 0
@@ -441,6 +446,28 @@ class LogWriter:
                 break
         self._evicting = True
         self._loop.call_soon(self._evict)
+
+    def forget_deleted(self, count: int) -> None:
+        """Take the written batches of deleted topics out of memory, `count` logs more than before.
+
+        They are looked for once there are enough logs for the number of batches in memory.
+        """
+        self._deleted += count
+        if self._deleted * _BATCHES_PER_DELETED < len(self._tail):
+            return
+        self._deleted = 0
+        evicted: Counter[PartitionLog] = Counter()
+        for log in {log for log in self._tail if log.topic.deleted}:
+            while size := log.evict():
+                evicted[log] += 1
+                self._tail_bytes -= size
+        kept: deque[PartitionLog] = deque()
+        for log in self._tail:
+            if evicted[log]:
+                evicted[log] -= 1
+            else:
+                kept.append(log)
+        self._tail = kept
 
     def _first(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
         """As many logs as one job takes."""

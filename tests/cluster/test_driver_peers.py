@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster.entry_cache import ENTRY_BYTES, ROW_BYTES
 from pixy.cluster.proposals import Repeated
 from pixy.errors import DeadlineExceeded, UnknownTopic
 from pixy.proposal_id import ProposalId
@@ -486,7 +487,7 @@ async def test_applied_entries_in_the_cache_need_no_loading(network: DriverNetwo
 
 
 async def test_entries_beyond_the_cache_have_to_be_loaded(tmp_path: Path) -> None:
-    network = DriverNetwork(tmp_path, 1, 2, 3, setup=NodeSetup(cache_bytes=10))
+    network = DriverNetwork(tmp_path, 1, 2, 3, setup=NodeSetup(cache_bytes=ENTRY_BYTES + ROW_BYTES + 10))
     leader = await network.elect(1)
     network.cut.add(3)
     for name in (b"old command", b"new one"):

@@ -9,9 +9,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
+from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
+from pixy.cluster import entry_cache
 from pixy.errors import PixyError
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.failure import ClusterFailure
@@ -71,6 +73,8 @@ class Simulation:
         try:
             with (
                 counting(counts),
+                # A cache of a few bytes is to hold some entries.
+                patch.multiple(entry_cache, ENTRY_BYTES=0, ROW_BYTES=0),
                 capture_logs(),
                 asyncio.Runner(loop_factory=LivesLoop, debug=False) as runner,
             ):
