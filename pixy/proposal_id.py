@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from pixy.log_position import INDEX_MAX
+
 __all__ = ["FLUSH_MAX", "INCARNATION_JUMP_MAX", "INCARNATION_MAX", "NODE_ID_MAX", "ProposalId"]
 
 NODE_ID_MAX = 2**31 - 1
@@ -26,3 +28,7 @@ class ProposalId(NamedTuple):
     node_id: int
     incarnation: int
     sequence: int
+
+    def is_possible(self, after: int) -> bool:
+        """True if a correct node may send this, behind its proposal with the sequence `after`."""
+        return 0 < self.sequence <= INDEX_MAX and after <= INDEX_MAX

@@ -13,6 +13,8 @@ What can be judged by a command alone is in `command_rules`. This depends on oth
     FinishPublications    with those publications that the sender rolls forward: not replicated, and
                           as above
     AddPiece              if the partitions whose topics are there exist, in these raft groups
+    CreateTopic           if no other topic has its id
+    any with partitions   if no id of a topic that is there has another name
     ForgetTopics          without topics that are there
     PublishParts          if `sinks` has the publication unfinished: as this node makes it, whatever
                           came; also if the partition has it, without effect
@@ -41,6 +43,7 @@ from pixy.proto.state_pb2 import (
     GroupsCommand,
     MetadataCommand,
     PartitionCommand,
+    PiecePart,
     PublicationPart,
     PublishParts,
     SinksCommand,
@@ -134,7 +137,7 @@ class ForwardedCommands:
         command = decoded(MetadataCommand, bytes(payload))
         if isinstance(command, VoidEntry):
             return payload
-        nodes = self._metadata.nodes
+        nodes, created = self._metadata.nodes, command.create_topic
         match command.WhichOneof("command"):
             case "forget_node" if command.forget_node.node_id in nodes:
                 node_id = command.forget_node.node_id
@@ -142,6 +145,9 @@ class ForwardedCommands:
                     raise VoidEntry(f"node {node_id} is running: only a lost node can be forgotten")
             case "remove_node" if (node := nodes.get(command.remove_node.node_id)) and not node.removed:
                 return None
+            case "create_topic" if self._are_misnamed([(created.name, created.topic_id)]):
+                # To delete one of them would forget the offsets of both.
+                raise VoidEntry(f"the id of topic {created.name} is another one's")
         return payload
 
     def _to_groups(self, payload: bytes | bytearray, sender: int) -> bytes | bytearray:
@@ -206,7 +212,22 @@ class ForwardedCommands:
 
     def _are_of(self, sender: int, parts: Iterable[PublicationPart]) -> bool:
         """True if a node has the only replica of each partition whose topic is there."""
+        if self._are_misnamed(_names(parts)):
+            return False
         return self._partitions.only_replicas(parts, self._metadata.topics) <= {sender}
+
+    def _are_misnamed(self, named: Iterable[tuple[str, bytes]]) -> bool:
+        """True if one of these names comes with the id of a topic that is there, and is not its
+        own: publications would wait for each other in this partition, to which nobody would bring
+        them.
+        """
+        topics = self._metadata.topics
+        unknown = {
+            topic_id
+            for name, topic_id in set(named)
+            if (topic := topics.get(name)) is None or topic.topic_id != topic_id
+        }
+        return bool(unknown) and any(topic.topic_id in unknown for topic in topics.values())
 
     def _finish(self, command: FinishPublications, sender: int) -> bytes | None:
         publications, numbers = self._sinks.publications, command.publications
@@ -222,6 +243,8 @@ class ForwardedCommands:
         return SinksCommand(finish_publications=FinishPublications(publications=kept)).SerializeToString()
 
     def _are_partitions(self, command: AddPiece) -> bool:
+        if self._are_misnamed(_names(command.piece.parts)):
+            return False
         for part in command.piece.parts:
             topic = self._metadata.topics.get(part.topic)
             if topic is None or topic.topic_id != part.topic_id:
@@ -230,3 +253,7 @@ class ForwardedCommands:
             if not 0 <= part.partition < len(raft_groups) or raft_groups[part.partition] != part.raft_group:
                 return False
         return True
+
+
+def _names(parts: Iterable[PublicationPart | PiecePart]) -> Iterable[tuple[str, bytes]]:
+    return ((part.topic, part.topic_id) for part in parts)

@@ -71,6 +71,9 @@ class ProposeAnswers:
                 f"node {self._driver.node_id} has no replica of raft group {request.raft_group}"
             )
         proposal = ProposalId(caller, request.incarnation, request.sequence)
+        if not proposal.is_possible(request.after):
+            # Appended, it would be an entry that no follower takes.
+            raise FailedPrecondition(f"{proposal} behind {request.after} is impossible")
         result = await self._propose(group, request, proposal)
         if isinstance(result, PixyError):
             raise result

@@ -19,6 +19,8 @@ from pixy.errors import PixyError
 from pixy.proto.state_pb2 import (
     AddPiece,
     CommitOffsets,
+    CreateTopic,
+    DeleteTopic,
     ExpelProcess,
     ExpireGroups,
     ExpireSinks,
@@ -92,7 +94,7 @@ async def used(cluster: NodeCluster) -> bytes:
     await node.backend.create_topic("topic", 1)
     await node.append(b"before")
     topic_id = node.node.metadata.topics["topic"].topic_id
-    commit = CommitOffsets(group="group", timestamp_ms=1, set=True)
+    commit = CommitOffsets(group="group", timestamp_ms=node.clock.wall_ms(), set=True)
     commit.offsets.add(topic="topic", topic_id=topic_id, offset=1)
     payload = GroupsCommand(commit_offsets=commit).SerializeToString()
     await node.node.commands.change_group("group", payload)
@@ -119,6 +121,8 @@ async def nothing_is_lost(cluster: NodeCluster, topic_id: bytes, *values: bytes)
 def commands_to_sinks(topic_id: bytes) -> list[SinksCommand]:
     part = PublicationPart(topic="topic", topic_id=topic_id, bytes=5, records=1)
     wrong = PiecePart(topic="topic", topic_id=topic_id, partition=0, raft_group=7, bytes=61, records=1)
+    other = PiecePart(topic="other", topic_id=topic_id, partition=0, raft_group=1000, bytes=61, records=1)
+    misnamed = PublicationPart(topic="other", topic_id=topic_id, bytes=5, records=1)
     seal = SealRecord(pieces=1, crc=seal_crc([1]))
     return [
         SinksCommand(expire_sinks=ExpireSinks(sink_ids=["sink"], before_ms=EVER)),
@@ -131,6 +135,21 @@ def commands_to_sinks(topic_id: bytes) -> list[SinksCommand]:
             for stage in range(1, 8)
         ],
         SinksCommand(publish_stages=PublishStages(sink_id="hostile", stage_ids=["wrong"], replicated=True)),
+        SinksCommand(publish_stages=PublishStages(sink_id="h2", stage_ids=["s"], parts=[misnamed])),
+        SinksCommand(open_stage=OpenStage(sink_id="h3", stage_id="misnamed")),
+        *[
+            SinksCommand(add_piece=AddPiece(stage=stage, piece=PieceRecord(crc=1, parts=[other]), seal=seal))
+            for stage in range(1, 8)
+        ],
+        SinksCommand(publish_stages=PublishStages(sink_id="h3", stage_ids=["misnamed"], replicated=True)),
+    ]
+
+
+def commands_to_metadata(topic_id: bytes) -> list[MetadataCommand]:
+    twin = CreateTopic(name="twin", topic_id=topic_id, partitions=1)
+    return [
+        MetadataCommand(create_topic=twin),
+        MetadataCommand(delete_topic=DeleteTopic(name="twin")),
     ]
 
 
@@ -159,11 +178,12 @@ def commands_to_partition(_: bytes) -> list[PartitionCommand]:
 @pytest.mark.parametrize(
     ("group", "commands"),
     [
+        (lambda _: METADATA_GROUP, commands_to_metadata),
         (lambda _: SINKS_GROUP, commands_to_sinks),
         (group_of, commands_to_groups),
         (lambda _: 1000, commands_to_partition),
     ],
-    ids=["sinks", "groups", "partition"],
+    ids=["metadata", "sinks", "groups", "partition"],
 )
 def test_what_is_not_for_a_node_to_decide_does_not_happen(
     tmp_path: Path,

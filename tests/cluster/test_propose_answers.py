@@ -149,3 +149,11 @@ async def test_what_cannot_be_proposed_is_refused(network: DriverNetwork) -> Non
     await accepted
     with pytest.raises(FailedPrecondition, match="is outdated"):
         await asked.propose(2, b"b", incarnation=1)
+
+
+@pytest.mark.parametrize("sequence", [0, 2**62, 2**64 - 1])
+async def test_a_sequence_that_no_follower_takes_is_refused(network: DriverNetwork, sequence: int) -> None:
+    leader = await network.elect(1)
+    with pytest.raises(FailedPrecondition, match="is impossible"):
+        await Asked(leader).propose(sequence, b"a")
+    assert not leader.group.tail_ids
