@@ -32,7 +32,7 @@ from pixy.storage.segment import RETIRED, Segment
 from pixy.storage.staged_part import StagedPart
 from pixy.storage.synced_segments import check_not_ahead, synced_segments
 
-__all__ = ["LogSegments", "RebuiltIndexes", "TopicLogs"]
+__all__ = ["AgedSegments", "LogSegments", "RebuiltIndexes", "TopicLogs"]
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +51,16 @@ class RebuiltIndexes(NamedTuple):
     segment: Segment
     entries: IndexEntries
     size: int
+
+
+@dataclass(slots=True)
+class AgedSegments:
+    """Segments that one job of the writer may still end because of the age of their records, each
+    with a sync: whoever writes records chooses their timestamps. When none is left, segments take
+    younger records as well; the next job ends them.
+    """
+
+    left: int = 16
 
 
 @dataclass(eq=False, slots=True)
@@ -85,6 +95,7 @@ class LogSegments:
     """
 
     __slots__ = (
+        "_aged",
         "_identity",
         "_identity_written",
         "_linked",
@@ -111,6 +122,8 @@ class LogSegments:
         self._linked = -1
         # The log begin offset at the begin of the last `write`.
         self._log_begin_offset = 0
+        # Of the job that `write` belongs to.
+        self._aged = AgedSegments()
         self.end_offset = 0
         self.unsynced_bytes = 0
 
@@ -163,19 +176,20 @@ class LogSegments:
             [Segment(self.disk, self.directory, base) for base in gone], "that the journal does not need"
         )
 
-    def write(self, appended: Sequence[Appended], log_begin_offset: int) -> None:
+    def write(self, appended: Sequence[Appended], log_begin_offset: int, aged: AgedSegments) -> None:
         """Write batches to the active segment, rolling full ones, and copy or link parts of stages.
 
         Args:
             appended: the next batches and parts; those below `end_offset` are passed over.
             log_begin_offset: a segment that begins below takes no more batches.
+            aged: what the writes of a job have in common.
 
         Raises:
             CorruptData: a part is damaged or missing; the batches before it may have been written.
             OSError: the disk has failed; a call with the same arguments resumes where this one
                 ended.
         """
-        self._log_begin_offset = log_begin_offset
+        self._log_begin_offset, self._aged = log_begin_offset, aged
         batches: list[bytes | bytearray | memoryview] = []
         for each in () if self._topic.deleted else appended:
             if isinstance(each, StagedPart):
@@ -316,14 +330,11 @@ class LogSegments:
     def _fitting(self, segment: Segment, batches: Sequence[bytes | bytearray | memoryview], at: int) -> int:
         """End of the batches from `at` on that fit into a segment, where the first one does fit."""
         room = self._topic.options.segment_bytes - segment.size - len(batches[at])
-        # Age can fill a segment before size does.
-        latest = self._topic.options.segment_ms + (
-            segment.first_timestamp if segment.size else read_header(batches[at]).base_timestamp
-        )
+        first = segment.first_timestamp if segment.size else read_header(batches[at]).base_timestamp
         end = at + 1
         while end < len(batches):
             room -= len(batches[end])
-            if room < 0 or read_header(batches[end]).max_timestamp >= latest:
+            if room < 0 or self._is_aged(first, read_header(batches[end])):
                 break
             end += 1
         return end
@@ -332,8 +343,12 @@ class LogSegments:
         """The segment for the next batch; rolls a full one."""
         if self.segments:
             active = self.segments[-1]
-            if not active.size or not self._is_full(active, batch_size, header):
+            if not active.size:
                 return active
+            if not self._is_full(active, batch_size):
+                if not self._is_aged(active.first_timestamp, header):
+                    return active
+                self._aged.left -= 1
             self._sync_full(active)
         if not self._identity_written:
             self._claim_directory()
@@ -357,11 +372,15 @@ class LogSegments:
         write_partition_identity(self.disk, self.directory / "identity", self._identity)
         self._identity_written = True
 
-    def _is_full(self, segment: Segment, batch_size: int, header: BatchHeader) -> bool:
+    def _is_aged(self, first_timestamp: int, header: BatchHeader) -> bool:
+        """True if a batch is too young for a segment, and a segment may end because of that."""
+        segment_ms = self._topic.options.segment_ms
+        return header.max_timestamp - first_timestamp >= segment_ms and self._aged.left > 0
+
+    def _is_full(self, segment: Segment, batch_size: int) -> bool:
         return (
             segment.base_offset == self._linked
             or segment.size + batch_size > self._topic.options.segment_bytes
-            or header.max_timestamp - segment.first_timestamp >= self._topic.options.segment_ms
             # Its first records are to be removed, and segments are removed as a whole.
             or segment.base_offset < self._log_begin_offset
         )

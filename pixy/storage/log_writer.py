@@ -24,6 +24,7 @@ import structlog
 
 from pixy.errors import CorruptData, Unavailable
 from pixy.storage.disk import is_disk_full
+from pixy.storage.log_segments import AgedSegments
 from pixy.storage.log_tail import Unwritten
 from pixy.storage.partition_log import PartitionLog, SyncedPosition
 from pixy.storage.worker import Worker
@@ -136,9 +137,10 @@ class _Job:
     def run(self) -> None:
         """Write and sync. Runs on the worker."""
         self.written, self.damaged, self.full = [], [], None
+        aged = AgedSegments()
         for at, save in enumerate(self.to_write):
             try:
-                save.log.write(save.unwritten.batches)
+                save.log.write(save.unwritten.batches, aged)
             except CorruptData as error:
                 save.log.close()
                 self.damaged.append((save, error))

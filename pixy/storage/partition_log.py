@@ -38,7 +38,7 @@ from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
 from pixy.records import offsets_of
 from pixy.storage.disk import Disk
-from pixy.storage.log_segments import LogSegments, RebuiltIndexes, TopicLogs
+from pixy.storage.log_segments import AgedSegments, LogSegments, RebuiltIndexes, TopicLogs
 from pixy.storage.log_tail import Appended, LogTail, Unwritten
 from pixy.storage.retention import SegmentFacts, retained_from
 from pixy.storage.segment import Chunk, Segment
@@ -206,9 +206,13 @@ class PartitionLog:
             self.end_offset = self.written_offset = applied.end_offset
         return self._files.open(applied, exists=exists, replayed=replayed)
 
-    def write(self, appended: Sequence[Appended]) -> None:
-        """Write batches and parts to segments; errors are those of `LogSegments.write`."""
-        self._files.write(appended, self.begin_offset)
+    def write(self, appended: Sequence[Appended], aged: AgedSegments | None = None) -> None:
+        """Write batches and parts to segments; errors are those of `LogSegments.write`.
+
+        Args:
+            aged: what the writes of a job have in common; None: they are no job.
+        """
+        self._files.write(appended, self.begin_offset, aged or AgedSegments())
 
     def begin_sync(self) -> None:
         """Start writeback of the bytes that `sync` will wait for; speeds up syncs of many logs."""

@@ -22,7 +22,7 @@ from pixy.storage import (
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
-from tests.storage.logs import append, partition_log
+from tests.storage.logs import LONG_MS, append, partition_log
 
 ONE = len(batch())
 FOREVER = 1000.0
@@ -66,9 +66,9 @@ class Bench:
             on_fault=self.faults.append,
         )
 
-    def append(self, number: int = 0, count: int = 1, size: int = 10) -> None:
-        for _ in range(count):
-            new = batch(1, size)
+    def append(self, number: int = 0, count: int = 1, size: int = 10, *, apart_ms: int = 0) -> None:
+        for at in range(count):
+            new = batch(1, size, at * apart_ms) if apart_ms else batch(1, size)
             append(self.logs[number], new)
             self.writer.mark_dirty(self.logs[number], partial(_end, self.logs[number]), len(new))
 
@@ -263,6 +263,19 @@ async def test_stop_flushes_ends_the_worker_and_leaves_no_file_open(tmp_path: Pa
     assert bench.ends() == [[(2, 2, 2 * ONE)]]
     assert bench.worker.stopped
     assert not bench.logs[0]._files.segments[-1].is_unsynced
+
+
+async def test_timestamps_far_apart_end_few_segments_in_a_job(bench: Bench, tmp_path: Path) -> None:
+    """Each of them is synced, while the records of all other logs wait in memory."""
+    for number in range(3):
+        bench.append(number, 100, apart_ms=2 * LONG_MS)
+    await bench.write()
+    assert len(list(tmp_path.rglob("*.log"))) == 16 + 3
+    assert bench.writer.unwritten_bytes == 0
+    bench.append(2, 10, apart_ms=2 * LONG_MS)
+    await bench.write()
+    assert len(list(tmp_path.rglob("*.log"))) == 16 + 3 + 9
+    await bench.flush()
 
 
 async def test_when_nothing_comes_any_more_a_sync_comes_after_a_while(
