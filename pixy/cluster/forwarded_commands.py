@@ -13,6 +13,7 @@ What can be judged by a command alone is in `command_rules`. This depends on oth
     FinishPublications    with those publications that the sender rolls forward: not replicated, and
                           as above
     AddPiece              if the partitions whose topics are there exist, in these raft groups
+    any with a time       with this node's, if that is further away than a minute
     CreateTopic           if no other topic has its id
     any with partitions   if no id of a topic that is there has another name
     ForgetTopics          without topics that are there
@@ -52,6 +53,10 @@ from pixy.proto.state_pb2 import (
 __all__ = ["ForwardedCommands"]
 
 _KEPT_MAX = 4
+_TIME_OFF_MS = 60_000
+"""A time of another node that is further from this node's is replaced by it: what has a time far
+ahead would never expire, and what has one long ago would at once.
+"""
 
 _Commands = dict[tuple[bytes, int], PublishParts]
 
@@ -67,6 +72,7 @@ class ForwardedCommands:
         is_reachable: true of a node that can be reached.
         reasons_to_keep: reasons against the removal of a node, as a client is told; raises
             `Unavailable` as well.
+        now_ms: the node's time.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class ForwardedCommands:
         confirm: Callable[[], Awaitable[None]],
         is_reachable: Callable[[int], bool],
         reasons_to_keep: Callable[[int], Awaitable[Sequence[str]]],
+        now_ms: Callable[[], int],
     ) -> None:
         self._metadata = metadata
         self._sinks = sinks
@@ -84,6 +91,7 @@ class ForwardedCommands:
         self._confirm = confirm
         self._is_reachable = is_reachable
         self._reasons_to_keep = reasons_to_keep
+        self._now_ms = now_ms
         # What the newest publications that were asked for are for their partitions, by number.
         self._made: dict[int, _Commands] = {}
         # Once for all partitions that a publication comes to at a time.
@@ -157,8 +165,18 @@ class ForwardedCommands:
         empty = empty_of(command, sender)
         if empty is not None:
             return empty.SerializeToString()
-        is_plain = command.WhichOneof("command") != "forget_topics"
-        return payload if is_plain else self._forget_topics(command.forget_topics)
+        if command.WhichOneof("command") == "forget_topics":
+            return self._forget_topics(command.forget_topics)
+        return command.SerializeToString() if self._is_timed_anew(command) else payload
+
+    def _is_timed_anew(self, command: SinksCommand | GroupsCommand) -> bool:
+        """True if the command had a time that is replaced."""
+        timed = getattr(command, command.WhichOneof("command") or "", None)
+        now_ms = self._now_ms()
+        if abs(getattr(timed, "timestamp_ms", now_ms) - now_ms) <= _TIME_OFF_MS:
+            return False
+        timed.timestamp_ms = now_ms  # type: ignore[union-attr]  # it has one
+        return True
 
     def _forget_topics(self, command: ForgetTopics) -> bytes:
         live = {topic.topic_id for topic in self._metadata.topics.values()}
@@ -201,6 +219,8 @@ class ForwardedCommands:
         empty = empty_of(command, sender)
         if empty is not None:
             return empty.SerializeToString()
+        if self._is_timed_anew(command):
+            payload = command.SerializeToString()
         match command.WhichOneof("command"):
             case "publish_stages" if not command.publish_stages.replicated:
                 return payload if self._are_of(sender, command.publish_stages.parts) else None

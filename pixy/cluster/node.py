@@ -412,6 +412,7 @@ class Node:
             self._confirm_sinks,
             self._is_reachable,
             self._reasons_to_keep,
+            self.now_ms,
         )
         forwarded = ForwardedProposals(driver, commands, self._fault)
         duties = PeerDuties(

@@ -10,10 +10,12 @@ connection answers in time, as after a crash of the machine. This is asked behin
 a stranger does not disturb a connection, and before `admit`, so the layer above never takes note of
 a copy while the original is there.
 
-A passing connection is nobody's: it names no node, and is not judged.
+A passing connection is nobody's: it names no node, and is not judged. 64 of them may stand, with
+small frames; for a further one, the oldest of the address that has the most ends.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -37,6 +39,7 @@ __all__ = ["PeerChannel"]
 log = structlog.get_logger(__name__)
 
 _INBOX_S = 0.1
+_PASSING_MAX = 64
 
 
 class PeerChannel:
@@ -122,6 +125,11 @@ class PeerChannel:
     def hosts(self) -> set[str]:
         """Hosts of the addresses of the nodes."""
         return {address.host for address in self._addresses.values()}
+
+    @property
+    def sources(self) -> set[str]:
+        """Addresses from which nodes have connected."""
+        return {each.link.host for each in self._accepted if each.peer.node_id}
 
     def trouble(self, node_id: int) -> str:
         """The reason why this node is not connected to another; empty: both connections stand."""
@@ -264,6 +272,7 @@ class PeerChannel:
         hello, purpose = peer.hello, peer.purpose
         if purpose is LinkPurpose.PASSING:
             hello = hello.anonymous
+            self._make_room()
         else:
             for each in list(self._accepted):
                 if (each.peer.node_id, each.purpose) == (hello.node_id, purpose):
@@ -273,6 +282,16 @@ class PeerChannel:
         for kept in (self._main.get(hello.node_id), self._bulk.get(hello.node_id)):
             if kept is not None:
                 kept.heard()
+
+    def _make_room(self) -> None:
+        """End a passing connection if another one would be too many."""
+        passing = [
+            each for each in self._accepted if each.purpose is LinkPurpose.PASSING and each.link.is_open
+        ]
+        if len(passing) >= _PASSING_MAX:
+            hosts = Counter(each.link.host for each in passing)
+            oldest = max(passing, key=lambda each: hosts[each.link.host])
+            oldest.link.close("others ask or join")
 
     def _gone(self, accepted: AcceptedLink, cancelled: "Sequence[asyncio.Future[bytes]]") -> None:
         self._accepted.pop(accepted, None)

@@ -34,7 +34,13 @@ def _name(peer: Hello) -> str:
     return f"node {peer.node_id}" if peer.node_id else "a node that asks or joins"
 
 
+_PASSING_BYTES_MAX = 256 << 10
+"""Payload of a frame of a node that asks or joins, and of its answer: that has all nodes."""
+
+
 def _bytes_max(options: PeerOptions, purpose: LinkPurpose) -> int:
+    if purpose is LinkPurpose.PASSING:
+        return _PASSING_BYTES_MAX
     return options.bulk_bytes_max if purpose is LinkPurpose.BULK else options.main_bytes_max
 
 

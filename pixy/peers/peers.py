@@ -131,11 +131,9 @@ class Peers:
         for channel in self._channels.values():
             if any(each == host or host in network.addresses_of(each) for each in channel.hosts):
                 return True
-        return any(
-            link.host.removeprefix("::ffff:") == host
-            for link in self._environment.links
-            if link.activity is not None
-        )
+            if any(each.removeprefix("::ffff:") == host for each in channel.sources):
+                return True
+        return False
 
     def _find(self, cluster: str) -> PeerChannel | str:
         """The channel of a cluster, or a reason to refuse a connection for it."""

@@ -393,6 +393,12 @@ def forwarded_to(node: DriverNode) -> ForwardedProposals:
         return []
 
     commands = ForwardedCommands(
-        MetadataState(), SinksState(), cast(Partitions, None), confirm, lambda _: False, reasons_to_keep
+        MetadataState(),
+        SinksState(),
+        cast(Partitions, None),
+        confirm,
+        lambda _: False,
+        reasons_to_keep,
+        lambda: 1_000_000,
     )
     return ForwardedProposals(node.driver, commands, node.faults.append)

@@ -206,6 +206,43 @@ def test_what_is_not_for_a_node_to_decide_does_not_happen(
     run_cluster(scenario, tmp_path)
 
 
+def test_a_time_far_from_the_leaders_is_replaced(tmp_path: Path) -> None:
+    """Else a stage, a sink or a group would never expire, or at once."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        topic_id = await used(cluster)
+        now_ms = cluster[1].clock.wall_ms()
+        before_ms, after_ms = now_ms - 120_000, now_ms + 120_000
+        hostile = await hostile_to(cluster, SINKS_GROUP)
+        for time_ms in (1, EVER):
+            opened = OpenStage(sink_id=f"stage-{time_ms}", stage_id="s", timestamp_ms=time_ms)
+            await propose(hostile, SINKS_GROUP, SinksCommand(open_stage=opened))
+            published = PublishStages(
+                sink_id=f"sink-{time_ms}", query_id="q", replicated=True, timestamp_ms=time_ms
+            )
+            await propose(hostile, SINKS_GROUP, SinksCommand(publish_stages=published))
+        hostile = await hostile_to(cluster, group_of(cluster[1]))
+        commit = CommitOffsets(group="group", timestamp_ms=EVER, set=True)
+        commit.offsets.add(topic="topic", topic_id=topic_id, offset=0)
+        await propose(hostile, group_of(cluster[1]), GroupsCommand(commit_offsets=commit))
+        for node in cluster.nodes.values():
+            groups = node.node.state_groups
+            sinks, offsets = groups.sinks, groups.offsets_of("group")
+            await until(lambda sinks=sinks: {"sink-1", f"sink-{EVER}"} <= sinks.sinks.keys())
+            await until(
+                lambda offsets=offsets: offsets.committed("group", topic_id)[0].offset == 0
+            )
+            assert all(before_ms < sinks.sinks[f"sink-{each}"].active_ms < after_ms for each in (1, EVER))
+            stages = [each for each in sinks.table.stages.values() if each.name.stage_id == "s"]
+            assert len(stages) == 2
+            assert not any(sinks.table.is_over_since(stage, before_ms) for stage in stages)
+            assert all(sinks.table.is_over_since(stage, after_ms) for stage in stages)
+            assert offsets.is_inactive_since("group", after_ms)
+            assert not offsets.is_inactive_since("group", before_ms)
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_publications_are_whole_while_a_node_finishes_them_all_the_time(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)

@@ -174,6 +174,7 @@ async def test_damage_in_the_handshake_ends_the_connection(damage: bytes, reason
         (LinkPurpose.MAIN, frame_head(MESSAGE, 1, 0, 0, [], 4) + b"raft", "a frame of 4 bytes has CRC"),
         (LinkPurpose.MAIN, frame_head(MESSAGE, 1, 0, 0, [], MESSAGE_BYTES_MAX + 1), "at most 16777216"),
         (LinkPurpose.BULK, frame_head(CALL, 1, 0, 0, [], (64 << 20) + 1), "at most 67108864"),
+        (LinkPurpose.PASSING, frame_head(CALL, 1, 0, 0, [], (256 << 10) + 1), "at most 262144"),
         (LinkPurpose.BULK, frame_head(MESSAGE, 1, 0, 0, [], 0), "message 1 on a connection for calls"),
         (LinkPurpose.PASSING, frame_head(MESSAGE, 1, 0, 0, [], 0), "message 1 on a connection for calls"),
         (

@@ -107,6 +107,17 @@ async def test_a_node_is_asked_and_called_by_its_address() -> None:
         assert answer == b"0 7 join", "a passing connection names no node"
 
 
+async def test_nodes_that_ask_and_stay_are_few_and_no_nodes() -> None:
+    async with peer_nodes(2, connected=False) as (one, two):
+        asked = [await two.channel._dial_passing(one.address, 60.0) for _ in range(70)]
+        await until(lambda: sum(each.end.done() for each in asked) == 6)
+        assert all(each.end.done() for each in asked[:6])
+        assert asked[0].end.result().reason == "others ask or join"
+        assert not one.peers._is_node("127.0.0.1")
+        two.connect(one)
+        await until(lambda: one.peers._is_node("127.0.0.1"))
+
+
 async def test_nobody_listens_at_an_address() -> None:
     async with peer_nodes(2, connected=False) as (one, two):
         await two.stop()
