@@ -11,10 +11,11 @@ import pytest
 from google.protobuf.message import Message
 
 from pixy.backend import TopicPartition
+from pixy.cluster.groups import GroupsState
 from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.partition_proposals import PartitionProposals
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.sinks import SINKS_GROUP
+from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import (
     AddPiece,
@@ -228,10 +229,12 @@ def test_a_time_far_from_the_leaders_is_replaced(tmp_path: Path) -> None:
         for node in cluster.nodes.values():
             groups = node.node.state_groups
             sinks, offsets = groups.sinks, groups.offsets_of("group")
-            await until(lambda sinks=sinks: {"sink-1", f"sink-{EVER}"} <= sinks.sinks.keys())
-            await until(
-                lambda offsets=offsets: offsets.committed("group", topic_id)[0].offset == 0
-            )
+
+            def has_applied(sinks: SinksState = sinks, offsets: GroupsState = offsets) -> bool:
+                committed = offsets.committed("group", topic_id)[0].offset
+                return committed == 0 and {"sink-1", f"sink-{EVER}"} <= sinks.sinks.keys()
+
+            await until(has_applied)
             assert all(before_ms < sinks.sinks[f"sink-{each}"].active_ms < after_ms for each in (1, EVER))
             stages = [each for each in sinks.table.stages.values() if each.name.stage_id == "s"]
             assert len(stages) == 2
