@@ -83,6 +83,10 @@ class GroupCommits:
         """True if positions of closed partitions are to be committed."""
         return bool(self._leftover)
 
+    def has_leftover(self, topic: str) -> bool:
+        """True if positions of closed partitions of a topic are to be committed."""
+        return any(key.topic == topic for key in self._leftover)
+
     # --- positions --------------------------------------------------------------------------------
 
     def mark_dirty(self, live: LivePartition) -> None:
@@ -234,7 +238,7 @@ class GroupCommits:
     def _restore(self, commits: Mapping[LivePartition, _Commit]) -> None:
         """Commits of partitions failed: they are due again."""
         for live, commit in commits.items():
-            if live.lost:
+            if live.lost or (live.closed and live.key in self._void):
                 continue
             had_acks, live.dirty = live.dirty, live.dirty or commit.acks
             if live.closed:

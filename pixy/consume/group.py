@@ -4,13 +4,14 @@ Owns the membership, the subscriptions by topic, and one task, the keeper; `comm
 positions to commit. The keeper reconciles the cluster with the subscriptions, step by step, and
 starts over after every change:
 
-    1. commit the positions of partitions that are closed
+    1. commit the positions of partitions that are closed, until none is left
     2. join, change the subscribed topics, or leave
     3. for every assigned partition that is not live: read the committed offset, adjust it, commit
        the adjustment, make the partition live
 
-So a topic that is unsubscribed and subscribed again is committed before it is read. The keeper ends
-when nothing is left to do.
+So a topic that is unsubscribed and subscribed again is committed before it is read, and nobody
+gives up a partition before its acks are committed: nothing is awaited between the last look for
+positions and the choice of the topics. The keeper ends when nothing is left to do.
 
 Rebalances: the backend calls `_revoke` before partitions may go to another process (`revocations`).
 The next assignment ends this. Partitions that stay continue with their offers; offers of those that
@@ -26,6 +27,7 @@ partition created after the subscription, because everything in it is newer than
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -259,9 +261,7 @@ class ConsumerGroup:
 
     async def _reconcile(self) -> None:
         try:
-            if self._commits.leftover:
-                await self._commits.commit()
-            topics = sorted(self._subscriptions)
+            topics = await self._committed_topics()
             if topics != self._topics:
                 await self._subscribe(topics)
         except Exception as fault:
@@ -279,6 +279,18 @@ class ConsumerGroup:
                 subscription.dispatcher.faults.pop(self, None)
         if failed is not None:
             raise failed
+
+    async def _committed_topics(self) -> list[str]:
+        """The subscribed topics, once all positions of the other ones are committed: whoever
+        unsubscribes a topic cannot commit them any more.
+        """
+        while True:
+            topics = sorted(self._subscriptions)
+            ended = set(self._topics).difference(topics)
+            if not self._commits.leftover and not (ended and self._commits.lock.locked()):
+                return topics
+            # A commit under way may fail, and leave positions over.
+            await self._commits.commit()
 
     async def _start_assigned(self, subscription: Subscription) -> None:
         """Make the assigned partitions of a topic live that are not, as many as are allowed."""
@@ -360,6 +372,10 @@ class ConsumerGroup:
         if self._changes != begun:
             return
         async with self._commits.lock:
+            if self._commits.has_leftover(topic):
+                # Of an earlier subscription, which has ended meanwhile.
+                self._work.set()
+                return
             committed = await backend.committed_offsets(self.name, topic)
             marks = backend.handed_out(self.name, topic)
             there = [partition for partition in partitions if partition in ranges]
@@ -689,11 +705,18 @@ class ConsumerGroup:
         self._on_empty(self)
 
     async def _commit_last(self) -> None:
-        """Commit everything, within a bound: there may be no leader any more."""
-        try:
+        """Commit everything, tried again within a bound: there may be no leader any more."""
+        reason = "late"
+        with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_COMMIT_S):
-                await self._commits.commit()
-        except (PixyError, TimeoutError) as error:
-            _log.warning(
-                "acks could not be committed before the stop", group=self.name, reason=str(error) or "late"
-            )
+                while True:
+                    try:
+                        await self._commits.commit()
+                    except PixyError as error:
+                        reason = str(error)
+                        if not error.retriable:
+                            break
+                        await asyncio.sleep(_BACKOFF_MIN)
+                    else:
+                        return
+        _log.warning("acks could not be committed before the stop", group=self.name, reason=reason)

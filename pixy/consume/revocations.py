@@ -11,6 +11,9 @@ It is over when its run has ended and the next assignment has come: partitions t
 assigned are released and continue with their offers, the others are gone. An assignment during the
 run, for partitions that come or go otherwise, ends nothing.
 
+A backend that tells what will go can wait for the commit, however long the cluster has no leader
+for it: nothing goes meanwhile. One that revokes everything has a time limit of its own.
+
 The road not taken: pausing the whole group, as Kafka's eager protocol does. A backend that cannot
 tell what will go revokes everything (`partitions` is None).
 """
@@ -99,16 +102,17 @@ class Revocations:
                 await timers.wait(revocation.quiet, until - timers.monotonic())
             for subscription in self._subscriptions():
                 subscription.seal(revocation.covers)
-            await self._commit(until + _LAST_COMMIT_S)
+            await self._commit(until + _LAST_COMMIT_S, waits=partitions is not None)
         finally:
             revocation.running = False
 
-    async def _commit(self, until: float) -> None:
+    async def _commit(self, until: float, *, waits: bool) -> None:
+        """Commit, tried again until a time, and for as long as it takes if the backend `waits`."""
         while True:
             try:
                 await self._commits.commit()
             except PixyError as error:
-                if self._timers.monotonic() >= until:
+                if self._timers.monotonic() >= until and not (waits and error.retriable):
                     _log.warning("cannot commit before a rebalance", group=self._group, error=str(error))
                     return
                 await self._timers.sleep(_RETRY_S)
