@@ -76,7 +76,9 @@ def recovered_group(
     storage.recover(_start(found, applied), found.terms, last_index, tail)
     # The first release wrote the hard state of a new group behind its first entries.
     term = max(state.term, applied.term if last is None else last.term)
-    commit = min(max(state.commit, found.commit, applied.index), last_index)
+    # A configuration is written once its entry is applied, with the commit index before it.
+    known = (state.commit, found.commit, applied.index, configuration.conf_index)
+    commit = min(max(known), last_index)
     storage.hard_state = HardState(term, state.vote if term == state.term else 0, commit)
     group = RaftGroup(raft_group, storage)
     group.applied_term, group.applied_index = applied

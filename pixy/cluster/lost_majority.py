@@ -227,7 +227,8 @@ class LostMajority:
             if message.conf_index >= configuration.conf_index or not configuration.voters:
                 configuration = message
         last = LogPosition(tail[-1].term, tail[-1].index) if tail else applied
-        commit = min(max(state.commit, journal.commit, applied.index), last.index)
+        commits = (state.commit, journal.commit, applied.index, configuration.conf_index)
+        commit = min(max(commits), last.index)
         is_impossible = bool(why_no_configuration(configuration))
         known = ConfState((self._node_id,)) if is_impossible else conf_state_of(configuration)
         changes = [

@@ -153,6 +153,12 @@ def test_the_commit_index_is_the_highest_known_up_to_the_last_entry(
     assert hard_state_with(Stored(term=4, commit=stored), commit=heads).commit == commit
 
 
+def test_a_configuration_is_committed_once_it_is_written() -> None:
+    assert hard_state_with(Stored(term=4, commit=6, conf_index=7)).commit == 7
+    state = Stored(voters=[1, 2], conf_index=8)
+    assert recovered_group(7, found_with(), APPLIED, tail_from(5), state).storage.hard_state.commit == 8
+
+
 # --- the configuration ----------------------------------------------------------------------------
 
 

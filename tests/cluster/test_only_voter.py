@@ -115,3 +115,20 @@ async def test_a_restarted_voter_with_an_unapplied_change_may_be_deposed(tmp_pat
         assert state_of(again) == (StateType.FOLLOWER, 9)
     finally:
         again.close()
+
+
+async def test_a_restarted_voter_has_applied_the_change_after_which_others_vote_with_it(
+    tmp_path: Path,
+) -> None:
+    node = DriverNode(tmp_path / "node").bind()
+    await node.lead()
+    assert node.driver.change_configuration(node.group, change(ConfChangeType.ADD_NODE, 2))
+    await node.settle()
+    index = node.group.storage.conf_index
+    again = node.restarted().bind()
+    try:
+        assert again.group.storage.conf_state.voters == (1, 2)
+        again.driver.campaign(again.group)
+        assert again.group.applied_index == index, "nobody else has to confirm it, or may have it"
+    finally:
+        again.close()
