@@ -37,7 +37,7 @@ from pixy import __version__
 from pixy.api.grpc import GrpcServer
 from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import SystemClock
-from pixy.cluster import ClusterOptions, Node, NodeOptions, unsynced_logs_max
+from pixy.cluster import ClusterOptions, Node, NodeOptions, frame_bytes_max, unsynced_logs_max
 from pixy.config import Config, ProxyConfig, effective_client_id
 from pixy.drain_report import report_drain
 from pixy.errors import Internal, StartError
@@ -186,7 +186,6 @@ class Daemon:
         clusters = {name: each for name, each in config.proxies.items() if each.kind in kinds}
         if not config.peer_addr or not clusters:
             return
-        # A call or message has a record batch at most, and the entries of a replica some of them.
         largest = max(each.producer.max_message_bytes for each in clusters.values())
         tls = cluster.tls
         certificates = PeerCertificates(tls.cert_file, tls.key_file, tls.ca_file) if tls.cert_file else None
@@ -198,8 +197,8 @@ class Daemon:
             Address.parse(config.peer_addr),
             secrets=secrets,
             clusters=frozenset(clusters),
-            main_bytes_max=max(defaults.main_bytes_max, 4 * largest),
-            bulk_bytes_max=max(defaults.bulk_bytes_max, 4 * largest),
+            main_bytes_max=max(defaults.main_bytes_max, frame_bytes_max(largest)),
+            bulk_bytes_max=max(defaults.bulk_bytes_max, frame_bytes_max(largest)),
             mutual_tls=certificates is not None,
         )
         peers = Peers(TcpNetwork(certificates), options, on_fault=self._faults.note)
@@ -377,6 +376,7 @@ class Daemon:
                 grpc_address=self._config.advertised.grpc or self._config.grpc_addr,
                 rack=self._config.cluster.rack,
                 version=__version__,
+                max_message_bytes=config.producer.max_message_bytes,
             ),
         )
         open_channel = None if self._peers is None else self._peers.channel

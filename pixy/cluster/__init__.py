@@ -3,6 +3,7 @@
 from pixy.cluster.checkpoint_state import restore_state
 from pixy.cluster.cluster_options import ClusterOptions
 from pixy.cluster.commands import partition_command, publication_in
+from pixy.cluster.entry_limits import frame_bytes_max
 from pixy.cluster.entry_offsets import misplaced_batch, published_records, takes_publication
 from pixy.cluster.group_coordinator import why_ended
 from pixy.cluster.group_members import GroupMember, MemberId, Membership, Process, TopicOwners, member_message
@@ -86,6 +87,7 @@ __all__ = [
     "conf_state_of",
     "decode_status",
     "encode_status",
+    "frame_bytes_max",
     "member_message",
     "misplaced_batch",
     "partition_command",

@@ -18,6 +18,7 @@ class ClusterOptions:
         grpc_address: at which clients reach it.
         rack: of the machine, empty if there is none.
         version: of this release.
+        max_message_bytes: `producer.max_message_bytes`.
     """
 
     name: str = ""
@@ -26,6 +27,7 @@ class ClusterOptions:
     grpc_address: str = ""
     rack: str = ""
     version: str = ""
+    max_message_bytes: int = 0
 
     @property
     def has_join_list(self) -> bool:

@@ -1,4 +1,7 @@
-"""Largest commands that another node may propose: elements of each repeated field, and bytes. Pure.
+"""Largest commands that a node may propose: elements of each repeated field, and bytes. Pure.
+
+A command of the node that leads may have as many bytes: so what one node takes of a client, each
+does. Elements are scanned of the commands of other nodes alone.
 
 Protobuf makes an object for each element, and every node works on each in one step when it applies
 the command; the number of bytes says little about either. So the tags are scanned before anything
@@ -20,7 +23,7 @@ from pixy.cluster.sinks import SINKS_GROUP
 from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
 from pixy.staging import EXTENTS_MAX
 
-__all__ = ["BYTES_MAX", "ELEMENTS_MAX", "why_too_large"]
+__all__ = ["BYTES_MAX", "ELEMENTS_MAX", "why_too_large", "why_too_many_bytes"]
 
 _OPTIONS = 1000
 _STAGES = 2000
@@ -68,6 +71,8 @@ ELEMENTS_MAX: Mapping[str, int] = {
 
 _TAGS_MAX = 100_000
 """Fields of a command that are scanned: those of messages with a repeated field in them."""
+_LARGE_BYTES = 1 << 20
+"""Fewer bytes are none too many, for any raft group."""
 _SMALL_BYTES = 2000
 """Fewer bytes exceed nothing: an element has two at least."""
 _PACKED_BYTES = 10
@@ -76,15 +81,25 @@ _VARINT, _I64, _LENGTH_DELIMITED, _I32 = 0, 1, 2, 5
 _FIXED_BYTES = {_I64: 8, _I32: 4}
 
 
+def why_too_many_bytes(raft_group: int, payload: bytes | bytearray) -> str:
+    """Reason why a command to a raft group has more bytes than any node may propose, empty if it
+    has not.
+    """
+    size = len(payload)
+    if size < _LARGE_BYTES or size <= (maximum := BYTES_MAX[_descriptor_of(raft_group)]):
+        return ""
+    return f"a command of {size} bytes, at most {maximum} are allowed"
+
+
 def why_too_large(raft_group: int, payload: bytes | bytearray) -> str:
     """Reason why a command to a raft group is larger than a correct node's, empty if it is not."""
     if len(payload) < _SMALL_BYTES:
         return ""
-    descriptor = _descriptor_of(raft_group)
-    if len(payload) > BYTES_MAX[descriptor]:
-        return f"a command of {len(payload)} bytes, at most {BYTES_MAX[descriptor]} are allowed"
+    reason = why_too_many_bytes(raft_group, payload)
+    if reason:
+        return reason
     try:
-        return _Scan(payload).message(descriptor, 0, len(payload))
+        return _Scan(payload).message(_descriptor_of(raft_group), 0, len(payload))
     except IndexError:
         return ""  # cut short, which protobuf refuses
 

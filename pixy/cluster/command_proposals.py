@@ -9,11 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pixy.cluster.command_maxima import why_too_many_bytes
 from pixy.cluster.node_log import NodeLog
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.proposals import NEVER
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
-from pixy.errors import PixyError, Unavailable, UnknownPartition
+from pixy.errors import MessageTooLarge, PixyError, Unavailable, UnknownPartition
 from pixy.futures import resolve
 from pixy.storage import EntryType
 
@@ -46,8 +47,12 @@ class CommandProposals:
 
         Raises:
             Unavailable: the disk has no room.
+            MessageTooLarge: the command is.
             PixyError: the result of the command.
         """
+        refused = _why_refused(replica.group.raft_group, payload)
+        if refused is not None:
+            raise refused
         stalled = self._log.stalled
         if stalled is not None:
             raise Unavailable(str(stalled))
@@ -82,4 +87,14 @@ class CommandProposals:
             group = self._partitions.group_of(replica)
         else:
             group = replica.group
+        refused = _why_refused(group.raft_group, payload)
+        if refused is not None:
+            done(refused)
+            return
         self._log.driver.propose(group, EntryType.COMMAND, payload, done)
+
+
+def _why_refused(raft_group: int, payload: bytes) -> MessageTooLarge | None:
+    """The error of a command that other nodes would refuse to lead."""
+    reason = why_too_many_bytes(raft_group, payload)
+    return MessageTooLarge(reason) if reason else None

@@ -59,6 +59,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
+from pixy.cluster.entry_limits import MESSAGE_BYTES_MAX
 from pixy.cluster.joining import LEVEL_MAX, TEXT_MAX, check_join
 from pixy.cluster.metadata import PARTITIONS_MAX, check_partitions
 from pixy.cluster.piece_checks import why_impossible
@@ -221,6 +222,8 @@ def _start_node(command: StartNode, sender: Sender) -> None:
     for text in (command.address, command.grpc_address, command.rack, command.version):
         _require(len(text) <= TEXT_MAX and text.isprintable(), f"{text[:60]!r} in a start")
     _require(command.feature_level <= LEVEL_MAX, f"a start with feature level {command.feature_level}")
+    size = command.max_message_bytes
+    _require(size <= MESSAGE_BYTES_MAX, f"a start with messages of {size} bytes")
 
 
 # --- sinks ----------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from typing import Any
 from pixy.cluster.commit_messages import CommitMessages
 from pixy.cluster.driver_options import DriverHooks, DriverOptions
 from pixy.cluster.entry_cache import EntryCache
+from pixy.cluster.entry_limits import entry_bytes_max
 from pixy.cluster.group_clock import GroupClock
 from pixy.cluster.hard_states import state_records, write_hard_state
 from pixy.cluster.linearizable_reads import LinearizableReads
@@ -38,7 +39,7 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.refused_messages import RefusedMessages
 from pixy.cluster.snapshots import Snapshots
 from pixy.cluster.watched_proposals import LeadershipLost, WatchedProposals
-from pixy.errors import PixyError, VoidEntry
+from pixy.errors import MessageTooLarge, PixyError, VoidEntry
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.raft import (
@@ -91,6 +92,7 @@ class Driver:
         refusals: log of what other nodes send in vain.
         sequences: see `Proposer`.
         unapplied_bytes: payload of the entries that are not applied.
+        entry_bytes_max: largest payload of an entry: what is larger is in no frame to a follower.
     """
 
     def __init__(self, journal: Journal, hooks: DriverHooks, options: DriverOptions) -> None:
@@ -126,6 +128,7 @@ class Driver:
         self._commits = CommitMessages(options.commit_delay_s, self.drive)
         self.groups: dict[int, RaftGroup] = {}
         self.unapplied_bytes = 0
+        self.entry_bytes_max = entry_bytes_max(0)
         # Bytes that may be proposed before the node is asked for room again, and the room at the
         # last time.
         self._room = self._share = 0
@@ -216,6 +219,14 @@ class Driver:
         """
         if group.removed is not None:
             done(group.removed)
+            return
+        if len(payload) > self.entry_bytes_max:
+            done(
+                MessageTooLarge(
+                    f"an entry of {len(payload)} bytes for raft group {group.raft_group}, the nodes of the cluster take "
+                    f"{self.entry_bytes_max}"
+                )
+            )
             return
         if group.proposals is None:
             group.proposals = Proposals(group, self._proposer)

@@ -170,6 +170,11 @@ class MetadataState:
         """Newest commands that every registered node knows."""
         return self._table.feature_level
 
+    @property
+    def largest_message_bytes(self) -> int:
+        """As in `NodeTable`."""
+        return self._table.largest_message_bytes
+
     def under_replicated(self) -> list[str]:
         """Topics with fewer replicas than their replication and the started nodes allow."""
         nodes = set(self.started)

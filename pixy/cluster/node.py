@@ -24,6 +24,7 @@ from pixy.clock import Clock
 from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.confirmed_reads import ConfirmedReads
+from pixy.cluster.entry_limits import entry_bytes_max
 from pixy.cluster.forwarded_commands import ForwardedCommands
 from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.group_keeper import GroupKeeper
@@ -262,6 +263,7 @@ class Node:
         self._storage = NodeStorage(self._disk, self._clock, self._options, recovered, files, hooks, peers)
         self._abandon = self._storage.abandon
         self._log, self.partitions = self._storage.log, self._storage.partitions
+        self._log.driver.entry_bytes_max = entry_bytes_max(self._options.cluster.max_message_bytes)
         self.reads = ConfirmedReads(self._log.driver, group_name)
         self._proposals = CommandProposals(self._log, self.partitions)
         self._reports = StatusReports(

@@ -183,6 +183,7 @@ class NodeCommands:
             process=own.process,
             version=own.version,
             feature_level=own.feature_level,
+            max_message_bytes=own.max_message_bytes,
         )
         await self._run(MetadataCommand(start_node=command))
 

@@ -22,6 +22,7 @@ from pixy.clock import Clock
 from pixy.cluster.cluster_options import ClusterOptions
 from pixy.cluster.cluster_search import ClusterSearch
 from pixy.cluster.driver import Driver
+from pixy.cluster.entry_limits import entry_bytes_max, frame_bytes_max
 from pixy.cluster.failover import Failover
 from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.joining import check_join, check_place
@@ -198,6 +199,7 @@ class NodePeers:
             address=self._options.address,
             version=self._options.version,
             found_flush_number=0 if started is None else started.journal.found_flush_number,
+            max_message_bytes=self._options.max_message_bytes,
         )
 
     async def find_cluster(self, secret: bytes, new_cluster_id: bytes) -> NodeIdentity:
@@ -272,6 +274,7 @@ class NodePeers:
         await self._log.journal.drained()
         if self._has_others:
             await self.channel.listen()
+        self._take_messages(self._groups.metadata.largest_message_bytes)
         self._node_id = self._driver.node_id
         for node_id, address in self._search.addresses.items():
             self.members.add_address(node_id, address)
@@ -298,6 +301,8 @@ class NodePeers:
             process=self._process,
             version=options.version,
             feature_level=FEATURE_LEVEL,
+            max_message_bytes=self._options.max_message_bytes,
+            largest_message_bytes=self._options.max_message_bytes,
         )
 
     async def wait_for_founders(self) -> None:
@@ -348,6 +353,7 @@ class NodePeers:
 
     def nodes_changed(self) -> None:
         """Metadata has other nodes than before."""
+        self._take_messages(self._groups.metadata.largest_message_bytes)
         if self._node_id:
             self.members.set_nodes(self._nodes())
             if self._has_others and self._listening is None:
@@ -458,7 +464,16 @@ class NodePeers:
         return self.members.recognize(claim)
 
     def _admit(self, claim: Claim) -> str | None:
-        return self.members.admit(claim)
+        reason = self.members.admit(claim)
+        if reason is None:
+            # Metadata may not have its start yet.
+            self._take_messages(claim.hello.max_message_bytes)
+        return reason
+
+    def _take_messages(self, largest: int) -> None:
+        """Take frames and entries as a node sends them whose largest message is this."""
+        self.channel.take_frames(frame_bytes_max(largest))
+        self._driver.entry_bytes_max = max(self._driver.entry_bytes_max, entry_bytes_max(largest))
 
     def _on_up(self, node_id: int, hello: Hello) -> None:
         if self._node_id:

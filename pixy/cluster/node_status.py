@@ -149,6 +149,7 @@ class StatusReports:
             problem=peers.members.refused.get(node.node_id, ""),
             through=0 if through in (node.node_id, None) else through,
             removed=node.removed,
+            max_message_bytes=node.max_message_bytes,
         )
 
     async def _raft_groups(self) -> tuple[RaftGroupStatus, ...]:

@@ -40,6 +40,7 @@ refused.
 import hmac
 from dataclasses import dataclass, replace
 
+from pixy.cluster.entry_limits import MESSAGE_BYTES_MAX
 from pixy.errors import FailedPrecondition, NotFound, PixyError, ResourceExhausted
 from pixy.proposal_id import INCARNATION_JUMP_MAX
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
@@ -102,6 +103,8 @@ class NodeInfo:
         removed, lost: see the module.
         process: random bytes of the process of that start.
         feature_level: newest commands that it knows.
+        max_message_bytes, largest_message_bytes: its `producer.max_message_bytes` as of that start,
+            and the largest of all starts; 0 if its release does not tell.
     """
 
     node_id: int
@@ -115,6 +118,8 @@ class NodeInfo:
     process: bytes = b""
     feature_level: int = _NODES
     lost: bool = False
+    max_message_bytes: int = 0
+    largest_message_bytes: int = 0
 
     @property
     def has_started(self) -> bool:
@@ -156,6 +161,11 @@ class NodeTable:
     def feature_level(self) -> int:
         """Newest commands that every node knows."""
         return min([self.nodes[id].feature_level if id in self.nodes else 0 for id in self.registered()])
+
+    @property
+    def largest_message_bytes(self) -> int:
+        """Largest `producer.max_message_bytes` that a node ever had, 0 if none has told."""
+        return max((node.largest_message_bytes for node in self.nodes.values()), default=0)
 
     def add_first(self, record: NodeRecord) -> None:
         """Enter the node that makes the cluster."""
@@ -221,8 +231,14 @@ class NodeTable:
                 return None
         refusal = self._refusal_of_level(command) or self._refusal_of_jump(known, command)
         if refusal is None:
-            removed = known is not None and known.removed
-            self._put(replace(_started(command.node_id, command), removed=removed))
+            size = min(command.max_message_bytes, MESSAGE_BYTES_MAX)
+            started = replace(
+                _started(command.node_id, command),
+                removed=known is not None and known.removed,
+                max_message_bytes=size,
+                largest_message_bytes=max(size, 0 if known is None else known.largest_message_bytes),
+            )
+            self._put(started)
         return refusal
 
     def leaving(self, node_id: int) -> NodeInfo | PixyError:
@@ -288,6 +304,8 @@ def node_record(node: NodeInfo) -> NodeRecord:
         feature_level=node.feature_level,
         removed=node.removed,
         lost=node.lost,
+        max_message_bytes=node.max_message_bytes,
+        largest_message_bytes=node.largest_message_bytes,
     )
 
 
@@ -305,6 +323,8 @@ def node_of(record: NodeRecord) -> NodeInfo:
         record.process,
         max(record.feature_level, _NODES),
         record.lost,
+        record.max_message_bytes,
+        record.largest_message_bytes,
     )
 
 

@@ -122,6 +122,7 @@ class NodeStatus:
         problem: reason why it is refused, cannot be reached, or writes no messages; empty for none.
         through: the node through which it is reached, 0 for a connection or none.
         removed: it was removed from the cluster.
+        max_message_bytes: its `producer.max_message_bytes`, 0 if it has not told.
     """
 
     node_id: int
@@ -137,6 +138,7 @@ class NodeStatus:
     problem: str = ""
     through: int = 0
     removed: bool = False
+    max_message_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +309,7 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
             f"{_counted('topic', status.under_replicated)} {'has' if len(status.under_replicated) == 1 else 'have'} fewer "
             "replicas than `replication` asks for: made when the cluster had fewer nodes, or nodes have left since"
         )
+    yield from _different_limits(status)
     if sum(not node.removed for node in status.nodes) == 2:
         yield "the cluster has two nodes: both must confirm each write, so the loss of either stops all writes"
 
@@ -324,6 +327,20 @@ def _node_problems(node: NodeStatus, self_id: int) -> Iterator[str]:
         yield (
             f"the clock of {name} is {abs(node.clock_offset_ms) / 1000:.0f} s {word} that of node {self_id}: "
             "nothing expires where a leader's clock is more than 60 s off"
+        )
+
+
+def _different_limits(status: ClusterStatus) -> Iterator[str]:
+    """Different `producer.max_message_bytes`, which lasts while a change is rolled out."""
+    by_size: dict[int, list[str]] = defaultdict(list)
+    for node in status.nodes:
+        if node.max_message_bytes and not node.removed:
+            by_size[node.max_message_bytes].append(str(node.node_id))
+    if len(by_size) > 1:
+        sizes = ", ".join(f"{size} at {_counted('node', ids)}" for size, ids in sorted(by_size.items()))
+        yield (
+            f"the nodes have different producer.max_message_bytes: {sizes}. Each refuses larger messages of its own clients, "
+            "and takes those of the others"
         )
 
 

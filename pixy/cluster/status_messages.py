@@ -53,6 +53,7 @@ def _encode_node(node: NodeStatus) -> pb.NodeStatus:
         problem=node.problem,
         through=node.through,
         removed=node.removed,
+        max_message_bytes=node.max_message_bytes,
     )
 
 
@@ -71,6 +72,7 @@ def _decode_node(node: pb.NodeStatus, *, is_self: bool) -> NodeStatus:
         node.problem,
         node.through,
         node.removed,
+        node.max_message_bytes,
     )
 
 

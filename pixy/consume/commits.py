@@ -31,9 +31,12 @@ from pixy.consume.timers import Alarm
 from pixy.errors import InvalidArgument, NotFound, OffsetsSet, OwnedElsewhere, PixyError
 from pixy.steps import in_steps
 
-__all__ = ["GroupCommits"]
+__all__ = ["PARTITIONS_PER_COMMIT", "GroupCommits"]
 
 _log = structlog.get_logger()
+
+PARTITIONS_PER_COMMIT = 1000
+"""With 4 KiB of sparse acks each, half of what a command may have."""
 
 
 class _Commit(NamedTuple):
@@ -190,6 +193,20 @@ class GroupCommits:
             self._environment.tasks.spawn(self.commit_quietly(), f"commit offsets of {self._group}")
 
     async def _commit_existing(self, due: Mapping[TopicPartition, _Commit]) -> set[TopicPartition]:
+        """As `_commit_some`, in as many commits as it takes: each has a bounded size, whatever the
+        partitions and their sparse acks are.
+        """
+        if len(due) <= PARTITIONS_PER_COMMIT:
+            return await self._commit_some(due)
+        refused: set[TopicPartition] = set()
+        keys = list(due)
+        for begin in range(0, len(keys), PARTITIONS_PER_COMMIT):
+            refused |= await self._commit_some(
+                {key: due[key] for key in keys[begin : begin + PARTITIONS_PER_COMMIT]}
+            )
+        return refused
+
+    async def _commit_some(self, due: Mapping[TopicPartition, _Commit]) -> set[TopicPartition]:
         """Commit the offsets of topics that exist, also if one is deleted meanwhile.
 
         Returns:

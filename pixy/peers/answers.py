@@ -42,18 +42,14 @@ class PeerAnswers:
         link: the connection.
         caller: the peer.
         hooks: answer the calls.
-        bytes_max: largest answer.
     """
 
-    def __init__(
-        self, environment: PeerEnvironment, link: PeerLink, caller: Hello, hooks: PeerHooks, bytes_max: int
-    ) -> None:
+    def __init__(self, environment: PeerEnvironment, link: PeerLink, caller: Hello, hooks: PeerHooks) -> None:
         self._options = environment.options
         self._on_fault = environment.on_fault
         self._link = link
         self._caller = caller
         self._on_call = hooks.on_call
-        self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
         self._running: dict[int, _RunningCall] = {}
         # Invariant: payload bytes of the running calls.
@@ -125,9 +121,9 @@ class PeerAnswers:
 
     def _answer(self, number: int, answer: bytes) -> None:
         size = len(answer)
-        if size > self._bytes_max:
+        if size > self._link.bytes_max:
             self._fail(
-                number, Internal(f"the answer has {size} bytes, at most {self._bytes_max} are allowed")
+                number, Internal(f"the answer has {size} bytes, at most {self._link.bytes_max} are allowed")
             )
         elif not self._link.send(ANSWER, 0, 0, number, (answer,)):
             self._fail(number, Unavailable("the connection takes no more: its send queue is full"))

@@ -37,14 +37,12 @@ class PeerCalls:
         link: the connection.
         options: see `PeerOptions`.
         who: the peer, for errors.
-        bytes_max: largest payload.
     """
 
-    def __init__(self, link: PeerLink, options: PeerOptions, who: str, bytes_max: int) -> None:
+    def __init__(self, link: PeerLink, options: PeerOptions, who: str) -> None:
         self._link = link
         self._options = options
         self._who = who
-        self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, _PendingCall] = {}
         self._last = 0
@@ -93,9 +91,9 @@ class PeerCalls:
 
     def _begin(self, method: int, payload: bytes, timeout: float) -> "tuple[int, asyncio.Future[bytes]]":
         size, options = len(payload), self._options
-        if size > self._bytes_max:
+        if size > self._link.bytes_max:
             raise MessageTooLarge(
-                f"a call to {self._who} has {size} bytes, at most {self._bytes_max} are allowed"
+                f"a call to {self._who} has {size} bytes, at most {self._link.bytes_max} are allowed"
             )
         if len(self._pending) >= options.calls_max or (
             self._pending and self._bytes + size > options.calls_bytes

@@ -149,6 +149,10 @@ class PeerChannel:
         way = self._ways.get(node_id)
         return None if way is None or way.activity is None else way.activity.silent_s
 
+    def take_frames(self, bytes_max: int) -> None:
+        """Take and send frames up to this payload from here on, as far as others do; never less."""
+        self._environment.take_frames(bytes_max)
+
     # --- sending ----------------------------------------------------------------------------------
 
     def send(self, node_id: int, kind: int, payload: Sequence[Payload]) -> bool:
@@ -156,7 +160,8 @@ class PeerChannel:
 
         Args:
             kind: 0 to 255, for the layer above.
-            payload: `main_bytes_max` at most, in parts that must not change afterwards.
+            payload: as much as the options and `take_frames` allow, in parts that must not change
+                afterwards.
 
         Returns:
             False: it was dropped, because there is no connection, or its queue is full, or it is
@@ -172,13 +177,14 @@ class PeerChannel:
 
         Args:
             method: 0 to 255, for the layer above.
-            payload: `main_bytes_max` at most, `bulk_bytes_max` on the bulk connection.
+            payload: as much as the options and `take_frames` allow; more on the bulk connection.
             timeout: seconds.
 
         Raises:
             Unavailable: no connection, or it takes no more, or it was lost. In the last case the
                 outcome is unknown.
             DeadlineExceeded: no answer in time; the outcome is unknown.
+            MessageTooLarge: the payload is.
             PixyError: the answer.
         """
         kept = (self._bulk if bulk else self._main).get(node_id)

@@ -12,7 +12,17 @@ from pixy.peers.refusals import RefusalLog
 if TYPE_CHECKING:
     from pixy.peers.link import PeerLink
 
-__all__ = ["PeerEnvironment"]
+__all__ = ["FrameLimit", "PeerEnvironment"]
+
+
+@dataclass(slots=True)
+class FrameLimit:
+    """Largest frame that a node of any cluster of the process may send, 0 while none has told.
+
+    The limits of the options apply where they are larger.
+    """
+
+    bytes_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,7 @@ class PeerEnvironment:
         on_fault: called with exceptions that nobody expected.
         links: connections with a transport, oldest first.
         refusals: log of refused connections.
+        frames: what nodes have told of their frames.
     """
 
     network: Network
@@ -34,3 +45,14 @@ class PeerEnvironment:
     on_fault: OnFault
     links: "dict[PeerLink, None]" = field(default_factory=dict)
     refusals: RefusalLog = field(default_factory=RefusalLog)
+    frames: FrameLimit = field(default_factory=FrameLimit)
+
+    def take_frames(self, bytes_max: int) -> None:
+        """Take and send frames with this payload, on all connections between nodes, from here on.
+
+        For all clusters of the process alike; it never gets less.
+        """
+        if bytes_max > self.frames.bytes_max:
+            self.frames.bytes_max = bytes_max
+            for link in self.links:
+                link.take_frames(bytes_max)

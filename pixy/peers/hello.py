@@ -46,6 +46,10 @@ metadata can hold is for `cluster` to check.
 """
 
 
+_MESSAGE_BYTES_MAX = 1 << 30
+"""A record batch states its length in 31 bits."""
+
+
 class LinkPurpose(IntEnum):
     """The use of a connection."""
 
@@ -79,6 +83,7 @@ class Hello:
         incarnation: number of this start of the node.
         flush_number: newest durable flush of its journal.
         found_flush_number: newest flush that its start has found there.
+        max_message_bytes: its `producer.max_message_bytes`, 0 if it does not tell.
         process: 8 random bytes of this process.
         join_hash: see `join_hash`.
         address: advertised peer address.
@@ -96,6 +101,7 @@ class Hello:
     address: str
     version: str
     found_flush_number: int = 0
+    max_message_bytes: int = 0
 
     def __str__(self) -> str:
         who = f"node {self.node_id}" if self.node_id else "the node without an id"
@@ -120,6 +126,7 @@ class Hello:
             address=self.address,
             version=self.version,
             found_flush_number=self.found_flush_number,
+            max_message_bytes=self.max_message_bytes,
         )
 
     @staticmethod
@@ -146,6 +153,7 @@ class Hello:
             message.address,
             message.version,
             message.found_flush_number,
+            message.max_message_bytes,
         )
 
 
@@ -314,6 +322,7 @@ def _check_node(found: pb.Hello) -> None:
         ("start", found.incarnation, _START_MAX),
         ("flush", found.flush_number, FLUSH_MAX),
         ("found flush", found.found_flush_number, FLUSH_MAX),
+        ("largest message", found.max_message_bytes, _MESSAGE_BYTES_MAX),
     ):
         if value > largest:
             raise FrameDamage(f"a greeting has the {number} {value}, at most {largest}")

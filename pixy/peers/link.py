@@ -95,13 +95,13 @@ class PeerLink(asyncio.BufferedProtocol):
     Attributes:
         owner: may be replaced.
         activity: silence of the connection, once its handshake is over.
+        bytes_max: largest payload of a frame, in either direction.
         is_open: frames can be sent.
         peer: address of the other side, for logs.
         name: what the peer is, once its handshake is over.
     """
 
     __slots__ = (
-        "_bytes_max",
         "_closing_since",
         "_environment",
         "_frames",
@@ -109,6 +109,7 @@ class PeerLink(asyncio.BufferedProtocol):
         "_gathered_bytes",
         "_gathering",
         "_gone",
+        "_grows",
         "_loop",
         "_noted_too_large",
         "_on_fault",
@@ -122,6 +123,7 @@ class PeerLink(asyncio.BufferedProtocol):
         "_work",
         "_write",
         "activity",
+        "bytes_max",
         "is_open",
         "name",
         "owner",
@@ -135,7 +137,8 @@ class PeerLink(asyncio.BufferedProtocol):
         self._on_fault = environment.on_fault
         # Its buffer comes with the connection: most attempts to dial a node that is down make none.
         self._reader: PeerFrameReader
-        self._bytes_max = HANDSHAKE_BYTES_MAX
+        self.bytes_max = HANDSHAKE_BYTES_MAX
+        self._grows = False
         self._transport: Any = None
         self._loop = asyncio.get_running_loop()
         self._write: Callable[[bytes], None] = _never
@@ -181,7 +184,7 @@ class PeerLink(asyncio.BufferedProtocol):
         size = 0
         for part in payload:
             size += len(part)
-        if size > self._bytes_max:
+        if size > self.bytes_max:
             return self._too_large(size)
         # A transport that has failed tells so later, and cannot be written to until then.
         if not self.is_open or self._transport.is_closing():
@@ -221,7 +224,7 @@ class PeerLink(asyncio.BufferedProtocol):
                 "what is too large for peers is dropped",
                 peer=self.peer,
                 bytes=size,
-                allowed=self._bytes_max,
+                allowed=self.bytes_max,
             )
         return False
 
@@ -256,11 +259,21 @@ class PeerLink(asyncio.BufferedProtocol):
 
     # --- life -------------------------------------------------------------------------------------
 
-    def established(self, bytes_max: int, name: str) -> None:
-        """The handshake is over: allow larger frames, and watch for silence."""
+    def established(self, bytes_max: int, name: str, *, grows: bool = True) -> None:
+        """The handshake is over: allow larger frames, and watch for silence.
+
+        Args:
+            grows: `take_frames` applies to it.
+        """
         self.name = name
-        self._bytes_max = self._reader.limit = bytes_max
+        self._grows = grows
+        self.bytes_max = self._reader.limit = bytes_max
         self.activity = Activity(self._options.alive_s, self._options.silence_s)
+
+    def take_frames(self, bytes_max: int) -> None:
+        """Allow frames up to this payload, at least, once the handshake between nodes is over."""
+        if self._grows and bytes_max > self.bytes_max:
+            self.bytes_max = self._reader.limit = bytes_max
 
     def check(self, elapsed: float, now: float) -> None:
         """Act on the time; see `Activity`."""
@@ -321,7 +334,7 @@ class PeerLink(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         self._transport = transport
-        self._reader = PeerFrameReader(self._bytes_max)
+        self._reader = PeerFrameReader(self.bytes_max)
         self._write = write_of(self._transport)
         self.peer = _address(transport.get_extra_info("peername"))
         self.is_open = True

@@ -13,7 +13,7 @@ from pixy.peers.environment import PeerEnvironment
 from pixy.peers.frames import ANSWER, CALL, CANCEL, FAILURE, MESSAGE, FrameDamage, Payload
 from pixy.peers.hello import Hello, LinkPurpose
 from pixy.peers.link import PeerLink
-from pixy.peers.options import NextSlice, PeerHooks, PeerOptions
+from pixy.peers.options import NextSlice, PeerHooks
 
 __all__ = ["AcceptedLink", "DialledLink", "LinkEnd"]
 
@@ -38,10 +38,11 @@ _PASSING_BYTES_MAX = 256 << 10
 """Payload of a frame of a node that asks or joins, and of its answer: that has all nodes."""
 
 
-def _bytes_max(options: PeerOptions, purpose: LinkPurpose) -> int:
+def _bytes_max(environment: PeerEnvironment, purpose: LinkPurpose) -> int:
+    options, told = environment.options, environment.frames.bytes_max
     if purpose is LinkPurpose.PASSING:
         return _PASSING_BYTES_MAX
-    return options.bulk_bytes_max if purpose is LinkPurpose.BULK else options.main_bytes_max
+    return max(told, options.bulk_bytes_max if purpose is LinkPurpose.BULK else options.main_bytes_max)
 
 
 class DialledLink:
@@ -63,11 +64,12 @@ class DialledLink:
     ) -> None:
         self.link = link
         self.peer = peer
-        bytes_max = _bytes_max(environment.options, purpose)
-        self.calls = PeerCalls(link, environment.options, str(peer), bytes_max)
+        self.calls = PeerCalls(link, environment.options, str(peer))
         self.end: asyncio.Future[LinkEnd] = asyncio.get_running_loop().create_future()
         link.owner = self
-        link.established(bytes_max, _name(peer))
+        link.established(
+            _bytes_max(environment, purpose), _name(peer), grows=purpose is not LinkPurpose.PASSING
+        )
 
     def made(self) -> None:
         """See `LinkOwner`."""
@@ -118,15 +120,16 @@ class AcceptedLink:
         self.link = link
         self.peer = peer
         self.purpose = purpose
-        bytes_max = _bytes_max(environment.options, purpose)
-        self.answers = PeerAnswers(environment, link, peer, hooks, bytes_max)
+        self.answers = PeerAnswers(environment, link, peer, hooks)
         self._gone = gone
         self._on_message: Callable[[int, int, bytes | memoryview], NextSlice | None] = (
             hooks.on_message if purpose is LinkPurpose.MAIN else _no_message
         )
         self._node_id = peer.node_id
         link.owner = self
-        link.established(bytes_max, _name(peer))
+        link.established(
+            _bytes_max(environment, purpose), _name(peer), grows=purpose is not LinkPurpose.PASSING
+        )
 
     def made(self) -> None:
         """See `LinkOwner`."""

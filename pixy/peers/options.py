@@ -32,7 +32,8 @@ class PeerOptions:
         retry_max_s: longest such pause.
         stable_s: a connection that has stood this long is retried at once again.
         main_bytes_max: largest payload of a message, and of a call or answer on a main connection.
-            A node ends a connection that brings more, so it has to be the same on all nodes.
+            A node ends a connection that brings more. `PeerChannel.take_frames` raises it to what
+            the nodes of a cluster send.
         bulk_bytes_max: largest payload of a call or answer on a bulk connection.
         queue_bytes: unsent bytes of a connection beyond which messages are dropped and calls fail.
         queue_frames: the same in frames.

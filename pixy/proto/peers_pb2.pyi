@@ -68,6 +68,7 @@ class Hello(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     FOUND_FLUSH_NUMBER_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     protocol_min: _builtins.int
     """Protocols that the node speaks, oldest and newest."""
     protocol_max: _builtins.int
@@ -98,6 +99,10 @@ class Hello(_message.Message):
     """Release of pixy."""
     found_flush_number: _builtins.int
     """Newest flush that its start has found in its journal."""
+    max_message_bytes: _builtins.int
+    """Its producer.max_message_bytes, 0 if its release does not tell: it may send frames that follow
+    from it.
+    """
     def __init__(
         self,
         *,
@@ -117,10 +122,11 @@ class Hello(_message.Message):
         address: _builtins.str = ...,
         version: _builtins.str = ...,
         found_flush_number: _builtins.int = ...,
+        max_message_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster", b"cluster", "cluster_id", b"cluster_id", "flush_number", b"flush_number", "found_flush_number", b"found_flush_number", "incarnation", b"incarnation", "join_hash", b"join_hash", "node_id", b"node_id", "nonce", b"nonce", "process", b"process", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "proves", b"proves", "purpose", b"purpose", "secret", b"secret", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster", b"cluster", "cluster_id", b"cluster_id", "flush_number", b"flush_number", "found_flush_number", b"found_flush_number", "incarnation", b"incarnation", "join_hash", b"join_hash", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "nonce", b"nonce", "process", b"process", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "proves", b"proves", "purpose", b"purpose", "secret", b"secret", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -117,6 +117,7 @@ class NodeStatus(_message.Message):
     REASONS_TO_STAY_FIELD_NUMBER: _builtins.int
     THROUGH_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     """Node id."""
     address: _builtins.str
@@ -141,6 +142,8 @@ class NodeStatus(_message.Message):
     """The node through which the answering node reaches it, for want of a connection; 0: none."""
     removed: _builtins.bool
     """It was removed from the cluster."""
+    max_message_bytes: _builtins.int
+    """Its producer.max_message_bytes; 0 if it has not told."""
     @_builtins.property
     def reasons_to_stay(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Reasons against stopping it. Empty: it can be stopped without a failed call."""
@@ -161,10 +164,11 @@ class NodeStatus(_message.Message):
         reasons_to_stay: _abc.Iterable[_builtins.str] | None = ...,
         through: _builtins.int = ...,
         removed: _builtins.bool = ...,
+        max_message_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "silent_ms", b"silent_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "removed", b"removed", "silent_ms", b"silent_ms", "through", b"through", "up", b"up", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "removed", b"removed", "silent_ms", b"silent_ms", "through", b"through", "up", b"up", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__silent_ms: _TypeAlias = _typing.Literal["silent_ms"]  # noqa: Y015
     _WhichOneofArgType__silent_ms: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms"]  # noqa: Y015

@@ -476,6 +476,8 @@ class NodeRecord(_message.Message):
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    LARGEST_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     secret: _builtins.bytes
     """16 random bytes; with the id they are the node's identity."""
@@ -496,6 +498,11 @@ class NodeRecord(_message.Message):
     """
     lost: _builtins.bool
     """Lost with its data: it is not waited for."""
+    max_message_bytes: _builtins.int
+    """Its producer.max_message_bytes, as of its newest start and the largest ever; 0: its release does
+    not tell.
+    """
+    largest_message_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -510,10 +517,12 @@ class NodeRecord(_message.Message):
         feature_level: _builtins.int = ...,
         removed: _builtins.bool = ...,
         lost: _builtins.bool = ...,
+        max_message_bytes: _builtins.int = ...,
+        largest_message_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "lost", b"lost", "node_id", b"node_id", "process", b"process", "rack", b"rack", "removed", b"removed", "secret", b"secret", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "largest_message_bytes", b"largest_message_bytes", "lost", b"lost", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "process", b"process", "rack", b"rack", "removed", b"removed", "secret", b"secret", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -577,6 +586,7 @@ class StartNode(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     secret: _builtins.bytes
     address: _builtins.str
@@ -587,6 +597,8 @@ class StartNode(_message.Message):
     process: _builtins.bytes
     feature_level: _builtins.int
     """As in `RegisterNode`."""
+    max_message_bytes: _builtins.int
+    """Its producer.max_message_bytes."""
     def __init__(
         self,
         *,
@@ -599,10 +611,11 @@ class StartNode(_message.Message):
         version: _builtins.str = ...,
         process: _builtins.bytes = ...,
         feature_level: _builtins.int = ...,
+        max_message_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "node_id", b"node_id", "process", b"process", "rack", b"rack", "secret", b"secret", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "feature_level", b"feature_level", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "process", b"process", "rack", b"rack", "secret", b"secret", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from pixy.backend import EmbeddedBackend, FetchResult, TopicPartition
-from pixy.cluster import ClusterOptions, Node, NodeOptions
+from pixy.cluster import ClusterOptions, Node, NodeOptions, frame_bytes_max
 from pixy.config import JournalConfig, LimitsConfig, StagingConfig, StorageConfig
 from pixy.errors import PixyError
 from pixy.peers import Address, PeerOptions, Peers
@@ -50,6 +50,7 @@ class ClusterNode:
         disk, clock: of its machine.
         stalling: stalls its disk.
         host: of the machine; another one from the next start on.
+        max_message_bytes: `producer.max_message_bytes` from the next start on; 0: it does not tell.
         faults: errors that would end the process.
         node, backend: of the present process.
     """
@@ -58,6 +59,7 @@ class ClusterNode:
         self.cluster = cluster
         self.number = number
         self.host = host_of(number)
+        self.max_message_bytes = 0
         self.disk = RecordingDisk()
         self.stalling = StallingDisk()
         self.clock = FakeClock()
@@ -84,7 +86,8 @@ class ClusterNode:
         cluster = self.cluster
         seed = f"{cluster.seed} {self.number} {self._lives}"
         self._process = cluster.network.process(self.host)
-        options = PeerOptions(Address(self.host, _PORT))
+        largest = frame_bytes_max(self.max_message_bytes)
+        options = PeerOptions(Address(self.host, _PORT), main_bytes_max=largest)
         self._peers = Peers(self._process, options, Random(seed), self.faults.append)
         await self._peers.start()
         self.node = Node(
@@ -112,6 +115,7 @@ class ClusterNode:
                 address=str(Address(self.host, _PORT)),
                 grpc_address=f"{self.host}:19091",
                 version="1.0",
+                max_message_bytes=self.max_message_bytes,
             ),
         )
 

@@ -50,7 +50,13 @@ CASES: list[tuple[type[Message], str, dict[str, Any], list[dict[str, Any]]]] = [
         pb.MetadataCommand,
         "start_node",
         {"node_id": SENDER, "address": "a:1", "version": "1", "feature_level": 3},
-        [{"node_id": 1}, {"address": "x" * 301}, {"rack": "\x1b"}, {"feature_level": 2**31}],
+        [
+            {"node_id": 1},
+            {"address": "x" * 301},
+            {"rack": "\x1b"},
+            {"feature_level": 2**31},
+            {"max_message_bytes": 2**31},
+        ],
     ),
     (
         pb.SinksCommand,

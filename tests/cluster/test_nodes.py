@@ -54,6 +54,19 @@ def test_a_newer_start_replaces_addresses_and_release(table: NodeTable) -> None:
     assert table.nodes[1] == NodeInfo(1, b"s1", "h:1", "h:2", "r", 2, "2.0", process=b"p2", feature_level=1)
 
 
+def test_the_largest_limit_of_messages_that_a_node_ever_had_is_kept(table: NodeTable) -> None:
+    sizes = [(2, 5000), (1, 3000), (2, 1000), (2, 2**40)]
+    largest = []
+    for incarnation, (node_id, size) in enumerate(sizes, 5):
+        assert table.start(start(node_id, incarnation, max_message_bytes=size)) is None
+        assert table.nodes[node_id].max_message_bytes == min(size, 1 << 30)
+        largest.append(table.largest_message_bytes)
+    # None can be above 1 GiB.
+    assert largest == [5000, 5000, 5000, 1 << 30]
+    table.start(start(2, 9))
+    assert (table.nodes[2].max_message_bytes, table.largest_message_bytes) == (0, 1 << 30)
+
+
 def test_a_start_that_is_sent_again_changes_nothing(table: NodeTable) -> None:
     table.start(start(1, 5, b"p5", address="h:1"))
     before = table.nodes
@@ -272,6 +285,8 @@ def test_the_only_node_that_has_started_cannot_leave() -> None:
         st.binary(),
         st.integers(1, 9),
         st.booleans(),
+        st.integers(0, 1 << 30),
+        st.integers(0, 1 << 30),
     )
 )
 def test_a_node_survives_a_checkpoint(node: NodeInfo) -> None:

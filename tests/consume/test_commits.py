@@ -2,9 +2,11 @@
 those of topics that are gone.
 """
 
+import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
+from pixy.consume import commits
 from pixy.errors import Unavailable
 from tests.consume.conftest import MakeWorld
 
@@ -62,3 +64,19 @@ async def test_a_deleted_topic_does_not_block_the_others(make_world: MakeWorld) 
     world.backend.delete("u", silently=True)
     await world.pass_time(0.5)
     assert world.committed() == OffsetCommit(1)
+
+
+async def test_a_commit_of_many_partitions_is_made_in_parts(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "PARTITIONS_PER_COMMIT", 3)
+    world = make_world(8)
+    for partition in range(8):
+        world.log(partition).append(b"x")
+    answers = await world.consume(8, auto_ack=True)
+    world.backend.commit_calls.clear()
+    for offer in answers.offers:
+        offer.delivered()
+    await world.pass_time(0.5)
+    assert [len(call) for call in world.backend.commit_calls] == [3, 3, 2]
+    assert all(world.committed(partition) == OffsetCommit(1) for partition in range(8))

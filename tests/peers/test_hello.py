@@ -53,6 +53,7 @@ def test_a_greeting_has_these_bytes() -> None:
         ({"incarnation": 2**48 + 1}, f"the start {2**48 + 1}, at most {2**48}"),
         ({"flush_number": 2**62}, f"the flush {2**62}, at most {2**62 - 1}"),
         ({"found_flush_number": 2**64 - 1}, f"the found flush {2**64 - 1}"),
+        ({"max_message_bytes": 2**30 + 1}, f"the largest message {2**30 + 1}"),
         ({"purpose": 9}, "purpose 9"),
     ],
 )
