@@ -19,6 +19,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.nodes import NODES_MAX
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
 from pixy.staging import EXTENTS_MAX
@@ -42,6 +43,8 @@ ELEMENTS_MAX: Mapping[str, int] = {
     "CreateTopic.config": _OPTIONS,
     "AlterTopic.set_config": _OPTIONS,
     "AlterTopic.unset_config": _OPTIONS,
+    "CreateTopic.unreachable_nodes": NODES_MAX,
+    "AlterTopic.unreachable_nodes": NODES_MAX,
     "PublishStages.stage_ids": _STAGES,
     "PublishStages.parts": _PARTITIONS,
     "FinishPublications.publications": _PARTITIONS,

@@ -8,7 +8,7 @@ Replicas of a partition are placed when it is created (`placement`), and lose no
 Nodes that come later do not change them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
@@ -277,7 +277,9 @@ class MetadataState:
         if refusal is not None:
             return refusal
         topic = Topic(command.name, command.topic_id, 1, dict(command.config), (), ())
-        topic = self.topics[topic.name] = self._with_partitions(topic, command.partitions)
+        topic = self.topics[topic.name] = self._with_partitions(
+            topic, command.partitions, command.unreachable_nodes
+        )
         return topic
 
     def _alter_topic(self, command: AlterTopic) -> Topic | PixyError:
@@ -297,7 +299,9 @@ class MetadataState:
         config |= command.set_config
         if wanted != present or config != topic.config:
             topic = replace(topic, version=topic.version + 1, config=config)
-            topic = self.topics[topic.name] = self._with_partitions(topic, wanted - present)
+            topic = self.topics[topic.name] = self._with_partitions(
+                topic, wanted - present, command.unreachable_nodes
+            )
         return topic
 
     def _delete_topic(self, command: DeleteTopic) -> DeletedTopic | PixyError:
@@ -325,13 +329,13 @@ class MetadataState:
             ).at_limit("limits.max_partitions")
         return None
 
-    def _with_partitions(self, topic: Topic, count: int) -> Topic:
-        """A topic with `count` further partitions."""
+    def _with_partitions(self, topic: Topic, count: int, unreachable: Collection[int]) -> Topic:
+        """A topic with `count` further partitions, as `place`."""
         first = self.next_raft_group
         self.next_raft_group += count
         self.partitions += count
         replication = replication_of(topic.config)
-        placed = place(count, replication, self.started, self._counts, topic.replicas)
+        placed = place(count, replication, self.started, self._counts, topic.replicas, {*unreachable})
         self._counts.add(placed)
         raft_groups = (*topic.raft_groups, *range(first, self.next_raft_group))
         return replace(topic, raft_groups=raft_groups, replicas=topic.replicas + placed)

@@ -10,6 +10,7 @@ from typing import Any
 from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.metadata import Topic
+from pixy.cluster.nodes import PLACEMENT_LEVEL
 from pixy.cluster.proposals import NEVER, Repeated
 from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
@@ -112,6 +113,7 @@ class NodeCommands:
         """
         await self._check_limits(command)
         self.limits.limit(command)
+        self._name_unreachable(command)
         topic = await self._run(command, _COMMAND_S)
         if isinstance(topic, Repeated):
             topic = self._metadata.topics.get(name)
@@ -119,6 +121,16 @@ class NodeCommands:
                 raise UnknownTopic(f"topic {name} was deleted meanwhile")
         assert isinstance(topic, Topic)
         return topic
+
+    def _name_unreachable(self, command: MetadataCommand) -> None:
+        """Add the nodes that this one does not reach to a command that may place replicas, if every
+        node knows them.
+        """
+        if self._metadata.feature_level < PLACEMENT_LEVEL:
+            return
+        kind = command.create_topic if command.HasField("create_topic") else command.alter_topic
+        started = self._metadata.started
+        kind.unreachable_nodes.extend(node_id for node_id in started if not self._is_reachable(node_id))
 
     async def _check_limits(self, command: MetadataCommand) -> None:
         """Refuse without an entry what exceeds a limit: who is refused may ask again and again."""

@@ -1,14 +1,14 @@
 """Status of a cluster as a node knows it: by itself, and with what the others tell."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
 import pixy
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP, Topic
 from pixy.cluster.node_peers import NodePeers
 from pixy.cluster.nodes import NodeInfo
 from pixy.cluster.partitions import Partitions
@@ -23,6 +23,7 @@ from pixy.cluster.status import (
     NodeStatus,
     RaftGroupStatus,
     merged,
+    with_unreported,
     without_gone,
 )
 from pixy.cluster.status_messages import decode_status, encode_status
@@ -96,10 +97,11 @@ class StatusReports:
         relays = self._peers.relays
         reached = [each.node_id for each in self._peers.members if relays.through(each.node_id) is not None]
         answers = await asyncio.gather(*(self._ask(relays, node_id) for node_id in reached))
+        topics = list(self._state_groups.metadata.topics.values())
 
         def work() -> ClusterStatus:
             told = list(filter(None, map(_status_of, answers)))
-            return without_gone(merged(own, told))
+            return without_gone(with_unreported(merged(own, told), _partitions_of(topics)))
 
         return await _judge(own, work)
 
@@ -167,6 +169,13 @@ class StatusReports:
 async def _judge(own: ClusterStatus, work: Callable[[], T]) -> T:
     """Do work on a status; on another thread if there are many raft groups."""
     return await asyncio.to_thread(work) if len(own.groups) > _GROUPS_AT_ONCE else work()
+
+
+def _partitions_of(topics: Iterable[Topic]) -> Iterator[tuple[int, str, tuple[int, ...]]]:
+    """Raft group, name and nodes of each partition of some topics."""
+    for topic in topics:
+        for number, (raft_group, replicas) in enumerate(zip(topic.raft_groups, topic.replicas, strict=True)):
+            yield raft_group, f"{topic.name}-{number}", replicas
 
 
 def _status_of(answer: bytes) -> ClusterStatus | None:

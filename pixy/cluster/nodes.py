@@ -50,6 +50,7 @@ __all__ = [
     "FIRST_NODE",
     "LIMITS_LEVEL",
     "NODES_MAX",
+    "PLACEMENT_LEVEL",
     "SECOND_PROTOCOL_LEVEL",
     "WAITING_MAX",
     "NodeInfo",
@@ -64,7 +65,7 @@ __all__ = [
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 3
+FEATURE_LEVEL = 4
 """Feature level of this release:
 
     0  a node alone
@@ -72,6 +73,7 @@ FEATURE_LEVEL = 3
     2  protocol 2 of connections between nodes (`pixy.peers.handshake`)
     3  commands with limits of topics, partitions and consumer groups; impossible starts; nodes
        count from their first start on, and are limited in number
+    4  placement of replicas by the nodes that are reached
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -82,6 +84,9 @@ _NODES = 1
 
 LIMITS_LEVEL = 3
 """First level at which all nodes judge the limits of commands, and starts of nodes."""
+
+PLACEMENT_LEVEL = 4
+"""First level at which all nodes place replicas by the nodes that are reached."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""

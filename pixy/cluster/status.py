@@ -200,6 +200,25 @@ def merged(own: ClusterStatus, others: Iterable[ClusterStatus]) -> ClusterStatus
     )
 
 
+def with_unreported(
+    status: ClusterStatus, partitions: Iterable[tuple[int, str, tuple[int, ...]]]
+) -> ClusterStatus:
+    """The status with the partitions that nobody tells of, because none of their nodes is up.
+
+    Args:
+        partitions: raft group, name and nodes of each partition, by metadata.
+    """
+    known = {group.raft_group for group in status.groups}
+    up = {node.node_id for node in status.nodes if node.up}
+    missing = [
+        RaftGroupStatus(raft_group, name, 0, 0, tuple(sorted(replicas)))
+        for raft_group, name, replicas in partitions
+        if raft_group not in known and up.isdisjoint(replicas)
+    ]
+    groups = sorted([*status.groups, *missing], key=lambda group: group.raft_group)
+    return replace(status, groups=tuple(groups))
+
+
 def without_gone(status: ClusterStatus) -> ClusterStatus:
     """The status without the removed nodes that no raft group has as a member any more."""
     nodes = [
@@ -299,6 +318,7 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
         yield f"this node is not ready: {status.not_ready}"
     for node in status.nodes:
         yield from _node_problems(node, status.self_id)
+    yield from _replaced_problems(status)
     for one, other in status.cut_links:
         yield f"{_no_connection(one, other)}, and go through other nodes"
     yield from _leaderless(status)
@@ -344,12 +364,37 @@ def _different_limits(status: ClusterStatus) -> Iterator[str]:
         )
 
 
+def _replaced(status: ClusterStatus) -> dict[int, int]:
+    """Nodes that are down while a later one is up at their address, with that one: most likely
+    their directory is gone.
+    """
+    found: dict[int, int] = {}
+    for node in status.nodes:
+        later = [
+            other.node_id
+            for other in status.nodes
+            if other.up and other.node_id > node.node_id and other.address == node.address
+        ]
+        if later and node.address and not node.up and not node.removed:
+            found[node.node_id] = max(later)
+    return found
+
+
+def _replaced_problems(status: ClusterStatus) -> Iterator[str]:
+    for node_id, other in _replaced(status).items():
+        yield (
+            f"node {other} is at the address of node {node_id}: if the directory of node {node_id} is lost, "
+            f"give it up with `pixy cluster forget {node_id}`"
+        )
+
+
 def _no_connection(one: int, other: int) -> str:
     return f"nodes {one} and {other} have no connection to each other"
 
 
 def _leaderless(status: ClusterStatus) -> Iterator[str]:
     up = {node.node_id for node in status.nodes if node.up}
+    replaced = _replaced(status)
     by_voters: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for group in status.groups:
         if not group.leader:
@@ -357,11 +402,14 @@ def _leaderless(status: ClusterStatus) -> Iterator[str]:
     for voters, names in by_voters.items():
         left = [voter for voter in voters if voter in up]
         gone = [str(voter) for voter in voters if status.node(voter) is None]
+        lost = [str(voter) for voter in voters if voter in replaced or status.node(voter) is None]
         reason = f"{_of_voters(left, voters)} {'are' if len(left) > 1 else 'is'} up"
         if _is_majority(left, voters):
             reason = "an election is due"
         elif not _is_majority(range(len(voters) - len(gone)), voters):
             reason += f", and {_counted('node', gone)} will not come back: there cannot be one any more"
+        elif not _is_majority(range(len(voters) - len(lost)), voters):
+            reason += f", and {_counted('node', lost)} will hardly come back: others have their addresses"
         yield f"no leader for {_groups(names)}: {reason}"
 
 

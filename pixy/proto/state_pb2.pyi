@@ -693,6 +693,7 @@ class CreateTopic(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     MAX_TOPICS_FIELD_NUMBER: _builtins.int
     MAX_PARTITIONS_FIELD_NUMBER: _builtins.int
+    UNREACHABLE_NODES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     """16 random bytes, never used again."""
@@ -704,6 +705,12 @@ class CreateTopic(_message.Message):
     max_partitions: _builtins.int
     @_builtins.property
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def unreachable_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Nodes that the proposer does not reach: they get replicas where there are too few others. They
+        travel with the command for the same reason.
+        """
+
     def __init__(
         self,
         *,
@@ -713,10 +720,11 @@ class CreateTopic(_message.Message):
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         max_topics: _builtins.int = ...,
         max_partitions: _builtins.int = ...,
+        unreachable_nodes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "max_partitions", b"max_partitions", "max_topics", b"max_topics", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "max_partitions", b"max_partitions", "max_topics", b"max_topics", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id", "unreachable_nodes", b"unreachable_nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -751,6 +759,7 @@ class AlterTopic(_message.Message):
     SET_CONFIG_FIELD_NUMBER: _builtins.int
     UNSET_CONFIG_FIELD_NUMBER: _builtins.int
     MAX_PARTITIONS_FIELD_NUMBER: _builtins.int
+    UNREACHABLE_NODES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
     """New number of partitions; 0: unchanged."""
@@ -760,6 +769,8 @@ class AlterTopic(_message.Message):
     def set_config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def unset_config(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def unreachable_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -768,10 +779,11 @@ class AlterTopic(_message.Message):
         set_config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         unset_config: _abc.Iterable[_builtins.str] | None = ...,
         max_partitions: _builtins.int = ...,
+        unreachable_nodes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_partitions", b"max_partitions", "name", b"name", "partitions", b"partitions", "set_config", b"set_config", "unset_config", b"unset_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_partitions", b"max_partitions", "name", b"name", "partitions", b"partitions", "set_config", b"set_config", "unreachable_nodes", b"unreachable_nodes", "unset_config", b"unset_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

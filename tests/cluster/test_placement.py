@@ -91,6 +91,43 @@ def test_many_partitions_are_placed_as_if_one_by_one(
     )
 
 
+@pytest.mark.slow
+@given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 60), TOPICS, st.sets(st.integers(1, 7)))
+def test_partitions_of_nodes_that_cannot_be_reached_are_placed_as_if_one_by_one(
+    nodes: int, replication: int, count: int, before: list[int], unreachable: set[int]
+) -> None:
+    together, alone = ReplicaCounts(), ReplicaCounts()
+    for counts in (together, alone):
+        for partitions in before:
+            counts.add(place(partitions, replication, NODES[:nodes], counts))
+    placed: ReplicaSets = ()
+    for _ in range(count):
+        more = place(1, replication, NODES[:nodes], alone, placed, unreachable)
+        alone.add(more)
+        placed += more
+    assert place(count, replication, NODES[:nodes], together, (), unreachable) == placed
+
+
+@pytest.mark.slow
+@given(st.integers(2, 7), st.integers(1, 7), TOPICS, st.sets(st.integers(1, 7)))
+def test_most_replicas_are_on_nodes_that_can_be_reached_and_so_is_the_first(
+    nodes: int, replication: int, topics: list[int], unreachable: set[int]
+) -> None:
+    counts, ids = ReplicaCounts(), NODES[:nodes]
+    reached = {*ids} - unreachable
+    if len(reached) < 2:
+        reached = {*ids}  # whoever reaches nobody adds nothing
+    for partitions in topics:
+        placed = place(partitions, replication, ids, counts, (), unreachable)
+        counts.add(placed)
+        for replicas in placed:
+            assert replicas[0] in reached
+            assert 2 * len(reached.intersection(replicas)) > len(replicas) == len({*replicas})
+            assert len(replicas) == min(replication, nodes, 2 * len(reached) - 1)
+            assert reached.issuperset(replicas) or reached.issubset(replicas)
+        assert spread(leaders(placed), sorted(reached)) <= 1
+
+
 def test_a_node_that_came_later_gets_its_share_of_leaders_and_replicas_first() -> None:
     counts = ReplicaCounts()
     counts.add(place(12, 2, [1, 2, 3], counts))
@@ -113,8 +150,9 @@ def test_replicas_that_are_gone_count_no_longer() -> None:
     assert place(5, 2, [1, 2, 3], counts) == placed
 
 
-def test_ten_thousand_partitions_share_their_sets() -> None:
-    placed = place(10_000, 3, [1, 2, 3, 4, 5], ReplicaCounts())
+@pytest.mark.parametrize("unreachable", [(), (4, 5), (2, 3, 4)])
+def test_ten_thousand_partitions_share_their_sets(unreachable: tuple[int, ...]) -> None:
+    placed = place(10_000, 3, [1, 2, 3, 4, 5], ReplicaCounts(), (), unreachable)
     assert len(placed) == 10_000
     assert len({id(replicas) for replicas in placed}) <= 15
 

@@ -13,6 +13,7 @@ from pixy.cluster.status import (
     problems,
     reasons_to_keep,
     safe_to_stop,
+    with_unreported,
     without_gone,
 )
 
@@ -174,6 +175,33 @@ def test_a_majority_that_was_forgotten_does_not_come_back() -> None:
     one_is_down = replace(status, nodes=(*WELL.nodes, node(4, up=False)))
     assert problems(one_is_down)[-1] == (
         "no leader for raft group topic-0: of voters 1, 4 and 5 only 1 is up"
+    )
+
+
+def test_partitions_that_nobody_tells_of_are_named_while_no_node_of_theirs_is_up() -> None:
+    status = cluster(group(), group(1000, "t-0"), nodes=(node(1), node(2, up=False), node(3, up=False)))
+    partitions = [(1000, "t-0", (2, 3)), (1001, "t-1", (3, 2)), (1002, "t-2", (1, 2)), (1003, "t-3", (7,))]
+    status = with_unreported(status, partitions)
+    assert [each.name for each in status.groups] == ["metadata", "t-0", "t-1", "t-3"]
+    assert problems(status)[2:4] == (
+        "no leader for raft group t-1: of voters 2 and 3 none is up",
+        "no leader for raft group t-3: of voter 7 none is up, and node 7 will not come back: there cannot be one any "
+        "more",
+    )
+
+
+def test_a_node_whose_address_a_later_one_has_will_hardly_come_back() -> None:
+    nodes = (node(1), node(2, up=False), node(3, up=False), replace(node(5), address=node(2).address))
+    status = cluster(group(1000, "t-0", leader=0), nodes=nodes)
+    assert problems(status)[2:] == (
+        "node 5 is at the address of node 2: if the directory of node 2 is lost, give it up with `pixy cluster "
+        "forget 2`",
+        "no leader for raft group t-0: of voters 1, 2 and 3 only 1 is up",
+    )
+    both = (*nodes, replace(node(6), address=node(3).address))
+    assert problems(replace(status, nodes=both))[-1] == (
+        "no leader for raft group t-0: of voters 1, 2 and 3 only 1 is up, and nodes 2 and 3 will hardly come back: "
+        "others have their addresses"
     )
 
 

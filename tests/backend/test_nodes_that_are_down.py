@@ -1,0 +1,89 @@
+"""New partitions in a cluster with nodes that are down: they are placed on the others."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster import cluster_search, node_peers
+from pixy.cluster.nodes import PLACEMENT_LEVEL
+from pixy.cluster.status import problems
+from tests.cluster.node_clusters import NodeCluster, run_cluster
+from tests.fakes.waiting import until
+
+pytestmark = pytest.mark.slow
+
+
+async def kill(cluster: NodeCluster, *numbers: int) -> None:
+    """Lose nodes; the others know."""
+    for number in numbers:
+        await cluster[number].kill()
+    left = [node for number, node in cluster.nodes.items() if number not in numbers]
+    await until(lambda: all(len(node.node.unreachable()) >= len(numbers) for node in left))
+
+
+@pytest.mark.parametrize("asked", [1, 3], ids=["at the leader", "at another node"])
+def test_every_new_partition_can_be_written_while_a_minority_of_the_nodes_is_down(
+    tmp_path: Path, asked: int
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await kill(cluster, 4, 5)
+        node = cluster[asked]
+        await node.backend.create_topic("topic", 5)
+        await asyncio.gather(*(node.append(b"a", partition=each) for each in range(5)))
+        described = await node.backend.alter_topic("topic", partitions=10)
+        await asyncio.gather(*(node.append(b"b", partition=each) for each in range(10)))
+        down = {cluster[4].id, cluster[5].id}
+        assert all(
+            len(each.replicas) == 3 and down.isdisjoint(each.replicas) for each in described.partitions
+        )
+
+    run_cluster(scenario, tmp_path, 5)
+
+
+def test_partitions_are_placed_on_all_nodes_while_one_of_them_has_a_release_that_does_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (cluster_search, node_peers):
+        monkeypatch.setattr(module, "FEATURE_LEVEL", PLACEMENT_LEVEL - 1)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await kill(cluster, 4)
+        described = await cluster[1].backend.create_topic("topic", 4)
+        assert any(cluster[4].id in each.replicas for each in described.partitions)
+
+    run_cluster(scenario, tmp_path, 4)
+
+
+def test_a_partition_with_more_replicas_than_nodes_are_up_has_its_majority_on_these(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await kill(cluster, 3)
+        described = await cluster[1].backend.create_topic("topic", 4)
+        assert all(
+            len(each.replicas) == 3 and each.replicas[0] != cluster[3].id for each in described.partitions
+        )
+        await asyncio.gather(*(cluster[1].append(b"a", partition=each) for each in range(4)))
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_partitions_of_which_no_node_is_up_are_named_also_when_none_comes_back(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        described = await cluster[1].backend.create_topic("topic", 8, {"replication": "1"})
+        numbers = [each.partition for each in described.partitions if each.replicas == (cluster[4].id,)]
+        assert numbers
+        await kill(cluster, 4)
+
+        async def leaderless() -> list[str]:
+            found = problems(await cluster[1].backend.cluster_status())
+            return [each for each in found if "no leader" in each]
+
+        named = " and ".join(f"topic-{number}" for number in numbers)
+        assert await leaderless() == [
+            f"no leader for raft groups {named}: of voter {cluster[4].id} none is up"
+        ]
+        await cluster[1].backend.forget_node(cluster[4].id)
+        (problem,) = await leaderless()
+        assert problem.endswith(f"and node {cluster[4].id} will not come back: there cannot be one any more")
+
+    run_cluster(scenario, tmp_path, 4)
