@@ -13,6 +13,7 @@ What can be judged by a command alone is in `command_rules`. This depends on oth
     FinishPublications    with those publications that the sender rolls forward: not replicated, and
                           as above
     AddPiece              if the partitions whose topics are there exist, in these raft groups
+    any with limits       with this node's, where they are lower
     any with a time       with this node's, if that is further away than a minute
     CreateTopic           if no other topic has its id
     any with partitions   if no id of a topic that is there has another name
@@ -28,9 +29,10 @@ deleted: what is for it has no effect.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_rules import empty_of
 from pixy.cluster.commands import decoded, partition_command
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, MetadataState
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
@@ -65,7 +67,8 @@ class ForwardedCommands:
     """Commands of other nodes at one node.
 
     Args:
-        metadata, sinks: as applied here.
+        limits: of the cluster, as metadata is applied here.
+        sinks: as applied here.
         partitions: of this node.
         confirm: returns once `sinks` and metadata have here what was committed before; raises
             `Unavailable` if that cannot be found out.
@@ -77,7 +80,7 @@ class ForwardedCommands:
 
     def __init__(
         self,
-        metadata: MetadataState,
+        limits: ClusterLimits,
         sinks: SinksState,
         partitions: Partitions,
         confirm: Callable[[], Awaitable[None]],
@@ -85,7 +88,8 @@ class ForwardedCommands:
         reasons_to_keep: Callable[[int], Awaitable[Sequence[str]]],
         now_ms: Callable[[], int],
     ) -> None:
-        self._metadata = metadata
+        self._limits = limits
+        self._metadata = limits.metadata
         self._sinks = sinks
         self._partitions = partitions
         self._confirm = confirm
@@ -156,7 +160,7 @@ class ForwardedCommands:
             case "create_topic" if self._are_misnamed([(created.name, created.topic_id)]):
                 # To delete one of them would forget the offsets of both.
                 raise VoidEntry(f"the id of topic {created.name} is another one's")
-        return payload
+        return command.SerializeToString() if self._limits.lower(command) else payload
 
     def _to_groups(self, payload: bytes | bytearray, sender: int) -> bytes | bytearray:
         command = decoded(GroupsCommand, bytes(payload))
@@ -167,7 +171,8 @@ class ForwardedCommands:
             return empty.SerializeToString()
         if command.WhichOneof("command") == "forget_topics":
             return self._forget_topics(command.forget_topics)
-        return command.SerializeToString() if self._is_timed_anew(command) else payload
+        is_other = self._limits.lower(command) | self._is_timed_anew(command)
+        return command.SerializeToString() if is_other else payload
 
     def _is_timed_anew(self, command: SinksCommand | GroupsCommand) -> bool:
         """True if the command had a time that is replaced."""

@@ -149,6 +149,7 @@ class Node:
         self._sideloading: Sideloading | None = None
         self.state_groups = StateGroups()
         self.metadata = self.state_groups.metadata
+        self._limits = ClusterLimits(options.limits, self.metadata)
         self.node_id = 0
         self.observer: NodeObserver = NodeObserver()
 
@@ -330,7 +331,7 @@ class Node:
             self.staging,
             self._is_reachable,
             self._options.random_bytes,
-            ClusterLimits(self._options.limits, self.metadata),
+            self._limits,
             self.confirm_metadata,
         )
 
@@ -408,7 +409,7 @@ class Node:
     def _attach(self, peers: NodePeers, identity: NodeIdentity, reports: StatusReports) -> None:
         driver = self._log.driver
         commands = ForwardedCommands(
-            self.state_groups.metadata,
+            self._limits,
             self.state_groups.sinks,
             self.partitions,
             self._confirm_sinks,

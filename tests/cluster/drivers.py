@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, cast
 
+from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.driver import Driver
 from pixy.cluster.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.cluster.forwarded_commands import ForwardedCommands
@@ -22,6 +23,7 @@ from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import WantedEntries
 from pixy.cluster.sinks import SinksState
+from pixy.config import LimitsConfig
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState
@@ -393,7 +395,7 @@ def forwarded_to(node: DriverNode) -> ForwardedProposals:
         return []
 
     commands = ForwardedCommands(
-        MetadataState(),
+        ClusterLimits(LimitsConfig(), MetadataState()),
         SinksState(),
         cast(Partitions, None),
         confirm,

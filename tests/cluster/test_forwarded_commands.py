@@ -16,10 +16,13 @@ from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.partition_proposals import PartitionProposals
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
+from pixy.config import LimitsConfig
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import (
     AddPiece,
+    AlterTopic,
     CommitOffsets,
+    CommittedOffset,
     CreateTopic,
     DeleteTopic,
     ExpelProcess,
@@ -244,6 +247,41 @@ def test_a_time_far_from_the_leaders_is_replaced(tmp_path: Path) -> None:
             assert not offsets.is_inactive_since("group", before_ms)
 
     run_cluster(scenario, tmp_path)
+
+
+def test_limits_of_the_leader_hold_for_commands_of_others(tmp_path: Path) -> None:
+    """They travel in the command, where 0 is none."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        topic_id = await used(cluster)
+        hostile = await hostile_to(cluster, METADATA_GROUP)
+        for name, partitions in (("many", 50), ("few", 4), ("one", 1), ("more", 1)):
+            create = CreateTopic(name=name, topic_id=name.encode() * 16, partitions=partitions)
+            create.topic_id = create.topic_id[:16]
+            await propose(hostile, METADATA_GROUP, MetadataCommand(create_topic=create))
+        alter = AlterTopic(name="few", partitions=10)
+        await propose(hostile, METADATA_GROUP, MetadataCommand(alter_topic=alter))
+        await until(lambda: "one" in cluster[1].node.metadata.topics)
+        assert cluster[1].node.metadata.partitions == 6
+        assert cluster[1].node.metadata.topics.keys() == {"topic", "few", "one"}
+        raft_group = group_of(cluster[1])
+        hostile, groups = await hostile_to(cluster, raft_group), cluster[1].node.state_groups
+        state = groups.offsets_of("group")
+        for number in range(100):
+            name = f"other-{number}"
+            if groups.offsets_of(name) is not state:
+                continue
+            commit = CommitOffsets(group=name, timestamp_ms=cluster[1].clock.wall_ms())
+            commit.offsets.extend(
+                CommittedOffset(topic="topic", topic_id=topic_id, partition=each) for each in range(20)
+            )
+            await propose(hostile, raft_group, GroupsCommand(commit_offsets=commit))
+        held = [name for name in (f"other-{number}" for number in range(100)) if state.has_offsets(name)]
+        assert 1 <= len(held) < 10
+        assert state.offset_bytes <= 2 * 65536 / 8
+
+    limits = LimitsConfig(max_topics=3, max_partitions=6, max_groups=800, max_offsets_bytes=65536)
+    run_cluster(scenario, tmp_path, limits=limits)
 
 
 def test_publications_are_whole_while_a_node_finishes_them_all_the_time(tmp_path: Path) -> None:
