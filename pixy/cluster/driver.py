@@ -19,7 +19,7 @@ An error of the journal, or an exception in an application, is a fault of the no
 answers may then differ.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from pixy.cluster.linearizable_reads import LinearizableReads
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.outbox import Outbox
 from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, Sequences, is_window_full, judge
-from pixy.cluster.proposer_rows import Novelty
+from pixy.cluster.proposer_rows import WINDOW, Novelty
 from pixy.cluster.raft_group import Application, Apply, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.refused_messages import RefusedMessages
@@ -61,6 +61,7 @@ from pixy.raft import (
 )
 from pixy.raft.sizes import payload_size
 from pixy.raft.wire import decode_conf_change
+from pixy.steps import in_steps, run_in_steps
 from pixy.storage import EntryType, Journal, RecordKind, UnitRecord
 
 __all__ = ["Driver"]
@@ -71,6 +72,11 @@ _ENTRY_TYPES = {
     RaftEntryType.CONF_CHANGE_V2: EntryType.CONF_CHANGE_V2,
 }
 
+_RESUMED_PER_STEP = 32
+_RESUMED_BYTES = 128 << 10
+"""Proposals that are made in a step when there is room again, and the size that costs as much as
+one.
+"""
 _ROOM_BYTES = 64 << 10
 """Bytes that all groups together propose before the node is asked for room again."""
 
@@ -116,8 +122,11 @@ class Driver:
         self._cache = EntryCache(options.cache_bytes)
         self.reads = LinearizableReads(self)
         self._outbox = Outbox(hooks.send)
-        # Groups whose proposals wait for room, oldest first.
+        # Groups whose proposals wait for room, and those for which there is some again, oldest
+        # first.
         self._stalled: dict[RaftGroup, None] = {}
+        self._resumed: dict[RaftGroup, None] = {}
+        self._is_resuming = False
         # Record batches of other nodes that wait for room.
         self._held: dict[RaftGroup, dict[ProposalId, tuple[EntryType, bytes | bytearray, int]]] = {}
         self._clock = GroupClock(self, journal, options)
@@ -167,6 +176,7 @@ class Driver:
         del self.groups[group.raft_group]
         self.sequences.pop(group.raft_group, None)
         self._stalled.pop(group, None)
+        self._resumed.pop(group, None)
         self._held.pop(group, None)
         self.unapplied_bytes -= group.storage.memory_bytes(group.applied_index)
         group.leads, group.removed = False, error
@@ -295,6 +305,17 @@ class Driver:
             # Bounded: each node has a window of proposals under way.
             self._held.setdefault(group, {})[proposal] = (kind, payload, after)
             return True
+        return self._propose_next(group, kind, payload, proposal, after)
+
+    def _propose_next(
+        self,
+        group: RaftGroup,
+        kind: EntryType,
+        payload: bytes | bytearray,
+        proposal: ProposalId,
+        after: int,
+    ) -> bool:
+        """Append an entry of another node, unless it is there; see `propose_for`."""
         known = judge(group.rows, group.tail_ids, proposal)
         if known is Novelty.NEW:
             if after and judge(group.rows, group.tail_ids, proposal._replace(sequence=after)) is Novelty.NEW:
@@ -331,14 +352,52 @@ class Driver:
             self.resume()
 
     def resume(self) -> None:
-        """There is room again: propose what waits for it."""
-        stalled, self._stalled = self._stalled, {}
-        for group in stalled:
-            for proposal, (kind, payload, after) in self._held.pop(group, {}).items():
-                self.propose_checked(group, kind, payload, proposal, after)
-            if group.proposals is not None:
-                group.proposals.pump()
-                self.drive(group)
+        """There is room again: propose what waits for it, the first step of it at once."""
+        self._take_stalled()
+        if not self._is_resuming:
+            self._is_resuming = True
+            run_in_steps(self._resume())
+
+    def _resume(self) -> Iterator[None]:
+        yield from self._resume_in_steps()
+        self._is_resuming = False
+
+    async def resume_all(self) -> None:
+        """As `resume`; returns when everything was proposed for which there is room."""
+        self._take_stalled()
+        async for _ in in_steps(self._resume_in_steps()):
+            pass
+
+    def _take_stalled(self) -> None:
+        self._resumed |= self._stalled
+        self._stalled = {}
+
+    def _resume_in_steps(self) -> Iterator[None]:
+        left = _RESUMED_PER_STEP
+        while self._resumed:
+            left -= self._resume_one(next(iter(self._resumed)))
+            if left <= 0:
+                left = _RESUMED_PER_STEP
+                yield
+
+    def _resume_one(self, group: RaftGroup) -> int:
+        """Propose the next one of other nodes that waits in a group, or at last its own; returns
+        what that costs.
+        """
+        held = self._held.get(group)
+        if held:
+            proposal, (kind, payload, after) = next(iter(held.items()))
+            if self._has_room(group, len(payload)):
+                del held[proposal]
+                if not held:
+                    del self._held[group]
+                self._propose_next(group, kind, payload, proposal, after)
+                return 1 + len(payload) // _RESUMED_BYTES
+        del self._resumed[group]
+        if group.proposals is not None:
+            group.proposals.pump()
+            self.drive(group)
+        return WINDOW
 
     def _has_room(self, group: RaftGroup, size: int) -> bool:
         self._room -= size

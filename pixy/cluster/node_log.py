@@ -268,7 +268,7 @@ class NodeLog:
         self._stopping = True
         self.retention.stop()
         # Accepted entries are written, whether or not segments have room.
-        self.driver.resume()
+        await self.driver.resume_all()
         await self.journal.drained()
         await self.writer.stop()
         await self.journal.stop()

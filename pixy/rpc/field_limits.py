@@ -8,8 +8,9 @@ request that is allowed.
 
     of                                          maximum
     elements of a repeated field or map         that of the field
-    all other fields, unknown ones and those    as many as that many elements have, and
-    of elements above 64 bytes included         `OTHER_FIELDS_MAX`
+    all other fields, unknown ones included     `OTHER_FIELDS_MAX`
+    fields of elements above 64 bytes           as many as the largest number of elements has,
+                                                where a long tag or number counts as several
     bytes of a field, unless it is large        `FIELD_BYTES_MAX`
     bytes of a request in which no field is     `FIELD_BYTES_MAX`
     large or repeated
@@ -42,6 +43,8 @@ them, and say what each may have.
 _VARINT, _I64, _LENGTH_DELIMITED, _GROUP, _END_GROUP, _I32 = 0, 1, 2, 3, 4, 5
 """Wire types (protobuf.dev, Encoding)."""
 _VARINT_BYTES_MAX = 10
+_SHORT_BYTES = 2
+"""A longer number, which takes longer to skip, counts as two fields."""
 _SMALL_BYTES = 64
 """Elements with no more are not scanned: they have few fields, and are those of most requests."""
 _NONE: dict[int, int] = {}
@@ -82,7 +85,7 @@ class FieldLimits:
         bytes_min: a smaller request exceeds nothing: a field has two bytes at least.
     """
 
-    __slots__ = ("_fields_max", "_is_small", "_large", "_maxima", "_names", "_nested", "bytes_min")
+    __slots__ = ("_inner_max", "_is_small", "_large", "_maxima", "_names", "_nested", "bytes_min")
 
     def __init__(
         self,
@@ -93,7 +96,8 @@ class FieldLimits:
     ) -> None:
         repeated = repeated_fields(message)
         assert sorted(repeated) == sorted(maxima), f"{message.full_name} repeats {repeated}, not {[*maxima]}"
-        self._fields_max = OTHER_FIELDS_MAX
+        # Fields of all elements.
+        self._inner_max = OTHER_FIELDS_MAX
         # Maximum by tag.
         self._maxima: dict[int, int] = {}
         for name, maximum in maxima.items():
@@ -101,7 +105,8 @@ class FieldLimits:
             assert maximum >= REPEATED_MIN, f"{message.full_name}.{name}: {maximum} is too small for a scan"
             assert field.type in _LENGTH_DELIMITED_TYPES, f"{message.full_name}.{name} may be packed"
             self._maxima[_tag(field)] = maximum
-            self._fields_max += maximum * (len(field.message_type.fields) if field.message_type else 0)
+            if field.message_type is not None:
+                self._inner_max += maximum * sum(map(_cost, field.message_type.fields))
         self._names = {_tag(field): f"{prefix}{field.name}" for field in message.fields}
         first_names = {path.partition(".")[0] for path in large}
         self._large = {_tag(message.fields_by_name[name]) for name in first_names}
@@ -114,7 +119,7 @@ class FieldLimits:
         self._is_small = not maxima and not large
         self.bytes_min = FIELD_BYTES_MAX + 1
         if not self._is_small:
-            self.bytes_min = min(self.bytes_min, 2 * min([*maxima.values(), self._fields_max]))
+            self.bytes_min = min(self.bytes_min, 2 * min([*maxima.values(), self._inner_max]))
 
     def check(self, body: bytes | bytearray) -> None:
         """Check the number and the sizes of the fields in a request.
@@ -123,14 +128,22 @@ class FieldLimits:
             GrpcError: INVALID_ARGUMENT, a maximum is exceeded.
         """
         if not self._is_small:
-            self._scan(body, 0, len(body), self._fields_max, self._fields_max)
+            self._scan(body, 0, len(body), OTHER_FIELDS_MAX, self._inner_max)
         elif len(body) > FIELD_BYTES_MAX:
             raise _too_large("", len(body))
 
     def _scan(  # noqa: PLR0912 - one loop without calls, as it runs for each field
-        self, body: bytes | bytearray, at: int, end: int, fields_left: int, fields_max: int
+        self, body: bytes | bytearray, at: int, end: int, fields_left: int, inner_left: int | None
     ) -> int:
-        """Scan a message; returns how many more fields the request may have."""
+        """Scan a message.
+
+        Args:
+            fields_left: the number of fields that it may have, besides its elements.
+            inner_left: the number of fields that these may have; None in one of them.
+
+        Returns:
+            How many more fields elements may have.
+        """
         left = dict(self._maxima) if self._maxima else _NONE
         large, nested = self._large, self._nested
         try:
@@ -138,7 +151,9 @@ class FieldLimits:
                 tag = body[at]
                 at += 1
                 if tag >= 0x80:
+                    begin = at
                     tag, at = _read_varint(body, at - 1)
+                    fields_left -= at - begin
                 if tag & 7 == _LENGTH_DELIMITED:
                     length = body[at]
                     at += 1
@@ -153,25 +168,38 @@ class FieldLimits:
                         if length > FIELD_BYTES_MAX and tag not in large:
                             raise _too_large(f" in {self._names.get(tag, tag >> 3)}", length)
                         if tag in nested:
-                            fields_left = nested[tag]._scan(body, at - length, at, fields_left, fields_max)
+                            limits, begin = nested[tag], at - length
+                            if inner_left is None:
+                                fields_left = limits._scan(body, begin, at, fields_left, None)
+                            else:
+                                inner_left = limits._scan(body, begin, at, inner_left, None)
                     if tag in left:
                         left[tag] -= 1
                         if left[tag] < 0:
                             raise _too_many(f"elements of {self._names[tag]}", self._maxima[tag])
                         continue
                 else:
+                    begin = at
                     at = _skip(body, at, tag & 7)
+                    if at - begin > _SHORT_BYTES:
+                        fields_left -= 1
                 fields_left -= 1
                 if fields_left < 0:
-                    raise _too_many("fields", fields_max)
+                    raise _too_many_fields(is_element=inner_left is None)
         except IndexError:
             pass
-        return fields_left
+        return fields_left if inner_left is None else inner_left
 
 
 def _tag(field: FieldDescriptor) -> int:
     """The tag of a field as it is scanned for, with a length."""
     return field.number << 3 | _LENGTH_DELIMITED
+
+
+def _cost(field: FieldDescriptor) -> int:
+    """Number of fields that a field counts as, at most."""
+    tag_bytes = ((field.number << 3).bit_length() + 6) // 7
+    return tag_bytes + (field.type not in _LENGTH_DELIMITED_TYPES)
 
 
 def _nested_limits(field: FieldDescriptor, large: Collection[str], prefix: str) -> FieldLimits:
@@ -184,6 +212,13 @@ def _nested_limits(field: FieldDescriptor, large: Collection[str], prefix: str) 
 def _too_many(what: str, maximum: int) -> GrpcError:
     reason = f"the request has {maximum + 1} {what} or more, at most {maximum} are allowed"
     return GrpcError(Status.INVALID_ARGUMENT, reason, limit=f"{what} in a request")
+
+
+def _too_many_fields(*, is_element: bool) -> GrpcError:
+    if not is_element:
+        return _too_many("fields", OTHER_FIELDS_MAX)
+    reason = "the elements of the request have more fields than are allowed"
+    return GrpcError(Status.INVALID_ARGUMENT, reason, limit="fields of the elements in a request")
 
 
 def _too_large(where: str, size: int) -> GrpcError:
@@ -213,7 +248,10 @@ def _skip(body: bytes | bytearray, at: int, wire_type: int) -> int:
         IndexError: the value is malformed.
     """
     if wire_type == _VARINT:
-        return at + 1 if body[at] < 0x80 else _read_varint(body, at)[1]
+        for end in range(at, at + _VARINT_BYTES_MAX):
+            if body[end] < 0x80:
+                return end + 1
+        raise IndexError
     if wire_type == _I64:
         return at + 8
     if wire_type == _I32:

@@ -3,11 +3,13 @@
 import pytest
 
 from pixy.cluster.proposer_rows import WINDOW
+from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import UnknownPartition
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, Message, MessageType
 from pixy.storage import EntryType
 from tests.cluster.drivers import BATCH, BATCHES, COMMAND, GROUP, DriverNode, batch_of
+from tests.fakes.waiting import settle
 
 KIB = 1 << 10
 
@@ -111,6 +113,57 @@ async def test_a_group_that_is_not_applied_leaves_half_of_the_room(node: DriverN
     await node.settle()
     assert len(node.results) == 3, "it goes on once the first one is applied"
     assert node.group.unapplied_bytes == other.unapplied_bytes == 0
+
+
+async def stall_many(node: DriverNode) -> list[RaftGroup]:
+    """A hundred groups in which a batch of another node waits, and one of this node."""
+    groups = [node.other_group(2000 + at)[0] for at in range(100)]
+    for group in groups:
+        node.driver.seek_leader(group)
+    await full(node)
+    for group in groups:
+        batch, proposal = batch_of(b"%d" % group.raft_group), ProposalId(2, 1, 1)
+        assert node.driver.propose_for(group, BATCH, batch, proposal)
+        node.propose(b"own %d" % group.raft_group, BATCH, group=group)
+    node.journal.units.clear()
+    return groups
+
+
+async def test_many_proposals_that_wait_go_on_in_steps(node: DriverNode) -> None:
+    groups = await stall_many(node)
+    node.room = 1 << 30
+    node.driver.resume()
+    at_once = len(node.journal.units)
+    assert 0 < at_once < len(groups) / 4
+    node.driver.resume()
+    assert len(node.journal.units) == at_once, "the steps are under way"
+    await settle()
+    written = [unit[0][2] for unit in node.journal.units]
+    assert written == [group.raft_group for group in groups for _ in range(2)]
+
+
+async def test_all_that_waits_goes_on_before_a_stop_but_of_a_group_that_is_gone(node: DriverNode) -> None:
+    groups = await stall_many(node)
+    node.room = 1 << 30
+    node.driver.resume()
+    node.driver.remove(groups[50], UnknownPartition("deleted"))
+    await node.driver.resume_all()
+    written = [unit[0][2] for unit in node.journal.units]
+    assert written == [group.raft_group for group in groups for _ in range(2) if group is not groups[50]]
+
+
+async def test_what_lacks_room_again_waits_for_the_next_time(node: DriverNode) -> None:
+    groups = await stall_many(node)
+    node.room = 0
+    node.driver.resume()
+    node.room = -1
+    await settle()
+    assert len(node.journal.units) < 2 * len(groups)
+    node.room = 1 << 30
+    node.driver.resume()
+    await settle()
+    written = [unit[0][2] for unit in node.journal.units]
+    assert sorted(written) == sorted(group.raft_group for group in groups for _ in range(2))
 
 
 async def test_a_removed_group_waits_for_room_no_longer(node: DriverNode) -> None:

@@ -5,6 +5,7 @@ steps since they were last taken. Time is that of the processor, so that a busy 
 little.
 """
 
+import asyncio
 import asyncio.events
 import os
 import sys
@@ -58,7 +59,9 @@ def main() -> None:
         finally:
             took_s = time.thread_time() - begun
             if took_s > _NOTED_S:
-                steps.write(f"{took_s * 1000:.1f} {' '.join(repr(handle).split())}\n")
+                task = getattr(handle._callback, "__self__", None) if handle._callback else None  # type: ignore[attr-defined]
+                what = f"{handle!r} of {task!r}" if isinstance(task, asyncio.Task) else repr(handle)
+                steps.write(f"{took_s * 1000:.1f} {' '.join(what.split())}\n")
 
     # The only way to see each step of an event loop.
     asyncio.events.Handle._run = measured  # type: ignore[method-assign, assignment]

@@ -5,8 +5,9 @@ many elements as are allowed, one more, and as many as fit into a message; and f
 many bytes as fit into any text, and into fields that nobody knows. A method or field without a row
 in the tables here or in `pixy.api.grpc.maxima` fails.
 
-The longest step of the loop is asserted on the processor's time, at several times of what is
-measured, so that a busy machine passes; one element in Python for each two bytes takes a second.
+The longest step of the loop is asserted on the processor's time, and asked for again if one was
+long: neighbours on a busy machine double it, but not each time. One element in Python for each two
+bytes takes a second.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,7 @@ from tests.fakes.batches import batch_of
 from tests.fakes.waiting import until_blocking
 from tests.integration.clusters import Cluster, ClusterNode
 from tests.integration.daemon import CHANNEL_OPTIONS
-from tests.integration.measured_daemon import MEASURED, take_steps
+from tests.integration.measured_daemon import MEASURED, Step, take_steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
@@ -33,13 +34,13 @@ Code = grpc.StatusCode
 
 BYTES = 4 << 20
 """Default of `grpc.max_message_bytes`."""
-STEP_MS = 40.0
-"""A multiple of the ten milliseconds of a step, for machines that are slow or busy. Beside ten busy
-processes on two cores it is 31: the end of a subscription of 2000 partitions.
+STEP_MS = 25.0
+"""A multiple of the ten milliseconds of a step, for machines that are slow or busy. Beside a dozen
+busy processes on two cores it is 13, and 25 for the answer with the largest metadata.
 """
 SECONDS = 60.0
 ATTEMPTS = 3
-"""A machine that is busy for a second changes leaders too, but not each time."""
+"""A machine that is busy for a second changes leaders and has long steps, but not each time."""
 WIDE = {1: 2000, 3: 60}
 """Partitions of the topic, by the number of nodes."""
 
@@ -263,15 +264,27 @@ def test_no_request_stops_a_daemon(served: Served, method: MethodDescriptor) -> 
     assert sorted(maxima) == sorted(repeated_fields(method.input_type)), "each repeated field has a maximum"
     for _ in range(ATTEMPTS):
         leaders = _leaders(nodes)
-        for node in nodes:
-            take_steps(node.folder)
-        _send_all(channel, method)
-        steps = [step for node in nodes for step in take_steps(node.folder) if step.ms > STEP_MS]
-        assert not steps, steps
+        steps = _long_steps(nodes, lambda: _send_all(channel, method))
         after = _leaders(nodes)
-        if {name: after[name] for name in leaders} == leaders:
+        if not steps and {name: after[name] for name in leaders} == leaders:
             return
-    raise AssertionError(f"leaders have changed each time: {leaders}, then {after}")
+    raise AssertionError(f"long steps {steps}, or leaders change: {leaders}, then {after}")
+
+
+def _long_steps(nodes: list[ClusterNode], work: Callable[[], None]) -> list[Step]:
+    """Steps of the daemons that take too long while something is done."""
+    for node in nodes:
+        take_steps(node.folder)
+    work()
+    return [step for node in nodes for step in take_steps(node.folder) if step.ms > STEP_MS]
+
+
+def _assert_short_steps(nodes: list[ClusterNode], work: Callable[[], None]) -> None:
+    for _ in range(ATTEMPTS):
+        steps = _long_steps(nodes, work)
+        if not steps:
+            return
+    raise AssertionError(steps)
 
 
 def _send_all(channel: grpc.Channel, method: MethodDescriptor) -> None:
@@ -306,36 +319,36 @@ def test_the_largest_metadata_of_many_partitions_stops_nobody(served: Served) ->
     nodes, channel = served
     count = min(WIDE[len(nodes)], 950)
     largest = [kafkapixy_pb2.PartitionOffset(partition=at, metadata="BB" * 2048) for at in range(count)]
-    for node in nodes:
-        take_steps(node.folder)
-    for name, asked, expected in (
-        ("SetOffsets", kafkapixy_pb2.SetOffsetsRq(topic="t", group="full", offsets=largest), OK),
-        ("GetOffsets", kafkapixy_pb2.GetOffsetsRq(topic="t", group="full"), OK),
-        ("ConsumeNAck", kafkapixy_pb2.ConsNAckRq(topic="t", group="full", no_ack=True), None),
-        ("SetOffsets", kafkapixy_pb2.SetOffsetsRq(topic="t", group="full", offsets=largest), OK),
-    ):
-        method = next(each for each in METHODS if each.full_name == f"KafkaPixy.{name}")
-        code, details = _call(channel, method, asked.SerializeToString())
-        assert code is expected or expected is None, details
-    steps = [step for node in nodes for step in take_steps(node.folder) if step.ms > STEP_MS]
-    assert not steps, steps
+
+    def set_and_consume() -> None:
+        for name, asked, expected in (
+            ("SetOffsets", kafkapixy_pb2.SetOffsetsRq(topic="t", group="full", offsets=largest), OK),
+            ("GetOffsets", kafkapixy_pb2.GetOffsetsRq(topic="t", group="full"), OK),
+            ("ConsumeNAck", kafkapixy_pb2.ConsNAckRq(topic="t", group="full", no_ack=True), None),
+            ("SetOffsets", kafkapixy_pb2.SetOffsetsRq(topic="t", group="full", offsets=largest), OK),
+        ):
+            method = next(each for each in METHODS if each.full_name == f"KafkaPixy.{name}")
+            code, details = _call(channel, method, asked.SerializeToString())
+            assert code is expected or expected is None, details
+
+    _assert_short_steps(nodes, set_and_consume)
 
 
 def test_all_of_a_topic_with_many_partitions_is_answered_in_steps(served: Served) -> None:
     nodes, channel = served
-    for node in nodes:
-        take_steps(node.folder)
-    for name, asked in (
-        ("KafkaPixy.GetOffsets", kafkapixy_pb2.GetOffsetsRq(topic="t", group="g")),
-        ("KafkaPixy.ListTopics", kafkapixy_pb2.ListTopicRq(with_partitions=True)),
-        ("KafkaPixy.GetTopicMetadata", kafkapixy_pb2.GetTopicMetadataRq(topic="t", with_partitions=True)),
-        ("KafkaPixy.ListConsumers", kafkapixy_pb2.ListConsumersRq(topic="t")),
-        ("pixy.topics.v1.Topics.DescribeTopic", pixy_topics_pb2.DescribeTopicRequest(topic="t")),
-        ("pixy.topics.v1.Topics.ListGroups", pixy_topics_pb2.ListGroupsRequest()),
-        ("pixy.log.v1.Log.DescribeTopics", pixy_log_pb2.DescribeTopicsRequest()),
-        ("pixy.cluster.v1.Cluster.Status", pixy_cluster_pb2.StatusRequest()),
-    ):
-        method = next(each for each in METHODS if each.full_name == name)
-        assert _call(channel, method, asked.SerializeToString()) == (OK, "")
-    steps = [step for node in nodes for step in take_steps(node.folder) if step.ms > STEP_MS]
-    assert not steps, steps
+
+    def ask_all() -> None:
+        for name, asked in (
+            ("KafkaPixy.GetOffsets", kafkapixy_pb2.GetOffsetsRq(topic="t", group="g")),
+            ("KafkaPixy.ListTopics", kafkapixy_pb2.ListTopicRq(with_partitions=True)),
+            ("KafkaPixy.GetTopicMetadata", kafkapixy_pb2.GetTopicMetadataRq(topic="t", with_partitions=True)),
+            ("KafkaPixy.ListConsumers", kafkapixy_pb2.ListConsumersRq(topic="t")),
+            ("pixy.topics.v1.Topics.DescribeTopic", pixy_topics_pb2.DescribeTopicRequest(topic="t")),
+            ("pixy.topics.v1.Topics.ListGroups", pixy_topics_pb2.ListGroupsRequest()),
+            ("pixy.log.v1.Log.DescribeTopics", pixy_log_pb2.DescribeTopicsRequest()),
+            ("pixy.cluster.v1.Cluster.Status", pixy_cluster_pb2.StatusRequest()),
+        ):
+            method = next(each for each in METHODS if each.full_name == name)
+            assert _call(channel, method, asked.SerializeToString()) == (OK, "")
+
+    _assert_short_steps(nodes, ask_all)
