@@ -299,6 +299,7 @@ class Driver:
         """As `propose_for`, for an entry that was checked."""
         if not group.leads:
             return False
+        self._drop_outdated(group, proposal)
         if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES) and (
             group in self._held or not self._has_room(group, len(payload))
         ):
@@ -330,6 +331,12 @@ class Driver:
             self._append(group, kind, group.stamp(kind, bytearray(payload), group.term), proposal)
             self.drive(group)
         return True
+
+    def _drop_outdated(self, group: RaftGroup, proposal: ProposalId) -> None:
+        """Drop what waits of earlier starts of a proposal's node: nobody waits for its results."""
+        held = self._held.get(group, ())
+        for other in [each for each in held if each[0] == proposal[0] and each[1] < proposal[1]]:
+            del self._held[group][other]
 
     def seek_leader(self, group: RaftGroup) -> None:
         """Campaign if this node has the only vote."""

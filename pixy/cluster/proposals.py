@@ -351,8 +351,14 @@ class Proposals:
             self._repeated(sequence, proposal, known)
 
     def _repeated(self, sequence: int, proposal: Proposal, known: int | PixyError | Novelty) -> None:
-        """Answer a proposal that was applied before, with the kept result."""
-        assert not isinstance(known, Novelty), f"{self._id(sequence)} waits for a result that nobody kept"
+        """Answer a proposal that was applied before, with the kept result. Nobody has kept it if a
+        later start of this node has proposed something, which is that of a copy of its directory.
+        """
+        if isinstance(known, Novelty):
+            known = DeadlineExceeded(
+                f"not known to be written: raft group {self._group.raft_group} has later proposals under the id of "
+                f"this node, {self._node_id}, than those of its start {self._incarnation}"
+            )
         is_command = proposal.kind not in (_RECORD_BATCH, _RECORD_BATCHES)
         self.applied(sequence, Repeated(known) if is_command and isinstance(known, int) else known)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.cluster.proposer_rows import WINDOW
+from pixy.cluster.proposer_rows import WINDOW, Novelty
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import UnknownPartition
 from pixy.proposal_id import ProposalId
@@ -307,6 +307,37 @@ async def test_another_node_has_its_window_of_proposals_under_way_and_no_more(
     await node.settle()
     assert node.application.applied == [b"%d" % number for number in [*taken, 200]]
     assert propose(WINDOW + 1)
+
+
+async def test_a_batch_that_waits_is_dropped_with_the_start_of_its_node(node: DriverNode) -> None:
+    await full(node)
+    assert node.driver.propose_for(node.group, BATCH, batch_of(b"of the start before"), ProposalId(2, 1, 1))
+    assert node.driver.propose_for(node.group, COMMAND, b"of another node", ProposalId(3, 1, 1))
+    assert node.driver.propose_for(node.group, COMMAND, b"command", ProposalId(2, 2, 1))
+    node.room = 1 << 20
+    node.driver.resume()
+    await node.settle()
+    assert node.application.applied == [b"of another node", b"command"]
+
+
+@pytest.mark.parametrize("kind", [BATCH, COMMAND])
+async def test_an_entry_of_an_earlier_start_behind_one_of_a_later_start_ends_no_node(
+    node: DriverNode, kind: EntryType
+) -> None:
+    await node.lead()
+    payload = batch_of(b"earlier") if kind is BATCH else b"earlier"
+    assert node.driver.propose_for(node.group, COMMAND, b"later", ProposalId(2, 2, 1))
+    assert node.driver.propose_for(node.group, kind, payload, ProposalId(2, 1, 1))
+    await node.settle()
+    again = node.restarted().bind()
+    try:
+        await again.lead()
+        for each in (node, again):
+            assert each.application.applied == [b"later", b"earlier"]
+            assert each.application.rows.judge(ProposalId(2, 2, 1)) == 0
+            assert each.application.rows.judge(ProposalId(2, 1, 2)) is Novelty.OUTDATED
+    finally:
+        again.close()
 
 
 async def test_batches_that_wait_are_dropped_with_the_leadership(node: DriverNode) -> None:

@@ -106,6 +106,20 @@ def test_proposals_wait_for_a_leader_and_keep_their_order() -> None:
     assert bench.appended == [(b"a", id_of(1)), (b"b", id_of(2)), (b"c", id_of(3))]
 
 
+@pytest.mark.parametrize("other", [ProposalId(1, 5, 1), ProposalId(1, 4, 1 + WINDOW)])
+def test_a_proposal_is_answered_although_another_process_has_proposed_as_this_node(other: ProposalId) -> None:
+    bench = Bench()
+    bench.submit(b"batch", BATCH)
+    bench.lead(3)
+    bench.follow(0)
+    bench.application.rows.record(other, 0)
+    bench.lead(6)
+    (result,) = bench.results.values()
+    assert isinstance(result, DeadlineExceeded)
+    assert len(bench.appended) == 1
+    assert "raft group 1000 has later proposals under the id of this node, 1" in str(result)
+
+
 def test_at_most_a_window_is_in_flight() -> None:
     bench = Bench()
     bench.lead(3)
