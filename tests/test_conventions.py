@@ -28,6 +28,7 @@ PATCHES_MAX = {
     "backend/test_embedded.py": 1,
     "cli/test_messages.py": 1,
     "cluster/test_journal_retention.py": 2,
+    "fakes/steps.py": 1,
     "cluster/test_large_topics.py": 2,
     "cluster/test_node.py": 1,
     "cluster/test_node_full_disk.py": 3,
