@@ -155,7 +155,11 @@ class PieceCalls:
 
 
 def _why_not_pieces(caller: int, pieces: Iterable[NewPiece]) -> str:
+    seen = set()
     for piece in pieces:
+        if piece.key in seen:
+            return f"piece {piece.key.number} came from node {caller} twice"
+        seen.add(piece.key)
         wrong = why_not_piece(piece)
         if wrong:
             return f"piece {piece.key.number} came from node {caller} with {wrong}"

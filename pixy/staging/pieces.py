@@ -168,11 +168,11 @@ class Pieces:
     # --- writing ----------------------------------------------------------------------------------
 
     async def put(self, pieces: Sequence[NewPiece], *, must: bool = False) -> None:
-        """Write pieces of one stage, as far as they are not here; durable on return. The write goes
-        on when the caller goes away.
+        """Write pieces of one stage, if any, as far as they are not here; durable on return. The
+        write goes on when the caller goes away.
 
         Args:
-            pieces: with verified bytes.
+            pieces: with verified bytes; one that is there twice is one.
             must: they are needed, whatever the limits.
 
         Raises:
@@ -180,11 +180,12 @@ class Pieces:
             Unavailable: the disk is full, or too much waits to be written.
             StorageFault: the disk has failed.
         """
-        while True:
+        by_key = {each.key: each for each in pieces}
+        while by_key:
             number = pieces[0].key.stage
             stage = self._stages.get(number)
             places, writing = ({}, {}) if stage is None else (stage.places, stage.writing)
-            missing = [each for each in pieces if each.key not in places]
+            missing = [each for key, each in by_key.items() if key not in places]
             if not missing:
                 return
             other = next((writing[each.key] for each in missing if each.key in writing), None)

@@ -476,12 +476,15 @@ def test_calls_that_wait_do_not_fill_those_between_others(tmp_path: Path) -> Non
     run_cluster(scenario, tmp_path)
 
 
-async def put_piece(cluster: NodeCluster, stage: int, batches: bytes, records: int = 1) -> None:
-    """Bring a piece to node 1, in the name of node 3."""
+async def put_piece(cluster: NodeCluster, stage: int, *pieces: bytes, raft_group: int = 1000) -> None:
+    """Bring pieces of a record to node 1, in the name of node 3."""
     peers = cluster[3].node.peers
     assert peers is not None
-    piece = PieceBytes(raft_group=1000, number=0, records=records, crc=crc32c(batches), batches=batches)
-    request = PutPiecesRequest(stage=stage, pieces=[piece]).SerializeToString()
+    some = [
+        PieceBytes(raft_group=raft_group, number=0, records=1, crc=crc32c(each), batches=each)
+        for each in pieces
+    ]
+    request = PutPiecesRequest(stage=stage, pieces=some).SerializeToString()
     await peers.relays.call(cluster[1].id, PeerMethod.PUT_PIECES, request, 5.0, bulk=True)
 
 
@@ -497,6 +500,20 @@ def test_a_piece_that_is_not_what_it_says_is_not_taken(tmp_path: Path) -> None:
             await put_piece(cluster, 1, NOISE)
         with suppress(PixyError):
             await cluster[1].append(b"value")
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_piece_that_comes_twice_in_a_call_is_not_taken(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        assert await cluster[3].node.staging._command(open_stage()) == 1
+        batches = bytes(batch_of(b"value"))
+        with pytest.raises(PixyError, match=r"piece 0 came from node \d twice"):
+            await put_piece(cluster, 1, batches, batches)
+        await put_piece(cluster, 1, batches)
+        await put_piece(cluster, 1)
+        await goes_on(cluster)
 
     run_cluster(scenario, tmp_path)
 

@@ -89,6 +89,14 @@ async def test_a_piece_is_written_once_however_often_it_comes(store: Store) -> N
     assert len(store.disk.did("write", FILE)) == 2
 
 
+async def test_a_piece_that_comes_twice_at_once_is_written_once(store: Store) -> None:
+    piece = new_piece(b"a")
+    await store.pieces.put([piece, piece])
+    await store.pieces.put([])
+    assert store.pieces.bytes == store.directory.joinpath(FILE).stat().st_size
+    assert values(await again(store), b"a") == [b"a"]
+
+
 async def test_two_versions_of_a_piece_are_kept_apart(store: Store) -> None:
     await store.pieces.put([new_piece(b"one")])
     await store.pieces.put([new_piece(b"two")])
