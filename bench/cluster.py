@@ -1,10 +1,13 @@
 """`python -m bench.cluster`: three nodes beside three NATS servers with a stream of three replicas,
 in one run; the servers and the load share the cores of this machine.
 
---only NAME     one of produce, spread, keys, consume, acks, groups, rest, gaps, leaders; repeatable
+--only NAME     one of produce, spread, keys, consume, acks, groups, rest, topics, polls, gaps,
+                leaders; repeatable
 --times N       kills and stops for the gaps (default 5)
 --seconds S     duration of each load (default 2)
 --rounds N      loads of each kind, whose medians count (default 3)
+--topics N      idle topics (default 2000)
+--polls N       idle groups in long polls (default 10000)
 
     produce   Produce without keys at one node; NATS: at the server that leads the stream
     spread    the same at the three nodes at once; at 1 in flight, one after the other
@@ -16,6 +19,8 @@ in one run; the servers and the load share the cores of this machine.
               `cluster_gaps`
     leaders   time until all of 1000 partitions have leaders after a node was killed
     rest      processor time of nodes at rest with 100 partitions
+    topics    the same with 2000 idle topics of four partitions, per 1000 of them
+    polls     memory and processor time of nodes with 10 000 groups that wait in long polls
 
 Messages have 100 bytes, and every answered one is on the disks of two servers. `python -m
 bench.beside` compares a lone node with that of another checkout.
@@ -34,6 +39,7 @@ from pathlib import Path
 
 import grpc
 
+from bench.cluster_at_rest import groups_figures, topics_figure
 from bench.cluster_gaps import gap_figures, leaders_figure
 from bench.cluster_groups import ack_figures, consume_figures, pause_figures, rest_figure
 from bench.figures import Figure, as_markdown, as_table, machine
@@ -74,6 +80,8 @@ class Scale:
     rounds: int
     seconds: float
     times: int
+    topics: int
+    polls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +311,16 @@ def rest(sides: Sides, scale: Scale) -> list[Figure]:
     ]
 
 
+def topics(_: Sides, scale: Scale) -> list[Figure]:
+    """Many idle topics."""
+    return [topics_figure(scale.topics)]
+
+
+def polls(_: Sides, scale: Scale) -> list[Figure]:
+    """Many idle groups."""
+    return groups_figures(scale.polls)
+
+
 MEASURES = {
     "produce": produce,
     "spread": spread,
@@ -311,6 +329,8 @@ MEASURES = {
     "acks": acks,
     "groups": groups,
     "rest": rest,
+    "topics": topics,
+    "polls": polls,
     "gaps": gaps,
     "leaders": leaders,
 }
@@ -339,8 +359,10 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=5, help="kills and stops of the leader")
     parser.add_argument("--seconds", type=float, default=2.0, help="duration of each load")
     parser.add_argument("--rounds", type=int, default=3, help="loads of each kind")
+    parser.add_argument("--topics", type=int, default=2000, help="idle topics")
+    parser.add_argument("--polls", type=int, default=10_000, help="idle groups in long polls")
     arguments = parser.parse_args()
-    scale = Scale(arguments.rounds, arguments.seconds, arguments.times)
+    scale = Scale(arguments.rounds, arguments.seconds, arguments.times, arguments.topics, arguments.polls)
     figures: list[Figure] = []
     with _sides() as sides:
         for name in arguments.only or MEASURES:

@@ -77,6 +77,8 @@ _RESUMED_BYTES = 128 << 10
 """Proposals that are made in a step when there is room again, and the size that costs as much as
 one.
 """
+_HEARTBEATS = frozenset({MessageType.HEARTBEAT, MessageType.HEARTBEAT_RESP})
+
 _ROOM_BYTES = 64 << 10
 """Bytes that all groups together propose before the node is asked for room again."""
 
@@ -720,6 +722,12 @@ class Driver:
         if group is None or self._stopped:
             return
         node = self.open(group)
+        if message.type in _HEARTBEATS and not (group.has_work or group.driving or group.reads):
+            answers = node.take_idle_heartbeat(message)
+            if answers is not None:
+                if answers:
+                    self._outbox.post(raft_group, answers)
+                return
         reason = node.why_impossible(message)
         if message.sender not in node.raft.tracker.progress and not group.may_have_replica(message.sender):
             # A configuration may lag, so that it alone does not tell who belongs to the group.

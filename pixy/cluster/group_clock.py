@@ -44,14 +44,20 @@ class GroupClock:
         for group in groups:
             # In another tick for each of them: a thousand at once delay everybody else.
             timed_out = (self._ticks + group.raft_group) % self._election_tick == 0
-            if group.proposals is not None:
+            has_proposals = group.proposals is not None and len(group.proposals) > 0
+            if has_proposals and group.proposals is not None:
                 group.proposals.expire(now)
             if group.has_peers and group.node is not None:
                 if slow and timed_out and group.leads:
                     # Before the tick, in which the core may begin to count active followers anew.
                     self._driver.hand_over(group)
-                if group.node.tick() or timed_out or group.has_work:
+                if group.node.tick() or group.has_work:
                     self._driver.ticked(group, timed_out=timed_out)
+                elif timed_out:
+                    if has_proposals or group.reads:
+                        self._driver.ticked(group, timed_out=True)
+                    else:
+                        group.look_at_role()
 
     def _disk_is_slow(self, now: float) -> bool:
         """True if the oldest write takes longer than followers wait for a leader."""

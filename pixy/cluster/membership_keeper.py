@@ -48,6 +48,8 @@ class MembershipKeeper:
         self._is_reachable = is_reachable
         self._loop = asyncio.get_running_loop()
         self._next_look = 0.0
+        # The registered nodes by which the groups were looked at last.
+        self._registered: list[int] = []
         # Of the groups whose members are not yet those that they should be.
         self._changing: dict[RaftGroup, MemberChanges] = {}
 
@@ -58,17 +60,31 @@ class MembershipKeeper:
             return
         self._next_look = now + _LOOK_S
         registered = self._groups.metadata.registered
+        if registered != self._registered:
+            self._registered = registered
+            for group in self._driver.groups.values():
+                group.met = None
         for group in list(self._driver.groups.values()):
-            if group.leads and group.has_peers:
-                self._tell(group)
-            if group.leads:
-                wanted = self._wanted(group, registered)
-                if wanted is not None and not _is_met(wanted, group.storage.conf_state):
-                    self._step(group, wanted, now)
-                    continue
-            self._changing.pop(group, None)
+            if not group.leads:
+                if self._changing:
+                    self._changing.pop(group, None)
+            elif group.met is None or not _is_still_met(group):
+                self._look_at(group, registered, now)
         for group in [each for each in self._changing if each.removed is not None]:
             del self._changing[group]
+
+    def _look_at(self, group: RaftGroup, registered: list[int], now: float) -> None:
+        """Propose the next change of a group that this node leads, if it needs one."""
+        if group.has_peers:
+            self._tell(group)
+        configuration, wanted = group.storage.conf_state, self._wanted(group, registered)
+        if wanted is not None and not _is_met(wanted, configuration):
+            group.met = None
+            self._step(group, wanted, now)
+            return
+        self._changing.pop(group, None)
+        if isinstance(group.application, PartitionReplica):
+            group.met = configuration, group.application.replicas
 
     def _wanted(self, group: RaftGroup, registered: list[int]) -> WantedMembers | None:
         if isinstance(group.application, PartitionReplica):
@@ -100,6 +116,19 @@ class MembershipKeeper:
             self._driver.transfer(group, step.node_id)
         elif step is not None:
             self._driver.change_configuration(group, step)
+
+
+def _is_still_met(group: RaftGroup) -> bool:
+    """True if neither configuration nor replicas of a partition have changed since the former was
+    found to be as it should, by the registered nodes.
+    """
+    replica, met = group.application, group.met
+    return (
+        met is not None
+        and isinstance(replica, PartitionReplica)
+        and met[0] is group.storage.conf_state
+        and met[1] is replica.replicas
+    )
 
 
 def _is_met(wanted: WantedMembers, configuration: ConfState) -> bool:

@@ -88,6 +88,8 @@ class RaftGroup:
         is_awaited: True if another node waits for the result of an entry that was applied since the
             followers were told of the commit index.
         loading: True while entries are being loaded for a follower.
+        met: configuration and replicas of a partition that need no change by the present nodes of
+            the cluster, as this node has found as the leader; None if they may.
         told: configuration that was logged, or that this node has found as a leader; None before.
     """
 
@@ -106,6 +108,7 @@ class RaftGroup:
         "is_awaited",
         "leads",
         "loading",
+        "met",
         "node",
         "position",
         "position_file",
@@ -154,6 +157,7 @@ class RaftGroup:
         self.has_work = False
         self.is_awaited = False
         self.loading = False
+        self.met: tuple[ConfState, tuple[int, ...]] | None = None
         self.told: ConfState | None = None
 
     def look_at_members(self) -> None:

@@ -18,6 +18,7 @@ from pixy.raft.config import RaftConfig, RandomSource
 from pixy.raft.election import resume_campaign
 from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic
 from pixy.raft.follower import abandon_snapshot, awaits_snapshot, complete_snapshot
+from pixy.raft.idle_heartbeats import take_idle_heartbeat
 from pixy.raft.leader import propose_payloads
 from pixy.raft.messages import (
     APPLY_THREAD,
@@ -175,6 +176,14 @@ class RaftNode:
             if _IS_RESPONSE[kind] and sender not in self._raft.tracker.progress:
                 raise StepPeerNotFound
         self._raft.step(message)
+
+    def take_idle_heartbeat(self, message: Message) -> Sequence[Message] | None:
+        """The short way of a heartbeat, or its answer, that changes nothing but timers: the
+        messages to send. None: it is to be checked and stepped.
+
+        Only while all work was taken.
+        """
+        return take_idle_heartbeat(self._raft, message)
 
     def report_unreachable(self, node_id: int) -> None:
         """Report that messages to this node were lost: the leader stops pipelining until it

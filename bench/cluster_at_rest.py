@@ -1,0 +1,114 @@
+"""Processor time and memory of three nodes at rest: with thousands of topics, and with thousands of
+consumer groups that wait in long polls.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from bench.figures import Figure
+from bench.processes import Server
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_topics_pb2 as topics_pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+from tests.integration.clusters import Cluster
+from tests.integration.daemon import proxy_config
+
+__all__ = ["groups_figures", "topics_figure"]
+
+_TOPIC = "bench"
+_PARTITIONS = 4
+_PERCENT_PER_1000_WANTED = 2.0
+_KB_PER_GROUP_WANTED = 20.0
+_REST_S = 20.0
+_SETTLE_S = 40.0
+"""A full garbage collection comes within 30 s."""
+_GROUPS_AT_ONCE = 50
+_PAUSE_S = 0.5
+_LONGEST_S = 3600.0
+
+
+@contextmanager
+def _cluster(**sections: Any) -> Iterator[Cluster]:
+    with (
+        tempfile.TemporaryDirectory(prefix="pixy-bench-") as folder,
+        Cluster(Path(folder), config={**proxy_config(**sections), "shutdown_timeout": "1s"}) as cluster,
+    ):
+        cluster.start()
+        yield cluster
+
+
+def _servers(cluster: Cluster) -> list[Server]:
+    return [Server(node.address, node.process.pid, 0.0) for node in cluster.nodes]
+
+
+def _used_percent(servers: Sequence[Server]) -> float:
+    """Processor time of the busiest node without any calls."""
+    before = [server.cpu_seconds() for server in servers]
+    time.sleep(_REST_S)
+    return max(
+        100 * (server.cpu_seconds() - used) / _REST_S for server, used in zip(servers, before, strict=True)
+    )
+
+
+def topics_figure(count: int) -> Figure:
+    """Processor time with many idle topics, per thousand of them."""
+    with _cluster(limits={"max_topics": count, "max_partitions": _PARTITIONS * count}) as cluster:
+        servers = _servers(cluster)
+        with grpc.insecure_channel(cluster[1].address) as channel:
+            stub = TopicsStub(channel)
+            for number in range(count):
+                request = topics_pb.CreateTopicRequest(topic=f"idle-{number}", partitions=_PARTITIONS)
+                stub.CreateTopic(request, timeout=_LONGEST_S)
+        cluster.wait_in_sync()
+        time.sleep(_SETTLE_S)
+        used = 1000 * _used_percent(servers) / count
+    return Figure(
+        f"processor of a node for 1000 of {count} idle topics of {_PARTITIONS} partitions, the busiest",
+        used,
+        "% of a core",
+        target=f"<= {_PERCENT_PER_1000_WANTED:g} %",
+        met=used <= _PERCENT_PER_1000_WANTED,
+    )
+
+
+def groups_figures(count: int) -> list[Figure]:
+    """Memory and processor time with many groups, each with a consumer at every node that waits."""
+    consumer = {"long_polling_timeout": "1h", "subscription_timeout": "2h"}
+    with _cluster(consumer=consumer) as cluster, ExitStack() as stack:
+        cluster.create_topic(_TOPIC, _PARTITIONS)
+        servers = _servers(cluster)
+        stubs = [
+            KafkaPixyStub(stack.enter_context(grpc.insecure_channel(node.address))) for node in cluster.nodes
+        ]
+        time.sleep(_SETTLE_S)
+        before = [server.rss_bytes() for server in servers]
+        calls = []
+        for number in range(count):
+            request = pb.ConsNAckRq(topic=_TOPIC, group=f"resting-{number}", no_ack=True)
+            calls += [stub.ConsumeNAck.future(request, timeout=_LONGEST_S) for stub in stubs]
+            if not (number + 1) % _GROUPS_AT_ONCE:
+                time.sleep(_PAUSE_S)
+        time.sleep(_SETTLE_S)
+        assert not any(call.done() for call in calls)
+        grown = [server.rss_bytes() - rss for server, rss in zip(servers, before, strict=True)]
+        each_kb = max(grown) / count / 1000
+        used = _used_percent(servers)
+        for call in calls:
+            call.cancel()
+    return [
+        Figure(
+            f"memory of a node for each of {count} idle groups, the largest",
+            each_kb,
+            "KB",
+            target=f"<= {_KB_PER_GROUP_WANTED:g} KB",
+            met=each_kb <= _KB_PER_GROUP_WANTED,
+        ),
+        Figure(f"processor of a node with {count} idle groups, the busiest", used, "% of a core"),
+    ]
