@@ -374,16 +374,21 @@ def remove_stages(disk: Disk, directory: Path, numbers: Iterable[int]) -> Steps:
     logged, and go at the next start.
 
     Raises:
-        OSError: some of the stages may still exist.
+        OSError: some of the stages may still exist; for lack of space, which a rename may need, it
+            can be tried again.
     """
     there, gone = set(disk.names(directory)), list[Path]()
     for number in numbers:
         path = stage_directory(directory, number)
+        deleted = path.with_name(f"{path.name}-deleted")
         if path.name in there:
             if len(gone) % _RENAMED_PER_STEP == _RENAMED_PER_STEP - 1:
                 yield
-            gone.append(path.with_name(f"{path.name}-deleted"))
-            disk.rename(path, gone[-1])
+            disk.rename(path, deleted)
+            gone.append(deleted)
+        elif deleted.name in there:
+            gone.append(deleted)  # an earlier attempt has renamed it
     if gone:
-        disk.sync_directory(directory)
+        with sync_is_final():
+            disk.sync_directory(directory)
     yield from unlink_directories(disk, gone)

@@ -65,6 +65,9 @@ KAFKA_CLUSTER_ID = b"kafka"
 STAGES_MAX = 10_000
 """Stages of one node."""
 
+_REMOVE_AGAIN_S = 1.0
+"""Pause before stages are removed that a full disk has kept."""
+
 STAGE_BYTES_MAX = 1 << 30
 """Bytes of one stage: its part of a partition may become a segment, whose indexes have 31-bit
 positions.
@@ -393,7 +396,7 @@ class Stages:
 
     def remove(self, stages: Iterable[Stage], then: Callable[[], None]) -> None:
         """Forget stages at once, and remove their files; `then` is called when they are durably
-        gone.
+        gone, on a full disk once there is room.
         """
         by_lane: dict[Lane, list[Stage]] = {}
         for stage in stages:
@@ -403,8 +406,16 @@ class Stages:
         if not by_lane:
             self._loop.call_soon(then)
 
-        def removed(gone: Sequence[Stage], _: None, error: BaseException | None) -> None:
+        def begin(lane: Lane, gone: Sequence[Stage]) -> None:
+            steps = remove_stages(self._disk, self._directory, [stage.number for stage in gone])
+            self._jobs.submit(lane, steps, partial(removed, lane, gone), must=True)
+
+        def removed(lane: Lane, gone: Sequence[Stage], _: None, error: BaseException | None) -> None:
             nonlocal remaining
+            if is_disk_full(error):
+                log.warning("stages cannot be removed for the moment", error=str(error), stages=len(gone))
+                self._loop.call_later(_REMOVE_AGAIN_S, begin, lane, gone)
+                return
             if error is not None:
                 self._on_fault(error)
                 return
@@ -416,8 +427,7 @@ class Stages:
                 then()
 
         for lane, gone in by_lane.items():
-            steps = remove_stages(self._disk, self._directory, [stage.number for stage in gone])
-            self._jobs.submit(lane, steps, partial(removed, gone), must=True)
+            begin(lane, gone)
 
     def _forget(self, stage: Stage) -> bool:
         """Take a stage out of the indexes; its pieces, or its seal, are dropped unless they have

@@ -3,11 +3,13 @@ over.
 """
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
 
 from pixy.backend import AppendDone, TopicPartition
+from pixy.check_turns import SteppedCheck
 from pixy.config import ProducerConfig, ProxyConfig
 from pixy.errors import (
     InvalidArgument,
@@ -378,3 +380,42 @@ async def test_a_request_cancelled_while_it_is_checked_writes_nothing_and_frees_
         await first
     assert log.semaphore.acquired == 0
     assert await append(log) == [Appended(0, None)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["cancel, stop", "stop, cancel", "stop"])
+async def test_a_stop_does_not_wait_for_a_request_in_its_check_which_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    begun, may_go = threading.Event(), threading.Event()
+    advance = SteppedCheck.advance
+
+    def held(check: SteppedCheck) -> None:
+        begun.set()
+        assert may_go.wait(60)
+        advance(check)
+
+    monkeypatch.setattr(SteppedCheck, "advance", held)
+    log, backend = await make()
+    large = raw_batch([raw_record(at, b"x%d" % at) for at in range(5000)], codec=4, last_delta=4999)
+    requests = [asyncio.create_task(log.append([PartitionBatches(T0, large)], [])) for _ in range(3)]
+    await asyncio.to_thread(begun.wait, 60)
+    for act in order.split(", "):
+        if act == "stop":
+            log.begin_drain()
+            await asyncio.wait_for(log.drained(), 60)
+            assert log.abandon() == 0, "nothing is on its way"
+        else:
+            for request in requests[:2]:  # the one that is being checked, and one that waits
+                request.cancel()
+            await settle()
+    may_go.set()
+    ends = await asyncio.gather(*requests, return_exceptions=True)
+    cancelled = 2 if "cancel" in order else 0
+    assert [type(end) for end in ends] == [asyncio.CancelledError] * cancelled + [ShuttingDown] * (
+        3 - cancelled
+    )
+    await until(lambda: log._checks.is_idle)
+    assert (await backend.offset_ranges("t"))[0].end == 0
+    for semaphore in (log.semaphore, log._small_checks, log._large_checks):
+        assert (semaphore.acquired, semaphore.queued) == (0, 0)

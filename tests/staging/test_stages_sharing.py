@@ -3,17 +3,20 @@ pieces that nobody waits for are not written, and a stop does not write what is 
 """
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pixy.errors import FailedPrecondition, ShuttingDown
+from pixy.errors import FailedPrecondition, ShuttingDown, Unavailable
 from pixy.futures import resolve
 from pixy.records import crc32c
 from pixy.staging import PieceBatches, Stage, StageClient, StageName, Stages, StageSeal, seal_crc
+from pixy.staging import stages as stages_module
 from pixy.storage import ThreadWorker, Worker
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.waiting import settle
@@ -72,7 +75,7 @@ async def made(directory: Path) -> AsyncIterator[tuple[Bench, StepWorker]]:
     assert bench.faults == []
 
 
-async def steps_until(task: "asyncio.Task[int]", worker: StepWorker) -> int:
+async def steps_until(task: "asyncio.Future[Any]", worker: StepWorker) -> int:
     """Run the worker until a call is answered."""
     steps = 0
     while not task.done():
@@ -237,3 +240,37 @@ async def test_stages_of_several_clients_are_removed_together(tmp_path: Path) ->
         assert ends == [-1, 0]
         assert bench.disk.names(tmp_path / "staging") == []
         assert +bench.stages.bytes_of == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["create", "write", "rename"])
+async def test_a_disk_that_is_full_while_a_removal_takes_its_turns_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Pieces that come meanwhile are refused; the removal gets on, and then there is room."""
+    monkeypatch.setattr(stages_module, "_REMOVE_AGAIN_S", 0.0)
+    async with made(tmp_path / "staging") as (bench, worker):
+        for name in ("sink/old", "sink/older"):
+            await steps_until(bench.ask(name, WIDE), worker)
+        removing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        old = [stage for name in ("sink/old", "sink/older") if (stage := bench.stage(name))]
+        bench.stages.remove(old, partial(resolve, removing, None))
+        worker.step()  # the removal has begun
+        bench.disk.fail(what, "-deleted" if what == "rename" else ".batches", errno.ENOSPC)
+        refused = bench.ask("sink/new", WIDE, B)
+        if what != "rename":
+            await steps_until(refused, worker)
+            with pytest.raises(Unavailable, match="the disk is full"):
+                await refused
+        for _ in range(10):
+            await settle(3)
+            if worker:
+                worker.step()
+        assert bench.stage("sink/old") is None, "it is not there for anybody, whatever the disk does"
+        bench.disk.heal()
+        await steps_until(removing, worker)
+        assert bench.stages.bytes_of[A.address] == 0
+        assert not any(name.endswith("-deleted") for name in bench.disk.names(tmp_path / "staging"))
+        again = bench.ask("sink/new", WIDE, B)
+        await steps_until(again, worker)
+        assert await again == bench.stages.bytes
