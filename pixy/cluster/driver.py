@@ -129,7 +129,7 @@ class Driver:
         self._stalled: dict[RaftGroup, None] = {}
         self._resumed: dict[RaftGroup, None] = {}
         self._is_resuming = False
-        # Record batches of other nodes that wait for room.
+        # Record batches of other nodes that wait for room. Invariant: none is empty.
         self._held: dict[RaftGroup, dict[ProposalId, tuple[EntryType, bytes | bytearray, int]]] = {}
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
@@ -336,9 +336,12 @@ class Driver:
 
     def _drop_outdated(self, group: RaftGroup, proposal: ProposalId) -> None:
         """Drop what waits of earlier starts of a proposal's node: nobody waits for its results."""
-        held = self._held.get(group, ())
-        for other in [each for each in held if each[0] == proposal[0] and each[1] < proposal[1]]:
-            del self._held[group][other]
+        held = self._held.get(group)
+        if held:
+            for other in [each for each in held if each[0] == proposal[0] and each[1] < proposal[1]]:
+                del held[other]
+            if not held:
+                del self._held[group]
 
     def seek_leader(self, group: RaftGroup) -> None:
         """Campaign if this node has the only vote."""

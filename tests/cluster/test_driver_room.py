@@ -152,6 +152,17 @@ async def test_all_that_waits_goes_on_before_a_stop_but_of_a_group_that_is_gone(
     assert written == [group.raft_group for group in groups for _ in range(2) if group is not groups[50]]
 
 
+async def test_batches_go_on_once_those_of_an_earlier_start_that_waited_are_dropped(node: DriverNode) -> None:
+    await full(node)
+    assert node.driver.propose_for(node.group, BATCH, batch_of(b"outdated"), ProposalId(2, 1, 1))
+    assert node.driver.propose_for(node.group, COMMAND, b"command", ProposalId(2, 2, 1))
+    node.room = 1 << 30
+    node.driver.resume()
+    assert node.driver.propose_for(node.group, BATCH, batch_of(b"batch"), ProposalId(2, 2, 2))
+    await node.settle()
+    assert node.application.applied == [b"command", b"batch"]
+
+
 async def test_what_lacks_room_again_waits_for_the_next_time(node: DriverNode) -> None:
     groups = await stall_many(node)
     node.room = 0
