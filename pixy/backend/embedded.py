@@ -50,6 +50,7 @@ from pixy.cluster import (
     RemotePartition,
     Topic,
     reasons_to_keep,
+    staying_without,
 )
 from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
@@ -415,11 +416,12 @@ class EmbeddedBackend:
 
     async def remove_node(self, node_id: int) -> None:
         self._check_running()
-        reasons = reasons_to_keep(await self._node.status(), node_id)
+        status = await self._node.status()
+        reasons = reasons_to_keep(status, node_id)
         if reasons:
             raise FailedPrecondition(f"node {node_id} is needed: {'; '.join(reasons)}")
         self._check_running()
-        await self._node.commands.remove_node(node_id)
+        await self._node.commands.remove_node(node_id, staying_without(status, node_id))
 
     async def forget_node(self, node_id: int) -> None:
         self._check_running()

@@ -38,6 +38,7 @@ from pixy.cluster.status import (
     problems,
     reasons_to_keep,
     safe_to_stop,
+    staying_without,
 )
 from pixy.cluster.status_messages import decode_status, encode_status
 from pixy.cluster.stopped_node import StoppedNode, stopped_node
@@ -101,6 +102,7 @@ __all__ = [
     "safe_to_stop",
     "split_checkpoint",
     "staged_error",
+    "staying_without",
     "stopped_node",
     "takes_publication",
     "unsynced_logs_max",

@@ -45,6 +45,7 @@ ELEMENTS_MAX: Mapping[str, int] = {
     "AlterTopic.unset_config": _OPTIONS,
     "CreateTopic.unreachable_nodes": NODES_MAX,
     "AlterTopic.unreachable_nodes": NODES_MAX,
+    "RemoveNode.staying": NODES_MAX,
     "PublishStages.stage_ids": _STAGES,
     "PublishStages.parts": _PARTITIONS,
     "FinishPublications.publications": _PARTITIONS,

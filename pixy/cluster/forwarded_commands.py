@@ -7,7 +7,7 @@ What can be judged by a command alone is in `command_rules`. This depends on oth
     that only a leader    without content
     decides
     ForgetNode            if this node does not reach the node
-    RemoveNode            if the raft groups can do without the node
+    RemoveNode            if the raft groups can do without the node; with the nodes that stay
     PublishStages, not    if the sender has the only replica of each partition whose topic is there
     replicated
     FinishPublications    with those publications that the sender rolls forward: not replicated, and
@@ -33,6 +33,7 @@ from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_rules import empty_of
 from pixy.cluster.commands import decoded, partition_command
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.nodes import removal
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
@@ -124,11 +125,12 @@ class ForwardedCommands:
         """
         number = 0
         if group.raft_group == METADATA_GROUP:
-            command = MetadataCommand.FromString(bytes(payload)).remove_node
-            reasons = await self._reasons_to_keep(command.node_id)
+            node_id = MetadataCommand.FromString(bytes(payload)).remove_node.node_id
+            staying = {*self._metadata.registered} - {node_id}
+            reasons = await self._reasons_to_keep(node_id)
             if reasons:
-                raise VoidEntry(f"node {command.node_id} is needed: {'; '.join(reasons)}")
-            return payload
+                raise VoidEntry(f"node {node_id} is needed: {'; '.join(reasons)}")
+            return removal(node_id, sorted(staying), self._metadata.feature_level).SerializeToString()
         if group.raft_group >= FIRST_PARTITION_GROUP:
             published = partition_command(payload)
             assert isinstance(published, PartitionCommand)

@@ -211,7 +211,8 @@ class MetadataState:
             case "start_node":
                 result = self._table.start(command.start_node)
             case "remove_node":
-                result = self._remove_node(command.remove_node.node_id, lost=False)
+                removal = command.remove_node
+                result = self._remove_node(removal.node_id, lost=False, staying=removal.staying)
             case "forget_node":
                 result = self._remove_node(command.forget_node.node_id, lost=True)
             case _:
@@ -340,13 +341,21 @@ class MetadataState:
         raft_groups = (*topic.raft_groups, *range(first, self.next_raft_group))
         return replace(topic, raft_groups=raft_groups, replicas=topic.replicas + placed)
 
-    def _remove_node(self, node_id: int, *, lost: bool) -> LeftNode | PixyError | None:
+    def _remove_node(
+        self, node_id: int, *, lost: bool, staying: Iterable[int] = ()
+    ) -> LeftNode | PixyError | None:
         """A node leaves; it keeps replicas that no other node has."""
         node = self._table.leaving(node_id)
         if isinstance(node, PixyError):
             return node
         if node.lost or (node.removed and not lost):
             return None
+        left_meanwhile = sorted({*staying} - {*self.registered})
+        if left_meanwhile:
+            return FailedPrecondition(
+                f"node {node_id} stays: node {left_meanwhile[0]} has left since it was checked that the others can do "
+                "without it; ask again"
+            )
         alone = (node_id,)
         if not lost:
             for topic in self.topics.values():

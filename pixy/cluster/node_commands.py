@@ -4,13 +4,13 @@ Each is durable and applied here on return.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.metadata import Topic
-from pixy.cluster.nodes import PLACEMENT_LEVEL
+from pixy.cluster.nodes import PLACEMENT_LEVEL, removal
 from pixy.cluster.proposals import NEVER, Repeated
 from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
@@ -22,7 +22,6 @@ from pixy.proto.state_pb2 import (
     MetadataCommand,
     NodeRecord,
     RegisterNode,
-    RemoveNode,
     StartNode,
 )
 
@@ -199,15 +198,19 @@ class NodeCommands:
         )
         await self._run(MetadataCommand(start_node=command))
 
-    async def remove_node(self, node_id: int) -> None:
+    async def remove_node(self, node_id: int, staying: Iterable[int] = ()) -> None:
         """Take a node out of the cluster.
+
+        Args:
+            staying: the nodes that it was checked for that they can do without it.
 
         Raises:
             NotFound: there is no such node.
-            FailedPrecondition: it is the only one, or has the only replica of a partition.
+            FailedPrecondition: it is the only one, or has the only replica of a partition, or one of
+                `staying` has left meanwhile.
             Unavailable: no majority in time; the node stays.
         """
-        await self._run(MetadataCommand(remove_node=RemoveNode(node_id=node_id)), _COMMAND_S)
+        await self._run(removal(node_id, staying, self._metadata.feature_level), _COMMAND_S)
 
     async def forget_node(self, node_id: int) -> None:
         """Give up a node that is lost.

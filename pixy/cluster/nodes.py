@@ -38,12 +38,13 @@ refused.
 """
 
 import hmac
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pixy.cluster.entry_limits import MESSAGE_BYTES_MAX
 from pixy.errors import FailedPrecondition, NotFound, PixyError, ResourceExhausted
 from pixy.proposal_id import INCARNATION_JUMP_MAX
-from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
+from pixy.proto.state_pb2 import MetadataCommand, NodeRecord, RegisterNode, RemoveNode, StartNode
 
 __all__ = [
     "FEATURE_LEVEL",
@@ -58,6 +59,7 @@ __all__ = [
     "node_of",
     "node_record",
     "other_secret",
+    "removal",
     "why_left",
     "why_older",
 ]
@@ -73,7 +75,8 @@ FEATURE_LEVEL = 4
     2  protocol 2 of connections between nodes (`pixy.peers.handshake`)
     3  commands with limits of topics, partitions and consumer groups; impossible starts; nodes
        count from their first start on, and are limited in number
-    4  placement of replicas by the nodes that are reached
+    4  placement of replicas by the nodes that are reached; a removal names the nodes that
+       stay
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -84,6 +87,9 @@ _NODES = 1
 
 LIMITS_LEVEL = 3
 """First level at which all nodes judge the limits of commands, and starts of nodes."""
+
+REMOVAL_LEVEL = 4
+"""First level at which all nodes check the nodes that a removal leaves."""
 
 PLACEMENT_LEVEL = 4
 """First level at which all nodes place replicas by the nodes that are reached."""
@@ -293,6 +299,18 @@ class NodeTable:
     def restore(self, record: NodeRecord) -> None:
         """Add a node of a checkpoint."""
         self._put(node_of(record))
+
+
+def removal(node_id: int, staying: Iterable[int], feature_level: int) -> MetadataCommand:
+    """The command that removes a node.
+
+    Args:
+        staying: the nodes that can do without it, as was checked; see `RemoveNode`.
+        feature_level: of the cluster. A node below `REMOVAL_LEVEL` would not check them, and get
+            another state.
+    """
+    command = RemoveNode(node_id=node_id, staying=staying if feature_level >= REMOVAL_LEVEL else ())
+    return MetadataCommand(remove_node=command)
 
 
 def node_record(node: NodeInfo) -> NodeRecord:

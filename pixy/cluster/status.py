@@ -31,6 +31,7 @@ __all__ = [
     "problems",
     "reasons_to_keep",
     "safe_to_stop",
+    "staying_without",
     "without_gone",
 ]
 
@@ -259,7 +260,7 @@ def reasons_to_keep(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
     """Reasons against the removal of a node: raft groups of which no majority of the voters that
     they will have is up and caught up. Empty if it can leave all its groups.
     """
-    remaining = [node.node_id for node in status.nodes if node.node_id != node_id and not node.removed]
+    remaining = staying_without(status, node_id)
     up = {node.node_id for node in status.nodes if node.up}
 
     def reason(group: RaftGroupStatus) -> str:
@@ -270,6 +271,11 @@ def reasons_to_keep(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
         return _unable(group, [voters], up) if voters else ""
 
     return _stuck((group, reason(group)) for group in status.groups if group.has(node_id))
+
+
+def staying_without(status: ClusterStatus, node_id: int) -> list[int]:
+    """The nodes that stay in the cluster when a node is removed."""
+    return [node.node_id for node in status.nodes if node.node_id != node_id and not node.removed]
 
 
 def _stuck(reasons: Iterable[tuple[RaftGroupStatus, str]]) -> tuple[str, ...]:

@@ -628,15 +628,23 @@ class RemoveNode(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_ID_FIELD_NUMBER: _builtins.int
+    STAYING_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
+    @_builtins.property
+    def staying(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The nodes that were to stay when it was checked that they can do without this one: refused if one
+        of them has left since. Absent in commands of earlier releases: then nothing is checked.
+        """
+
     def __init__(
         self,
         *,
         node_id: _builtins.int = ...,
+        staying: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "staying", b"staying"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -104,6 +104,31 @@ def test_a_node_is_not_removed_while_the_others_are_no_majority_without_it(tmp_p
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.parametrize("asked", [(1, 1), (1, 2), (2, 3)])
+def test_of_two_nodes_that_are_removed_at_once_one_stays(tmp_path: Path, asked: tuple[int, int]) -> None:
+    """Each was checked for a cluster with the other one."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        calls = [
+            cluster[at].backend.remove_node(cluster[gone].id) for at, gone in zip(asked, (2, 3), strict=True)
+        ]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        (refused,) = [each for each in outcomes if each is not None]
+        assert isinstance(refused, FailedPrecondition)
+        gone, stays = (cluster[2], cluster[3]) if outcomes[0] is None else (cluster[3], cluster[2])
+        assert str(refused) == (
+            f"node {stays.id} stays: node {gone.id} has left since it was checked that the others can do without it; "
+            "ask again"
+        )
+        await until_left(stays, gone.id)
+        await gone.kill()
+        await cluster[1].backend.create_topic("topic", 1)
+        # Asked again, it is checked for the cluster that is there.
+        await cluster[1].backend.remove_node(stays.id)
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_node_goes_while_another_takes_its_vote(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster.add()

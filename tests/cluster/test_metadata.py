@@ -73,8 +73,8 @@ def start(node_id: int, secret: bytes, incarnation: int = 2, feature_level: int 
     return MetadataCommand(start_node=command).SerializeToString()
 
 
-def remove(node_id: int) -> bytes:
-    return MetadataCommand(remove_node=RemoveNode(node_id=node_id)).SerializeToString()
+def remove(node_id: int, staying: Sequence[int] = ()) -> bytes:
+    return MetadataCommand(remove_node=RemoveNode(node_id=node_id, staying=staying)).SerializeToString()
 
 
 def forget(node_id: int) -> bytes:
@@ -359,6 +359,21 @@ def test_a_removed_node_may_start_until_it_is_forgotten() -> None:
     assert state.nodes[2].lost
     assert isinstance(state.apply(start(2, b"s2", 10)), FailedPrecondition)
     assert (state.apply(forget(2)), state.apply(remove(2))) == (None, None)
+
+
+@pytest.mark.parametrize("leave", [remove, forget])
+@pytest.mark.parametrize("again", [(1,), ()])
+def test_a_node_stays_if_one_has_left_that_was_to_stay(
+    leave: Callable[[int], bytes], again: Sequence[int]
+) -> None:
+    state = cluster_of(3)
+    state.apply(leave(2))
+    refusal = state.apply(remove(3, staying=[1, 2]))
+    assert isinstance(refusal, FailedPrecondition)
+    assert "node 2 has left since it was checked" in str(refusal)
+    assert state.registered == [1, 3]
+    # Asked again, or by a release that does not say who stays.
+    assert isinstance(state.apply(remove(3, staying=again)), LeftNode)
 
 
 @pytest.mark.parametrize("leave", [remove, forget])
