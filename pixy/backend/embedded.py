@@ -112,7 +112,10 @@ class EmbeddedBackend:
     def fault(self) -> str:
         if self._start.is_over and self._node.has_left:
             return "this node was removed from the cluster"
-        return self._start.fault or self._node.leaders.reason
+        if not self._start.is_over:
+            return self._start.fault
+        no_majority = self._node.leaders.reason
+        return no_majority and (self._node.why_left or no_majority)
 
     def watch(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -139,12 +142,16 @@ class EmbeddedBackend:
         self._start.check()
         if self._stopped and not self._node.is_alone:
             raise ShuttingDown
+        if self._node.left:
+            raise Unavailable(self._node.left)
 
     def _check_running(self) -> None:
         if self._stopped:
             raise ShuttingDown
         if not self._node.has_started:
             self._start.check()
+        if self._node.left:
+            raise Unavailable(self._node.left)
 
     def _check_not_stopped(self) -> None:
         if self._stopped:
@@ -246,6 +253,8 @@ class EmbeddedBackend:
             self._append_here(place, batch, done, age_s)
         elif self._stopped:
             done(-1, ShuttingDown())
+        elif self._node.left:
+            done(-1, Unavailable(self._node.left))
         elif (damaged := self._finder.takes_entries(place.partition)) is not None:
             # Its entries are committed and applied as ever, and other replicas serve them.
             self._node.append(damaged, batch, partial(_answer, done), patience_s)

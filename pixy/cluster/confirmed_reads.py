@@ -35,11 +35,18 @@ class ConfirmedReads:
     Args:
         driver: of the groups.
         name_of: name of a group, for errors.
+        why_left: tells why this node is no member of the cluster any more, empty while it may be.
     """
 
-    def __init__(self, driver: Driver, name_of: Callable[[RaftGroup], str]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        name_of: Callable[[RaftGroup], str],
+        why_left: Callable[[], str] = str,
+    ) -> None:
         self._driver = driver
         self._name_of = name_of
+        self._why_left = why_left
         self._loop = asyncio.get_running_loop()
         self._shared: dict[RaftGroup, _SharedRead] = {}
         self._stopped = False
@@ -55,7 +62,8 @@ class ConfirmedReads:
         or they are removed.
 
         Raises:
-            Unavailable: no leader has confirmed it within `timeout` s, or this node is behind.
+            Unavailable: no leader has confirmed it within `timeout` s, or this node is behind, or
+                has left the cluster.
             ShuttingDown: this node stops.
         """
         waits = {self._read(group): group for group in groups if not self.is_alone(group)}
@@ -67,7 +75,7 @@ class ConfirmedReads:
         if self._stopped:
             raise ShuttingDown
         if late:
-            raise Unavailable(self._why_late([waits[each] for each in late], timeout))
+            raise Unavailable(self._why_left() or self._why_late([waits[each] for each in late], timeout))
 
     def is_behind(self, group: RaftGroup) -> bool:
         """True if this node has not applied what a leader has confirmed for a read."""

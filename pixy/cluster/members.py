@@ -234,7 +234,7 @@ class Members:
             return NotYet(f"node {node_id} is not known here yet")
         if not known.lost and claim.has_secret(known.secret):
             return None
-        reason = self._refused[node_id] = why_left(known) if known.lost else other_secret(known)
+        reason = self._refused[node_id] = why_left(known.node_id) if known.lost else other_secret(known)
         return reason
 
     def _take_up(self, hello: Hello) -> None:
@@ -274,7 +274,11 @@ class Members:
         known = self._find(hello.node_id)
         if known is None or known.lost:
             self.met_unknown = self.met_unknown or known is None
-            return NotYet(f"node {hello.node_id} is not known here") if known is None else why_left(known)
+            return (
+                NotYet(f"node {hello.node_id} is not known here")
+                if known is None
+                else why_left(known.node_id)
+            )
         return self._why_older(known, hello, self._starts.starts.why_refused)
 
     def _why_older(

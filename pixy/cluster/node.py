@@ -95,6 +95,8 @@ class Node:
         observer: receives changes of topics.
         peers: the other nodes, from `start` on; None if it never has any.
         has_started: True once `start` has returned.
+        left: reason why nothing is answered any more: the cluster goes on without this node, and no
+            other one lets it in. Empty before.
         waits_for_others: set when `start` waits for other nodes: it may take any time from then on.
         methods: handlers of other nodes' calls; the layers above add theirs before `start`.
         reads: linearizable reads, from `start` on.
@@ -142,6 +144,7 @@ class Node:
         self._first_entry: asyncio.Future[None] | None = None
         self.peers: NodePeers | None = None
         self.has_started = False
+        self.left = ""
         self.waits_for_others = asyncio.Event()
         self.methods: dict[int, Handler] = {}
         self.calls: ReplicaCalls | None = None
@@ -265,7 +268,7 @@ class Node:
         self._abandon = self._storage.abandon
         self._log, self.partitions = self._storage.log, self._storage.partitions
         self._log.driver.entry_bytes_max = entry_bytes_max(self._options.cluster.max_message_bytes)
-        self.reads = ConfirmedReads(self._log.driver, group_name)
+        self.reads = ConfirmedReads(self._log.driver, group_name, lambda: self.why_left)
         self._proposals = CommandProposals(self._log, self.partitions)
         self._reports = StatusReports(
             recovered.identity,
@@ -483,6 +486,8 @@ class Node:
 
     def _ticked(self) -> None:
         if not self._starting and self.peers is not None:
+            is_out = self.has_left and not self.peers.members.is_connected
+            self.left = self.peers.why_left if is_out else ""
             self.leaders.look(self.state_groups.metadata_replica.group, self.unreachable)
             self.peers.leave_gone()
             self._group_keeper.tick()
@@ -513,7 +518,7 @@ class Node:
     @property
     def blocked(self) -> Unavailable | None:
         """Reason why no messages can be written at the moment, None if they can."""
-        return self._storage.blocked
+        return Unavailable(self.left) if self.left else self._storage.blocked
 
     async def read(self, read: Callable[[], T]) -> T:
         """Run a read of a partition's segments on another thread."""
@@ -539,6 +544,11 @@ class Node:
         """True if this node was removed from the cluster."""
         own = self.metadata.nodes.get(self.node_id)
         return own is not None and own.removed
+
+    @property
+    def why_left(self) -> str:
+        """See `NodePeers.why_left`."""
+        return "" if self.peers is None else self.peers.why_left
 
     @property
     def incarnation(self) -> int:

@@ -206,7 +206,7 @@ class NodeCommands:
 
         Raises:
             NotFound: there is no such node.
-            FailedPrecondition: it is the only one, or has the only replica of a partition, or one of
+            FailedPrecondition: it is the only one, has the only replica of a partition, or one of
                 `staying` has left meanwhile.
             Unavailable: no majority in time; the node stays.
         """

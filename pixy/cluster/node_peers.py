@@ -221,10 +221,27 @@ class NodePeers:
             return self.waiting_for or "the node is starting"
         own = self._groups.metadata.nodes.get(self._node_id)
         if own is not None and own.removed:
-            return why_left(own)
+            return why_left(own.node_id)
         troubles = (self.channel.trouble(each.node_id) for each in self.members)
         trouble = next(filter(None, troubles), "")
         return f"the node is catching up with its cluster{trouble and f': {trouble}'}"
+
+    @property
+    def why_left(self) -> str:
+        """Reason why the cluster goes on without this node, empty as long as it may be a member.
+
+        The removal may be missing in its metadata: nobody sends it entries any more. Then the
+        refusals of the others tell.
+        """
+        if not self._node_id:
+            return ""
+        own, reason = self._groups.metadata.nodes.get(self._node_id), why_left(self._node_id)
+        if own is not None and own.removed:
+            return reason
+        if self.members.is_connected:
+            return ""
+        troubles = (self.channel.trouble(each.node_id) for each in self.members)
+        return reason if any(reason in trouble for trouble in troubles) else ""
 
     # --- life -------------------------------------------------------------------------------------
 

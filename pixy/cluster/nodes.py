@@ -190,7 +190,7 @@ class NodeTable:
             (node for node in self.nodes.values() if hmac.compare_digest(node.secret, command.secret)), None
         )
         if known is not None and known.removed:
-            return FailedPrecondition(why_left(known))
+            return FailedPrecondition(why_left(known.node_id))
         if known is not None and command.incarnation <= known.incarnation:
             return known.node_id
         refusal = self._refusal_of_level(command) or self._refusal_of_jump(known, command)
@@ -368,7 +368,7 @@ def _started(node_id: int, command: RegisterNode | StartNode) -> NodeInfo:
 def _why_refused(known: NodeInfo, command: StartNode) -> str | None:
     """Reason to refuse a start of a node that is known, None if there is none."""
     if known.lost:
-        return why_left(known)
+        return why_left(known.node_id)
     # A directory of a release without secrets gets one with its next start.
     if known.secret and not hmac.compare_digest(known.secret, command.secret):
         return other_secret(known)
@@ -390,6 +390,6 @@ def why_older(known: NodeInfo, incarnation: int, process: bytes) -> str | None:
     )
 
 
-def why_left(node: NodeInfo) -> str:
+def why_left(node_id: int) -> str:
     """Reason to refuse a node that has left the cluster."""
-    return f"node {node.node_id} has left the cluster: with an empty data directory it can join as a new one"
+    return f"node {node_id} has left the cluster: with an empty data directory it can join as a new one"

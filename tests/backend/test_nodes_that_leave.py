@@ -1,12 +1,14 @@
 """Nodes that leave a cluster: what they are needed for, and what becomes of them."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from pixy.cluster import problems
 from pixy.errors import FailedPrecondition, Unavailable
+from pixy.records import OffsetCommit, TopicPartition
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
@@ -56,6 +58,70 @@ def test_a_removed_node_is_not_ready_any_more(tmp_path: Path) -> None:
         assert problems(await gone.backend.cluster_status())[0] == (
             f"this node was removed: it can be stopped when the others do not list node {gone.id} any more"
         )
+
+    run_cluster(scenario, tmp_path)
+
+
+AT = TopicPartition("topic", 0)
+
+CALLS: dict[str, Callable[[ClusterNode], Awaitable[object]]] = {
+    "append": lambda node: node.append(b"value"),
+    "fetch": lambda node: node.fetch(),
+    "offset ranges": lambda node: node.backend.offset_ranges("topic"),
+    "describe": lambda node: node.backend.describe_topic("topic"),
+    "list topics": lambda node: node.backend.list_topics(),
+    "create": lambda node: node.backend.create_topic("other", 1),
+    "committed": lambda node: node.backend.committed_offsets("group", "topic"),
+    "commit": lambda node: node.backend.commit_offsets("group", {AT: OffsetCommit(0, "")}, set=True),
+    "groups": lambda node: node.backend.list_groups(),
+    "remove": lambda node: node.backend.remove_node(1),
+}
+
+
+async def answers_of(node: ClusterNode) -> dict[str, str]:
+    """Errors of calls at a node, by their names."""
+    answers = {}
+    for name, call in CALLS.items():
+        with pytest.raises(Unavailable) as raised:
+            await call(node)
+        answers[name] = str(raised.value)
+    return answers
+
+
+@pytest.mark.parametrize("replication", ["1", "3"])
+def test_a_node_that_has_left_says_so_to_every_call(tmp_path: Path, replication: str) -> None:
+    """Of partitions with a replica there, and of others."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        gone = cluster.by_id(3)
+        # The first replica is at node 1.
+        await gone.backend.create_topic("topic", 1, {"replication": replication})
+        await gone.append(b"value")
+        await cluster.by_id(1).backend.remove_node(3)
+        await until_left(cluster.by_id(1), 3)
+        await until(lambda: gone.node.left != "")
+        expected = "node 3 has left the cluster: with an empty data directory it can join as a new one"
+        assert await answers_of(gone) == dict.fromkeys(CALLS, expected)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_node_that_did_not_hear_of_its_removal_is_told_by_the_refusals_of_the_others(
+    tmp_path: Path,
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        gone, asked = cluster.by_id(3), cluster.by_id(1)
+        await asked.backend.create_topic("topic", 1)
+        cluster.split(gone.number)
+        await until(lambda: asked.node.unreachable() == [3])
+        await asked.backend.remove_node(3)
+        await until_left(asked, 3)
+        cluster.network.heal()
+        expected = "node 3 has left the cluster: with an empty data directory it can join as a new one"
+        await until(lambda: gone.backend.fault == expected)
+        for name in ("offset ranges", "describe", "committed", "groups"):
+            with pytest.raises(Unavailable, match=expected):
+                await CALLS[name](gone)
 
     run_cluster(scenario, tmp_path)
 

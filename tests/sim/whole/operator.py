@@ -37,12 +37,15 @@ class Operator:
 
     Attributes:
         damaged: the machine that was damaged for good; None: there may be one yet.
+        in_doubt: nodes whose removal has no known outcome: it may take effect yet, so it is asked
+            for until it has.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._scene = cluster.scene
         self.damaged: Machine | None = None
+        self.in_doubt: set[int] = set()
 
     # --- machines ---------------------------------------------------------------------------------
 
@@ -217,8 +220,12 @@ class Operator:
     ) -> None:
         def ended(call: Call) -> None:
             if call.outcome is Outcome.OK or isinstance(call.answer, NotFound):
+                self.in_doubt.discard(node_id)
                 done()
-            elif call.outcome is Outcome.UNKNOWN or what == "forget node":
+                return
+            if what == "remove node" and call.outcome is Outcome.UNKNOWN:
+                self.in_doubt.add(node_id)
+            if what == "forget node" or node_id in self.in_doubt:
                 self._scene.loop.outside(1.0, again)
 
         def again() -> None:

@@ -205,6 +205,8 @@ class Simulation:
 
     def _unsettled(self) -> str:
         """The first thing that is not as it should be yet, empty if all is."""
+        if self._operator.in_doubt:
+            return f"node {min(self._operator.in_doubt)} may be removed yet"
         with suppress(StopIteration):
             return next(self._verdict.unsettled())
         return ""
