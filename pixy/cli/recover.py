@@ -1,5 +1,6 @@
 """`pixy cluster recover`: one node goes on alone after the majority is lost for good. Offline."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,10 @@ def recover(data_dir: Path, entry: str, gone: bool, lossy: bool, as_json: bool) 
     others may have confirmed more. Then it asks twice; without a terminal both flags are required.
     Before the answers nothing is changed, except for what every start repairs.
 
-    Afterwards this node is the only one of its cluster. The other nodes are refused if they come
-    back, and new ones join it. Never do this on two nodes of one cluster.
+    Afterwards this node is the only one of its cluster, under a new cluster id, and new nodes join
+    it. It refuses the other nodes if they come back with their data, and they refuse it; but
+    several of them may be a majority, and serve the old cluster beside this one. So empty their
+    data directories before they start. Never do this on two nodes of one cluster.
     """
     import asyncio
 
@@ -65,11 +68,12 @@ def recover(data_dir: Path, entry: str, gone: bool, lossy: bool, as_json: bool) 
         if not lossy:
             question = f"Go on with node {report.node_id} alone, and lose what is said above?"
             confirm_by_name(question, entry, "nothing was changed", "--messages-may-be-lost")
-        asyncio.run(lost.go_on_alone(ThreadWorker))
+        asyncio.run(lost.go_on_alone(ThreadWorker, os.urandom(16)))
     if not as_json:
         print_line(
-            f"node {report.node_id} is the only one of cluster {entry}: start it. It refuses {others}; "
-            "with empty data directories they can join as new nodes"
+            f"node {report.node_id} is the only one of cluster {entry}, which has a new cluster id: start it. It refuses "
+            f"{others}, and they refuse it. Do not start them with their data: several of them may be a majority, and "
+            "serve the old cluster beside this one. Empty their data directories first; then they join as new nodes"
         )
 
 

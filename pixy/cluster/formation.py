@@ -5,7 +5,8 @@ when all of the list have answered that they belong to none.
 
     the list's answers                                 this node
     -------------------------------------------------  ------------------------------------------
-    one belongs to a cluster                           joins there
+    some belong to one cluster                         joins there
+    some belong to different clusters                  asks again: one of them has to go
     all belong to none, this node is the first         founds one
     all belong to none, another one is the first       asks again: that one founds
     some do not answer, or refuse; none has a cluster  asks again: they may belong to one
@@ -58,13 +59,20 @@ def decide(own: Hello, answers: Mapping[Address, Hello | str]) -> Found | Join |
     """
     unknown = []
     ours: list[Address] = []
+    # The first node of each cluster.
+    members: dict[bytes, Address] = {}
     for address, answer in sorted(answers.items()):
         if isinstance(answer, str):
             unknown.append(f"{address}: {answer}")
         elif answer.process == own.process:
             ours.append(address)
         elif answer.cluster_id:
-            return Join(address)
+            members.setdefault(answer.cluster_id, address)
+    if len(members) > 1:
+        found = " and ".join(f"{at} to {cluster_id.hex()}" for cluster_id, at in members.items())
+        return Wait(f"nodes of the join list belong to different clusters: {found}")
+    if members:
+        return Join(*members.values())
     if unknown:
         return Wait(f"{len(unknown)} of the join list do not answer ({'; '.join(unknown)})")
     if not ours:

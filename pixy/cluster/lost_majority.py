@@ -6,7 +6,8 @@ may lack entries that were committed, and has some that were not. So nothing her
 
     read          lock, and recovery of the journal as at a start (`stopped_node`)
     report        for each raft group what the node has, and if others may have confirmed more
-    go on alone   one unit of the journal, which a crash keeps or loses as a whole:
+    go on alone   the identity gets a new id of the cluster, for other nodes (`cluster_id_of`)
+                  then one unit of the journal, which a crash keeps or loses as a whole:
                     the incarnation, raised
                     per raft group: entries of the next term that change its configuration to this
                         node as the only voter, in `metadata` also entries that forget each other
@@ -16,14 +17,19 @@ may lack entries that were committed, and has some that were not. So nothing her
 The configuration is changed by entries as well as in the hard state, because a node that joins
 later may get the log from its begin, and learns of the configuration from that.
 
-The next start finds the log of a cluster of one. The others are refused when they come back, as
-nodes that have left. The cluster id stays: clients and files know the cluster by it.
+The next start finds the log of a cluster of one. The others may come back with their data, and be a
+majority by themselves: nothing here keeps two of three from serving what they have, beside the
+survivor. So the survivor's cluster is another one from then on: they refuse it, it refuses them,
+whatever their release, and a new node that is told of both waits. The new id comes first: with it
+and the old configuration, as after a crash in between, a node serves nothing, and can be made to go
+on alone again; with the old id, and alone, it would be taken for one of the old cluster.
 
 May entries be missing? Committed entries are on a majority of the voters. They are all here if the
 others have no majority by themselves, so with two voters; not with three, if this node was behind.
 Nothing on this node's disk says that it was not.
 
-The road not taken: a new cluster id. Every file names its cluster, and would have to be rewritten.
+The road not taken: a new cluster id in files. Every file names its cluster, and would have to be
+rewritten.
 """
 
 from collections.abc import Sequence
@@ -147,16 +153,18 @@ class LostMajority:
         self._found = list(self._read_groups())
         self.report = self._make_report()
 
-    async def go_on_alone(self, make_worker: MakeWorker) -> None:
+    async def go_on_alone(self, make_worker: MakeWorker, new_cluster_id: bytes) -> None:
         """Make this node the only one of its cluster; durable on return.
 
         Args:
             make_worker: makes the thread that writes the journal, which is stopped on return.
+            new_cluster_id: 16 random bytes.
 
         Raises:
             DataDirectoryError: the disk is full, or broken. On a full disk nothing has changed.
         """
-        await self._node.write(self._records(), make_worker)
+        with self._node.in_another_cluster(new_cluster_id):
+            await self._node.write(self._records(), make_worker)
 
     # --- what there is ----------------------------------------------------------------------------
 

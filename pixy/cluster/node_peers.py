@@ -42,6 +42,7 @@ from pixy.cluster.peer_messages import (
     flush_number_of,
 )
 from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.recovery import cluster_id_of
 from pixy.cluster.relays import Relays, sender_of
 from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
@@ -181,7 +182,7 @@ class NodePeers:
         """Say from here on whose node this is, also while it starts: a node of the join list that
         has lost its disk must not take this one for new, and found a second cluster.
         """
-        self._secret, self._cluster_id = identity.secret, identity.cluster_id
+        self._secret, self._cluster_id = identity.secret, cluster_id_of(identity)
         self._level_at_first = identity.feature_level
 
     def _hello(self) -> Hello:
@@ -265,7 +266,7 @@ class NodePeers:
             self._clock,
             self._on_lost,
         )
-        cluster_id, node_id = identity.cluster_id.hex(), identity.node_id
+        cluster_id, node_id = self._cluster_id.hex(), identity.node_id
         self._fetching = SnapshotFetching(
             self._call_bulk, FetchingOptions(cluster_id, node_id), self._on_fault
         )

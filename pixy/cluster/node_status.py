@@ -14,6 +14,7 @@ from pixy.cluster.nodes import NodeInfo
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.recovery import cluster_id_of
 from pixy.cluster.relays import Relays
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.status import (
@@ -65,7 +66,7 @@ class StatusReports:
         not_ready: Callable[[], str],
         blocked: Callable[[], str],
     ) -> None:
-        self._cluster_id, self._node_id = identity.cluster_id, identity.node_id
+        self._cluster_id, self._node_id = cluster_id_of(identity), identity.node_id
         self._incarnation = incarnation
         self._state_groups = state_groups
         self._partitions = partitions

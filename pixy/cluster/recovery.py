@@ -23,6 +23,7 @@ __all__ = [
     "DataDirectory",
     "EnteredDirectory",
     "RecoveredNode",
+    "cluster_id_of",
     "enter_directory",
     "read_directory",
     "recover_node",
@@ -59,6 +60,11 @@ class RecoveredNode:
     def group(self, raft_group: int) -> RecoveredGroup:
         """Records of one raft group in the journal, perhaps none."""
         return self.journal.groups.get(raft_group) or RecoveredGroup(raft_group)
+
+
+def cluster_id_of(identity: NodeIdentity) -> bytes:
+    """Id of a node's cluster, as other nodes and clients know it. Files may have an older one."""
+    return identity.new_cluster_id or identity.cluster_id
 
 
 def enter_directory(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pixy.cluster.checkpoint_state import restore_state
@@ -12,7 +12,16 @@ from pixy.cluster.offline_unit import write_unit
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.errors import DataDirectoryError
 from pixy.log_position import LogPosition
-from pixy.storage import Checkpoint, CheckpointStore, Disk, EntryType, MakeWorker, UnitRecord
+from pixy.proto.state_pb2 import NodeIdentity
+from pixy.storage import (
+    Checkpoint,
+    CheckpointStore,
+    Disk,
+    EntryType,
+    MakeWorker,
+    UnitRecord,
+    write_identity,
+)
 
 __all__ = ["StoppedNode", "position_of", "stopped_node"]
 
@@ -52,6 +61,29 @@ class StoppedNode:
             if entry.entry_type is EntryType.COMMAND:
                 machine.apply(bytes(entry.payload))
         return machine
+
+    @contextmanager
+    def in_another_cluster(self, cluster_id: bytes) -> Iterator[None]:
+        """Give the cluster another id for other nodes, durably: those refuse this one, and it refuses
+        them. Taken back if the `with` block fails. Blocks.
+
+        Raises:
+            DataDirectoryError: the disk is full, or broken; then nothing has changed.
+        """
+        before = self.recovered.identity
+        after = NodeIdentity()
+        after.CopyFrom(before)
+        after.new_cluster_id = cluster_id
+        try:
+            write_identity(self._disk, self.directory, after)
+        except OSError as error:
+            raise DataDirectoryError(f"{self.directory} cannot be written: {error}") from error
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):
+                write_identity(self._disk, self.directory, before)
+            raise
 
     async def write(self, records: Sequence[UnitRecord], make_worker: MakeWorker) -> None:
         """Write records to the journal; see `write_unit`."""

@@ -55,7 +55,8 @@ def _clusters(own: Greeting, peer: Greeting, purpose: LinkPurpose) -> str | None
     if one.cluster_id and other.cluster_id and one.cluster_id != other.cluster_id:
         return (
             f"{other} belongs to cluster {other.cluster_id.hex()}, {one} to {one.cluster_id.hex()}: an address in the "
-            "join list is wrong, or a data directory comes from another cluster"
+            "join list is wrong, a data directory comes from another cluster, or `pixy cluster recover` was run for one "
+            "of the two nodes, and the other one has to join as a new node, with an empty data directory"
         )
     if purpose is LinkPurpose.PASSING:
         return None

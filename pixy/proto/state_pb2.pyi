@@ -32,6 +32,7 @@ class NodeIdentity(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    NEW_CLUSTER_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """16 random bytes, generated at the first start."""
     node_id: _builtins.int
@@ -44,6 +45,10 @@ class NodeIdentity(_message.Message):
     """Feature level that the cluster had when this node founded or joined it: it has at least that one.
     0 if nobody said so.
     """
+    new_cluster_id: _builtins.bytes
+    """Id of the cluster for other nodes and for clients, since `pixy cluster recover` has made this node
+    go on alone: the nodes before have the old one. Empty before. Files keep `cluster_id`.
+    """
     def __init__(
         self,
         *,
@@ -51,10 +56,11 @@ class NodeIdentity(_message.Message):
         node_id: _builtins.int = ...,
         secret: _builtins.bytes = ...,
         feature_level: _builtins.int = ...,
+        new_cluster_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "feature_level", b"feature_level", "node_id", b"node_id", "secret", b"secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "feature_level", b"feature_level", "new_cluster_id", b"new_cluster_id", "node_id", b"node_id", "secret", b"secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

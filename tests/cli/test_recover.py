@@ -35,8 +35,9 @@ Entries behind COMMITTED may be unanswered, or were replaced by others at the ot
 FIRST = "Are nodes 2 and 3 stopped, and will their data directories never be used again? [y/N] "
 SECOND = "Go on with node 1 alone, and lose what is said above? Type main to go on: "
 DONE = (
-    "node 1 is the only one of cluster main: start it. It refuses nodes 2 and 3; with empty data directories they can "
-    "join as new nodes\n"
+    "node 1 is the only one of cluster main, which has a new cluster id: start it. It refuses nodes 2 and 3, and they "
+    "refuse it. Do not start them with their data: several of them may be a majority, and serve the old cluster beside "
+    "this one. Empty their data directories first; then they join as new nodes\n"
 )
 
 

@@ -55,6 +55,14 @@ def test_a_node_joins_whatever_the_rest_of_the_list_is_doing() -> None:
     assert decide(hello(A), {B: hello(B, CLUSTER, 1), C: "connection refused"}) == Join(B)
 
 
+def test_a_node_that_is_told_of_two_clusters_joins_neither() -> None:
+    answers = {A: hello(A), B: hello(B, CLUSTER, 2), C: hello(C, b"another cluster.", 3)}
+    assert decide(hello(A), answers) == Wait(
+        f"nodes of the join list belong to different clusters: b:19094 to {CLUSTER.hex()} and "
+        f"c:19094 to {b'another cluster.'.hex()}"
+    )
+
+
 def test_the_first_node_founds_when_all_belong_to_none() -> None:
     assert decide(hello(A), nodes_of_none(*LIST)) == Found()
     assert decide(hello(A), nodes_of_none(A)) == Found()

@@ -19,11 +19,13 @@ from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import (
     CreateTopic,
     MetadataCommand,
+    NodeIdentity,
     RemoveNode,
 )
 from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, decode_conf_change
 from pixy.records import TopicPartition
-from pixy.storage import CheckpointId
+from pixy.storage import CheckpointId, write_identity
+from pixy.storage.identity import read_identity
 from tests.cluster.nodes import Cluster
 from tests.cluster.survivors import ALL, PARTITION, formed, formed_with_records
 from tests.fakes.disk import RecordingDisk
@@ -31,10 +33,12 @@ from tests.fakes.worker import InlineWorker
 
 pytestmark = pytest.mark.slow
 
+NEW_ID = b"the new cluster."
+
 
 async def go_on_alone(directory: Path, disk: RecordingDisk | None = None) -> None:
     with stopped_node(disk or RecordingDisk(), directory) as node:
-        await LostMajority(node).go_on_alone(InlineWorker)
+        await LostMajority(node).go_on_alone(InlineWorker, NEW_ID)
 
 
 @asynccontextmanager
@@ -281,5 +285,52 @@ async def test_a_disk_that_fails_leaves_the_cluster_as_it_was(tmp_path: Path) ->
         lost = LostMajority(node)
         disk.fail("write", ".journal", errno.EIO)
         with pytest.raises(DataDirectoryError, match="cannot be written"):
-            await lost.go_on_alone(InlineWorker)
+            await lost.go_on_alone(InlineWorker, NEW_ID)
     assert len(report_of(tmp_path)) == 4
+
+
+# --- the new cluster ------------------------------------------------------------------------------
+
+
+def identity_of(directory: Path) -> NodeIdentity:
+    return read_identity(RecordingDisk(), directory / "identity")
+
+
+async def test_the_cluster_has_another_id_and_files_keep_theirs(tmp_path: Path) -> None:
+    (await formed_with_records(tmp_path, b"a")).end()
+    before = identity_of(tmp_path)
+    await go_on_alone(tmp_path)
+    after = identity_of(tmp_path)
+    assert (after.cluster_id, after.new_cluster_id) == (before.cluster_id, NEW_ID)
+    assert (after.node_id, after.secret) == (before.node_id, before.secret)
+    for _ in range(2):
+        async with started(tmp_path) as cluster:
+            assert (await cluster.node.status()).cluster_id == NEW_ID
+            await cluster.append(b"b")
+    assert identity_of(tmp_path) == after
+
+
+@pytest.mark.parametrize("name", ["identity.part", ".journal"])
+async def test_a_disk_that_fails_leaves_the_id_of_the_cluster(tmp_path: Path, name: str) -> None:
+    (await formed_with_records(tmp_path, b"a")).end()
+    before, disk = identity_of(tmp_path), RecordingDisk()
+    with stopped_node(disk, tmp_path) as node:
+        lost = LostMajority(node)
+        disk.fail("write", name, errno.ENOSPC)
+        with pytest.raises(DataDirectoryError, match="cannot be written"):
+            await lost.go_on_alone(InlineWorker, NEW_ID)
+    assert identity_of(tmp_path) == before
+
+
+async def test_a_crash_between_the_two_writes_can_be_repeated(tmp_path: Path) -> None:
+    (await formed_with_records(tmp_path, b"a")).end()
+    with stopped_node(RecordingDisk(), tmp_path) as node:
+        crashed = NodeIdentity()
+        crashed.CopyFrom(node.recovered.identity)
+        crashed.new_cluster_id = b"of the first run"
+        write_identity(RecordingDisk(), tmp_path, crashed)
+    assert len(report_of(tmp_path)) == 4
+    await go_on_alone(tmp_path)
+    assert identity_of(tmp_path).new_cluster_id == NEW_ID
+    async with started(tmp_path) as cluster:
+        assert cluster.values() == [b"a"]

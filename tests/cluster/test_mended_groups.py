@@ -60,7 +60,7 @@ async def mended(directory: Path) -> dict[str, int]:
 
 async def goes_on_alone(directory: Path) -> None:
     with stopped_node(RealDisk(), directory) as node:
-        await LostMajority(node).go_on_alone(ThreadWorker)
+        await LostMajority(node).go_on_alone(ThreadWorker, bytes(16))
 
 
 def verdicts(directory: Path) -> list[str]:

@@ -229,7 +229,7 @@ REFUSED_ON_BOTH_SIDES: dict[str, tuple[Greeting, Greeting | str, str]] = {
     "wrong cluster": (
         greeting(1, cluster_id=b"x" * 16),
         greeting(2),
-        f"(belongs to cluster|to) {(b'x' * 16).hex()}.* an address in the join list is wrong",
+        f"(belongs to cluster|to) {(b'x' * 16).hex()}.* an address in the join list is wrong.*pixy cluster recover",
     ),
     "main before it has joined": (
         greeting(1, cluster_id=b""),
