@@ -19,6 +19,8 @@ class ClusterOptions:
         rack: of the machine, empty if there is none.
         version: of this release.
         max_message_bytes: `producer.max_message_bytes`.
+        look_s: seconds that a new node looks whether nodes of a cluster dial it before it founds
+            one: more than the longest pause between their attempts.
     """
 
     name: str = ""
@@ -28,11 +30,19 @@ class ClusterOptions:
     rack: str = ""
     version: str = ""
     max_message_bytes: int = 0
+    look_s: float = 2.5
 
     @property
     def has_join_list(self) -> bool:
-        """True if a new node searches for a cluster; a list of itself alone founds one."""
-        return len(self.join) > 1
+        """True if a new node is told of others."""
+        return bool(self.join) and not self.is_listed_alone
+
+    @property
+    def is_listed_alone(self) -> bool:
+        """True with a list of this node alone: others may join it, or may have joined it before its
+        directory was lost.
+        """
+        return [str(each) for each in self.join] == [self.address]
 
     @property
     def join_hash(self) -> bytes:

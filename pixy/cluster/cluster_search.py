@@ -1,6 +1,8 @@
 """The way of a node to the other nodes of its cluster, while it does not know where they are.
 
-a new node with a join list    `find`: founds a cluster, or joins the one of the list
+a new node with a join list    `find`: founds a cluster, or joins the one of the list. It founds
+                               none while nodes of a cluster dial it: they know its address, so it
+                               has lost its directory
 a node that has just joined    the member that let it join has named the others
 a start                        `learn`: while nobody is where metadata says, the join list is asked,
                                because all nodes may have new addresses
@@ -35,6 +37,10 @@ _JOIN_TIMEOUT_S = 10.0
 _ASK_TIMEOUT_S = 2.0
 _LEARN_PAUSE_S = 0.2
 _LEARN_PAUSE_MAX_S = 2.0
+_VISITED_S = 10.0
+"""Time after which a node of a cluster that has dialled this one dials it no more: more than an
+attempt without an answer takes, and the pause behind it.
+"""
 _FOUNDERS_MAX = 3
 _FOUNDERS_PAUSE_S = 0.05
 
@@ -56,7 +62,11 @@ class ClusterSearch:
         self._options = options
         self._channel = channel
         self._hello = hello
+        self._loop = asyncio.get_running_loop()
         self._learning: asyncio.Task[None] | None = None
+        # Loop time at which a node of a cluster has dialled this one for the last time, and whence.
+        self._visited_at = float("-inf")
+        self._visitor = ""
         self.waiting_for = ""
         self.addresses: dict[int, str] = {}
 
@@ -70,9 +80,15 @@ class ClusterSearch:
             new_cluster_id: id of the cluster if this node founds it.
         """
         formation = Formation(self._hello(), self._options.join, self._channel.ask, self._wait_for)
+        began = self._loop.time()
         while True:
-            decision = await formation.search()
+            decision = Found() if self._options.is_listed_alone else await formation.search()
             if isinstance(decision, Found):
+                reason = self._why_not_found(began)
+                if reason:
+                    formation.wait_for(reason)
+                    await formation.pause()
+                    continue
                 log.info("founding a cluster", cluster=self._options.name)
                 return NodeIdentity(
                     cluster_id=new_cluster_id,
@@ -94,6 +110,26 @@ class ClusterSearch:
                 secret=secret,
                 feature_level=joined.feature_level,
             )
+
+    def visited(self, host: str) -> None:
+        """A node of a cluster of this name has dialled this one."""
+        self._visited_at, self._visitor = self._loop.time(), host
+
+    def _why_not_found(self, began: float) -> str:
+        """Reason to found no cluster yet, empty if there is none.
+
+        Args:
+            began: loop time at which the search began.
+        """
+        now = self._loop.time()
+        if now - self._visited_at < _VISITED_S:
+            return (
+                f"a node of a cluster of this name, at {self._visitor}, dials this one: its data directory is lost, or not "
+                "mounted. It founds no second cluster. With that node in cluster.join it joins as a new node"
+            )
+        if now - began < self._options.look_s:
+            return "nodes of a cluster may know this one: they would dial it within seconds"
+        return ""
 
     def _wait_for(self, reason: str) -> None:
         self.waiting_for = reason

@@ -44,7 +44,7 @@ class NodeEntry:
         self._random_bytes = options.random_bytes
         self._make_peers = make_peers
         self._on_wait = on_wait
-        self._joins = make_peers is not None and options.cluster.has_join_list
+        self._joins = make_peers is not None and bool(options.cluster.join)
         self._lock: File | None = None
 
     async def recover(self) -> RecoveredNode:

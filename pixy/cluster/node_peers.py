@@ -171,6 +171,7 @@ class NodePeers:
             on_call=self._on_call,
             on_up=self._on_up,
             on_down=self._on_down,
+            on_visit=self._on_visit,
         )
         self.channel = open_channel(options.name, hooks)
         self.relays = Relays(self.channel, self._relayed_hello)
@@ -492,6 +493,9 @@ class NodePeers:
         """Take frames and entries as a node sends them whose largest message is this."""
         self.channel.take_frames(frame_bytes_max(largest))
         self._driver.entry_bytes_max = max(self._driver.entry_bytes_max, entry_bytes_max(largest))
+
+    def _on_visit(self, host: str) -> None:
+        self._search.visited(host)
 
     def _on_up(self, node_id: int, hello: Hello) -> None:
         if self._node_id:

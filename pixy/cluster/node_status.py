@@ -138,6 +138,10 @@ class StatusReports:
         heard = None if member is None or member.heard_at is None else self._loop.time() - member.heard_at
         is_self = node.node_id == self._node_id
         through = None if is_self else peers.relays.through(node.node_id)
+        problem = peers.members.refused.get(node.node_id, "")
+        if not problem and member is not None and not member.up:
+            # One of the two may refuse the other one, for instance as one of another cluster.
+            problem = peers.channel.trouble(node.node_id)
         return NodeStatus(
             node.node_id,
             node.address,
@@ -149,7 +153,7 @@ class StatusReports:
             is_self=is_self,
             heard_s=heard,
             clock_offset_ms=0 if member is None else member.clock_offset_ms,
-            problem=peers.members.refused.get(node.node_id, ""),
+            problem=problem,
             through=0 if through in (node.node_id, None) else through,
             removed=node.removed,
             max_message_bytes=node.max_message_bytes,

@@ -64,8 +64,9 @@ class StoppedNode:
 
     @contextmanager
     def in_another_cluster(self, cluster_id: bytes) -> Iterator[None]:
-        """Give the cluster another id for other nodes, durably: those refuse this one, and it refuses
-        them. Taken back if the `with` block fails. Blocks.
+        """Give the cluster another id for other nodes, durably: they and it refuse each other.
+
+        Taken back if the `with` block fails. Blocks.
 
         Raises:
             DataDirectoryError: the disk is full, or broken; then nothing has changed.

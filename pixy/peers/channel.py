@@ -251,6 +251,10 @@ class PeerChannel:
             reason = self._hooks.recognize(claim)
         return reason
 
+    def visited(self, host: str) -> None:
+        """See `Acceptor`."""
+        self._hooks.on_visit(host)
+
     def judge(self, peer: Claim, purpose: LinkPurpose, then: Callable[[str | None], None]) -> None:
         """See `Judge`."""
         hello = peer.hello

@@ -185,6 +185,9 @@ class Acceptor(Protocol):
     def judge(self, peer: Claim, purpose: LinkPurpose, then: Callable[[str | None], None]) -> None:
         """See `Judge`."""
 
+    def visited(self, host: str) -> None:
+        """See `PeerHooks.on_visit`."""
+
     def accepted(self, link: PeerLink, peer: Greeting) -> None:
         """The handshake is over; the owner of the link is to be replaced."""
 
@@ -264,6 +267,8 @@ class AcceptingLink(_OpeningLink):
             self._send(handshake.refuse(reason or ""))
         else:
             self._acceptor = found
+            if isinstance(handshake, Handshake) and purpose is not LinkPurpose.PASSING:
+                found.visited(self.link.host)
             has_id = handshake.peer is not None and handshake.peer.hello.node_id
             hello = found.hello(LinkPurpose.MAIN if has_id else purpose)
             self._send(handshake.greet(Greeting(hello, purpose, self._nonce, bool(self._secrets))))

@@ -94,6 +94,8 @@ class PeerHooks:
             each reconnect.
         on_down: that connection has ended, other than by `disconnect` or `stop`. True: the peer has
             closed or reset it; False: nothing was heard of it.
+        on_visit: a node of a cluster of this name dials this one, from a host, and has proven the
+            shared secret. Only nodes of a cluster dial main and bulk connections.
     """
 
     hello: Callable[[], Hello]
@@ -105,3 +107,4 @@ class PeerHooks:
     on_call: Callable[[Hello, int, bytes], Awaitable[bytes]]
     on_up: Callable[[int, Hello], None]
     on_down: Callable[[int, bool], None]
+    on_visit: Callable[[str], None] = lambda _: None

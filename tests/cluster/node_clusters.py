@@ -116,6 +116,7 @@ class ClusterNode:
                 grpc_address=f"{self.host}:19091",
                 version="1.0",
                 max_message_bytes=self.max_message_bytes,
+                look_s=self.cluster.look_s,
             ),
         )
 
@@ -183,6 +184,8 @@ class NodeCluster:
         network: between them.
         journal, storage, staging, limits: options of a process that starts.
         nodes: by the number of their host, which need not be the id.
+        lists: numbers in the join lists of nodes that have other ones.
+        look_s: see `ClusterOptions`.
     """
 
     def __init__(
@@ -202,6 +205,8 @@ class NodeCluster:
         self.directory = directory
         self.seed = seed
         self.network = SimulatedNetwork(Random(seed), _DELAYS_S)
+        self.lists: dict[int, Sequence[int]] = {}
+        self.look_s = 0.0
         self._founders = range(1, count + 1)
         self.nodes = {number: ClusterNode(self, number) for number in self._founders}
 
@@ -210,8 +215,10 @@ class NodeCluster:
 
     def join_list(self, number: int) -> tuple[Address, ...]:
         """Join list of a node. A founder that is alone has none."""
-        numbers = [*self._founders]
-        if len(numbers) == 1:
+        numbers: Sequence[int] = [*self._founders]
+        if number in self.lists:
+            numbers = self.lists[number]
+        elif len(numbers) == 1:
             numbers = [] if number == 1 else [1, _NOBODY]
         hosts = [self.nodes[each].host if each in self.nodes else host_of(each) for each in numbers]
         return tuple(sorted(Address(host, _PORT) for host in hosts))

@@ -68,6 +68,7 @@ class Machine:
         retired: never started again by itself.
         broken: it stays as it is for good: deaf, slow, paused or down.
         stranger: its node belongs to another cluster.
+        emptied: its disk was replaced by an empty one.
         suspect: its disk was replaced or damaged: it may refuse to start.
         fails_reads: reads of its disk may have failed.
         refusal: error of the last start that was refused.
@@ -101,7 +102,7 @@ class Machine:
         self.stopping = False
         self.lives = 0
         self.slow_s = self.busy_until = 0.0
-        self.retired = self.broken = self.stranger = False
+        self.retired = self.broken = self.stranger = self.emptied = False
         self.suspect = False
         self.fails_reads = False
         self.refusal: BaseException | None = None

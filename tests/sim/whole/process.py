@@ -38,8 +38,9 @@ class WholeProcess:
         rng = Random(f"{scene.seed} machine {machine.number}, process {life.number}")
         sizes, formation = swarm.sizes_of(machine.number), swarm.formation
         address = Address(machine.host, PEER_PORT)
-        # Everybody has the same list but the node that begins alone.
-        listed = max(2, formation.listed) if machine.number > 1 or formation.listed > 1 else 0
+        # Everybody has the same list but the node that begins alone, as long as it has its disk.
+        is_told = machine.number > 1 or formation.listed > 1 or machine.emptied
+        listed = max(2, formation.listed) if is_told else 0
         join = [Address(f"127.0.0.{number}", PEER_PORT) for number in range(1, listed + 1)]
         options = NodeOptions(
             DIRECTORY,
@@ -48,7 +49,9 @@ class WholeProcess:
             rng.randbytes,
             machine.worker,
             writer_pace=sizes.pace,
-            cluster=ClusterOptions(_CLUSTER, tuple(sorted(join)), str(address), f"{machine.host}:19091"),
+            cluster=ClusterOptions(
+                _CLUSTER, tuple(sorted(join)), str(address), f"{machine.host}:19091", look_s=0.0
+            ),
         )
         peer_options = PeerOptions(
             address, secrets=lambda: (swarm.secret,) if swarm.secret else (), queue_bytes=sizes.queue_bytes

@@ -130,19 +130,22 @@ class Simulation:
         cluster.watches.turn()
 
     async def _make_anew(self) -> None:
-        """Make the cluster once, have a node join, and make it again without that node, which goes
-        on as before.
+        """Make the cluster once, have a node join, and make it again while that node is down, which
+        goes on as before then: as long as it dials the others, they found nothing.
         """
         cluster = self._cluster
         self._operator.add()
         await self._ready()
         *first, stranger = cluster.ordinary()
         stranger.stranger = True
+        stranger.end(power=False)
         for machine in first:
             self._operator.empty(machine)
         cluster.watches.start_over()
         for machine in first:
             cluster.switch_on(machine)
+        await self._ready()
+        cluster.switch_on(stranger)
 
     async def _ready(self) -> None:
         """Wait until all nodes are ready, as they are without faults."""

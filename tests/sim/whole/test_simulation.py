@@ -21,6 +21,7 @@ SEEDS = range(6, 131)
 MORE_SEEDS = range(131, 381)
 """Run one by one while a rare state is missing: a change of the nodes moves it to other seeds."""
 FOUND = {
+    770190: "a node that had begun alone founds a second cluster when its disk is lost",
     900278: "a removed node that lacks the last entries says that its disk is slow",
 }
 """Seeds that have found something, and what it was."""
