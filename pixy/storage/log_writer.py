@@ -2,9 +2,11 @@
 
 One job at a time runs on a worker. It writes the batches that have gathered in partition logs, and
 syncs segments when enough is unsynced or some time has passed. A job has a bounded number of logs,
-so that its result takes the event loop little time. After a sync, `on_synced` gets the positions
-that the journal may rely on. No request waits for any of this; the caller bounds `unwritten_bytes`
-by what it appends.
+so that its result takes the event loop little time. If more logs wait than one job takes, half of
+it are those with the most bytes: thousands of logs with a record each take many jobs, and meanwhile
+the others would use up the memory that all of them share. After a sync, `on_synced` gets the
+positions that the journal may rely on. No request waits for any of this; the caller bounds
+`unwritten_bytes` by what it appends.
 
 A log with a damaged part of a stage is given up: the writer drops it and calls `on_damaged`; the
 other logs go on.
@@ -15,9 +17,11 @@ oldest batches are evicted first, once they are written.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
@@ -211,8 +215,8 @@ class LogWriter:
         # Logs that may hold files open.
         self._open: set[PartitionLog] = set()
         self._sync_due = False
-        # Number of logs left in the current round of syncs. Invariant: they are the first of
-        # `_unsynced` and then of `_dirty`.
+        # Number of logs left in the current round of syncs, at most. Invariant: they are the first
+        # of `_unsynced` and then of `_dirty`.
         self._to_sync = 0
         self._sync_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -250,6 +254,7 @@ class LogWriter:
         else:
             self._tail.extend([partition_log] * batches)
         self._tail_bytes += size
+        partition_log.gathered_bytes += size
         unwritten = self.unwritten_bytes = self.unwritten_bytes + size
         if self._running or (self._write_timer is not None and unwritten < self._gather_bytes):
             self._dirty[partition_log] = mark
@@ -323,11 +328,13 @@ class LogWriter:
         if self._running or self._broken:
             return
         self._maybe_begin_round()
-        to_write = [_Save(log, self._dirty.pop(log)(), log.unwritten()) for log in self._first(self._dirty)]
+        to_write = [_Save(log, self._dirty.pop(log)(), log.unwritten()) for log in self._next_to_write()]
         for save in to_write:
+            save.log.gathered_bytes = 0
             self._unsynced[save.log] = save
         to_sync = [self._unsynced.pop(log) for log in self._first(self._unsynced)[: self._to_sync]]
-        self._to_sync -= len(to_sync)
+        left = len(self._unsynced.keys() | self._dirty.keys()) if self._to_sync else 0
+        self._to_sync = min(self._to_sync - len(to_sync), left)
         if not to_write and not to_sync:
             self._idle.set()
             return
@@ -470,6 +477,16 @@ class LogWriter:
             else:
                 kept.append(log)
         self._tail = kept
+
+    def _next_to_write(self) -> Sequence[PartitionLog]:
+        logs = self._first(self._dirty)
+        if len(self._dirty) == len(logs):
+            return logs
+        count = len(logs) // 2
+        largest = nlargest(count, self._dirty, key=attrgetter("gathered_bytes"))
+        if self._to_sync:
+            self._to_sync += count  # these pass others of the round
+        return list(dict.fromkeys(largest + logs))[: len(logs)]
 
     def _first(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
         """As many logs as one job takes."""

@@ -269,6 +269,23 @@ async def test_stop_flushes_ends_the_worker_and_leaves_no_file_open(tmp_path: Pa
     assert not bench.logs[0]._files.segments[-1].is_unsynced
 
 
+async def test_the_largest_logs_do_not_wait_behind_many_small_ones(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, pace=replace(PROMPT, job_logs_max=2))
+    bench.append(0)
+    bench.append(1)
+    bench.append(2, 3)
+    await bench.write()
+    assert [log.written_offset for log in bench.logs] == [1, 0, 3]
+    bench.append(2, 2)
+    bench.append(0)
+    await bench.write()
+    assert [log.written_offset for log in bench.logs] == [1, 1, 5], "the oldest does not wait for ever"
+    await bench.flush()
+    assert [log.written_offset for log in bench.logs] == [2, 1, 5]
+    ends = {synced.log: synced.end_offset for round in bench.synced for synced in round}
+    assert [ends[log] for log in bench.logs] == [2, 1, 5]
+
+
 async def test_timestamps_far_apart_end_few_segments_in_a_job(bench: Bench, tmp_path: Path) -> None:
     """Each of them is synced, while the records of all other logs wait in memory."""
     for number in range(3):
