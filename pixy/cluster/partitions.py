@@ -232,11 +232,19 @@ class Partitions:
         """The raft group of a partition by its id; None if metadata does not know it, or this node
         has no replica.
         """
+        replica = self._find_replica(raft_group)
+        return None if replica is None else self.group_of(replica)
+
+    def serves(self, raft_group: int) -> bool:
+        """True if a partition has this raft group, and this node is one of its replicas."""
+        return self._find_replica(raft_group) is not None
+
+    def _find_replica(self, raft_group: int) -> PartitionReplica | None:
         partition = self._by_group.find(raft_group)
         replica = None if partition is None else self.get(partition)
         if replica is None or replica.raft_group != raft_group or not self.has_replica(replica):
             return None
-        return self.group_of(replica)
+        return replica
 
     @property
     def node_id(self) -> int:

@@ -1,9 +1,9 @@
 """Pieces of stages between nodes: brings them to all replicas of their partitions, and answers the
 calls of other nodes that bring or fetch some.
 
-A piece is for a stage that was opened: that is a command of `sinks`, which bounds the stages. This
-node may not have applied it yet when the first piece comes, so it asks what was committed before it
-refuses one.
+A piece is for a stage that was opened: that is a command of `sinks`, which bounds the stages; and
+for a partition with a replica here. This node may not have applied either yet when the first piece
+comes, so it asks what was committed before it refuses one.
 """
 
 import asyncio
@@ -28,6 +28,8 @@ from pixy.staging import NewPiece, PieceKey, Pieces
 
 __all__ = ["PieceCalls"]
 
+CALL_PIECES_MAX = 2000
+"""Pieces of a call: a request of a client has fewer partitions."""
 _CALL_BYTES = 16 << 20
 """Bytes from which on a call takes no more pieces."""
 _TIMEOUT_S = 5.0
@@ -43,8 +45,10 @@ class PieceCalls:
         pieces: its pieces.
         channel: to the other nodes; None without any.
         state: the state group `sinks`, as far as it is applied here.
-        confirm: returns once `sinks` has here what was committed before; takes a timeout in
-            seconds.
+        serves: tells whether this node has a replica of a partition, by its raft group, as far as
+            metadata is applied here.
+        confirm: returns once `sinks` and metadata have here what was committed before; takes a
+            timeout in seconds.
     """
 
     def __init__(
@@ -53,12 +57,14 @@ class PieceCalls:
         pieces: Pieces,
         channel: CallPeer | None,
         state: SinksState,
+        serves: Callable[[int], bool],
         confirm: Callable[[float], Awaitable[None]],
     ) -> None:
         self._node_id = node_id
         self._pieces = pieces
         self._channel = channel
         self._state = state
+        self._serves = serves
         self._confirm = confirm
         self._thread = OneThread()
 
@@ -118,14 +124,21 @@ class PieceCalls:
         Raises:
             FailedPrecondition: the stage takes no more pieces, or was never opened.
             InvalidArgument: a piece is not what the request says.
-            ResourceExhausted: there is no room for them.
-            Unavailable: this node cannot find out whether the stage was opened.
+            ResourceExhausted: there is no room for them, or they are too many.
+            Unavailable: this node cannot find out whether the stage was opened, or has no replica
+                of a partition.
         """
         request = PutPiecesRequest.FromString(payload)
-        if not self._state.was_opened(request.stage):
+        if len(request.pieces) > CALL_PIECES_MAX:
+            raise ResourceExhausted(f"{len(request.pieces)} pieces in a call, {CALL_PIECES_MAX} are allowed")
+        groups = {each.raft_group for each in request.pieces}
+        if not self._state.was_opened(request.stage) or not all(map(self._serves, groups)):
             await self._confirm(_CONFIRM_S)
-            if not self._state.was_opened(request.stage):
-                raise FailedPrecondition(f"a stage with number {request.stage} was never opened")
+        if not self._state.was_opened(request.stage):
+            raise FailedPrecondition(f"a stage with number {request.stage} was never opened")
+        for raft_group in groups:
+            if not self._serves(raft_group):
+                raise Unavailable(f"node {self._node_id} has no replica of raft group {raft_group}")
         if self._state.is_gone(request.stage):
             raise FailedPrecondition("the stage was published or discarded, or has expired")
         pieces = [
@@ -170,7 +183,7 @@ def _requests(pieces: Iterable[NewPiece]) -> list[PutPiecesRequest]:
     requests: list[PutPiecesRequest] = []
     size = 0
     for key, records, batches in pieces:
-        if not requests or size + len(batches) > _CALL_BYTES:
+        if not requests or size + len(batches) > _CALL_BYTES or len(requests[-1].pieces) == CALL_PIECES_MAX:
             requests.append(PutPiecesRequest(stage=key.stage))
             size = 0
         size += len(batches)

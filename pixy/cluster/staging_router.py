@@ -15,7 +15,6 @@ pieces for partitions that have no other replica, and is published there.
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
@@ -108,7 +107,8 @@ class StagingRouter:
             pieces,
             node.channel,
             self._state,
-            partial(node.reads.wait, [self._sinks.group]),
+            partitions.serves,
+            self.confirm,
         )
         proposals = PartitionProposals(node.driver, partitions, node.remote)
         self._replicated = ReplicatedStaging(
@@ -249,14 +249,14 @@ class StagingRouter:
         with self._publisher.deleting(topic, force=True):
             yield
 
-    async def confirm(self) -> None:
+    async def confirm(self, timeout: float = _CONFIRM_S) -> None:
         """Return once `sinks` and metadata have here what was committed before.
 
         Raises:
             Unavailable: one of them has no leader that answers in time.
         """
         groups = [self._sinks.group, self._node.state_groups.metadata_replica.group]
-        await self._node.reads.wait(groups, _CONFIRM_S)
+        await self._node.reads.wait(groups, timeout)
 
     async def _command(self, command: SinksCommand) -> object:
         return await self._node.command(command.SerializeToString(), _COMMAND_S)

@@ -54,6 +54,7 @@ from pixy.records import crc32c
 from pixy.storage import Disk, File, is_disk_full, sync_is_final
 
 __all__ = [
+    "UNIT_PIECES_MAX",
     "FoundUnit",
     "NewPiece",
     "PieceFile",
@@ -80,7 +81,10 @@ _UNIT_MAGIC = b"UNIT"
 _UNIT_START = struct.Struct("<4sI")
 _LENGTHS = struct.Struct("<IQ")
 _UNIT_HEAD_BYTES = _UNIT_START.size + _LENGTHS.size
-_INDEX_BYTES_MAX = 16 << 20
+UNIT_PIECES_MAX = 100_000
+"""Pieces of one unit; each has 46 bytes of its index at most."""
+_INDEX_BYTES_MAX = 128 << 20
+"""Largest index that is read; earlier releases wrote one of any size that a frame has."""
 _READ_BYTES = 1 << 20
 
 
@@ -138,7 +142,7 @@ class PieceFile:
         self._size = size
 
     def write(self, pieces: Sequence[NewPiece]) -> dict[PieceKey, PiecePlace]:
-        """Write pieces; durable on return.
+        """Write pieces, `UNIT_PIECES_MAX` at most; durable on return.
 
         Raises:
             OSError: the disk is full; none of the pieces counts.

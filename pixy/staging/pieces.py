@@ -21,6 +21,7 @@ import structlog
 from pixy.errors import DataDirectoryError, NotFound, PixyError, ResourceExhausted, StorageFault, Unavailable
 from pixy.futures import resolve
 from pixy.staging.piece_files import (
+    UNIT_PIECES_MAX,
     NewPiece,
     PieceFile,
     PieceKey,
@@ -176,7 +177,7 @@ class Pieces:
             must: they are needed, whatever the limits.
 
         Raises:
-            ResourceExhausted: too much is staged.
+            ResourceExhausted: too much is staged, or these are too many.
             Unavailable: the disk is full, or too much waits to be written.
             StorageFault: the disk has failed.
         """
@@ -198,6 +199,10 @@ class Pieces:
                 return
 
     def _check_room(self, pieces: Sequence[NewPiece], *, must: bool) -> None:
+        if len(pieces) > UNIT_PIECES_MAX:
+            raise ResourceExhausted(
+                f"{len(pieces)} pieces at a time, {UNIT_PIECES_MAX} are allowed"
+            ).at_limit("pieces that are staged at a time")
         size = sum(len(each.batches) for each in pieces)
         staged = self.bytes - self.retained_bytes
         if not must and staged + size > self._bytes_max:

@@ -25,7 +25,7 @@ from pixy.cluster.peer_messages import (
     encode_raft,
 )
 from pixy.cluster.proposer_rows import WINDOW
-from pixy.errors import PixyError
+from pixy.errors import PixyError, ResourceExhausted, Unavailable
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import (
@@ -530,6 +530,20 @@ def test_a_piece_of_a_stage_that_nobody_opened_is_not_taken(tmp_path: Path) -> N
         await put_piece(cluster, 1, batches)
         with pytest.raises(PixyError, match="number 2 was never opened"):
             await put_piece(cluster, 2, batches)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_pieces_that_no_stage_has_here_are_not_taken(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        assert await cluster[3].node.staging._command(open_stage()) == 1
+        for raft_group in (0, 1, 900, 1001, 2**64 - 1):
+            with pytest.raises(Unavailable, match=f"has no replica of raft group {raft_group}"):
+                await put_piece(cluster, 1, bytes(batch_of(b"value")), raft_group=raft_group)
+        with pytest.raises(ResourceExhausted, match="5000 pieces in a call, 2000 are allowed"):
+            await put_piece(cluster, 1, *([b""] * 5000))
+        assert not cluster[1].node.staging._retention.pieces.stages
 
     run_cluster(scenario, tmp_path)
 

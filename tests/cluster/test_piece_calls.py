@@ -36,16 +36,19 @@ class Laggard:
 
     def __init__(self, directory: Path) -> None:
         self.state = SinksState()
+        self.groups = {1000}
+        self.committed_groups: set[int] = set()
         self.committed: list[bytes] = []
         self.has_majority = True
         self.pieces = Pieces(
             RecordingDisk(), directory, InlineWorker("pieces", background=True), 1 << 20, print
         )
-        self.calls = PieceCalls(1, self.pieces, None, self.state, self.confirm)
+        self.calls = PieceCalls(1, self.pieces, None, self.state, self.groups.__contains__, self.confirm)
 
     async def confirm(self, timeout: float) -> None:
         if not self.has_majority:
             raise Unavailable(f"no leader within {timeout} s")
+        self.groups |= self.committed_groups
         while self.committed:
             self.state.apply(self.committed.pop())
 
@@ -59,6 +62,20 @@ async def node(tmp_path: Path) -> Laggard:
 
 async def test_a_piece_of_a_stage_that_was_opened_is_taken_by_a_node_that_did_not_know(node: Laggard) -> None:
     node.committed.append(OPEN)
+    assert await node.calls.put(2, REQUEST) == b""
+    assert node.pieces.has(PIECE.key)
+
+
+async def test_a_piece_of_a_partition_is_taken_by_a_node_that_did_not_know_of_its_replica(
+    node: Laggard,
+) -> None:
+    node.committed.append(OPEN)
+    await node.confirm(1)
+    node.groups.clear()
+    with pytest.raises(Unavailable, match="node 1 has no replica of raft group 1000"):
+        await node.calls.put(2, REQUEST)
+    assert not node.pieces.has(PIECE.key)
+    node.committed_groups.add(1000)
     assert await node.calls.put(2, REQUEST) == b""
     assert node.pieces.has(PIECE.key)
 

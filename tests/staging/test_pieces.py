@@ -138,6 +138,18 @@ async def test_more_than_the_limit_is_refused_unless_it_is_needed(tmp_path: Path
     await store.pieces.put([new_piece(bytes(300), stage=8)])
 
 
+async def test_more_pieces_at_a_time_than_a_start_reads_are_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pixy.staging.pieces.UNIT_PIECES_MAX", 2)
+    some = [new_piece(b"a", number=number) for number in range(3)]
+    with pytest.raises(ResourceExhausted, match="3 pieces at a time, 2 are allowed"):
+        await store.pieces.put(some, must=True)
+    assert not store.pieces.stages
+    await store.pieces.put(some[:2])
+    assert store.pieces.has(some[1].key)
+
+
 async def test_removed_stages_are_gone_at_once_and_their_files_too(store: Store) -> None:
     await store.pieces.put([new_piece(b"a")])
     await store.pieces.put([new_piece(b"b", stage=8)])
