@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import pixy
-from pixy.futures import failure_of, reject, resolve
+from pixy.futures import SmallEvent, failure_of, reject, resolve
 
 SOURCES = sorted(Path(pixy.__file__).parent.rglob("*.py"))
 
@@ -98,3 +98,31 @@ def test_nothing_else_completes_a_future() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("set_result", "set_exception")
     ]
     assert not completing, f"complete futures with pixy.futures, their waiters may be gone: {completing}"
+
+
+async def test_a_small_event_wakes_all_that_wait_and_lets_later_ones_pass() -> None:
+    event = SmallEvent()
+    waiters = [asyncio.create_task(event.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiters[1].cancel()
+    event.set()
+    event.clear()
+    await asyncio.gather(waiters[0], waiters[2])
+    assert waiters[1].cancelled()
+    assert not event.is_set()
+    event.set()
+    event.set()
+    await event.wait()
+    assert event.is_set()
+
+
+async def test_a_small_event_has_waiters_in_memory_only_while_there_are_some() -> None:
+    event = SmallEvent()
+    alone = gc.get_referents(event)
+    waiter = asyncio.create_task(event.wait())
+    await asyncio.sleep(0)
+    assert gc.get_referents(event) != alone
+    event.set()
+    event.clear()
+    await waiter
+    assert gc.get_referents(event) == alone

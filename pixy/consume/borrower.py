@@ -16,7 +16,6 @@ taken: one owner after the other. A record would wait for the owner that is aske
     is no owner any more                         what it has lent is void and forgotten
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from math import inf
 
@@ -26,6 +25,7 @@ from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.lender import SILENCE_S
 from pixy.consume.lent_records import decode_record, encode_positions
 from pixy.errors import PixyError
+from pixy.futures import SmallEvent
 from pixy.peers import decode_answer
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, LentRecords, OffersRequest, Settled
 from pixy.retries import Backoff
@@ -57,7 +57,7 @@ class _Owner:
         self.node_id = node_id
         self.borrowing = Borrowing(borrower.topic, lambda: borrower.settled(self))
         # Requests wait, or there is something to tell.
-        self.wake = asyncio.Event()
+        self.wake = SmallEvent()
         # A question, and a call that tells settlements, is under way.
         self.asking = False
         self.telling = False

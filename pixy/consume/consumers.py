@@ -41,6 +41,7 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.faults import OnFault
+from pixy.futures import SmallEvent
 from pixy.retries import Backoff
 from pixy.steps import in_steps
 from pixy.tasks import Tasks
@@ -118,7 +119,7 @@ class Consumers:
         # Consume requests are refused. Invariant: true in every state but SERVING, and if consuming
         # is disabled.
         self._refusing = options.disabled
-        self._quiet = asyncio.Event()
+        self._quiet = SmallEvent()
         # Acks of topics without a subscription here, while the owner is looked up.
         self._looking_up = 0
         calls = ConsumerCalls(

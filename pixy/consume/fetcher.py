@@ -31,6 +31,7 @@ from pixy.consume.partition_offers import PartitionOffers
 from pixy.consume.unpacked_bytes import Demand
 from pixy.consume.unpacking import HeldRecords
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
+from pixy.futures import SmallEvent
 from pixy.records import read_header
 from pixy.retries import Backoff
 
@@ -97,7 +98,7 @@ class PartitionFetcher:
         self._on_fed = on_fed
         self._on_failing = on_failing
         self._demand = demand
-        self._wanted = asyncio.Event()
+        self._wanted = SmallEvent()
         # Waiting on `_wanted`; offset of the fetch that waits inside the backend. Invariant: never
         # both.
         self._idle = False

@@ -51,7 +51,7 @@ from pixy.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from pixy.futures import reject, resolve
+from pixy.futures import SmallEvent, reject, resolve
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, SetOffsets
 from pixy.retries import Backoff
 from pixy.steps import in_steps
@@ -123,7 +123,7 @@ class ConsumerGroup:
         self._ending = False
         # Number of `set_offsets` in progress.
         self._setting = 0
-        self._work = asyncio.Event()
+        self._work = SmallEvent()
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
         self._revocations = Revocations(name, environment.timers, lambda: self.subscriptions, self._commits)

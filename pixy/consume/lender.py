@@ -13,6 +13,7 @@ from pixy.consume.dispatcher import Dispatcher
 from pixy.consume.lending import Lending, RecordPosition
 from pixy.consume.lent_records import decode_positions, encode_record
 from pixy.consume.timers import Alarm, Timers
+from pixy.futures import SmallEvent
 from pixy.proto.consumer_calls_pb2 import LentRecords, OffersRequest, Settled
 
 __all__ = ["SILENCE_S", "Lender"]
@@ -25,7 +26,7 @@ class _Borrower:
     """Another node."""
 
     def __init__(self, lender: "Lender", node_id: int) -> None:
-        self.changed = asyncio.Event()
+        self.changed = SmallEvent()
         self.lending = Lending(lender.dispatcher, self.changed.set)
         # Number of its questions. Invariant: increases with each.
         self.questions = 0

@@ -102,6 +102,8 @@ _WHOLE_BYTES = 32 << 10
 """Records that are with the transport as a whole before a client can refuse them: the windows of
 HTTP/2 have 64 KiB at first.
 """
+_NOTHING_QUEUED: deque[tuple[Iterator[Record], Batch, int]] = deque(maxlen=0)
+"""Queue of all partitions that were fed nothing yet; never changed."""
 _FAILURES_MAX = 3
 """Deliveries of a larger record that may fail before that is a retry: clients go away at any time,
 and the next one may take it.
@@ -209,7 +211,8 @@ class PartitionOffers:
         self._position = tracker.base
         # Batches to decode: records, the batch, and the offset behind it. Behind the last one of a
         # fetch an empty one with the next offset of the fetch.
-        self._queue: deque[tuple[Iterator[Record], Batch, int]] = deque()
+        # A partition at rest has none: a deque takes more memory than all the rest.
+        self._queue: deque[tuple[Iterator[Record], Batch, int]] = _NOTHING_QUEUED
         # Bytes in the queue.
         self._buffered_bytes = 0
         # No new record was offered in this generation.
@@ -306,6 +309,8 @@ class PartitionOffers:
         A damaged batch sets `fault`; what follows it is ignored.
         """
         queue = self._queue
+        if queue is _NOTHING_QUEUED:
+            queue = self._queue = deque()
         self._fetches_first = False
         next_offset = result.next_offset
         for batch in result.batches:
@@ -403,7 +408,7 @@ class PartitionOffers:
 
     def _drop_fetched(self, offset: int) -> None:
         """Drop all fetched records that are not offered, and continue at `offset`."""
-        self._queue.clear()
+        self._queue = _NOTHING_QUEUED
         self._buffered_bytes = 0
         self._records = iter(())
         self._batch = self.packed = self.holding = None

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from pixy.backend import Backend, TopicPartition
 from pixy.errors import PixyError
+from pixy.futures import SmallEvent
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, Reset
 
 __all__ = ["Resets"]
@@ -26,7 +27,7 @@ class Resets:
         self._group = group
         self._backend = backend
         self._present: set[TopicPartition] = set()
-        self._changed = asyncio.Event()
+        self._changed = SmallEvent()
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._present

@@ -18,7 +18,6 @@ The road not taken: pausing the whole group, as Kafka's eager protocol does. A b
 tell what will go revokes everything (`partitions` is None).
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
@@ -27,6 +26,7 @@ from pixy.consume.commits import GroupCommits
 from pixy.consume.subscription import Subscription
 from pixy.consume.timers import Timers
 from pixy.errors import PixyError
+from pixy.futures import SmallEvent
 
 __all__ = ["Revocations"]
 
@@ -45,7 +45,7 @@ class _Revocation:
             None if partitions is None else {topic: frozenset(each) for topic, each in partitions.items()}
         )
         self.running = True
-        self.quiet = asyncio.Event()
+        self.quiet = SmallEvent()
 
     def covers(self, topic: str, partition: int) -> bool:
         return self.partitions is None or partition in self.partitions.get(topic, ())

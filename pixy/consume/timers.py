@@ -10,6 +10,7 @@ from math import inf
 from typing import Protocol
 
 from pixy.clock import Clock
+from pixy.futures import SmallEvent
 
 __all__ = ["Alarm", "CallLater", "TimerHandle", "Timers"]
 
@@ -46,9 +47,9 @@ class Timers:
 
     async def sleep(self, seconds: float) -> None:
         """Suspend for `seconds`."""
-        await self.wait(asyncio.Event(), seconds)
+        await self.wait(SmallEvent(), seconds)
 
-    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+    async def wait(self, event: SmallEvent, seconds: float) -> None:
         """Suspend until `event` is set, which this does itself after `seconds`."""
         handle = self.call_later(max(seconds, 0.0), event.set)
         try:

@@ -15,7 +15,6 @@ unless the ack is invalid or does not fit into a commit; the ack stays. An ack w
 costs a repetition of its record.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -41,6 +40,7 @@ from pixy.errors import (
     Unavailable,
     UnknownTopic,
 )
+from pixy.futures import SmallEvent
 from pixy.retries import Backoff
 
 __all__ = ["AckDone", "AckTarget", "WaitingAcks"]
@@ -147,7 +147,7 @@ class WaitingAcks:
         # Of other nodes. They do not keep a subscription, which is for clients here.
         self._passed = 0
         # Set when partitions have come or gone.
-        self._watchers: dict[asyncio.Event, None] = {}
+        self._watchers: dict[SmallEvent, None] = {}
 
     def __len__(self) -> int:
         """Number of acks of clients here."""
@@ -364,9 +364,9 @@ class WaitingAcks:
             raise refusal
 
     @contextmanager
-    def _watching(self) -> Iterator[asyncio.Event]:
+    def _watching(self) -> Iterator[SmallEvent]:
         """An event that is set when partitions come or go."""
-        changed = asyncio.Event()
+        changed = SmallEvent()
         self._watchers[changed] = None
         try:
             yield changed

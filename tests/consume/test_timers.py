@@ -3,6 +3,7 @@ from math import inf
 
 from pixy.clock import SystemClock
 from pixy.consume.timers import Alarm, Timers
+from pixy.futures import SmallEvent
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import settle
 
@@ -49,7 +50,7 @@ async def test_sleeping_takes_as_long_as_the_clock_says() -> None:
 
 async def test_waiting_ends_with_the_event_and_leaves_no_timer() -> None:
     clock = FakeClock()
-    event = asyncio.Event()
+    event = SmallEvent()
     task = asyncio.create_task(Timers(clock, clock.call_later).wait(event, 5.0))
     await settle()
     event.set()
