@@ -40,6 +40,7 @@ PATCHES_MAX = {
     "peers/test_link.py": 1,
     "proxy/test_proxy.py": 2,
     "spark/test_stream.py": 1,
+    "staging/test_stages_sharing.py": 1,
     "storage/test_disk_background.py": 2,
     "storage/test_io_uring.py": 6,
     "storage/test_journal.py": 4,
