@@ -39,7 +39,7 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.refused_messages import RefusedMessages
 from pixy.cluster.snapshots import Snapshots
 from pixy.cluster.watched_proposals import LeadershipLost, WatchedProposals
-from pixy.errors import MessageTooLarge, PixyError, VoidEntry
+from pixy.errors import FailedPrecondition, MessageTooLarge, PixyError, VoidEntry
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.raft import (
@@ -342,6 +342,18 @@ class Driver:
                 del held[other]
             if not held:
                 del self._held[group]
+
+    def refused(self, group: RaftGroup, leader: int, term: int, proposal: ProposalId, reason: str) -> None:
+        """A leader has refused a proposal of this node (`forwarded_proposals`).
+
+        What counts is the refusal of the present leader: this node has proposed it to none of a
+        later term, so nobody brings it through.
+        """
+        node = group.node
+        if node is None or group.proposals is None or (leader, term) != (node.raft.lead, node.raft.term):
+            return
+        if (proposal.node_id, proposal.incarnation) == (self.node_id, self._incarnation):
+            group.proposals.refused(proposal.sequence, FailedPrecondition(reason))
 
     def seek_leader(self, group: RaftGroup) -> None:
         """Campaign if this node has the only vote."""

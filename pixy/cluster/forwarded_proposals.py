@@ -9,8 +9,18 @@ the same node proposes to the same raft group waits behind it; nothing else does
     may be appended         `Driver.propose_for`, or `propose_checked` behind a long check; a
                             command as this node judges it (`forwarded_commands`), which may have
                             to wait for what was committed elsewhere
-    refused                 its caller gets the reason; it is logged if there is no caller
-    too much waits          not taken: the other node tries again
+    refused                 its node gets the reason, as an answer or a message of its own
+    too much waits, or      not taken: the other node tries again
+    the leader changes
+    meanwhile
+
+A refusal is the last word on a proposal, so that its caller may be told that nothing was written:
+
+- A leader that has committed an entry of its term knows of every proposal that may yet come through
+  (Raft §8): without one, no answer. A copy that was taken before is not refused.
+- A copy that comes after the refusal is refused too, whatever has changed.
+- A copy that waits while the leader changes is not taken. The proposer minds the term of a refusal
+  (`Driver.refused`).
 """
 
 import asyncio
@@ -23,7 +33,9 @@ from pixy.check_turns import CheckTurns, SteppedCheck
 from pixy.cluster.command_maxima import why_too_large
 from pixy.cluster.driver import Driver
 from pixy.cluster.forwarded_commands import ForwardedCommands
-from pixy.cluster.proposer_rows import WINDOW
+from pixy.cluster.peer_messages import Refusal
+from pixy.cluster.proposals import judge
+from pixy.cluster.proposer_rows import WINDOW, Novelty
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import PixyError, Unavailable, VoidEntry
 from pixy.faults import OnFault
@@ -39,6 +51,8 @@ WAITING_BYTES_MAX = 64 << 20
 """Bytes of proposals of one node that wait for checks; more are not taken. One always is."""
 _QUEUE_MAX = 2 * WINDOW
 """Proposals of one node to one raft group that wait: its window, and once more as repetitions."""
+_REFUSED_MAX = 1000
+"""Proposals of one node whose refusals are known: more than there are copies on their way."""
 
 
 class _WaitingProposal(NamedTuple):
@@ -47,6 +61,8 @@ class _WaitingProposal(NamedTuple):
     proposal: ProposalId
     after: int
     done: Callable[[bool | VoidEntry], None]
+    # Of the group, when it came.
+    term: int
 
 
 class _ForwardedCheck(SteppedCheck):
@@ -73,18 +89,28 @@ class ForwardedProposals:
     Args:
         driver: of the groups.
         commands: judges commands.
+        refuse: tells a node that its proposal is refused.
         on_fault: called with an exception that is a bug.
     """
 
-    def __init__(self, driver: Driver, commands: ForwardedCommands, on_fault: OnFault) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        commands: ForwardedCommands,
+        refuse: Callable[[Refusal], None],
+        on_fault: OnFault,
+    ) -> None:
         self._driver = driver
         self._commands = commands
+        self._refuse = refuse
         self._turns = CheckTurns()
         self._tasks = Tasks(on_fault)
         # By group and node; the first one of each is being checked. Invariant: none is empty.
         self._queues: dict[tuple[RaftGroup, int], deque[_WaitingProposal]] = {}
         # Bytes of the queues by node.
         self._bytes: Counter[int] = Counter()
+        # Reasons by raft group and proposal, of each node, oldest first.
+        self._refused: dict[int, dict[tuple[int, ProposalId], str]] = {}
 
     async def propose(
         self,
@@ -96,7 +122,8 @@ class ForwardedProposals:
     ) -> bool:
         """As `Driver.propose_for`, and its errors."""
         taken: asyncio.Future[bool | VoidEntry] = asyncio.get_running_loop().create_future()
-        self._submit(group, _WaitingProposal(kind, payload, proposal, after, partial(resolve, taken)))
+        done = partial(resolve, taken)
+        self._submit(group, _WaitingProposal(kind, payload, proposal, after, done, group.term))
         result = await taken
         if isinstance(result, VoidEntry):
             raise result
@@ -110,9 +137,9 @@ class ForwardedProposals:
         proposal: ProposalId,
         after: int = 0,
     ) -> None:
-        """As `propose`, for a node that waits for no answer: a refusal is logged."""
-        done = partial(self._maybe_log, group, kind, proposal)
-        self._submit(group, _WaitingProposal(kind, payload, proposal, after, done))
+        """As `propose`, for a node that is told of a refusal alone."""
+        done = partial(self._maybe_refuse, group, kind, proposal)
+        self._submit(group, _WaitingProposal(kind, payload, proposal, after, done, group.term))
 
     async def stop(self) -> None:
         """Take nothing that is being checked: its node tries another one."""
@@ -128,7 +155,7 @@ class ForwardedProposals:
                     waiting.done(self._driver.propose_for(group, *judged[:4]))
                     return
             except VoidEntry as error:
-                waiting.done(error)
+                waiting.done(self._refusal(group, waiting.proposal, error))
                 return
             except LongCheckError:
                 pass
@@ -163,6 +190,9 @@ class ForwardedProposals:
         """The proposal as it may be appended, None if that has to be waited for. One that has no
         place comes back as it is: the driver does not take it.
         """
+        refused = self._refused.get(waiting.proposal.node_id)
+        if refused and (reason := refused.get((group.raft_group, waiting.proposal))):
+            raise VoidEntry(reason)
         if waiting.kind != EntryType.COMMAND or not self._driver.has_place(group, waiting.proposal):
             return waiting
         reason = why_too_large(group.raft_group, waiting.payload)
@@ -173,27 +203,42 @@ class ForwardedProposals:
 
     async def _take(self, group: RaftGroup, waiting: _WaitingProposal) -> bool | VoidEntry:
         try:
+            taken = group.term == waiting.term and await self._take_checked(group, waiting)
+        except Unavailable:
+            return False
+        except PixyError as error:
+            return self._refusal(group, waiting.proposal, VoidEntry(str(error)))
+        return taken
+
+    async def _take_checked(self, group: RaftGroup, waiting: _WaitingProposal) -> bool:
+        """As `Driver.propose_for`, also of what takes long to find out."""
+        try:
             judged = self._judged(group, waiting)
             if judged is None:
                 sender = waiting.proposal.node_id
                 payload = await self._commands.wait(group, waiting.payload, sender)
                 judged = waiting._replace(payload=payload)
-            return self._driver.propose_for(group, *judged[:4])
-        except Unavailable:
-            return False
-        except VoidEntry as error:
-            return error
+            return group.term == waiting.term and self._driver.propose_for(group, *judged[:4])
         except LongCheckError:
             pass
-        try:
-            await self._turns.run(_ForwardedCheck(waiting.payload))
-        except PixyError as error:
-            return VoidEntry(str(error))
-        return self._driver.propose_checked(group, *waiting[:4])
+        await self._turns.run(_ForwardedCheck(waiting.payload))
+        return group.term == waiting.term and self._driver.propose_checked(group, *waiting[:4])
 
-    def _maybe_log(
+    def _refusal(self, group: RaftGroup, proposal: ProposalId, error: VoidEntry) -> bool | VoidEntry:
+        """The error, if the proposal is refused for good; else False."""
+        is_new = group.leads and judge(group.rows, group.tail_ids, proposal) is Novelty.NEW
+        if not is_new or group.applied_term != group.term:
+            return False
+        refused = self._refused.setdefault(proposal.node_id, {})
+        refused[group.raft_group, proposal] = str(error)
+        if len(refused) > _REFUSED_MAX:
+            del refused[next(iter(refused))]
+        return error
+
+    def _maybe_refuse(
         self, group: RaftGroup, kind: EntryType, proposal: ProposalId, result: bool | PixyError
     ) -> None:
         if isinstance(result, PixyError):
             what = f"proposed {kind.name}"
             self._driver.refusals.note(group.raft_group, proposal.node_id, what, str(result))
+            self._refuse(Refusal(group.raft_group, group.term, proposal, str(result)))

@@ -31,7 +31,16 @@ import structlog
 
 from pixy.clock import Clock
 from pixy.cluster.nodes import NodeInfo, other_secret, why_left, why_older
-from pixy.cluster.peer_messages import Beat, Forwarded, MessageKind, encode_beat, encode_proposal, encode_raft
+from pixy.cluster.peer_messages import (
+    Beat,
+    Forwarded,
+    MessageKind,
+    Refusal,
+    encode_beat,
+    encode_proposal,
+    encode_raft,
+    encode_refusal,
+)
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStart, StartClaim
 from pixy.cluster.relays import Relays
@@ -355,6 +364,10 @@ class Members:
         if not self._forwarded:
             self._loop.call_soon(self._send_forwarded)
         self._forwarded.setdefault(node_id, []).extend(encode_proposal(proposal))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Tell a node that its proposal is refused."""
+        self._relays.send(refusal.proposal.node_id, MessageKind.REFUSALS, (encode_refusal(refusal),))
 
     def _send_forwarded(self) -> None:
         forwarded, self._forwarded = self._forwarded, {}

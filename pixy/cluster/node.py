@@ -420,7 +420,7 @@ class Node:
             self._reasons_to_keep,
             self.now_ms,
         )
-        forwarded = ForwardedProposals(driver, commands, self._fault)
+        forwarded = ForwardedProposals(driver, commands, peers.refuse, self._fault)
         duties = PeerDuties(
             register=self._register_peer,
             find_group=self._find_group,

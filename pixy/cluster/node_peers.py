@@ -36,9 +36,11 @@ from pixy.cluster.peer_messages import (
     Forwarded,
     MessageKind,
     PeerMethod,
+    Refusal,
     decode_beat,
     decode_proposals,
     decode_raft,
+    decode_refusals,
     flush_number_of,
 )
 from pixy.cluster.raft_group import RaftGroup
@@ -536,6 +538,10 @@ class NodePeers:
         if leader != NONE:
             self.members.forward(leader, Forwarded(group.raft_group, kind, payload, proposal, after))
 
+    def refuse(self, refusal: Refusal) -> None:
+        """Tell a node that its proposal is refused."""
+        self.members.refuse(refusal)
+
     # --- messages in ------------------------------------------------------------------------------
 
     def _on_message(
@@ -562,6 +568,8 @@ class NodePeers:
             return None if self._propose(proposals) else partial(self._go_on, self._propose, proposals)
         if kind == MessageKind.BEAT:
             self.members.heard(node_id, decode_beat(payload), relayed=relayed)
+        elif kind == MessageKind.REFUSALS:
+            self._refused(node_id, payload)
         elif kind == MessageKind.RELAYED:
             return self._on_relayed(node_id, Relayed.FromString(bytes(payload)))
         return None
@@ -584,6 +592,12 @@ class NodePeers:
             if left <= 0:
                 return False
         return True
+
+    def _refused(self, node_id: int, payload: bytes | memoryview) -> None:
+        for raft_group, term, proposal, reason in decode_refusals(payload, self._node_id):
+            group = self._driver.groups.get(raft_group)
+            if group is not None:
+                self._driver.refused(group, node_id, term, proposal, reason)
 
     def _on_relayed(self, node_id: int, relayed: Relayed) -> NextSlice | None:
         if relayed.target != self._node_id:

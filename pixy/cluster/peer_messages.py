@@ -45,6 +45,17 @@ times as long. All numbers are little-endian.
     BEAT: start, newest durable flush, clock (8 bytes each); ids of the nodes that the sender has a
     connection to (4 bytes each), `NODES_MAX` of them at most
 
+    REFUSALS: proposals of the receiver that the sender, which leads their raft groups, has refused,
+    back to back
+
+    byte  size  field
+    0     8     raft group
+    8     8     term of the sender's leadership
+    16    4     incarnation
+    20    8     sequence
+    28    2     length of the reason
+    30          reason, UTF-8, `_REASON_BYTES_MAX` at most
+
     RELAYED: `node_calls.Relayed`, with the kind and the payload of another message
 
 A message whose lengths do not fit raises `MalformedMessage`, and so does one that no correct node
@@ -92,12 +103,15 @@ __all__ = [
     "Forwarded",
     "MessageKind",
     "PeerMethod",
+    "Refusal",
     "decode_beat",
     "decode_proposals",
     "decode_raft",
+    "decode_refusals",
     "encode_beat",
     "encode_proposal",
     "encode_raft",
+    "encode_refusal",
     "flush_number_of",
 ]
 
@@ -109,6 +123,7 @@ class MessageKind(IntEnum):
     PROPOSALS = 2
     BEAT = 3
     RELAYED = 4
+    REFUSALS = 5
 
 
 class PeerMethod(IntEnum):
@@ -160,9 +175,26 @@ class Forwarded(NamedTuple):
     after: int = 0
 
 
+class Refusal(NamedTuple):
+    """A proposal that the leader of its raft group has refused.
+
+    Attributes:
+        term: of its leadership.
+        proposal: as it was proposed.
+        reason: for the caller.
+    """
+
+    raft_group: int
+    term: int
+    proposal: ProposalId
+    reason: str
+
+
 _MESSAGE = struct.Struct("<QBBHI6Q")
 _ENTRY = struct.Struct("<QBHIIQI")
 _PROPOSAL = struct.Struct("<QHIIQQI")
+_REFUSAL = struct.Struct("<QQIQH")
+_REASON_BYTES_MAX = 1000
 _BEAT = struct.Struct("<QQQ")
 _LENGTH = struct.Struct("<I")
 _NODE_ID_BYTES = 4
@@ -395,6 +427,34 @@ def decode_proposals(payload: bytes | memoryview, sender: int) -> Iterator[Forwa
             yield Forwarded(raft_group, _FORWARDED[kind], bytes(view[begin:at]), proposal, after)
     except (struct.error, KeyError) as error:
         raise MalformedMessage(f"a malformed proposal at byte {at} of {end}: {error!r}") from error
+
+
+def encode_refusal(refusal: Refusal) -> bytes:
+    """Encode a refusal; a reason that is too long is cut off."""
+    raft_group, term, proposal, reason = refusal
+    text = reason.encode("utf-8", "replace")[:_REASON_BYTES_MAX]
+    head = _REFUSAL.pack(raft_group, term, proposal.incarnation, proposal.sequence, len(text))
+    return head + text
+
+
+def decode_refusals(payload: bytes | memoryview, node_id: int) -> Iterator[Refusal]:
+    """Decode refusals of proposals of this node.
+
+    Raises:
+        MalformedMessage: a length is wrong; the refusals before it were returned.
+    """
+    view, at, end = memoryview(payload), 0, len(payload)
+    try:
+        while at < end:
+            raft_group, term, incarnation, sequence, size = _REFUSAL.unpack_from(view, at)
+            begin = at + _REFUSAL.size
+            at = begin + size
+            if at > end or size > _REASON_BYTES_MAX:
+                raise MalformedMessage(f"a refusal up to byte {at} in a payload of {end}")
+            reason = bytes(view[begin:at]).decode("utf-8", "replace")
+            yield Refusal(raft_group, term, ProposalId(node_id, incarnation, sequence), reason)
+    except struct.error as error:
+        raise MalformedMessage(f"a malformed refusal at byte {at} of {end}: {error!r}") from error
 
 
 def encode_beat(beat: Beat) -> bytes:

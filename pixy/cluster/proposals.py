@@ -1,8 +1,8 @@
 """Proposals of one raft group, from the call to the result of the applied entry.
 
     waiting    for a leader, for the window, or for room in the node's budget; oldest first
-    in flight  has a sequence, and was appended at least once; the result is not known
-    (gone)     the caller has the result
+    in flight  has a sequence, and was appended or forwarded at least once; the result is not known
+    (gone)     the caller has the result, or the reason of the leader that has refused it
 
 The result of a proposal is that of the applied entry with its identity, whichever node has appended
 it. So a proposal survives the fall of its leader: everything in flight is proposed again to the
@@ -267,6 +267,15 @@ class Proposals:
             proposal[2](result)
         if self._waiting:
             self.pump()
+
+    def refused(self, sequence: int, error: PixyError) -> None:
+        """Nobody brings a proposal in flight through. Those behind it are proposed again: they were
+        to follow it.
+        """
+        proposal = self._in_flight.pop(sequence, None)
+        if proposal is not None:
+            proposal.done(error)
+            self.propose_again()
 
     def expire(self, now: float) -> None:
         """Answer proposals that have not come through by their deadline. Those in flight still may;

@@ -17,6 +17,7 @@ from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.group_recovery import entry_of, recovered_group
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.partitions import Partitions
+from pixy.cluster.peer_messages import Refusal
 from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.proposals import NEVER
 from pixy.cluster.proposer_rows import ProposerRows
@@ -169,6 +170,7 @@ class DriverNode:
         application: applies the entries of `group`, once it is bound.
         room: answer of `DriverHooks.room`.
         wanted, fetches, restored, forwarded, faults: calls of the hooks of these names.
+        refused: proposals of other nodes that `forwarded_to` has refused.
         results: results of proposals, by the names given to `propose`.
         holds_writes: the journal's worker does nothing.
     """
@@ -183,6 +185,7 @@ class DriverNode:
         self.restored: list[Snapshot] = []
         self.forwarded: list[tuple[EntryType, bytes | bytearray, ProposalId]] = []
         self.faults: list[BaseException] = []
+        self.refused: list[Refusal] = []
         self.results: dict[bytes, Any] = {}
         self.holds_writes = False
         self.worker = StepWorker()
@@ -403,4 +406,4 @@ def forwarded_to(node: DriverNode) -> ForwardedProposals:
         reasons_to_keep,
         lambda: 1_000_000,
     )
-    return ForwardedProposals(node.driver, commands, node.faults.append)
+    return ForwardedProposals(node.driver, commands, node.refused.append, node.faults.append)

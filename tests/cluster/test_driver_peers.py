@@ -10,7 +10,7 @@ import pytest
 
 from pixy.cluster.entry_cache import ENTRY_BYTES, ROW_BYTES
 from pixy.cluster.proposals import Repeated
-from pixy.errors import DeadlineExceeded, UnknownTopic
+from pixy.errors import DeadlineExceeded, FailedPrecondition, UnknownTopic
 from pixy.proposal_id import ProposalId
 from pixy.raft import (
     ConfChangeSingle,
@@ -548,3 +548,45 @@ async def test_a_leader_that_steps_down_takes_no_proposals(network: DriverNetwor
     assert not leader.group.leads
     assert leader.group.node is not None
     assert leader.group.node.raft.state is StateType.FOLLOWER
+
+
+# --- refusals of leaders --------------------------------------------------------------------------
+
+
+async def refused(
+    network: DriverNetwork, *, term: int = 0, leader: int = 1, incarnation: int = 1
+) -> DriverNode:
+    """A follower with two proposals in flight, whose first one is refused so."""
+    await network.elect(1)
+    follower = network[2]
+    follower.propose(b"bad")
+    follower.propose(b"behind")
+    follower.forwarded.clear()
+    proposal, term = ProposalId(2, incarnation, 1), network[1].group.term + term
+    follower.driver.refused(follower.group, leader, term, proposal, "it is bad")
+    return follower
+
+
+async def test_a_refusal_of_the_leader_is_the_answer_and_what_is_behind_goes_again(
+    network: DriverNetwork,
+) -> None:
+    follower = await refused(network)
+    assert isinstance(follower.results.pop(b"bad"), FailedPrecondition)
+    assert follower.results == {}
+    assert [payload for _, payload, _ in follower.forwarded] == [b"behind"]
+
+
+@pytest.mark.parametrize("wrong", [{"term": -1}, {"term": 1}, {"leader": 3}, {"incarnation": 2}])
+async def test_a_refusal_that_is_not_the_leaders_present_one_is_none(
+    network: DriverNetwork, wrong: dict[str, int]
+) -> None:
+    follower = await refused(network, **wrong)
+    assert (follower.results, follower.forwarded) == ({}, [])
+
+
+async def test_a_refusal_of_what_is_answered_already_changes_nothing(network: DriverNetwork) -> None:
+    follower = await refused(network)
+    follower.forwarded.clear()
+    follower.results.clear()
+    follower.driver.refused(follower.group, 1, network[1].group.term, ProposalId(2, 1, 1), "again")
+    assert (follower.results, follower.forwarded) == ({}, [])

@@ -11,13 +11,14 @@ import pytest
 from google.protobuf.message import Message
 
 from pixy.backend import TopicPartition
+from pixy.cluster.forwarded_commands import ForwardedCommands
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.partition_proposals import PartitionProposals
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.config import LimitsConfig
-from pixy.errors import PixyError
+from pixy.errors import FailedPrecondition, PixyError
 from pixy.proto.state_pb2 import (
     AddPiece,
     AlterTopic,
@@ -354,5 +355,66 @@ def test_nodes_that_are_needed_are_neither_forgotten_nor_removed(tmp_path: Path)
         await until(lambda: not hostile.node.peers.members.is_reachable(gone))  # type: ignore[union-attr]  # it has peers
         await hostile.backend.forget_node(gone)
         assert gone not in hostile.node.metadata.registered
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_refused_command_is_answered_at_once_and_holds_nothing_up(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await used(cluster)
+        follower = await hostile_to(cluster, METADATA_GROUP)
+        proposals = follower.node.commands._proposals
+        replica = follower.node.state_groups.metadata_replica
+        running = next(each for each in cluster.nodes.values() if each is not follower)
+        payload = MetadataCommand(forget_node=ForgetNode(node_id=running.id)).SerializeToString()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        # More than a window of them, which else hold up what comes behind until their deadlines.
+        refused = [asyncio.ensure_future(proposals.run(replica, payload, 60.0)) for _ in range(20)]
+        created = asyncio.ensure_future(follower.backend.create_topic("behind", 1))
+        for each in refused:
+            with pytest.raises(FailedPrecondition, match=f"node {running.id} is running"):
+                await each
+        await created
+        assert loop.time() - begun < 5.0
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["another leads", "it leads again"])
+def test_a_command_that_waits_while_the_leader_changes_goes_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    """The copy that waits is not taken, also if its node leads again: it comes again."""
+    begun, may_go = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: ForwardedCommands, group: RaftGroup, payload: bytes, sender: int) -> bytes:
+        begun.set()
+        await may_go.wait()
+        return payload
+
+    async def lead(cluster: NodeCluster, node: ClusterNode) -> None:
+        before = next(each for each in cluster.nodes.values() if leads(each, METADATA_GROUP))
+        before.node._log.driver.transfer(before.node.state_groups.metadata_replica.group, node.id)
+        await until(lambda: leads(node, METADATA_GROUP))
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await used(cluster)
+        gone = await cluster.add()
+        await gone.kill()
+        sender = await hostile_to(cluster, METADATA_GROUP)
+        first = next(node for node in cluster.nodes.values() if leads(node, METADATA_GROUP))
+        third = next(node for node in cluster.nodes.values() if node not in (sender, first, gone))
+        monkeypatch.setattr(ForwardedCommands, "wait", wait)
+        replica = sender.node.state_groups.metadata_replica
+        payload = MetadataCommand(remove_node=RemoveNode(node_id=gone.id)).SerializeToString()
+        removed = asyncio.ensure_future(sender.node.commands._proposals.run(replica, payload, 60.0))
+        await begun.wait()
+        await lead(cluster, third)
+        if comes_back:
+            await lead(cluster, first)
+        may_go.set()
+        await removed
+        assert gone.id not in sender.node.metadata.registered
 
     run_cluster(scenario, tmp_path)

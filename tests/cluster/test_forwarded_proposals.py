@@ -19,6 +19,7 @@ from pixy.records import CheckEffort, LongCheckError
 from pixy.storage import EntryType
 from tests.cluster.drivers import BATCH, GROUP, DriverNode, batch_of, forwarded_to
 from tests.fakes.batches import raw_batch, raw_record
+from tests.fakes.waiting import until
 
 COUNT = 5000
 CODECS = pytest.mark.parametrize("codec", [0, 4], ids=["plain", "zstd"])
@@ -195,3 +196,70 @@ async def test_a_stop_takes_nothing_that_is_being_checked(
     assert not await first
     await node.settle()
     assert node.application.applied == []
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+REASON = f"record {COUNT - 1} has offset delta 7, expected {COUNT - 1}"
+
+
+async def test_a_node_is_told_of_the_refusal_and_of_that_of_each_copy(
+    node: DriverNode, forwarded: ForwardedProposals
+) -> None:
+    forwarded.propose_nowait(node.group, BATCH, LIE, id_of(1))
+    await until(lambda: node.refused)
+    # What decides may have changed meanwhile, but not the answer.
+    forwarded.propose_nowait(node.group, BATCH, batch_of(b"good"), id_of(1))
+    await until(lambda: len(node.refused) == 2)
+    first, second = node.refused
+    assert first == second
+    assert (first.raft_group, first.term, first.proposal) == (GROUP, node.group.term, id_of(1))
+    assert first.reason.endswith(REASON)
+    assert await forwarded.propose(node.group, BATCH, batch_of(b"next"), id_of(2), 0)
+    await node.settle()
+    assert node.application.applied == [b"next"]
+
+
+async def test_what_was_taken_is_not_refused_afterwards(
+    node: DriverNode, forwarded: ForwardedProposals
+) -> None:
+    forwarded.propose_nowait(node.group, BATCH, batch_of(b"good"), id_of(1))
+    for _ in range(2):  # in the tail, and applied
+        assert not await forwarded.propose(node.group, BATCH, LIE, id_of(1), 0)
+        await node.settle()
+    assert (node.application.applied, node.refused) == ([b"good"], [])
+
+
+async def test_a_leader_that_may_lack_what_is_committed_refuses_nothing_for_good(node: DriverNode) -> None:
+    await node.lead()
+    node.group.term += 1  # the entry of this term is not committed
+    forwarded = forwarded_to(node)
+    assert not await forwarded.propose(node.group, BATCH, LIE, id_of(1), 0)
+    assert node.refused == []
+
+
+async def test_what_waits_while_the_leader_changes_is_not_taken(
+    node: DriverNode, forwarded: ForwardedProposals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    taken = [
+        asyncio.ensure_future(forwarded.propose(node.group, BATCH, batch, id_of(sequence), 0))
+        for sequence, batch in enumerate([large(), bytes(batch_of(b"behind")), LIE], start=1)
+    ]
+    await asyncio.to_thread(held.begun.wait, 60)
+    node.group.term += 1  # it leads again
+    held.may_go.set()
+    assert await asyncio.gather(*taken) == [False, False, False]
+    await node.settle()
+    assert node.application.applied == []
+
+
+async def test_copies_of_refused_proposals_are_known_for_a_while(
+    node: DriverNode, forwarded: ForwardedProposals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarded_proposals, "_REFUSED_MAX", 2)
+    bad = batch_of(b"bad")[:-1]
+    for sequence in (1, 2, 3):
+        forwarded.propose_nowait(node.group, BATCH, bad, id_of(sequence))
+    assert [each.proposal.sequence for each in node.refused] == [1, 2, 3]
+    assert [sequence for _, (_, _, sequence) in forwarded._refused[77]] == [2, 3]

@@ -13,12 +13,15 @@ from pixy.cluster.nodes import NODES_MAX
 from pixy.cluster.peer_messages import (
     Beat,
     Forwarded,
+    Refusal,
     decode_beat,
     decode_proposals,
     decode_raft,
+    decode_refusals,
     encode_beat,
     encode_proposal,
     encode_raft,
+    encode_refusal,
     flush_number_of,
 )
 from pixy.log_position import INDEX_MAX, TERM_MAX
@@ -415,3 +418,31 @@ def test_the_damage_names_the_byte() -> None:
         decoded_raft(payload[:74])
     with pytest.raises(MalformedMessage, match="a malformed message at byte 8 of 71"):
         decoded_raft(payload[:71])
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+REFUSAL = Refusal(1000, 7, ProposalId(RECEIVER, 2, 3), "it is bad: ä")
+
+
+def test_refusals_are_as_in_the_table() -> None:
+    numbers = bytes.fromhex("e803000000000000 0700000000000000 02000000 0300000000000000 0d00")
+    encoded = encode_refusal(REFUSAL)
+    assert encoded == numbers + "it is bad: ä".encode()
+    other = REFUSAL._replace(raft_group=2, reason="")
+    assert list(decode_refusals(encoded + encode_refusal(other), RECEIVER)) == [REFUSAL, other]
+
+
+def test_a_long_reason_is_cut_off_and_one_that_is_no_text_is_replaced() -> None:
+    (long,) = decode_refusals(encode_refusal(REFUSAL._replace(reason="ä" * 600)), RECEIVER)
+    assert long.reason == "ä" * 500
+    damaged = bytearray(encode_refusal(REFUSAL))
+    damaged[-1] = 0xFF
+    (found,) = decode_refusals(bytes(damaged), RECEIVER)
+    assert found.reason.startswith("it is bad: ")
+
+
+@pytest.mark.parametrize("size", range(1, len(encode_refusal(REFUSAL))))
+def test_a_refusal_that_is_cut_off_is_malformed(size: int) -> None:
+    with pytest.raises(MalformedMessage):
+        list(decode_refusals(encode_refusal(REFUSAL)[:size], RECEIVER))
