@@ -3,6 +3,9 @@ them, or a damaged one.
 
 Topics that were made when there were fewer nodes, and all topics of a cluster of four nodes or
 more, have such partitions on some nodes.
+
+Of the readers that wait for the same offset one has a call that waits, and the others wait for its
+end: thousands of readers do not take the calls that a connection may have in flight.
 """
 
 import asyncio
@@ -35,6 +38,8 @@ _ATTEMPT_S = 5.0
 _POLL_S = 20.0
 """Longest wait for records in one call."""
 _SEARCH_S = 60.0
+_SHARED_MAX = 256
+"""Calls in flight of readers that have waited for the call of another one."""
 
 
 class RemotePartitions:
@@ -46,6 +51,10 @@ class RemotePartitions:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        # Calls that wait for records, by raft group and offset.
+        self._waits: dict[tuple[int, int], asyncio.Future[None]] = {}
+        # For the others, which come at once.
+        self._shared = asyncio.Semaphore(_SHARED_MAX)
 
     @property
     def _calls(self) -> ReplicaCalls:
@@ -68,11 +77,17 @@ class RemotePartitions:
         self, target: RemotePartition, offset: int, *, max_bytes: int, max_wait: float | None
     ) -> FetchResult:
         """As `Backend.fetch`. The other node waits for records."""
-        until = None if max_wait is None else _now() + max_wait
+        until = float("inf") if max_wait is None else _now() + max_wait
         while True:
-            left = float("inf") if until is None else max(0.0, until - _now())
-            found = await self._fetch(target, offset, max_bytes, min(left, _POLL_S))
-            if found.batches or found.next_offset > offset or left <= _POLL_S:
+            left = max(0.0, until - _now())
+            other = self._waits.get((target.raft_group, offset)) if left else None
+            if other is not None:
+                async with self._shared:
+                    found = await self._fetch(target, offset, max_bytes, 0.0)
+            else:
+                found = await self._wait(target, offset, max_bytes, min(left, _POLL_S))
+            is_over = left <= _POLL_S and other is None
+            if found.batches or found.next_offset > offset or is_over:
                 return FetchResult(
                     list(found.batches),
                     found.next_offset,
@@ -80,6 +95,21 @@ class RemotePartitions:
                     found.high_watermark,
                     found.is_confirmed,
                 )
+            if other is not None:
+                await asyncio.wait([other], timeout=min(until - _now(), _SEARCH_S))
+
+    async def _wait(
+        self, target: RemotePartition, offset: int, max_bytes: int, max_wait: float
+    ) -> FetchResponse:
+        if not max_wait:
+            return await self._fetch(target, offset, max_bytes, 0.0)
+        key = (target.raft_group, offset)
+        ended = self._waits[key] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._fetch(target, offset, max_bytes, max_wait)
+        finally:
+            del self._waits[key]
+            ended.set_result(None)
 
     async def _fetch(
         self, target: RemotePartition, offset: int, max_bytes: int, max_wait: float

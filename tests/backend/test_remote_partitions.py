@@ -85,6 +85,30 @@ def test_a_fetch_waits_at_the_replica(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_readers_that_wait_for_the_same_record_share_a_call(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        peers = stranger.node.peers
+        assert peers is not None
+        first = asyncio.create_task(stranger.fetch(1, max_wait=None))
+        await asyncio.sleep(1)
+        others = [asyncio.create_task(stranger.fetch(1, max_wait=None)) for _ in range(100)]
+        short = asyncio.create_task(stranger.fetch(1, max_wait=3.0))
+        await asyncio.sleep(1)
+        calls = [kept.current.calls for kept in peers.channel._bulk.values() if kept.current is not None]
+        assert sum(map(len, calls)) == 1
+        assert (await short).next_offset == 1
+        first.cancel()
+        await asyncio.sleep(1)
+        assert sum(map(len, calls)) == 1, "another one goes on"
+        assert not any(each.done() for each in others)
+        began = asyncio.get_running_loop().time()
+        await cluster[1].append(b"second")
+        assert {(await each).next_offset for each in others} == {2}
+        assert asyncio.get_running_loop().time() - began < 1
+
+    run(tmp_path, scenario)
+
+
 def test_a_fetch_that_waits_goes_on_at_another_replica(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
         leader = cluster.by_id(await led(stranger))
