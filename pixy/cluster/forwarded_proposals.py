@@ -33,7 +33,7 @@ from pixy.check_turns import CheckTurns, SteppedCheck
 from pixy.cluster.command_maxima import why_too_large
 from pixy.cluster.driver import Driver
 from pixy.cluster.forwarded_commands import ForwardedCommands
-from pixy.cluster.peer_messages import Refusal
+from pixy.cluster.peer_messages import RefusedProposal
 from pixy.cluster.proposals import judge
 from pixy.cluster.proposer_rows import WINDOW, Novelty
 from pixy.cluster.raft_group import RaftGroup
@@ -51,7 +51,7 @@ WAITING_BYTES_MAX = 64 << 20
 """Bytes of proposals of one node that wait for checks; more are not taken. One always is."""
 _QUEUE_MAX = 2 * WINDOW
 """Proposals of one node to one raft group that wait: its window, and once more as repetitions."""
-_REFUSED_MAX = 1000
+REFUSED_MAX = 1000
 """Proposals of one node whose refusals are known: more than there are copies on their way."""
 
 
@@ -97,7 +97,7 @@ class ForwardedProposals:
         self,
         driver: Driver,
         commands: ForwardedCommands,
-        refuse: Callable[[Refusal], None],
+        refuse: Callable[[RefusedProposal], None],
         on_fault: OnFault,
     ) -> None:
         self._driver = driver
@@ -231,7 +231,7 @@ class ForwardedProposals:
             return False
         refused = self._refused.setdefault(proposal.node_id, {})
         refused[group.raft_group, proposal] = str(error)
-        if len(refused) > _REFUSED_MAX:
+        if len(refused) > REFUSED_MAX:
             del refused[next(iter(refused))]
         return error
 
@@ -241,4 +241,4 @@ class ForwardedProposals:
         if isinstance(result, PixyError):
             what = f"proposed {kind.name}"
             self._driver.refusals.note(group.raft_group, proposal.node_id, what, str(result))
-            self._refuse(Refusal(group.raft_group, group.term, proposal, str(result)))
+            self._refuse(RefusedProposal(group.raft_group, group.term, proposal, str(result)))

@@ -35,7 +35,7 @@ from pixy.cluster.peer_messages import (
     Beat,
     Forwarded,
     MessageKind,
-    Refusal,
+    RefusedProposal,
     encode_beat,
     encode_proposal,
     encode_raft,
@@ -365,7 +365,7 @@ class Members:
             self._loop.call_soon(self._send_forwarded)
         self._forwarded.setdefault(node_id, []).extend(encode_proposal(proposal))
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: RefusedProposal) -> None:
         """Tell a node that its proposal is refused."""
         self._relays.send(refusal.proposal.node_id, MessageKind.REFUSALS, (encode_refusal(refusal),))
 

@@ -36,7 +36,7 @@ from pixy.cluster.peer_messages import (
     Forwarded,
     MessageKind,
     PeerMethod,
-    Refusal,
+    RefusedProposal,
     decode_beat,
     decode_proposals,
     decode_raft,
@@ -538,7 +538,7 @@ class NodePeers:
         if leader != NONE:
             self.members.forward(leader, Forwarded(group.raft_group, kind, payload, proposal, after))
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: RefusedProposal) -> None:
         """Tell a node that its proposal is refused."""
         self.members.refuse(refusal)
 

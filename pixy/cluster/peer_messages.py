@@ -103,7 +103,7 @@ __all__ = [
     "Forwarded",
     "MessageKind",
     "PeerMethod",
-    "Refusal",
+    "RefusedProposal",
     "decode_beat",
     "decode_proposals",
     "decode_raft",
@@ -175,7 +175,7 @@ class Forwarded(NamedTuple):
     after: int = 0
 
 
-class Refusal(NamedTuple):
+class RefusedProposal(NamedTuple):
     """A proposal that the leader of its raft group has refused.
 
     Attributes:
@@ -429,7 +429,7 @@ def decode_proposals(payload: bytes | memoryview, sender: int) -> Iterator[Forwa
         raise MalformedMessage(f"a malformed proposal at byte {at} of {end}: {error!r}") from error
 
 
-def encode_refusal(refusal: Refusal) -> bytes:
+def encode_refusal(refusal: RefusedProposal) -> bytes:
     """Encode a refusal; a reason that is too long is cut off."""
     raft_group, term, proposal, reason = refusal
     text = reason.encode("utf-8", "replace")[:_REASON_BYTES_MAX]
@@ -437,7 +437,7 @@ def encode_refusal(refusal: Refusal) -> bytes:
     return head + text
 
 
-def decode_refusals(payload: bytes | memoryview, node_id: int) -> Iterator[Refusal]:
+def decode_refusals(payload: bytes | memoryview, node_id: int) -> Iterator[RefusedProposal]:
     """Decode refusals of proposals of this node.
 
     Raises:
@@ -452,7 +452,7 @@ def decode_refusals(payload: bytes | memoryview, node_id: int) -> Iterator[Refus
             if at > end or size > _REASON_BYTES_MAX:
                 raise MalformedMessage(f"a refusal up to byte {at} in a payload of {end}")
             reason = bytes(view[begin:at]).decode("utf-8", "replace")
-            yield Refusal(raft_group, term, ProposalId(node_id, incarnation, sequence), reason)
+            yield RefusedProposal(raft_group, term, ProposalId(node_id, incarnation, sequence), reason)
     except struct.error as error:
         raise MalformedMessage(f"a malformed refusal at byte {at} of {end}: {error!r}") from error
 

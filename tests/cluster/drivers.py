@@ -17,7 +17,7 @@ from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.group_recovery import entry_of, recovered_group
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.peer_messages import Refusal
+from pixy.cluster.peer_messages import RefusedProposal
 from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.proposals import NEVER
 from pixy.cluster.proposer_rows import ProposerRows
@@ -185,7 +185,7 @@ class DriverNode:
         self.restored: list[Snapshot] = []
         self.forwarded: list[tuple[EntryType, bytes | bytearray, ProposalId]] = []
         self.faults: list[BaseException] = []
-        self.refused: list[Refusal] = []
+        self.refused: list[RefusedProposal] = []
         self.results: dict[bytes, Any] = {}
         self.holds_writes = False
         self.worker = StepWorker()

@@ -257,7 +257,7 @@ async def test_what_waits_while_the_leader_changes_is_not_taken(
 async def test_copies_of_refused_proposals_are_known_for_a_while(
     node: DriverNode, forwarded: ForwardedProposals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarded_proposals, "_REFUSED_MAX", 2)
+    monkeypatch.setattr(forwarded_proposals, "REFUSED_MAX", 2)
     bad = batch_of(b"bad")[:-1]
     for sequence in (1, 2, 3):
         forwarded.propose_nowait(node.group, BATCH, bad, id_of(sequence))

@@ -13,7 +13,7 @@ from pixy.cluster.nodes import NODES_MAX
 from pixy.cluster.peer_messages import (
     Beat,
     Forwarded,
-    Refusal,
+    RefusedProposal,
     decode_beat,
     decode_proposals,
     decode_raft,
@@ -422,7 +422,7 @@ def test_the_damage_names_the_byte() -> None:
 
 # --- refusals -------------------------------------------------------------------------------------
 
-REFUSAL = Refusal(1000, 7, ProposalId(RECEIVER, 2, 3), "it is bad: ä")
+REFUSAL = RefusedProposal(1000, 7, ProposalId(RECEIVER, 2, 3), "it is bad: ä")
 
 
 def test_refusals_are_as_in_the_table() -> None:
