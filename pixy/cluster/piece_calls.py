@@ -8,10 +8,10 @@ comes, so it asks what was committed before it refuses one.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 
+from pixy.check_turns import CheckTurns
 from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.piece_checks import AT_ONCE_BYTES, why_not_piece
+from pixy.cluster.piece_checks import PiecesCheck
 from pixy.cluster.replica_calls import CallPeer
 from pixy.cluster.sinks import SinksState
 from pixy.errors import (
@@ -22,7 +22,6 @@ from pixy.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from pixy.one_thread import OneThread
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse, PieceBytes, PutPiecesRequest
 from pixy.staging import NewPiece, PieceKey, Pieces
 
@@ -66,7 +65,7 @@ class PieceCalls:
         self._state = state
         self._serves = serves
         self._confirm = confirm
-        self._thread = OneThread()
+        self._turns = CheckTurns()
 
     async def bring(self, pieces: Sequence[tuple[NewPiece, Sequence[int]]]) -> None:
         """Bring pieces of one stage to nodes; return when each piece is durable on a majority of
@@ -147,11 +146,12 @@ class PieceCalls:
             )
             for each in request.pieces
         ]
-        size = sum(len(piece.batches) for piece in pieces)
-        check = partial(_why_not_pieces, caller, pieces)
-        wrong = check() if size <= AT_ONCE_BYTES else await self._thread.run(check)
-        if wrong:
-            raise InvalidArgument(wrong)
+        if len({piece.key for piece in pieces}) < len(pieces):
+            raise InvalidArgument(f"a piece came from node {caller} twice")
+        try:
+            await self._turns.run(PiecesCheck(pieces))
+        except PixyError as error:
+            raise InvalidArgument(f"pieces that came from node {caller} are not taken: {error}") from None
         await self._pieces.put(pieces)
         return b""
 
@@ -165,18 +165,6 @@ class PieceCalls:
         except NotFound:
             return GetPieceResponse().SerializeToString()
         return GetPieceResponse(found=True, batches=batches).SerializeToString()
-
-
-def _why_not_pieces(caller: int, pieces: Iterable[NewPiece]) -> str:
-    seen = set()
-    for piece in pieces:
-        if piece.key in seen:
-            return f"piece {piece.key.number} came from node {caller} twice"
-        seen.add(piece.key)
-        wrong = why_not_piece(piece)
-        if wrong:
-            return f"piece {piece.key.number} came from node {caller} with {wrong}"
-    return ""
 
 
 def _requests(pieces: Iterable[NewPiece]) -> list[PutPiecesRequest]:

@@ -1,17 +1,17 @@
 """Checks of pieces of stages that come from another node. Pure."""
 
-from pixy.errors import CorruptData
+from collections.abc import Sequence
+
+from pixy.check_turns import SteppedCheck
+from pixy.errors import InvalidArgument, PixyError
 from pixy.proto.state_pb2 import PieceRecord, StagedPiece
-from pixy.records import check_batch, crc32c, read_header, split_batches
+from pixy.records import FORWARDED_LIMITS, CheckEffort, NewBatch, check_next_batch, crc32c
 from pixy.staging import NewPiece
 
-__all__ = ["AT_ONCE_BYTES", "PIECE_BYTES_MAX", "why_impossible", "why_not_piece", "why_not_staged"]
+__all__ = ["PIECE_BYTES_MAX", "PiecesCheck", "why_impossible", "why_not_staged"]
 
 PIECE_BYTES_MAX = 32 << 20
 """Bytes of a piece for one partition; a call takes twice as many."""
-
-AT_ONCE_BYTES = 256 << 10
-"""Pieces of more bytes are checked on another thread: small batches take long."""
 
 
 def why_impossible(piece: PieceRecord) -> str:
@@ -38,21 +38,41 @@ def why_not_staged(entry: StagedPiece) -> str:
     return ""
 
 
-def why_not_piece(piece: NewPiece) -> str:
-    """Reason why a piece is not taken, empty if it is what its key and its number of records say:
-    whole batches, whose records take as many offsets as there are.
+class PiecesCheck(SteppedCheck):
+    """The check of pieces: each is what its key and its number of records say, and could be
+    appended: whole batches, whose records take as many offsets as there are.
     """
-    batches = memoryview(piece.batches)
-    if crc32c(batches) != piece.key.crc:
-        return "a wrong checksum"
-    records = 0
-    try:
-        for batch in split_batches(batches):
-            check_batch(batch)
-            header = read_header(batch)
-            if header.last_offset_delta + 1 != header.records:
-                return f"a batch of {header.records} records and last offset delta {header.last_offset_delta}"
-            records += header.records
-    except CorruptData as error:
-        return str(error)
-    return "" if records == piece.records else f"{records} records, {piece.records} were announced"
+
+    def __init__(self, pieces: Sequence[NewPiece]) -> None:
+        # They may be the larger part of the cost of a request, which has passed.
+        super().__init__(max(sum(len(each.batches) for each in pieces), 2 * PIECE_BYTES_MAX), "call")
+        self._pieces = pieces
+        self._checked = 0
+        # Of the next piece.
+        self._batches: list[NewBatch] = []
+        self._crc = 0
+
+    @property
+    def is_done(self) -> bool:
+        """See `SteppedCheck`."""
+        return self._checked == len(self._pieces)
+
+    def _check_next(self, effort: CheckEffort) -> None:
+        key, records, buffer = self._pieces[self._checked]
+        batches = memoryview(buffer)
+        try:
+            batch = check_next_batch(batches, self._batches, FORWARDED_LIMITS, effort)
+        except PixyError as error:
+            raise InvalidArgument(f"piece {key.number} is none: {error}") from None
+        self._batches.append(batch)
+        self._crc = crc32c(batches[batch.begin : batch.end], self._crc)
+        if batch.end < len(batches):
+            return
+        found = sum(each.records for each in self._batches)
+        if (self._crc, found) != (key.crc, records):
+            raise InvalidArgument(
+                f"piece {key.number} has {found} records and CRC-32C {self._crc:#010x}, {records} and {key.crc:#010x} "
+                "were announced"
+            )
+        self._checked += 1
+        self._batches, self._crc = [], 0

@@ -23,23 +23,22 @@ finds room among what is staged, as if it had been brought.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import structlog
 
+from pixy.check_turns import CheckTurns
 from pixy.cluster.commands import publication_in
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.piece_checks import AT_ONCE_BYTES, PIECE_BYTES_MAX, why_not_piece
+from pixy.cluster.piece_checks import PIECE_BYTES_MAX, PiecesCheck
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.replica_calls import CallPeer
 from pixy.cluster.sinks import SinksState
-from pixy.errors import NotFound, PixyError
+from pixy.errors import InvalidArgument, NotFound, PixyError
 from pixy.faults import OnFault
 from pixy.log_position import LogPosition
-from pixy.one_thread import OneThread
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse
 from pixy.proto.state_pb2 import PublishParts, StagedPiece
@@ -115,7 +114,7 @@ class Sideloading:
     """
 
     def __init__(self, node_id: int, channel: CallPeer, on_fault: OnFault) -> None:
-        self._thread = OneThread()
+        self._turns = CheckTurns()
         self._node_id = node_id
         self._channel = channel
         self._tasks = Tasks(on_fault)
@@ -276,12 +275,10 @@ class Sideloading:
             try:
                 batches = await self._pull(node_id, ref)
                 piece = NewPiece(ref.key, ref.records, batches)
-                check = partial(why_not_piece, piece)
-                wrong = check() if ref.size <= AT_ONCE_BYTES else await self._thread.run(check)
-                if wrong:
-                    failure = NotFound(f"node {node_id} has other bytes of it: {wrong}")
-                    continue
+                await self._turns.run(PiecesCheck([piece]))
                 await self._pieces.put([piece], must=must)
+            except InvalidArgument as error:
+                failure = NotFound(f"node {node_id} has other bytes of it: {error}")
             except PixyError as error:
                 failure = error
             else:

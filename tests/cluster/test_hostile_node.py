@@ -55,6 +55,7 @@ from tests.cluster.drivers import batch_of
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, host_of, run_cluster
 from tests.cluster.test_forwarded_proposals import large
 from tests.cluster.test_poisoned_entries import NOISE, REFUSED
+from tests.fakes.batches import BROKEN_RECORD, bomb, raw_batch, raw_record
 from tests.fakes.waiting import until
 from tests.sim.loop import VirtualLoop
 
@@ -492,12 +493,28 @@ def open_stage() -> SinksCommand:
     return SinksCommand(open_stage=OpenStage(sink_id="sink", stage_id="stage", timestamp_ms=1))
 
 
-def test_a_piece_that_is_not_what_it_says_is_not_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "batches",
+    [
+        b"",
+        NOISE,
+        bytes(batch_of(b"value")) + NOISE,
+        bytes(batch_of(b"value")) * 2,
+        raw_batch([raw_record(7, b"value")]),
+        raw_batch([BROKEN_RECORD], codec=2),
+        raw_batch([raw_record(0, b"value")], max_timestamp=2**63 - 1),
+        large(7),
+        large(7, codec=1),
+        bomb(),
+    ],
+    ids=lambda batches: f"{len(batches)} bytes",
+)
+def test_a_piece_that_is_not_what_it_says_is_not_taken(tmp_path: Path, batches: bytes) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)
         assert await cluster[3].node.staging._command(open_stage()) == 1
-        with pytest.raises(PixyError, match="piece 0 came from node"):
-            await put_piece(cluster, 1, NOISE)
+        with pytest.raises(PixyError, match=r"came from node \d are not taken: piece 0"):
+            await put_piece(cluster, 1, batches)
         with suppress(PixyError):
             await cluster[1].append(b"value")
 
@@ -509,7 +526,7 @@ def test_a_piece_that_comes_twice_in_a_call_is_not_taken(tmp_path: Path) -> None
         await cluster[1].backend.create_topic("topic", 1)
         assert await cluster[3].node.staging._command(open_stage()) == 1
         batches = bytes(batch_of(b"value"))
-        with pytest.raises(PixyError, match=r"piece 0 came from node \d twice"):
+        with pytest.raises(PixyError, match=r"a piece came from node \d twice"):
             await put_piece(cluster, 1, batches, batches)
         await put_piece(cluster, 1, batches)
         await put_piece(cluster, 1)

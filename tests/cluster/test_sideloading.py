@@ -17,11 +17,13 @@ from pixy.cluster.sideloading import PieceRef, Sideloading
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse
 from pixy.proto.state_pb2 import StagedPiece
 from pixy.raft import Message, MessageType
-from pixy.records import NewRecord, build_batch, crc32c
+from pixy.records import NewRecord, build_batch, crc32c, read_header
 from pixy.staging import PieceKey
 from pixy.storage import EntryType
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_cluster
+from tests.cluster.test_forwarded_proposals import large
 from tests.conformance.staged import publish_values, stage_values
+from tests.fakes.batches import BROKEN_RECORD, raw_batch, raw_record
 from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -201,6 +203,27 @@ def test_a_replica_that_answers_slowly_does_not_keep_others_from_fetching(tmp_pa
         assert loop.time() - began < 61, "the one that was begun, at most"
         assert [leader.node._storage.pieces.has(key) for key in keys] == [True, True, False]
         assert await sideloading_of(leader).fetch(group, missing[2:])
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [raw_batch([raw_record(7, b"x")]), raw_batch([BROKEN_RECORD], codec=2), large(7), large(7, codec=1)],
+    ids=["a record", "compressed", "the last of many", "the last of many, compressed"],
+)
+def test_data_with_records_that_are_none_is_not_taken(tmp_path: Path, batch: bytes) -> None:
+    records = read_header(batch).records
+
+    async def scenario(cluster: NodeCluster) -> None:
+        leader, *others = await leader_and_followers(cluster)
+        hostile = AnsweringReplicas(others, lambda asked: batch[asked.position :][: asked.max_bytes])
+        group = replica_of(leader).group
+        assert group is not None
+        key = PieceKey(1, group.raft_group, 0, crc32c(batch))
+        assert not await sideloading_of(leader).fetch(group, [PieceRef(key, len(batch), records)])
+        assert hostile.asked == len(others)
+        assert not files_of(leader)
 
     run_cluster(scenario, tmp_path)
 
