@@ -129,7 +129,9 @@ class PieceCalls:
         """
         request = PutPiecesRequest.FromString(payload)
         if len(request.pieces) > CALL_PIECES_MAX:
-            raise ResourceExhausted(f"{len(request.pieces)} pieces in a call, {CALL_PIECES_MAX} are allowed")
+            raise ResourceExhausted(
+                f"{len(request.pieces)} pieces in a call, {CALL_PIECES_MAX} are allowed"
+            ).at_limit("pieces in a call between nodes")
         groups = {each.raft_group for each in request.pieces}
         if not self._state.was_opened(request.stage) or not all(map(self._serves, groups)):
             await self._confirm(_CONFIRM_S)
