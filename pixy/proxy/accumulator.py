@@ -14,8 +14,9 @@ that is chosen anew for each. The partitioners `random` and `roundrobin` choose 
 names say.
 
 The buffer has limits in messages and bytes, which count records from their arrival to their answer.
-Callers that find it full queue in FIFO order; the queue is bounded as well. No accepted record is
-dropped silently: it is answered, or, if asynchronous, counted and logged.
+Callers that find it full queue in FIFO order; the queue is bounded as well. Partitions that do not
+answer have at most half of the buffer (`silent_partitions`). No accepted record is dropped
+silently: it is answered, or, if asynchronous, counted and logged.
 
 Asynchronous records survive an outage of the backend. They are written within
 `KeptRecords.keep_s`, counted
@@ -68,6 +69,7 @@ from pixy.proxy.kept_records import KeptRecords
 from pixy.proxy.late_records import LateRecords
 from pixy.proxy.lost_messages import LostMessages
 from pixy.proxy.produce_answers import ProduceDone, answer
+from pixy.proxy.silent_partitions import SilentPartitions
 from pixy.proxy.topic_accumulators import (
     HEADER_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -140,7 +142,6 @@ class Accumulators:
     ) -> None:
         self._backend = backend
         self._options = options
-        self._records_max, self._bytes_max = options.channel_buffer_size, options.buffer_bytes
         self._partitioner = partitioner
         self._wall_ns = clock.wall_ns
         self._monotonic = clock.monotonic
@@ -165,11 +166,14 @@ class Accumulators:
         self._kept = KeptRecords(options, self._monotonic, self._append, self._give_up_kept)
         self._late = LateRecords(options.timeout, self._monotonic, self._answer_late, self._refuse_queued)
         self._lost = LostMessages()
+        self._silent = SilentPartitions(
+            options.channel_buffer_size, options.buffer_bytes, self._admit_waiting
+        )
         self._abandoned = False
         self.buffered = 0
         self.buffered_bytes = 0
 
-    def append(  # noqa: PLR0913, PLR0917  # once per record: an options object costs as much as the rest of it
+    def append(  # noqa: PLR0912, PLR0913, PLR0917  # once per record: an options object costs as much as the rest of it
         self,
         description: TopicDescription,
         key: bytes | None,
@@ -193,13 +197,14 @@ class Accumulators:
             The queued record, to be cancelled if the caller goes away; None if there is room.
 
         Raises:
-            Unavailable: the queue is full.
+            Unavailable: the queue is full, or the partition does not answer and there is no room
+                for more of its records.
         """
         # `_has_room`, inlined.
         if since is None and (
             self._waiting
-            or self.buffered >= self._records_max
-            or (self.buffered_bytes + size > self._bytes_max and self.buffered)
+            or self.buffered >= self._silent.records_max
+            or (self.buffered_bytes + size > self._silent.bytes_max and self.buffered)
         ):
             return self._wait((description, key, value, headers, size, done, waiter, sync))
         topic = self._topics.get(description.name)
@@ -208,6 +213,10 @@ class Accumulators:
         accumulator = topic.unkeyed if key is None else None
         if accumulator is None or not accumulator.records:
             accumulator = topic.choose(key)
+        if not accumulator.records and topic.is_leaderless(accumulator) and accumulator.silent is None:
+            self._silent.begin(accumulator)
+        if accumulator.silent is not None:
+            self._silent.check(accumulator, size)
         packed_bytes = size + RECORD_OVERHEAD_BYTES
         if headers:
             packed_bytes += HEADER_OVERHEAD_BYTES * len(headers)
@@ -215,6 +224,8 @@ class Accumulators:
         if dirty and accumulator.batch_bytes + packed_bytes > self._options.flush_bytes:
             self._flush(accumulator)
             dirty = False
+        if accumulator.silent is not None:
+            self._silent.count(accumulator.silent, 1, size)
         if not accumulator.records:
             accumulator.since = self._monotonic() if since is None else since
         accumulator.records.append((key, value, headers, self._wall_ns() // 1_000_000))
@@ -264,6 +275,7 @@ class Accumulators:
         self._abandoned = True
         self._kept.stop()
         self._late.stop()
+        self._silent.stop()
         messages = self.buffered + len(self._waiting)
         if messages:
             topics = {name: topic.messages for name, topic in self._topics.items() if topic.unanswered}
@@ -282,13 +294,15 @@ class Accumulators:
     # --- into the buffer --------------------------------------------------------------------------
 
     def _has_room(self, size: int) -> bool:
-        return self.buffered < self._records_max and (
-            self.buffered_bytes + size <= self._bytes_max or not self.buffered
+        return self.buffered < self._silent.records_max and (
+            self.buffered_bytes + size <= self._silent.bytes_max or not self.buffered
         )
 
     def _wait(self, produce: Produce) -> _Waiting:
         options = self._options
         waiting = _Waiting(produce, self._monotonic(), self._give_up)
+        if self._silent.any:
+            self._check_silent(produce[0], produce[1], waiting.size)
         if (
             len(self._waiting) >= options.waiting_requests
             or self._waiting_bytes + waiting.size > options.buffer_bytes
@@ -301,6 +315,13 @@ class Accumulators:
         self._waiting_bytes += waiting.size
         self._empty.clear()
         return waiting
+
+    def _check_silent(self, description: TopicDescription, key: bytes | None, size: int) -> None:
+        """Check that a record may queue, if its partition is certain already."""
+        if len(description.partitions) == 1 or (key is not None and self._partitioner.stays):
+            accumulator = self._look_at(description).choose(key)
+            if accumulator.silent is not None:
+                self._silent.check(accumulator, size)
 
     def _give_up(self, waiting: _Waiting) -> None:
         if waiting in self._waiting:
@@ -330,16 +351,25 @@ class Accumulators:
         self._topics_max = max(_TOPICS_MIN, 2 * len(self._topics))
 
     def _admit_waiting(self) -> None:
+        admitted = 0
         while self._waiting and self._has_room(next(iter(self._waiting)).size):
+            if admitted == _ANSWERS_PER_ITERATION:
+                self._loop.call_soon(self._admit_waiting)
+                break
+            admitted += 1
             waiting, _ = self._waiting.popitem(last=False)
             self._waiting_bytes -= waiting.size
             before, key, value, headers, size, done, waiter, sync = waiting.produce
             description = self._backend.topic(before.name)
-            if description is not None:
-                self.append(description, key, value, headers, size, done, waiter, sync, waiting.since)
-            else:
+            if description is None:
                 deleted = f"topic {before.name} was deleted while the message waited for room in the producer's buffer"
                 done((waiter,), -1, -1, TopicMissing(deleted))
+                continue
+            try:
+                self.append(description, key, value, headers, size, done, waiter, sync, waiting.since)
+            except Unavailable as error:
+                done((waiter,), -1, -1, error)
+        self._maybe_empty()
 
     def _maybe_empty(self) -> None:
         if not self.buffered and not self._waiting:
@@ -377,6 +407,8 @@ class Accumulators:
 
     def _flush(self, accumulator: PartitionAccumulator) -> None:
         """Send all accumulated records, in batches of at most `flush_bytes`, overhead included."""
+        if accumulator.silent is None:
+            self._silent.watch(accumulator)
         records, size = accumulator.records, accumulator.bytes
         dones, waiters = accumulator.dones, accumulator.waiters
         gathered_bytes, limit = accumulator.batch_bytes, self._options.flush_bytes
@@ -414,6 +446,7 @@ class Accumulators:
         records = len(batch.dones)
         accumulator.in_flight += 1
         accumulator.unanswered += records
+        accumulator.unanswered_bytes += batch.size
         self._in_flight += records
         if accumulator.kept:  # by the same flush, whose first batch was refused at once
             self._appended(batch, -1, accumulator.fault)
@@ -448,9 +481,12 @@ class Accumulators:
         else:
             accumulator.in_flight -= 1
         accumulator.unanswered -= len(dones)
+        accumulator.unanswered_bytes -= size
         self._in_flight -= len(dones)
         if dones:
             self._answer(accumulator, dones, waiters, size, base_offset, error)
+        if error is None or not accumulator.in_flight:
+            self._silent.answered(accumulator, error)
         if self._waiting:
             self._admit_waiting()
         self._go_on(accumulator, error)
@@ -467,6 +503,8 @@ class Accumulators:
     ) -> None:
         self.buffered -= len(dones)
         self.buffered_bytes -= size
+        if accumulator.silent is not None:
+            self._silent.count(accumulator.silent, -len(dones), -size)
         topic, partition = accumulator.partition
         asynchronous = answer(dones, waiters, partition, base_offset, error)
         if error is not None and asynchronous and not self._abandoned:

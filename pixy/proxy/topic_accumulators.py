@@ -20,6 +20,7 @@ __all__ = [
     "RECORD_OVERHEAD_BYTES",
     "PartitionAccumulator",
     "ProduceBatch",
+    "SilentRecords",
     "TopicAccumulators",
     "batch_bytes",
     "headers_bytes",
@@ -51,6 +52,16 @@ class ProduceBatch(NamedTuple):
     until: float
 
 
+class SilentRecords:
+    """The records of partitions that do not answer, and their bytes."""
+
+    __slots__ = ("bytes", "records")
+
+    def __init__(self, records: int = 0, size: int = 0) -> None:
+        self.records = records
+        self.bytes = size
+
+
 class PartitionAccumulator:
     """The accumulated records of one partition."""
 
@@ -68,9 +79,11 @@ class PartitionAccumulator:
         "partition",
         "records",
         "retry",
+        "silent",
         "since",
         "trying",
         "unanswered",
+        "unanswered_bytes",
         "waiters",
     )
 
@@ -90,8 +103,11 @@ class PartitionAccumulator:
         self.asynchronous = False
         # Batches in flight, kept ones included.
         self.in_flight = 0
-        # Their records.
+        # Their records, and the size of these.
         self.unanswered = 0
+        self.unanswered_bytes = 0
+        # The partition does not answer; see `silent_partitions`.
+        self.silent: SilentRecords | None = None
         # Asynchronous records that failed and are sent again, oldest first.
         self.kept: list[ProduceBatch] = []
         # The next attempt. Invariant: None unless all batches in flight are kept.
@@ -189,6 +205,10 @@ class TopicAccumulators:
         if key is None and self._partitioner.stays:
             self.unkeyed = accumulator
         return accumulator
+
+    def is_leaderless(self, accumulator: PartitionAccumulator) -> bool:
+        """True if an accumulator was chosen for a partition without a leader."""
+        return self.description.partitions[accumulator.partition.partition].leader < 0
 
     def describe(self, description: TopicDescription) -> None:
         """Take over a new description."""
