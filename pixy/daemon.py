@@ -36,7 +36,7 @@ import structlog
 from pixy import __version__
 from pixy.api.grpc import GrpcServer
 from pixy.backend import Backend, EmbeddedBackend
-from pixy.clock import SystemClock
+from pixy.clock import Clock, SystemClock
 from pixy.cluster import ClusterOptions, Node, NodeOptions, frame_bytes_max, unsynced_logs_max
 from pixy.config import Config, ProxyConfig, effective_client_id
 from pixy.drain_report import report_drain
@@ -136,6 +136,8 @@ class Daemon:
         self._make_backend = {"embedded": self._embedded_backend, "kafka": self._kafka_backend}
         # The clusters, by name.
         self._backends: dict[str, Backend] = {}
+        # Clocks of those whose nodes agree on a time.
+        self._times: dict[str, Clock] = {}
         # Every cluster was ready once, and the drain has not begun.
         self._ready = False
         self._peers: Peers | None = None
@@ -328,7 +330,7 @@ class Daemon:
             config,
             backend,
             client_id=effective_client_id(config.client_id),
-            clock=self._clock,
+            clock=self._times.get(name, self._clock),
             rng=Random(),
             on_fault=self._faults.note,
             client_share_percent=self._config.client_share_percent,
@@ -381,6 +383,7 @@ class Daemon:
         )
         open_channel = None if self._peers is None else self._peers.channel
         node = Node(RealDisk(), self._clock, options, self.on_fault, open_channel)
+        self._times[name] = node.time
         return EmbeddedBackend(node, config.producer.timeout, config.consumer.rebalance_timeout)
 
     def counts(self) -> dict[str, int]:

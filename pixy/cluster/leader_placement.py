@@ -5,6 +5,9 @@ evenly. State groups spread over their voters by number; `metadata` stays where 
 hands over to a preferred replica that is connected, has all entries, and has been there for a
 while: a node that comes and goes is given nothing. Nor is one that gives a leadership back, because
 its disk is slow, more than once in a while.
+
+A node whose clock is off is given nothing either, and hands over what it leads to any replica that
+could be given it: what is decided about the age of data is decided by a right clock.
 """
 
 import asyncio
@@ -44,11 +47,18 @@ class LeaderPlacement:
     Args:
         driver: of its groups.
         up_since: loop time since which a node is connected, None while it is not.
+        has_wrong_clock: tells whether the clock of a node is off.
     """
 
-    def __init__(self, driver: Driver, up_since: Callable[[int], float | None]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        up_since: Callable[[int], float | None],
+        has_wrong_clock: Callable[[int], bool],
+    ) -> None:
         self._driver = driver
         self._up_since = up_since
+        self._has_wrong_clock = has_wrong_clock
         self._loop = asyncio.get_running_loop()
         self._next_look = 0.0
         # Groups that were handed over within the pause, with the loop times; the oldest first.
@@ -62,31 +72,38 @@ class LeaderPlacement:
         self._next_look = now + _LOOK_S
         while self._handed_over and now - next(iter(self._handed_over.values())) >= _PAUSE_S:
             del self._handed_over[next(iter(self._handed_over))]
-        begun = 0
+        begun, gives_up = 0, self._has_wrong_clock(self._driver.node_id)
         for group in list(self._driver.groups.values()):
             if group in self._handed_over:
                 continue
-            if group.leads and group.has_peers and self._hand_over(group, now):
+            if group.leads and group.has_peers and self._hand_over(group, now, gives_up):
                 self._handed_over[group] = now
                 begun += 1
                 if begun == _TRANSFERS_MAX:
                     return
 
-    def _hand_over(self, group: RaftGroup, now: float) -> bool:
+    def _hand_over(self, group: RaftGroup, now: float, gives_up: bool) -> bool:
         preferred = preferred_leader(group)
-        if preferred is None or preferred == self._driver.node_id or group.node is None:
+        heirs = [] if preferred is None else [preferred]
+        if gives_up:
+            heirs += sorted(group.storage.conf_state.voters)
+        for heir in heirs:
+            if heir != self._driver.node_id and self._may_lead(heir, group, now):
+                self._driver.transfer(group, heir)
+                return True
+        return False
+
+    def _may_lead(self, node_id: int, group: RaftGroup, now: float) -> bool:
+        if group.node is None or self._has_wrong_clock(node_id):
             return False
-        raft, since = group.node.raft, self._up_since(preferred)
-        progress = raft.tracker.progress.get(preferred)
+        raft, since = group.node.raft, self._up_since(node_id)
+        progress = raft.tracker.progress.get(node_id)
         if (
             since is None
             or now - since < _SETTLED_S
             or progress is None
-            or preferred not in raft.tracker.voters
+            or node_id not in raft.tracker.voters
         ):
             return False
         behind = raft.log.last_index() - progress.match
-        if not progress.recently_active or behind > raft.log.last_index() - raft.log.committed:
-            return False
-        self._driver.transfer(group, preferred)
-        return True
+        return progress.recently_active and behind <= raft.log.last_index() - raft.log.committed

@@ -23,13 +23,13 @@ with it (`failover`).
 """
 
 import asyncio
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from pixy.clock import Clock
+from pixy.cluster.node_time import OtherClocks
 from pixy.cluster.nodes import NodeInfo, other_secret, why_left, why_older
 from pixy.cluster.peer_messages import (
     Beat,
@@ -57,9 +57,6 @@ _FRAME_BYTES = 4 << 20
 and far below what a connection refuses.
 """
 
-CLOCK_OFF_MS = 60_000
-"""Difference to the median of the nodes' clocks from which on a node decides nothing by its own."""
-
 
 @dataclass(slots=True)
 class PeerNode:
@@ -70,7 +67,8 @@ class PeerNode:
         address: at which it is reached.
         up: True while a connection to it stands.
         heard_at: loop time of its last message or handshake, None before.
-        clock_offset_ms: its clock minus this node's, as of the last beat.
+        clock_ahead_ms: its clock less the monotonic time of this node, as of the last beat of the
+            connection that stands; None without one.
         incarnation: as of its last handshake, 0 for none.
         version: of its release.
     """
@@ -79,7 +77,7 @@ class PeerNode:
     address: str
     up: bool = False
     heard_at: float | None = None
-    clock_offset_ms: int = 0
+    clock_ahead_ms: int | None = None
     incarnation: int = 0
     version: str = ""
 
@@ -100,6 +98,7 @@ class Members:
         told: the nodes that another one has told of and metadata does not know. Replaced by each
             answer.
         met_unknown: a node that neither metadata nor `told` knows has dialled this one.
+        clock_heard: set by each beat that tells a clock.
     """
 
     def __init__(
@@ -126,6 +125,7 @@ class Members:
         self._refused: dict[int, str] = {}
         self.told: dict[int, NodeInfo] = {}
         self.met_unknown = False
+        self.clock_heard = asyncio.Event()
 
     def __iter__(self) -> Iterator[PeerNode]:
         return iter(self._members.values())
@@ -148,18 +148,22 @@ class Members:
         """True while a connection to any other node stands."""
         return any(member.up for member in self._members.values())
 
-    @property
-    def clock_is_off(self) -> bool:
-        """True while this node's clock is more than a minute from the median of the clocks of
-        connected nodes that have started and stay, and its own.
+    def clocks(self) -> OtherClocks:
+        """Clocks of connected nodes among those that have started and stay.
+
+        How many these are is not known before metadata has this node.
         """
         nodes = self._registered()
-        offsets = [0]
-        for member in self._members.values():
-            node = nodes.get(member.node_id)
-            if member.up and node is not None and node.has_started and not node.removed:
-                offsets.append(member.clock_offset_ms)
-        return abs(statistics.median(offsets)) > CLOCK_OFF_MS
+        if self.node_id not in nodes:
+            return OtherClocks(0)
+        staying = [
+            node.node_id
+            for node in nodes.values()
+            if node.has_started and not node.removed and node.node_id != self.node_id
+        ]
+        members = filter(None, map(self._members.get, staying))
+        ahead_ms = [each.clock_ahead_ms for each in members if each.clock_ahead_ms is not None]
+        return OtherClocks(len(staying) + 1, ahead_ms)
 
     # --- connections ------------------------------------------------------------------------------
 
@@ -190,7 +194,7 @@ class Members:
         member = self._members.setdefault(node_id, PeerNode(node_id, ""))
         if member.address != address:
             # The connection to the former address ends without a word.
-            member.address, member.up = address, False
+            member.address, member.up, member.clock_ahead_ms = address, False, None
             self._channel.connect(node_id, parsed)
 
     @property
@@ -329,7 +333,7 @@ class Members:
         member = self._members.get(node_id)
         if member is None or not member.up:
             return
-        member.up = False
+        member.up, member.clock_ahead_ms = False, None
         log.warning(
             "a node cannot be reached",
             node=node_id,
@@ -382,9 +386,16 @@ class Members:
 
     def beat(self, incarnation: int, flush_number: int) -> None:
         """Tell the others what this node is: its start, and the newest durable flush."""
+        self._beat(self._members, incarnation, flush_number)
+
+    def beat_first(self, node_id: int, incarnation: int, flush_number: int) -> None:
+        """Tell a node with a new connection the same: it may wait for a clock."""
+        self._beat([node_id], incarnation, flush_number)
+
+    def _beat(self, node_ids: Iterable[int], incarnation: int, flush_number: int) -> None:
         reaches = tuple(member.node_id for member in self._members.values() if member.up)
         payload = encode_beat(Beat(incarnation, flush_number, self._clock.wall_ms(), reaches))
-        for node_id in self._members:
+        for node_id in node_ids:
             self._relays.send(node_id, MessageKind.BEAT, (payload,))
 
     def flushed(self, node_id: int, flush_number: int) -> None:
@@ -413,5 +424,6 @@ class Members:
         self._relays.heard(node_id, beat.reaches)
         if member is not None:
             member.heard_at = self._loop.time()
-            if not relayed:
-                member.clock_offset_ms = beat.wall_ms - self._clock.wall_ms()
+            if member.up and not relayed:
+                member.clock_ahead_ms = beat.wall_ms - self._clock.monotonic_ns() // 1_000_000
+                self.clock_heard.set()

@@ -68,6 +68,8 @@ __all__ = ["Node"]
 
 _STALL_S = 2.0
 """Longest write of a disk that does not stall; leaders give up their leadership before that."""
+_CLOCKS_S = 0.5
+"""Interval of looks at the clocks of the nodes."""
 
 _GIVE_UP_S = 2.0
 
@@ -87,6 +89,7 @@ class Node:
     Attributes:
         metadata: the topics.
         node_id: its id, from `start` on.
+        time: its clock, as far as others agree.
         state_groups: the state machines in memory.
         commands: changes of topics, nodes and consumer groups, from `start` on.
         partitions: the partitions, from `start` on.
@@ -107,7 +110,6 @@ class Node:
     """
 
     _loop: asyncio.AbstractEventLoop
-    _time: NodeTime
     _entry: NodeEntry
     _storage: NodeStorage
     _log: NodeLog
@@ -132,6 +134,8 @@ class Node:
     ) -> None:
         self._disk = disk
         self._clock = clock
+        self.time = NodeTime(clock, has_peers=open_channel is not None)
+        self._time_timer: asyncio.TimerHandle | None = None
         self._options = options
         self.on_fault = on_fault
         self._open_channel = open_channel
@@ -165,7 +169,7 @@ class Node:
             DataDirectoryError, CorruptData: the data directory cannot be used.
         """
         self._loop = asyncio.get_running_loop()
-        self._time = NodeTime(self._clock)
+        self._follow_clocks()
         make_peers = None if self._open_channel is None else partial(self._make_peers, self._open_channel)
         self._entry = NodeEntry(self._disk, self._options, make_peers, self.waits_for_others.set)
         try:
@@ -192,6 +196,10 @@ class Node:
         self.staging.start()
         self._storage.start()
         self._retention.start()
+
+    def _follow_clocks(self) -> None:
+        self.time.refresh()
+        self._time_timer = self._loop.call_later(_CLOCKS_S, self._follow_clocks)
 
     async def stop(self) -> None:
         """Make everything durable and release the data directory. No proposal may follow.
@@ -227,6 +235,8 @@ class Node:
     def _release(self) -> None:
         if self._abandon is not None:
             self._abandon()
+        if self._time_timer is not None:
+            self._time_timer.cancel()
         self._entry.release()
 
     def _fault(self, error: BaseException) -> None:
@@ -243,7 +253,9 @@ class Node:
 
     def _make_peers(self, open_channel: OpenChannel, identity: NodeIdentity) -> NodePeers:
         options = self._options
-        self.peers = NodePeers(options.cluster, open_channel, self._clock, options.random_bytes, self._fault)
+        self.peers = NodePeers(
+            options.cluster, open_channel, self._clock, self.time, options.random_bytes, self._fault
+        )
         self.peers.identify(identity)
         return self.peers
 
@@ -300,7 +312,7 @@ class Node:
             self.remote,
         )
         self._retention = Retention(
-            self._time,
+            self.time,
             self._options.storage,
             self.partitions,
             self.state_groups.groups,
@@ -324,7 +336,7 @@ class Node:
             self.metadata,
             self.partitions,
             self._options.staging,
-            self._time.now_ms,
+            self.time,
             self._proposals.propose_and_tell,
         )
         self.staging = self._make_staging()
@@ -350,7 +362,7 @@ class Node:
             sideloading=self._sideloading,
             command=partial(self._proposals.run, self.state_groups.sinks_replica),
             is_alone=lambda: self.is_alone,
-            now_ms=self._time.now_ms,
+            now_ms=self.time.wall_ms,
         )
         return StagingRouter(node, self._options.staging.expiry)
 
@@ -379,6 +391,7 @@ class Node:
         if self._options.cluster.has_join_list:
             self.waits_for_others.set()
         await peers.wait_for_founders()
+        await peers.clocks.wait()
 
     @property
     def why_not_started(self) -> str:
@@ -402,10 +415,10 @@ class Node:
         if not self._starting:
             self.staging.positions_durable()
 
-    def _clean_up(self) -> None:
+    def _clean_up(self, age_ms: int) -> None:
         self._reactions.clean_up()
         if self._log.stalled is None:
-            self.staging.expire()
+            self.staging.expire(age_ms)
 
     # --- other nodes ------------------------------------------------------------------------------
 
@@ -438,7 +451,6 @@ class Node:
             ticked=self._ticked,
         )
         peers.attach(self._log, identity, self.state_groups, duties)
-        self._time.is_certain = peers.is_clock_certain
         self.partitions.elect = peers.elect
 
     async def _confirm_sinks(self) -> None:
@@ -608,8 +620,8 @@ class Node:
         return self._clock.monotonic()
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch, ascending."""
-        return self._time.now_ms()
+        """Milliseconds since the Unix epoch, to stamp with: see `NodeTime`."""
+        return self.time.wall_ms()
 
     def append(
         self,

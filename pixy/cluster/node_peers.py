@@ -31,7 +31,9 @@ from pixy.cluster.members import Members
 from pixy.cluster.membership_keeper import MembershipKeeper
 from pixy.cluster.node_log import LogPeers, NodeLog
 from pixy.cluster.node_lookup import NodeLookup
+from pixy.cluster.node_time import NodeTime
 from pixy.cluster.nodes import FEATURE_LEVEL, SECOND_PROTOCOL_LEVEL, NodeInfo, node_record, why_left
+from pixy.cluster.peer_clocks import PeerClocks
 from pixy.cluster.peer_messages import (
     Forwarded,
     MessageKind,
@@ -114,6 +116,7 @@ class NodePeers:
         options: its place in the cluster.
         open_channel: see `OpenChannel`.
         clock: the clock that it runs on.
+        time: the time that the nodes agree on.
         random_bytes: source of ids.
         on_fault: called with an unexpected exception.
 
@@ -121,22 +124,26 @@ class NodePeers:
         channel: to the peers.
         relays: to those that there is no connection to.
         members: the other nodes, from `attach` on.
+        clocks: theirs, from `attach` on.
         stopping: True from the beginning of `hand_over` on.
     """
 
     members: Members
+    clocks: PeerClocks
 
     def __init__(
         self,
         options: ClusterOptions,
         open_channel: OpenChannel,
         clock: Clock,
+        time: NodeTime,
         random_bytes: Callable[[int], bytes],
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._options = options
         self._on_fault = on_fault
         self._clock = clock
+        self._time = time
         self._process = random_bytes(8)
         self._random = Random(int.from_bytes(random_bytes(8), "little"))
         self._loop = asyncio.get_running_loop()
@@ -269,6 +276,7 @@ class NodePeers:
             self._clock,
             self._on_lost,
         )
+        self.clocks = PeerClocks(self.members, self._time)
         cluster_id, node_id = self._cluster_id.hex(), identity.node_id
         self._fetching = SnapshotFetching(
             self._call_bulk, FetchingOptions(cluster_id, node_id), self._on_fault
@@ -276,7 +284,7 @@ class NodePeers:
         self._fetching.attach(node_log)
         self._serving = SnapshotServing(cluster_id, groups.find, self._driver, node_log.files)
         self._failover = Failover(self._driver, self.members.is_up, self._random)
-        self._placement = LeaderPlacement(self._driver, self._up_since.get)
+        self._placement = LeaderPlacement(self._driver, self._up_since.get, self.clocks.is_off)
         self._groups = groups
         self._keeper = MembershipKeeper(self._driver, groups, self.members.is_reachable)
         self._lookup = NodeLookup(self.members, self.channel.call, self._confirm_metadata)
@@ -433,10 +441,6 @@ class NodePeers:
             return False
         return True
 
-    def is_clock_certain(self) -> bool:
-        """True while the clock of this node is near those of the others."""
-        return not self.members.clock_is_off
-
     # --- clocks -----------------------------------------------------------------------------------
 
     def _tick(self) -> None:
@@ -506,6 +510,9 @@ class NodePeers:
             self._up_since.setdefault(node_id, self._loop.time())
             self._serving.lost(node_id)
             self.members.on_up(node_id, hello)
+            if self._log is not None:
+                journal, number = self._log.journal, self._log.incarnation.number
+                self.members.beat_first(node_id, number, journal.flush_number)
             self._duties.nodes_seen()
 
     def _on_down(self, node_id: int, closed: bool) -> None:

@@ -152,7 +152,7 @@ class StatusReports:
             up=peers.members.is_reachable(node.node_id),
             is_self=is_self,
             heard_s=heard,
-            clock_offset_ms=0 if member is None else member.clock_offset_ms,
+            clock_offset_ms=peers.clocks.offset_ms(node.node_id),
             problem=problem,
             through=0 if through in (node.node_id, None) else through,
             removed=node.removed,

@@ -1,67 +1,180 @@
-"""A node's clock for the age of records: moves forward only when it is sure.
+"""A node's clock: its wall clock, as far as a majority of the nodes agrees with it.
 
-A wall clock that is set forward by mistake for a moment would make every record too old at once. So
-the node's time is the wall clock's at its start, advanced by monotonic time; a wall clock that is
-ahead of it counts once it has been ahead for an hour.
+What a node stamps, and what it lets expire, follows from here. The time that is agreed on is the
+median of the clocks of the nodes, if a majority of all nodes is within a minute of it:
 
-A wall clock that is behind takes effect at once for records, because new records are stamped with
-it and would otherwise look old from the moment they are written. Older records are then kept
-longer, and none is lost.
+    a majority       this node's clock      the time that it stamps with
+    ---------------  ---------------------  --------------------------------------------------------
+    agrees           is within a minute     its clock's
+    agrees           is off                 what it was before its clock was off, advanced by
+                                            monotonic time; at first, the one that is agreed on
+    does not agree                          the same; of a node that never knew an agreed one, the
+                                            latest of the clocks that it knows
+
+A time that is too late keeps data for longer, one that is too early has it removed: hence the
+latest. Nothing expires without a majority, nor by a node whose own clock is off.
+
+All clocks can be wrong together, for instance by their common time server, and that of a lone node
+is all that there is. So a jump of the agreed time by more than a minute counts after an hour, which
+monotonic time measures. Until then stamps have the later of both times, and ages are measured by
+the earlier one. The first agreed time after a start counts at once.
 """
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import structlog
 
 from pixy.clock import Clock
 
-__all__ = ["NodeTime"]
+__all__ = ["CLOCK_OFF_MS", "NodeTime", "OtherClocks", "agreed_time"]
 
 log = structlog.get_logger(__name__)
 
-_AHEAD_MS = 60_000
+CLOCK_OFF_MS = 60_000
+"""Difference to the agreed time from which on a clock is off."""
 _TRUSTED_AFTER_S = 3600.0
 
 
-class NodeTime:
-    """Milliseconds since the Unix epoch.
+class OtherClocks(NamedTuple):
+    """The clocks of the other nodes, as far as this one knows them.
 
     Attributes:
-        is_certain: False while the clock is far from those of the peers: nothing is to expire.
+        nodes: number of nodes that there are, with this one; 0 while that is not known.
+        ahead_ms: clocks of the others, less the monotonic time of this node.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    nodes: int
+    ahead_ms: Sequence[int] = ()
+
+
+def agreed_time(clocks: Sequence[int], nodes: int) -> int | None:
+    """Median of clocks, None unless a majority of that many nodes is within a minute of it."""
+    median = round(statistics.median(clocks))
+    near = sum(_is_near(clock, median) for clock in clocks)
+    return median if near > nodes // 2 and nodes else None
+
+
+def _is_near(one: int, other: int) -> bool:
+    return abs(one - other) <= CLOCK_OFF_MS
+
+
+class NodeTime:
+    """A `Clock` whose wall clock is corrected as in the module's table, from the first `refresh`
+    on.
+
+    Args:
+        clock: of the machine.
+        has_peers: False for a node that never has any, whose clock is the only one.
+
+    Attributes:
+        others: tells the clocks of the other nodes.
+    """
+
+    def __init__(self, clock: Clock, *, has_peers: bool = False) -> None:
         self._clock = clock
-        self.is_certain: Callable[[], bool] = _yes
-        self._wall_ms = clock.wall_ms()
-        self._monotonic = clock.monotonic()
-        # Monotonic time since which the wall clock has been ahead, None while it is not.
-        self._ahead_since: float | None = None
+        self.monotonic = clock.monotonic
+        self.monotonic_ns = clock.monotonic_ns
+        self.others: Callable[[], OtherClocks] = lambda: OtherClocks(0 if has_peers else 1)
+        # All of these are less monotonic time: what it adds to them makes a time.
+        self._steady = self.own_ahead_ms
+        self._agreed: int | None = None
+        self._latest = self._earliest = self._steady
+        self._latest_ns = self._latest * 1_000_000
+        self._own_is_off = False
+        # An agreed time was known before, and one of several nodes.
+        self._was_agreed = self._had_others = False
+        # Time that is far from the steady one, and monotonic time since which it has been shown.
+        self._jumped_to: int | None = None
+        self._jumped_at = 0.0
 
-    def now_ms(self) -> int:
-        """Current time; ascending."""
-        monotonic, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
-        now_ms = self._wall_ms + round((monotonic - self._monotonic) * 1000)
-        if wall_ms - now_ms < _AHEAD_MS:
-            self._ahead_since = None
-        elif self._ahead_since is None:
-            self._ahead_since = monotonic
-            log.warning(
-                "the clock of this machine was set forward; if it stays so for an hour, the age of records follows it",
-                ahead_s=(wall_ms - now_ms) // 1000,
-            )
-        elif monotonic - self._ahead_since >= _TRUSTED_AFTER_S:
-            self._wall_ms, self._monotonic, self._ahead_since = wall_ms, monotonic, None
-            return wall_ms
-        return now_ms
+    def _monotonic_ms(self) -> int:
+        return self.monotonic_ns() // 1_000_000
 
-    def record_ms(self) -> int:
-        """Current time to measure the age of records by: as `now_ms`, but never ahead of the wall
-        clock.
+    # --- the time ---------------------------------------------------------------------------------
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the Unix epoch, to stamp with."""
+        return self.monotonic_ns() + self._latest_ns
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch, to stamp with."""
+        return self._latest + self._monotonic_ms()
+
+    def age_ms(self) -> int | None:
+        """Time to measure ages by, None while nothing is to expire."""
+        self.refresh()
+        if self._agreed is None or self._own_is_off:
+            return None
+        return self._earliest + self._monotonic_ms()
+
+    @property
+    def own_ahead_ms(self) -> int:
+        """The clock of this node, less its monotonic time."""
+        return self._clock.wall_ms() - self._monotonic_ms()
+
+    @property
+    def is_settled(self) -> bool:
+        """True once there has been an agreed time, or every node is known to have another one."""
+        self.refresh()
+        nodes, ahead_ms = self.others()
+        return self._was_agreed or 0 < nodes <= len(ahead_ms) + 1
+
+    def off_ms(self, ahead_ms: int) -> int | None:
+        """Difference of a clock to the agreed time, None while there is none.
+
+        Args:
+            ahead_ms: the clock, less the monotonic time of this node.
         """
-        return min(self.now_ms(), self._clock.wall_ms())
+        return None if self._agreed is None else ahead_ms - self._agreed
 
+    def is_off(self, ahead_ms: int) -> bool:
+        """True for a clock that is more than a minute from the agreed time; see `off_ms`."""
+        return abs(self.off_ms(ahead_ms) or 0) > CLOCK_OFF_MS
 
-def _yes() -> bool:
-    """Without peers there is nothing to compare a clock with."""
-    return True
+    # --- following the clocks ---------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Look at the clocks, in steps of less than a second."""
+        own, others = self.own_ahead_ms, self.others()
+        clocks = [own, *others.ahead_ms]
+        agreed = agreed_time(clocks, others.nodes)
+        if agreed is None:
+            self._agreed, self._own_is_off, self._jumped_to = None, False, None
+            if not self._was_agreed:
+                self._steady = max(clocks)
+            self._set(self._steady, self._steady)
+            return
+        self._agree(own, agreed, others.nodes)
+
+    def _agree(self, own: int, agreed: int, nodes: int) -> None:
+        is_off = not _is_near(own, agreed)
+        if is_off and not self._own_is_off:
+            log.warning(
+                "the clock of this machine is off: a majority of the nodes has another time, which counts",
+                ahead_s=(own - agreed) // 1000,
+            )
+        self._agreed, self._own_is_off = agreed, is_off
+        is_first = not self._was_agreed or (nodes > 1 and not self._had_others)
+        self._was_agreed, self._had_others = True, self._had_others or nodes > 1
+        # Clocks of others are known as exactly as beats are quick: they are not followed closely.
+        shown = own if not is_off else self._steady if _is_near(self._steady, agreed) else agreed
+        if is_first or _is_near(shown, self._steady) or self._has_stayed(shown):
+            self._steady, self._jumped_to = shown, None
+        self._set(max(self._steady, shown), min(self._steady, shown))
+
+    def _has_stayed(self, shown: int) -> bool:
+        """True if a time that is far from the steady one has been so for an hour."""
+        now = self.monotonic()
+        if self._jumped_to is None or not _is_near(shown, self._jumped_to):
+            self._jumped_to, self._jumped_at = shown, now
+            log.warning(
+                "the clocks have jumped; if they stay so for an hour, the age of records follows them",
+                ahead_s=(shown - self._steady) // 1000,
+            )
+        return now - self._jumped_at >= _TRUSTED_AFTER_S
+
+    def _set(self, latest: int, earliest: int) -> None:
+        self._latest, self._earliest = latest, earliest
+        self._latest_ns = latest * 1_000_000

@@ -12,7 +12,7 @@ requests before it (stage, publish, discard), and the expiry of stages and sinks
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from pixy.clock import Clock
 from pixy.cluster.metadata import MetadataState, Topic
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.proposals import Repeated
@@ -74,7 +75,7 @@ class Publisher:
         metadata: the topics.
         partitions: their partitions; an attribute, too.
         config: retention of stages and sinks.
-        now_ms: the node's time.
+        time: of the node.
         propose: see `Propose`.
     """
 
@@ -85,7 +86,7 @@ class Publisher:
         metadata: MetadataState,
         partitions: Partitions,
         config: StagingConfig,
-        now_ms: Callable[[], int],
+        time: Clock,
         propose: Propose,
     ) -> None:
         self._state, self._sinks = sinks
@@ -93,14 +94,16 @@ class Publisher:
         self._metadata = metadata
         self.partitions = partitions
         self._config = config
-        self._now_ms = now_ms
+        self._time = time
         self._propose = propose
         self._loop = asyncio.get_running_loop()
         # Publications between proposal and commit, by sink.
         self._committing: dict[str, asyncio.Future[None]] = {}
         self._roll_forward = RollForward(sinks.replica, stages, metadata, partitions, propose)
         self._stopped = False
-        self._expiry = StageExpiry(stages, config.expiry, now_ms, self._may_go)
+        self._expiry = StageExpiry(
+            stages, config.expiry, lambda: round(time.monotonic() * 1000), self._may_go
+        )
         # Answers of `is_of_nobody`, which is asked often and of many parts, by publication.
         self._of_nobody: dict[int, bool] = {}
         # Ids of topics under deletion; stages for them are refused.
@@ -169,7 +172,7 @@ class Publisher:
             )
         stages = [self._publishable(StageName(sink_id, stage_id)) for stage_id in command.stage_ids]
         command.parts.extend(self._parts(stages))
-        command.timestamp_ms = self._now_ms()
+        command.timestamp_ms = self._time.wall_ms()
         result = await self._commit(command, stages)
         if isinstance(result, NotNew):
             return await self._answer_again(sink_id, result)
@@ -316,17 +319,20 @@ class Publisher:
         """Note activity of a sink, which keeps its stages from expiry."""
         self._expiry.touch(sink_id)
 
-    def expire(self) -> None:
-        """Drop stages older than `staging.expiry`; the leader of `sinks` forgets inactive ones."""
+    def expire(self, age_ms: int) -> None:
+        """Drop stages older than `staging.expiry`; the leader of `sinks` forgets inactive ones.
+
+        Args:
+            age_ms: time to measure ages by.
+        """
         self._expiry.expire()
         if not self._sinks.group.decides:
             return
-        now_ms = self._now_ms()
         one_time_s = min(self._config.expiry, _ONE_TIME_SINK_S)
-        run_in_steps(self._expire_sinks(now_ms - round(one_time_s * 1000), one_time=True))
+        run_in_steps(self._expire_sinks(age_ms - round(one_time_s * 1000), one_time=True))
         if self._config.sink_retention:
             run_in_steps(
-                self._expire_sinks(now_ms - round(self._config.sink_retention * 1000), one_time=False)
+                self._expire_sinks(age_ms - round(self._config.sink_retention * 1000), one_time=False)
             )
 
     def _expire_sinks(self, before_ms: int, *, one_time: bool) -> Iterator[None]:

@@ -77,7 +77,7 @@ class StagingParts:
         proposals: to partitions.
         command: runs a command in `sinks`; returns its result, or raises it.
         confirm: returns once `sinks`, and metadata, have here what was committed before.
-        now_ms: the node's time.
+        now_ms: the node's time, to stamp with.
     """
 
     state: SinksState

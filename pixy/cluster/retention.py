@@ -46,7 +46,7 @@ class Retention:
         partitions: the node's partitions.
         state_groups: the state groups that hold consumer groups.
         propose: proposes a command to a raft group.
-        clean_up: expires everything else that is due.
+        clean_up: expires everything else that is due at a time.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Retention:
         partitions: Partitions,
         state_groups: Sequence[StateReplica],
         propose: Callable[[Replica, bytes], None],
-        clean_up: Callable[[], None],
+        clean_up: Callable[[int], None],
     ) -> None:
         self._time = time
         self._storage = storage
@@ -77,15 +77,15 @@ class Retention:
             self._timer.cancel()
 
     def _check(self) -> None:
-        if not self._time.is_certain():
-            log.warning("nothing expires: the clock of this machine is far from those of the other nodes")
+        age_ms = self._time.age_ms()
+        if age_ms is None:
+            log.warning("nothing expires: no majority of the nodes agrees with the clock of this machine")
             self.start()
             return
-        now_ms = self._time.now_ms()
         if self._storage.offsets_retention:
-            run_in_steps(self._check_groups(now_ms))
-        self._clean_up()
-        self._check_partitions(list(self._partitions), self._time.record_ms())
+            run_in_steps(self._check_groups(age_ms))
+        self._clean_up(age_ms)
+        self._check_partitions(list(self._partitions), age_ms)
 
     def _check_partitions(self, partitions: list[PartitionReplica], now_ms: int) -> None:
         for replica in partitions[:_PARTITIONS_PER_ITERATION]:
@@ -123,7 +123,7 @@ class Retention:
         quiet = [group for group in groups if machine.is_inactive_since(group, quiet_ms)]
         alive = [group for group in quiet if machine.has_members(group)]
         if alive:
-            command = GroupsCommand(touch_groups=TouchGroups(groups=alive, timestamp_ms=now_ms))
+            command = GroupsCommand(touch_groups=TouchGroups(groups=alive, timestamp_ms=self._time.wall_ms()))
             self._propose(replica, command.SerializeToString())
         gone = [group for group in quiet if machine.is_inactive_since(group, before_ms)]
         gone = sorted(set(gone).difference(alive))

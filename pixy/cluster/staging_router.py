@@ -65,7 +65,7 @@ class StagingNode:
         sideloading: of its partitions; None without peers.
         command: runs a command of `sinks`, with a limit in seconds.
         is_alone: tells whether there is no other node in the cluster.
-        now_ms: its time.
+        now_ms: its time, to stamp with.
     """
 
     driver: Driver
@@ -303,14 +303,17 @@ class StagingRouter:
 
     # --- expiry -----------------------------------------------------------------------------------
 
-    def expire(self) -> None:
+    def expire(self, age_ms: int) -> None:
         """Drop stages older than `staging.expiry`, and forget inactive sinks. What is common to all
         nodes is decided by the leader.
+
+        Args:
+            age_ms: time to measure ages by.
         """
-        self._publisher.expire()
+        self._publisher.expire(age_ms)
         self._retention.reconcile()
         if self._sinks.group.decides:
-            self._expire_replicated(self._node.now_ms() - self._expiry_ms)
+            self._expire_replicated(age_ms - self._expiry_ms)
 
     def _expire_replicated(self, before_ms: int) -> None:
         table = self._state.table

@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from pixy.cluster.membership import state_group_members
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
+from pixy.cluster.node_time import CLOCK_OFF_MS
 
 __all__ = [
     "CAUGHT_UP_ENTRIES",
@@ -37,9 +38,6 @@ __all__ = [
 
 CAUGHT_UP_ENTRIES = 1000
 """Entries that a member may lack and still count as caught up: some are always on their way."""
-
-CLOCK_OFFSET_MS_MAX = 60_000
-"""Retention and expiry wait while the leader's clock is further from those of its peers."""
 
 _NAMES_SHOWN = 3
 
@@ -119,7 +117,8 @@ class NodeStatus:
             reporting node.
         is_self: it is the reporting node.
         heard_s: seconds since it was last heard of; None if never since the reporting node started.
-        clock_offset_ms: its clock minus that of the reporting node.
+        clock_offset_ms: its clock minus the time that a majority of the nodes agrees on; minus the
+            clock of the reporting node while there is none.
         problem: reason why it is refused, cannot be reached, or writes no messages; empty for none.
         through: the node through which it is reached, 0 for a connection or none.
         removed: it was removed from the cluster.
@@ -323,7 +322,8 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
     if status.not_ready:
         yield f"this node is not ready: {status.not_ready}"
     for node in status.nodes:
-        yield from _node_problems(node, status.self_id)
+        yield from _node_problems(node)
+    yield from _wrong_clocks(status)
     yield from _replaced_problems(status)
     for one, other in status.cut_links:
         yield f"{_no_connection(one, other)}, and go through other nodes"
@@ -340,20 +340,33 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
         yield "the cluster has two nodes: both must confirm each write, so the loss of either stops all writes"
 
 
-def _node_problems(node: NodeStatus, self_id: int) -> Iterator[str]:
-    name = f"node {node.node_id}{node.address and f' ({node.address})'}"
+def _node_problems(node: NodeStatus) -> Iterator[str]:
+    name = _name(node)
     if not node.up:
         heard = "since this node started" if node.heard_s is None else f"for {node.heard_s:.0f} s"
         reason = f": {node.problem}" if node.problem else ""
         yield f"{name} is not reachable: not heard of {heard}{reason}"
     elif node.problem:
         yield f"{name}: {node.problem}"
-    if node.up and abs(node.clock_offset_ms) > CLOCK_OFFSET_MS_MAX:
+
+
+def _wrong_clocks(status: ClusterStatus) -> Iterator[str]:
+    nodes = [node for node in status.nodes if not node.removed]
+    wrong = [node for node in status.nodes if node.up and abs(node.clock_offset_ms) > CLOCK_OFF_MS]
+    right = [node for node in nodes if node.up and node not in wrong]
+    if _is_majority([node.node_id for node in right], [node.node_id for node in nodes]):
+        other = "the time that a majority of the nodes agrees on"
+        effect = "it stamps records by that time, leads only what no other node can, and lets nothing expire"
+    else:
+        other = f"that of node {status.self_id}"
+        effect = "no majority of the nodes agrees on a time, so nothing expires"
+    for node in wrong:
         word = "ahead of" if node.clock_offset_ms > 0 else "behind"
-        yield (
-            f"the clock of {name} is {abs(node.clock_offset_ms) / 1000:.0f} s {word} that of node {self_id}: "
-            "nothing expires where a leader's clock is more than 60 s off"
-        )
+        yield f"the clock of {_name(node)} is {abs(node.clock_offset_ms) / 1000:.0f} s {word} {other}: {effect}"
+
+
+def _name(node: NodeStatus) -> str:
+    return f"node {node.node_id}{node.address and f' ({node.address})'}"
 
 
 def _different_limits(status: ClusterStatus) -> Iterator[str]:

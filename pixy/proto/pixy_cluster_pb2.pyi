@@ -135,7 +135,9 @@ class NodeStatus(_message.Message):
     silent_ms: _builtins.int
     """Milliseconds since it was last heard of. Absent: never since the start of the answering node."""
     clock_offset_ms: _builtins.int
-    """Its clock minus that of the answering node."""
+    """Its clock minus the time that a majority of the nodes agrees on; minus the clock of the answering
+    node while there is none.
+    """
     problem: _builtins.str
     """Reason why it is refused, cannot be reached, or writes no messages."""
     through: _builtins.int

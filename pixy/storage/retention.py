@@ -10,16 +10,18 @@ Records are removed in whole segments, oldest first, as in Kafka:
 
 Timestamps are the producers'. One that no clock can have given, because there is none or it is
 more than an hour ahead, is not believed: the time of the last write to the segment's file counts
-instead, as in Kafka for segments without timestamps. It is asked for only then. A segment without a
-file is never too old.
+instead, as in Kafka for segments without timestamps. It is asked for only then. One that is more
+than an hour ahead as well was given by a wrong clock, and the time at which that was first noticed
+counts. A segment without a file is never too old.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-__all__ = ["LogOptions", "SegmentFacts", "retained_from"]
+__all__ = ["AHEAD_MS_MAX", "LogOptions", "SegmentFacts", "retained_from"]
 
-_AHEAD_MS_MAX = 3_600_000
+AHEAD_MS_MAX = 3_600_000
+"""Difference to the present from which on a time was given by no clock, or by a wrong one."""
 
 
 class LogOptions(NamedTuple):
@@ -43,19 +45,20 @@ class SegmentFacts(NamedTuple):
         end_offset: the offset behind its last record.
         size: its size in bytes.
         max_timestamp: its largest timestamp, negative if it has none.
-        last_write_ms: time of the last write to it, None if that is not known.
+        last_write_ms: time of the last write to it, for one that asks at that time; None if that is
+            not known.
     """
 
     end_offset: int
     size: int
     max_timestamp: int
-    last_write_ms: Callable[[], int | None]
+    last_write_ms: Callable[[int], int | None]
 
     def time_ms(self, now_ms: int) -> int | None:
         """Time of its newest record as far as that can be believed, None for none."""
-        if 0 <= self.max_timestamp <= now_ms + _AHEAD_MS_MAX:
+        if 0 <= self.max_timestamp <= now_ms + AHEAD_MS_MAX:
             return self.max_timestamp
-        return self.last_write_ms()
+        return self.last_write_ms(now_ms)
 
 
 def retained_from(
@@ -71,8 +74,9 @@ def retained_from(
             begin_offset = max(begin_offset, segment.end_offset)
     if options.retention_ms is not None:
         oldest_ms = now_ms - options.retention_ms
-        for segment in segments:
-            time_ms = segment.time_ms(now_ms)
+        # Of all of them, so that a wrong time is noticed now.
+        times = [segment.time_ms(now_ms) for segment in segments]
+        for segment, time_ms in zip(segments, times, strict=True):
             if time_ms is None or time_ms >= oldest_ms:
                 break
             begin_offset = max(begin_offset, segment.end_offset)

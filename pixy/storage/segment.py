@@ -24,6 +24,7 @@ from pixy.records import (
 )
 from pixy.storage.disk import Buffer, Disk, File
 from pixy.storage.index import INDEX_INTERVAL_BYTES, IndexEntries, OffsetIndex, TimeIndex
+from pixy.storage.retention import AHEAD_MS_MAX
 from pixy.storage.scan import check_bounds, scan_headers
 
 __all__ = ["RETIRED", "Chunk", "Segment", "segment_path"]
@@ -69,6 +70,7 @@ class Segment:
         "_file",
         "_max_timestamp_offset",
         "_missing",
+        "_noticed",
         "_time_entries",
         "_torn",
         "_unindexed_bytes",
@@ -97,6 +99,8 @@ class Segment:
         self._unindexed_bytes = 0
         # Entries that are missing in the indexes behind the first `_entries`.
         self._missing = IndexEntries()
+        # A time of the last write that is in the future, and the time at which that was noticed.
+        self._noticed = (0, 0)
         # Last offset of the first batch with the largest timestamp, relative to the base.
         self._max_timestamp_offset = 0
 
@@ -109,12 +113,20 @@ class Segment:
         """True if the segment is long enough for index entries."""
         return self.size > INDEX_INTERVAL_BYTES
 
-    def last_write_ms(self) -> int | None:
-        """Time of the last write to its file, None if there is no file."""
+    def last_write_ms(self, now_ms: int) -> int | None:
+        """Time of the last write to its file, None if there is no file.
+
+        If that is in the future, the first `now_ms` since the write.
+        """
         try:
-            return self._disk.modified_ms(self.path)
+            written_ms = self._disk.modified_ms(self.path)
         except OSError:
             return None
+        if written_ms <= now_ms + AHEAD_MS_MAX:
+            return written_ms
+        if self._noticed[0] != written_ms:
+            self._noticed = written_ms, now_ms
+        return self._noticed[1]
 
     @property
     def is_unsynced(self) -> bool:

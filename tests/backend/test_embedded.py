@@ -556,7 +556,7 @@ async def test_a_sink_rejected_for_lack_of_space_counts_as_active(
             full.setattr(Node, "blocked", Unavailable("the disk is full"))
             with pytest.raises(Unavailable):
                 await ask()
-        embedded.node.publisher.expire()
+        embedded.node.publisher.expire(embedded.node.now_ms())
         assert embedded.node.publisher.staged_by(embedded.node.metadata.topics["topic"].topic_id) == ["sink"]
 
 

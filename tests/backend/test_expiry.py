@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.cluster import PartitionReplica
+from pixy.cluster import PartitionReplica, problems
 from pixy.cluster.groups import groups_index
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.state_groups import GROUPS_COUNT
@@ -74,6 +74,11 @@ async def prepare(cluster: NodeCluster) -> None:
     await asyncio.sleep(1)
 
 
+async def led(cluster: NodeCluster) -> None:
+    """Wait until the partition has a leader."""
+    await until(lambda: any_leads([partition_of(node) for node in cluster.nodes.values()]))
+
+
 def any_leads(groups: Sequence[RaftGroup]) -> bool:
     return any(group.leads for group in groups)
 
@@ -124,14 +129,92 @@ def test_the_next_leader_decides(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path, **OPTIONS)
 
 
-@pytest.mark.parametrize("group_of", GROUPS)
-def test_a_leader_whose_clock_is_off_lets_nothing_expire(tmp_path: Path, group_of: GroupOf) -> None:
+# --- wrong clocks ---------------------------------------------------------------------------------
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("group_of", "error_ms"),
+    [(partition_of, -8 * DAY_MS), (groups_of, 10 * DAY_MS), (sinks_of, 60_100)],
+)
+def test_a_leader_whose_clock_is_set_wrong_gives_up_and_everything_expires_when_it_should(
+    tmp_path: Path, group_of: GroupOf, error_ms: int
+) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await prepare(cluster)
         (leader,) = (node for node in cluster.nodes.values() if group_of(node).leads)
-        leader.clock.advance(61)
+        leader.clock.step_wall(error_ms)
         await asyncio.sleep(10)
-        assert group_of(leader).leads
+        assert not any(group_of(leader).leads for group_of in GROUPS)
+        for node in cluster.nodes.values():
+            (problem,) = problems(await node.node.status())
+            assert problem.startswith(f"the clock of node {leader.id} (")
+            assert "the time that a majority of the nodes agrees on" in problem
+        await asyncio.sleep(15)
         await assert_kept(cluster)
+        await asyncio.sleep(10)
+        await assert_expired(cluster)
+        leader.clock.set_wall(0)
+        await asyncio.sleep(1)
+        assert problems(await leader.node.status()) == ()
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("error_ms", [-8 * DAY_MS, 10 * DAY_MS])
+def test_what_a_node_with_a_wrong_clock_accepts_expires_when_it_should(
+    tmp_path: Path, error_ms: int, *, restarts: bool
+) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        node = cluster[3]
+        await cluster[1].backend.create_topic("topic", 1)
+        await led(cluster)
+        node.clock.set_wall(error_ms)
+        if restarts:
+            await node.kill()
+            await node.start()
+        for _ in range(3):
+            await node.append(*[VALUE] * 3)
+        await node.backend.commit_offsets("group", {TOPIC: OffsetCommit(1)}, set=True)
+        await node.backend.publish("sink", 1, "query", [])
+        await asyncio.sleep(25)
+        await assert_kept(cluster)
+        await asyncio.sleep(10)
+        await assert_expired(cluster)
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+@pytest.mark.parametrize("error_ms", [-8 * DAY_MS, 10 * DAY_MS])
+def test_a_new_node_whose_clock_is_wrong_stamps_by_the_others(tmp_path: Path, error_ms: int) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        node = cluster.nodes[4] = ClusterNode(cluster, 4)
+        node.clock.set_wall(error_ms)
+        await node.start()
+        assert abs(node.node.now_ms() - node.clock.true_ms()) < 1000
+        await node.backend.commit_offsets("group", {TOPIC: OffsetCommit(1)}, set=True)
+        await asyncio.sleep(25)
+        assert await offsets_of(cluster[1]) == {0: OffsetCommit(1)}
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_nothing_expires_while_no_majority_agrees_on_the_time(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await prepare(cluster)
+        for number, error_ms in ((1, -DAY_MS), (2, DAY_MS)):
+            cluster[number].clock.step_wall(error_ms)
+        await asyncio.sleep(100)
+        await assert_kept(cluster)
+        assert all(
+            "no majority of the nodes agrees" in each for each in problems(await cluster[3].node.status())
+        )
+        for number in (1, 2):
+            cluster[number].clock.set_wall(0)
+        await asyncio.sleep(5)
+        await assert_expired(cluster)
 
     run_cluster(scenario, tmp_path, **OPTIONS)

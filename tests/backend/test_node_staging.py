@@ -196,7 +196,7 @@ def test_stages_of_idle_sinks_expire_once_whoever_leads(tmp_path: Path) -> None:
             await asyncio.sleep(1)
             await cluster[3].backend.discard("alive", [])
             for node in cluster.nodes.values():
-                node.node.staging.expire()
+                node.node.staging.expire(node.node.now_ms())
             await asyncio.sleep(1)
         for node in cluster.nodes.values():
             table = node.node.state_groups.sinks.table
@@ -215,10 +215,10 @@ def test_stages_expire_by_the_decision_of_the_leader_alone(tmp_path: Path) -> No
         leader = next(node for node in nodes if node.node.state_groups.sinks_replica.group.leads)
         for node in nodes:
             if node is not leader:
-                node.node.staging.expire()
+                node.node.staging.expire(node.node.now_ms())
         await asyncio.sleep(1)
         assert [pieces_on(node) for node in nodes] == [["1"]] * 3
-        leader.node.staging.expire()
+        leader.node.staging.expire(leader.node.now_ms())
         await until(lambda: [pieces_on(node) for node in nodes] == [[]] * 3)
 
     run_cluster(scenario, tmp_path)
@@ -239,7 +239,7 @@ def test_the_next_leader_lets_stages_expire_and_a_node_that_was_away_removes_the
         await others[0].backend.discard("new", [])
         await pass_hours(others, 5)
         for node in others:
-            node.node.staging.expire()
+            node.node.staging.expire(node.node.now_ms())
         await until(lambda: [pieces_on(node) for node in others] == [["2"]] * 2)
         assert pieces_on(leader) == ["1", "2"]
         await leader.start()

@@ -150,7 +150,7 @@ class ClusterNode:
             else:
                 answer.set_exception(error)
 
-        batch = build_batch([NewRecord(key, value, (), self.clock.wall_ms()) for value in values])
+        batch = build_batch([NewRecord(key, value, (), self.node.time.wall_ms()) for value in values])
         self.backend.append(TopicPartition(topic, partition), batch, len(values), done)
         return answer
 

@@ -263,6 +263,6 @@ async def test_a_turn_checks_few_sinks(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(sinks, "is_inactive_since", watched)
         for number in range(100):
             sinks.sinks[f"sink-{number}"] = Sink("query", 1, cluster.node.now_ms())
-        cluster.node.publisher.expire()
+        cluster.node.publisher.expire(cluster.node.now_ms())
         counted = await counts(lambda: looked, 100)
         assert max(after - before for before, after in pairwise([0, *counted])) <= 10

@@ -23,12 +23,16 @@ class Bench:
 
     Attributes:
         up_since: by node.
+        wrong_clocks: nodes whose clock is off.
     """
 
     def __init__(self, network: DriverNetwork) -> None:
         self.network = network
         self.up_since: dict[int, float] = {2: LONG_AGO, 3: LONG_AGO}
-        self.placement = LeaderPlacement(network[1].driver, self.up_since.get)
+        self.wrong_clocks: set[int] = set()
+        self.placement = LeaderPlacement(
+            network[1].driver, self.up_since.get, lambda node_id: node_id in self.wrong_clocks
+        )
 
     async def look(self) -> list[int]:
         """Look, a second after the last time; returns the nodes that lead."""
@@ -137,6 +141,36 @@ async def test_a_leadership_that_comes_back_stays_for_a_while(network: DriverNet
     assert await bench.look() == [1], "node 2 may not be able to"
     bench.placement._handed_over = dict.fromkeys(bench.placement._handed_over, LONG_AGO)
     assert await bench.look() == [2]
+
+
+# --- wrong clocks ---------------------------------------------------------------------------------
+
+
+async def test_a_node_whose_clock_is_off_is_given_nothing(network: DriverNetwork, bench: Bench) -> None:
+    await network.elect(1)
+    bench.wrong_clocks = {2}
+    assert await bench.look() == [1]
+    bench.wrong_clocks.clear()
+    assert await bench.look() == [2]
+
+
+@pytest.mark.parametrize(
+    ("preferred", "wrong", "heir"), [(2, {1}, 2), (1, {1}, 2), (None, {1}, 2), (2, {1, 2}, 3)]
+)
+async def test_a_node_whose_clock_is_off_gives_up_what_it_leads(
+    network: DriverNetwork, preferred: int | None, wrong: set[int], heir: int
+) -> None:
+    with patch.object(leader_placement, "preferred_leader", lambda _: preferred):
+        bench = Bench(network)
+        await network.elect(1)
+        bench.wrong_clocks = wrong
+        assert await bench.look() == [heir]
+
+
+async def test_a_leadership_stays_if_all_clocks_are_off(network: DriverNetwork, bench: Bench) -> None:
+    await network.elect(1)
+    bench.wrong_clocks = {1, 2, 3}
+    assert await bench.look() == [1]
 
 
 @pytest.mark.slow

@@ -1,107 +1,262 @@
-"""A node's clock: never backwards, and forward only when it is sure."""
+"""A node's clock: corrected by those of the other nodes, and followed only when that is sure."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.node_time import NodeTime
+from pixy.cluster.node_time import CLOCK_OFF_MS, NodeTime, OtherClocks, agreed_time
 from tests.fakes.clock import FakeClock
 
+MINUTE_MS = 60_000
 HOUR = 3600
 HOUR_MS = HOUR * 1000
+DAY_MS = 24 * HOUR_MS
+NOW = 1_700_000_000_000
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+class Bench:
+    """A node, and the clocks of the others that it hears of.
+
+    Args:
+        own_ms: error of its clock.
+        others_ms: errors of the others'.
+        nodes: number of nodes; by default all of these.
+    """
+
+    def __init__(self, *others_ms: int, own_ms: int = 0, nodes: int | None = None) -> None:
+        self.clock = FakeClock(wall_ms=NOW)
+        self.clock.set_wall(own_ms)
+        self.others_ms = list(others_ms)
+        self.nodes = len(others_ms) + 1 if nodes is None else nodes
+        self.time = NodeTime(self.clock, has_peers=True)
+        self.time.others = self._others
+        self.time.refresh()
+
+    def _others(self) -> OtherClocks:
+        true = self.clock.true_ms() - self.clock.monotonic_ns() // 1_000_000
+        return OtherClocks(self.nodes, [true + error for error in self.others_ms])
+
+    def later(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.time.refresh()
+
+    @property
+    def stamp_error_ms(self) -> int:
+        """Error of what this node stamps."""
+        assert self.time.wall_ns() // 1_000_000 == self.time.wall_ms()
+        return self.time.wall_ms() - self.clock.true_ms()
+
+    @property
+    def age_error_ms(self) -> int | None:
+        """Error of the time that ages are measured by, None if nothing expires."""
+        now_ms = self.time.age_ms()
+        return None if now_ms is None else now_ms - self.clock.true_ms()
 
 
-@pytest.fixture
-def time(clock: FakeClock) -> NodeTime:
-    return NodeTime(clock)
+# --- what is agreed on ----------------------------------------------------------------------------
 
 
-def test_it_begins_with_the_wall_clock_and_advances_with_monotonic_time(
-    clock: FakeClock, time: NodeTime
+@pytest.mark.parametrize(
+    ("clocks", "nodes", "agreed"),
+    [
+        ([0], 1, 0),
+        ([0], 2, None),
+        ([0], 0, None),
+        ([0, 10], 2, 5),
+        ([0, 10], 3, 5),
+        ([0, 10], 4, None),  # two of four are no majority
+        ([0, DAY_MS], 2, None),  # of two nobody knows who is right
+        ([0, 0, DAY_MS], 3, 0),
+        ([0, DAY_MS, -DAY_MS], 3, None),
+        ([0, 0, DAY_MS], 4, None),
+        ([0, 0, DAY_MS, DAY_MS], 4, None),
+        ([0, 0, 0, DAY_MS], 4, 0),
+        ([0, 0, 0, DAY_MS, -DAY_MS], 5, 0),
+        ([0, CLOCK_OFF_MS, 2 * CLOCK_OFF_MS], 3, CLOCK_OFF_MS),
+        ([0, CLOCK_OFF_MS + 1, 3 * CLOCK_OFF_MS], 3, None),
+    ],
+)
+def test_a_majority_of_all_nodes_agrees_on_the_median_of_the_known_clocks(
+    clocks: list[int], nodes: int, agreed: int | None
 ) -> None:
-    assert time.now_ms() == clock.wall_ms()
-    clock.advance(1.234)
-    assert time.now_ms() == clock.wall_ms()
-
-
-@pytest.mark.parametrize("later", [0, HOUR, 100 * HOUR])
-def test_a_wall_clock_that_is_set_back_does_not_count(clock: FakeClock, time: NodeTime, later: float) -> None:
-    expected = clock.wall_ms() + later * 1000
-    clock.step_wall(-5 * HOUR_MS)
-    time.now_ms()
-    clock.advance(later)
-    assert time.now_ms() == expected
-
-
-def test_a_wall_clock_that_is_set_forward_counts_after_an_hour(clock: FakeClock, time: NodeTime) -> None:
-    before = time.now_ms()
-    clock.step_wall(48 * HOUR_MS)
-    assert time.now_ms() == before
-    clock.advance(HOUR - 1)
-    assert time.now_ms() == before + (HOUR - 1) * 1000
-    clock.advance(1)
-    assert time.now_ms() == clock.wall_ms() == before + 49 * HOUR_MS
-    clock.advance(5)
-    assert time.now_ms() == clock.wall_ms()
-
-
-def test_the_hour_restarts_when_the_wall_clock_was_right_in_between(clock: FakeClock, time: NodeTime) -> None:
-    before = time.now_ms()
-    for _ in range(3):
-        clock.step_wall(48 * HOUR_MS)
-        time.now_ms()
-        clock.advance(HOUR - 1)
-        time.now_ms()
-        clock.step_wall(-48 * HOUR_MS)
-        time.now_ms()
-    assert time.now_ms() == before + 3 * (HOUR - 1) * 1000
-
-
-def test_a_wall_clock_slightly_ahead_is_ignored(clock: FakeClock, time: NodeTime) -> None:
-    before = time.now_ms()
-    clock.step_wall(59_999)
-    time.now_ms()
-    clock.advance(2 * HOUR)
-    assert time.now_ms() == before + 2 * HOUR_MS
-
-
-def test_setting_the_clock_forward_is_logged_once(
-    clock: FakeClock, time: NodeTime, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock.step_wall(90_000)
-    for _ in range(5):
-        time.now_ms()
-    assert capsys.readouterr().out.count("was set forward") == 1
-
-
-def test_the_age_of_records_is_never_measured_ahead_of_the_wall_clock(
-    clock: FakeClock, time: NodeTime
-) -> None:
-    assert time.record_ms() == clock.wall_ms()
-    clock.step_wall(-5 * HOUR_MS)
-    stamped_ms = clock.wall_ms()
-    clock.advance(60)
-    assert time.record_ms() - stamped_ms == 60_000
-    clock.step_wall(48 * HOUR_MS)
-    assert time.record_ms() == time.now_ms() < clock.wall_ms()
+    assert agreed_time(clocks, nodes) == agreed
 
 
 @pytest.mark.slow
-@given(st.lists(st.one_of(st.floats(0, 2 * HOUR), st.integers(-100 * HOUR_MS, 100 * HOUR_MS)), max_size=30))
-def test_it_ascends_whatever_the_wall_clock_does(steps: list[float | int]) -> None:
-    clock = FakeClock()
-    time = NodeTime(clock)
-    last = 0
-    for step in steps:
-        if isinstance(step, float):
-            clock.advance(step)
-        else:
-            clock.step_wall(step)
-        now = time.now_ms()
-        assert now >= last
-        last = now
+@given(
+    st.lists(st.integers(-CLOCK_OFF_MS // 2, CLOCK_OFF_MS // 2), min_size=2, max_size=6),
+    st.lists(st.integers(-(10**15), 10**15), max_size=5),
+)
+def test_a_minority_cannot_move_it_beyond_the_clocks_of_the_others(
+    right: list[int], wrong: list[int]
+) -> None:
+    wrong = wrong[: len(right) - 1]
+    agreed = agreed_time([*right, *wrong], len(right) + len(wrong))
+    assert agreed is not None
+    assert min(right) <= agreed <= max(right)
+
+
+# --- one wrong clock ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error_ms", [-8 * DAY_MS, -3 * HOUR_MS, -MINUTE_MS - 10, MINUTE_MS + 10, 10 * DAY_MS]
+)
+def test_a_node_whose_clock_is_off_from_the_start_stamps_by_the_others_and_lets_nothing_expire(
+    error_ms: int,
+) -> None:
+    bench = Bench(5, -5, own_ms=error_ms)
+    for _ in range(3):
+        assert (abs(bench.stamp_error_ms) <= 5, bench.age_error_ms) == (True, None)
+        assert bench.time.is_off(bench.time.own_ahead_ms)
+        bench.later(5 * HOUR)
+
+
+@pytest.mark.parametrize("error_ms", [-8 * DAY_MS, -3 * HOUR_MS, 3 * HOUR_MS, 10 * DAY_MS])
+def test_a_clock_that_is_set_wrong_changes_no_stamp_not_even_before_the_next_look(error_ms: int) -> None:
+    bench = Bench(0, 0)
+    bench.later(1)
+    bench.clock.step_wall(error_ms)
+    assert bench.stamp_error_ms == 0
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
+    bench.later(2 * HOUR)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
+    bench.clock.set_wall(0)
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, 0)
+    assert not bench.time.is_off(bench.time.own_ahead_ms)
+
+
+@pytest.mark.parametrize("error_ms", [-8 * DAY_MS, 10 * DAY_MS])
+def test_a_wrong_clock_elsewhere_changes_nothing(error_ms: int) -> None:
+    bench = Bench(0, error_ms)
+    for _ in range(3):
+        assert (bench.stamp_error_ms, bench.age_error_ms) == (0, 0)
+        bench.later(5 * HOUR)
+
+
+@pytest.mark.parametrize("per_second_ms", [-10, 10])
+def test_a_clock_that_drifts_away_is_followed_for_a_minute_at_most(per_second_ms: int) -> None:
+    bench = Bench(0, 0)
+    for _ in range(2 * HOUR // 10):
+        bench.clock.step_wall(10 * per_second_ms)
+        bench.later(10)
+        assert abs(bench.stamp_error_ms) <= CLOCK_OFF_MS
+        assert abs(bench.age_error_ms or 0) <= CLOCK_OFF_MS
+    assert bench.age_error_ms is None
+
+
+def test_small_corrections_of_a_clock_are_followed_at_once() -> None:
+    bench = Bench(0, 0)
+    for error_ms in (400, -30_000, 29_000):
+        bench.clock.set_wall(error_ms)
+        bench.later(1)
+        assert (bench.stamp_error_ms, bench.age_error_ms) == (error_ms, error_ms)
+
+
+# --- no majority ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("errors_ms", [(), (DAY_MS,), (DAY_MS, -DAY_MS)])
+def test_without_a_majority_the_time_goes_on_and_nothing_expires(errors_ms: tuple[int, ...]) -> None:
+    bench = Bench(0, 0)
+    bench.others_ms = list(errors_ms)
+    bench.clock.step_wall(-8 * DAY_MS)
+    bench.later(5 * HOUR)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
+
+
+@pytest.mark.parametrize(("own_ms", "other_ms"), [(-8 * DAY_MS, 0), (0, -8 * DAY_MS)])
+def test_of_two_clocks_that_never_agreed_the_later_one_counts_for_stamps(own_ms: int, other_ms: int) -> None:
+    bench = Bench(other_ms, own_ms=own_ms)
+    bench.later(5 * HOUR)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
+
+
+def test_a_node_that_is_not_known_yet_agrees_with_nobody() -> None:
+    bench = Bench(own_ms=DAY_MS, nodes=0)
+    bench.later(5 * HOUR)
+    assert bench.age_error_ms is None
+    settled = [bench.time.is_settled]
+    bench.nodes, bench.others_ms = 3, [0, 0]
+    settled.append(bench.time.is_settled)
+    assert (settled, bench.stamp_error_ms) == ([False, True], 0)
+
+
+def test_the_first_nodes_beside_a_lone_one_correct_it_at_once() -> None:
+    bench = Bench(own_ms=10 * DAY_MS, nodes=1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (10 * DAY_MS, 10 * DAY_MS)
+    bench.nodes, bench.others_ms = 3, [0, 0]
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("others_ms", "nodes", "settled"),
+    [((), 3, False), ((0,), 3, True), ((DAY_MS,), 3, False), ((DAY_MS,), 2, True), ((), 1, True)],
+)
+def test_the_time_is_settled_once_it_is_agreed_on_or_all_clocks_are_known(
+    others_ms: tuple[int, ...], nodes: int, *, settled: bool
+) -> None:
+    assert Bench(*others_ms, nodes=nodes).time.is_settled is settled
+
+
+# --- all clocks, or that of a lone node -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("error_ms", [-48 * HOUR_MS, 48 * HOUR_MS])
+def test_a_jump_of_all_clocks_counts_after_an_hour(others: int, error_ms: int) -> None:
+    bench = Bench(*[0] * others)
+    bench.clock.set_wall(error_ms)
+    bench.others_ms = [error_ms] * others
+    late_ms, early_ms = max(0, error_ms), min(0, error_ms)
+    for seconds in (0, HOUR - 1):
+        bench.later(seconds)
+        assert (bench.stamp_error_ms, bench.age_error_ms) == (late_ms, early_ms)
+    bench.later(1)
+    assert (bench.stamp_error_ms, bench.age_error_ms) == (error_ms, error_ms)
+
+
+def test_the_hour_begins_again_with_another_jump() -> None:
+    bench = Bench()
+    for error_ms in (48 * HOUR_MS, 0, 48 * HOUR_MS, 72 * HOUR_MS, 0, 48 * HOUR_MS):
+        bench.clock.set_wall(error_ms)
+        bench.later(0)
+        bench.later(HOUR - 1)
+        assert bench.age_error_ms == 0
+
+
+def test_a_jump_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+    bench = Bench()
+    bench.clock.step_wall(90_000)
+    for _ in range(5):
+        bench.later(1)
+    assert capsys.readouterr().out.count("the clocks have jumped") == 1
+
+
+def test_a_clock_that_is_off_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+    bench = Bench(0, 0)
+    bench.clock.step_wall(90_000)
+    for _ in range(5):
+        bench.later(1)
+    assert capsys.readouterr().out.count("the clock of this machine is off") == 1
+
+
+@pytest.mark.slow
+@given(
+    st.lists(
+        st.tuples(st.floats(0, HOUR), st.sampled_from([0, 1, 2]), st.integers(-(10**10), 10**10)), max_size=30
+    ),
+)
+def test_no_stamp_is_early_and_no_age_is_late_while_one_clock_of_three_is_wrong(
+    steps: list[tuple[float, int, int]],
+) -> None:
+    bench = Bench(0, 0)
+    for seconds, node, error_ms in steps:
+        bench.clock.set_wall(error_ms if node == 0 else 0)
+        bench.others_ms = [error_ms if node == each else 0 for each in (1, 2)]
+        bench.later(seconds)
+        assert abs(bench.stamp_error_ms) <= CLOCK_OFF_MS
+        assert abs(bench.age_error_ms or 0) <= CLOCK_OFF_MS

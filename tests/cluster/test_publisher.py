@@ -325,11 +325,11 @@ async def test_stages_expire_when_their_sink_is_inactive_and_not_before(tmp_path
         # Any activity of the sink keeps all its stages.
         await stage(cluster, "young", piece_of(cluster, b"2"))
         cluster.clock.advance(DAY_S * 0.9)
-        cluster.node.publisher.expire()
+        cluster.node.publisher.expire(cluster.node.now_ms())
         await cluster.settle()
         assert len(staged(cluster)) == 2
         cluster.clock.advance(DAY_S * 0.2)
-        cluster.node.publisher.expire()
+        cluster.node.publisher.expire(cluster.node.now_ms())
         await cluster.settle()
         assert staged(cluster) == []
         with pytest.raises(FailedPrecondition):
@@ -344,7 +344,7 @@ async def test_a_discard_without_stages_keeps_those_of_the_sink(tmp_path: Path) 
         for _ in range(3):
             cluster.clock.advance(DAY_S * 0.9)
             await cluster.node.publisher.discard("sink", [])
-            cluster.node.publisher.expire()
+            cluster.node.publisher.expire(cluster.node.now_ms())
             await cluster.settle()
         assert await publish(cluster, 0, "sealed") == Published(True, 0)
 
@@ -359,7 +359,7 @@ async def test_stages_that_their_sink_has_passed_by_expire_however_busy_it_is(tm
             await stage(cluster, f"epoch-{epoch}", piece_of(cluster, b"%d" % epoch))
             await publish(cluster, epoch, f"epoch-{epoch}")
             await finished(cluster)
-            cluster.node.publisher.expire()
+            cluster.node.publisher.expire(cluster.node.now_ms())
             await cluster.settle()
             assert len(staged(cluster)) == (2 if epoch < 3 else 1), epoch
             await cluster.node.publisher.stage(open_stage, epoch + 1, piece_of(cluster, b"%d" % epoch), None)
@@ -384,7 +384,7 @@ async def test_sinks_of_queries_are_remembered_and_others_are_not(tmp_path: Path
             (DAY_S, ["stream"]),
         ):
             cluster.clock.advance(seconds)
-            cluster.node.publisher.expire()
+            cluster.node.publisher.expire(cluster.node.now_ms())
             await cluster.settle()
             assert list(cluster.node.publisher._state.sinks) == remembered
 

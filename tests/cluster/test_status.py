@@ -244,16 +244,30 @@ def test_a_cluster_of_two_is_a_problem() -> None:
     )
 
 
+@pytest.mark.parametrize("node_id", [1, 2])
 @pytest.mark.parametrize(
     ("offset_ms", "text"), [(60_000, ""), (3_600_000, "3600 s ahead of"), (-61_000, "61 s behind")]
 )
-def test_a_clock_that_is_a_minute_off_is_a_problem(offset_ms: int, text: str) -> None:
-    nodes = (node(1), replace(node(2), clock_offset_ms=offset_ms), node(3))
-    found = problems(cluster(group(), nodes=nodes))
+def test_a_clock_that_is_a_minute_from_the_agreed_time_is_a_problem_also_the_own_one(
+    node_id: int, offset_ms: int, text: str
+) -> None:
+    nodes = [node(1), node(2), node(3)]
+    nodes[node_id - 1] = replace(nodes[node_id - 1], clock_offset_ms=offset_ms)
+    found = problems(cluster(group(), nodes=tuple(nodes)))
     assert found == (() if not text else found)
     assert not text or found[0].startswith(
-        f"the clock of node 2 (10.0.0.2:19094) is {text} that of node 1: nothing expires"
+        f"the clock of node {node_id} (10.0.0.{node_id}:19094) is {text} the time that a majority of the nodes agrees "
+        "on: it stamps records by that time, leads only"
     )
+
+
+@pytest.mark.parametrize("third", [replace(node(3), up=False), replace(node(3), clock_offset_ms=-(10**9))])
+def test_clocks_without_a_majority_are_a_problem(third: NodeStatus) -> None:
+    nodes = (node(1), replace(node(2), clock_offset_ms=3_600_000), third)
+    assert (
+        "the clock of node 2 (10.0.0.2:19094) is 3600 s ahead of that of node 1: no majority of the nodes agrees on a "
+        "time, so nothing expires"
+    ) in problems(cluster(group(), nodes=nodes))
 
 
 def test_a_node_that_is_not_ready_says_so_first() -> None:

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf, nextafter
 
-__all__ = ["FakeClock", "FakeTimer"]
+__all__ = ["EPOCH_MS", "FakeClock", "FakeTimer"]
+
+EPOCH_MS = 1_700_000_000_000
+"""True time when simulated time begins."""
 
 
 class FakeTimer:
@@ -27,7 +30,7 @@ class FakeClock:
     The wall clock shows the true time plus an error.
     """
 
-    def __init__(self, *, monotonic: float = 1000.0, wall_ms: int = 1_700_000_000_000) -> None:
+    def __init__(self, *, monotonic: float = 1000.0, wall_ms: int = EPOCH_MS) -> None:
         self._passed = monotonic
         self._loop: asyncio.AbstractEventLoop | None = None
         self._epoch_ms = wall_ms - round(monotonic * 1000)
@@ -58,6 +61,10 @@ class FakeClock:
     def monotonic(self) -> float:
         """See `Clock`."""
         return self._passed if self._loop is None else self._passed + self._loop.time()
+
+    def monotonic_ns(self) -> int:
+        """See `Clock`."""
+        return round(self.monotonic() * 1_000_000_000)
 
     # --- the wall clock --------------------------------------------------------------------------
 

@@ -255,6 +255,7 @@ class _SpoiledTime:
         self._control = _Control()
 
     monotonic = staticmethod(time.monotonic)
+    monotonic_ns = staticmethod(time.monotonic_ns)
 
     def wall_ns(self) -> int:
         return time.time_ns() + int(self._control.spoiled().clock_ahead_s * 1e9)

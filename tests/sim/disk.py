@@ -329,8 +329,12 @@ class SimulatedDisk:
         self._sync(Operation("sync_directory", path), "sync_directory", directory.sync)
 
     def modified_ms(self, path: Path) -> int:
-        """Files have no times, so they are never too old."""
-        return 1 << 62
+        """Files have no times, so they are never too old.
+
+        Raises:
+            OSError: always.
+        """
+        raise _error(errno.ENOENT, path)
 
     def open_file_limit(self) -> int:
         return 1024

@@ -1,6 +1,7 @@
 """Retention, removal of segments during reads, full segments and deletion of a partition log."""
 
 import errno
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from tests.storage.logs import (
 
 ONE = len(batch())
 NOW = 1_700_000_000_000
+DAY_MS = 86_400_000
 
 
 class WatchedDisk(RealDisk):
@@ -151,6 +153,26 @@ def test_a_timestamp_far_in_the_future_does_not_stop_retention_for_ever(director
     write(log, now_ms - 5000)
     assert log.retained_from(now_ms) == 1
     assert log.retained_from(now_ms + 60_000) == 5
+    log.close()
+
+
+@pytest.mark.parametrize("timestamp_ms", [NOW + 10 * DAY_MS, -1])
+def test_a_file_that_was_written_while_the_clock_was_ahead_ages_from_when_that_is_noticed(
+    directory: Path, timestamp_ms: int
+) -> None:
+    log = partition_log(RecordingDisk(), directory)
+    log.topic.options = LogOptions(1, LONG_MS, retention_ms=DAY_MS)
+    for _ in range(2):
+        write(log, timestamp_ms)
+    for path in directory.glob("*.log"):
+        os.utime(path, ns=((NOW + 10 * DAY_MS) * 1_000_000,) * 2)
+    for later_ms, begin in ((0, 0), (DAY_MS, 0), (DAY_MS + 1, 2)):
+        assert log.retained_from(NOW + later_ms) == begin
+    # Another write, while the clock is ahead again.
+    (last,) = directory.glob("*1.log")
+    os.utime(last, ns=((NOW + 20 * DAY_MS) * 1_000_000,) * 2)
+    for later_ms, begin in ((DAY_MS + 1, 1), (2 * DAY_MS + 1, 1), (2 * DAY_MS + 2, 2)):
+        assert log.retained_from(NOW + later_ms) == begin
     log.close()
 
 

@@ -20,7 +20,7 @@ def log(*segments: tuple[int, int]) -> list[SegmentFacts]:
     ]
 
 
-def no_file() -> int | None:
+def no_file(_: int) -> int | None:
     return None
 
 
@@ -76,13 +76,13 @@ def test_the_time_of_the_last_write_counts_for_a_timestamp_that_no_clock_can_hav
     timestamp: int, written: int | None, expected: int
 ) -> None:
     old, _, behind = log((9, 9 * DAY), (9, 0), (9, 9 * DAY))
-    assert kept_from([old, SegmentFacts(20, 9, timestamp, lambda: written), behind], age=DAY) == expected
+    assert kept_from([old, SegmentFacts(20, 9, timestamp, lambda _: written), behind], age=DAY) == expected
 
 
 @pytest.mark.parametrize("timestamp", [0, NOW - DAY, NOW, NOW + HOUR])
 def test_the_time_of_the_last_write_is_not_asked_for_otherwise(timestamp: int) -> None:
     asked: list[int] = []
-    kept_from([SegmentFacts(10, 9, timestamp, lambda: asked.append(1))], age=DAY)
+    kept_from([SegmentFacts(10, 9, timestamp, asked.append)], age=DAY)
     assert asked == []
 
 

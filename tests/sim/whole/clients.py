@@ -293,25 +293,27 @@ class Clients:
             b"%s-%d" % (client.name.encode(), next(self._names)) for _ in range(rng.choice((1, 1, 1, 2, 4)))
         )
         filling = b" " * rng.choice(self._habits.sizes)
-        wall_ms = machine.clock.wall_ms()
-        batch = build_batch([NewRecord(None, value + filling, (), wall_ms) for value in values])
         send = Send(values, self._calls.position, (machine.number, machine.lives))
         self._audits.sent_to(partition).add(send)
         call = self._begin(
             client, machine, "append", (partition, values), partial(self._appended, partition, send)
         )
-        call.life.run(self._append_there, call, partition, batch, len(values))
+        call.life.run(self._append_there, call, partition, [value + filling for value in values])
 
-    def _append_there(self, call: Call, partition: TopicPartition, batch: bytearray, count: int) -> None:
+    def _append_there(self, call: Call, partition: TopicPartition, values: Sequence[bytes]) -> None:
         """Runs in the process, which may have been paused since the call began."""
-        if call.outcome is not Outcome.OPEN or call.machine.process is None:
+        node = call.machine.node
+        if call.outcome is not Outcome.OPEN or call.machine.process is None or node is None:
             return
+        # As the producer's buffer does.
+        wall_ms = node.time.wall_ms()
+        batch = build_batch([NewRecord(None, value, (), wall_ms) for value in values])
 
         def done(offset: int, error: PixyError | None) -> None:
             self._calls.answered(call, offset if error is None else error)
 
         try:
-            call.machine.process.backend.append(partition, batch, count, done)
+            call.machine.process.backend.append(partition, batch, len(values), done)
         except PixyError as error:
             self._calls.answered(call, error)
 
@@ -382,7 +384,7 @@ class Clients:
         partition = self._partition(client)
         if partition is None:
             return
-        timestamp_ms = machine.clock.wall_ms() - self._rng.randrange(4000)
+        timestamp_ms = machine.clock.true_ms() - self._rng.randrange(4000)
         judge = partial(self._searched, partition, timestamp_ms)
         call = self._begin(client, machine, "search", (partition, timestamp_ms), judge)
 

@@ -18,7 +18,7 @@ from tests.sim.whole.machine import Machine
 from tests.sim.whole.network import SimulatedNetwork
 from tests.sim.whole.process import WholeProcess
 from tests.sim.whole.sinks import Sinks
-from tests.sim.whole.swarm import DAYS_MS, Focus, draw_swarm
+from tests.sim.whole.swarm import Focus, draw_swarm
 from tests.sim.whole.watches import Watches, groups_of
 
 __all__ = ["Cluster"]
@@ -95,7 +95,7 @@ class Cluster:
         error_ms = self._rng.choice((-1, 0, 1)) * self.swarm.clocks_apart_ms
         machine.clock.set_wall(round(error_ms * self._rng.random()))
         if number == self.swarm.days_off:
-            machine.clock.set_wall(self.scene.random("days off").choice(DAYS_MS))
+            machine.clock.set_wall(self.scene.random("days off").choice(self.swarm.clock_errors_ms))
         return machine
 
     def switch_on(self, machine: Machine) -> None:

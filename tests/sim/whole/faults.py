@@ -34,6 +34,7 @@ class FaultKind(Enum):
     FAILING_DISK = "failing call on the disk", 3
     FAILING_READ = "failing read of the disk", 1
     CLOCK = "wall clock set", 2
+    DRIFT = "wall clock drifts", 2
     BURST = "many appends at once", 3
     LAGGARD = "a node cut off for long", 3
     JOIN = "a new node joins", 3

@@ -15,10 +15,11 @@ from pixy.cluster import Node, formation, groups
 from pixy.cluster.group_clock import GroupClock
 from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.members import Members
+from pixy.cluster.node_time import NodeTime
 from pixy.cluster.nodes import NodeTable
 from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.replicated_staging import ReplicatedStaging
-from pixy.config import ConsumerConfig
+from pixy.config import ConsumerConfig, StorageConfig
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.subscription import Subscription
 from pixy.consume.waiting_acks import WaitingAcks
@@ -93,7 +94,6 @@ def aimed(
             formation=forms,
             sizes=sizes,
             own_sizes={},
-            days_off=0,
             habits=replace(swarm.habits, **(habits or {})),
             faults=dict.fromkeys(kinds, 1),
             consuming=replace(swarm.consuming, **({"clients": 0} | (consuming or {}))),
@@ -103,12 +103,24 @@ def aimed(
                     "faults_from_s": 1.0,
                     "duration_s": 7.0,
                     "writing": Writing(),
+                    "days_off": 0,
+                    "retention_check_s": StorageConfig().retention_check,
                 }
                 | choices
             ),
         )
 
     return focus
+
+
+_WRONG_CLOCKS = aimed(
+    FaultKind.CLOCK,
+    FaultKind.DRIFT,
+    FaultKind.CRASH,
+    habits=_PRODUCERS | {"kinds": {"append": 20, "commit": 10, "committed_offsets": 10, "create": 5}},
+    days_off=1,
+    retention_check_s=0.2,
+)
 
 
 class Rule(NamedTuple):
@@ -129,6 +141,7 @@ RULES: dict[str, Rule] = {
     "a read is confirmed by a quorum": Rule(
         [patch.object(reads, "_serve", broken.serve_unconfirmed)],
         aimed(*_CUTS, habits=_READERS, weather=_SLOW),
+        seed=2,
     ),
     "a node of another cluster is refused": Rule(
         [
@@ -171,7 +184,7 @@ RULES: dict[str, Rule] = {
     "a follower does not know where the end is": Rule(
         [patch.object(LocalPartitions, "_confirm", broken.not_confirmed)],
         aimed(*_CUTS, habits=_READERS, weather=_SLOW),
-        seed=32,
+        seed=5,
     ),
     "a topic is unknown only if the leader says so": Rule(
         [patch.object(Node, "confirm_metadata", broken.not_confirmed)],
@@ -188,12 +201,12 @@ RULES: dict[str, Rule] = {
     "nothing of a partition is with clients when it goes": Rule(
         [patch.object(ConsumerGroup, "_revoke", broken.gives_on_at_once)],
         aimed(FaultKind.STOP, consuming=_PASSERS_BY),
-        seed=25,
+        seed=4,
     ),
     "what was read of a partition goes with it": Rule(
         [patch.object(Subscription, "remove", broken.keeps_what_is_lost)],
         aimed(FaultKind.STOP, consuming=_PASSERS_BY),
-        seed=7,
+        seed=4,
     ),
     "who leads a state group is its coordinator": Rule(
         [patch.object(GroupKeeper, "tick", broken.coordinates_everywhere)],
@@ -203,7 +216,7 @@ RULES: dict[str, Rule] = {
     "a publication is answered behind its commit point": Rule(
         [patch.object(ReplicatedStaging, "publish", broken.answers_before_the_commit_point)],
         aimed(FaultKind.CRASH, FaultKind.CRASH_ALL, FaultKind.ISOLATE_LEADER, writing=Writing(2, 0.03)),
-        seed=6,
+        seed=3,
     ),
     "a commit is based on the present owner": Rule(
         [patch.object(groups, "_refusal", lambda *_: None)],
@@ -225,6 +238,17 @@ RULES: dict[str, Rule] = {
             **_FEW,
         ),
         seed=4,
+    ),
+    "a node stamps by the time of a majority": Rule(
+        [
+            patch.object(NodeTime, "wall_ms", lambda self: self._clock.wall_ms()),
+            patch.object(NodeTime, "wall_ns", lambda self: self._clock.wall_ns()),
+        ],
+        _WRONG_CLOCKS,
+        seed=2,
+    ),
+    "a node lets expire by the time of a majority": Rule(
+        [patch.object(NodeTime, "age_ms", lambda self: self._clock.wall_ms())], _WRONG_CLOCKS, seed=3
     ),
 }
 

@@ -33,6 +33,9 @@ _STEP_S = 0.2
 _COMMITTED_S = 2.0
 """By then everything acked is committed."""
 _STEPS_OF_A_NUDGE = 25
+_LONGEST_CHECK_S = 1.0
+_OLD_S = 12 * 86_400.0
+"""Everything expires earlier."""
 
 
 class Simulation:
@@ -128,6 +131,22 @@ class Simulation:
         await self._settle("after a last start of all")
         self._verdict.judge()
         cluster.watches.turn()
+        if swarm.retention_check_s <= _LONGEST_CHECK_S:
+            await self._grow_old()
+
+    async def _grow_old(self) -> None:
+        """Days pass, all clocks are set right, and everything that is too old must go."""
+        for machine in self._cluster.ordinary():
+            machine.clock.advance(_OLD_S)
+            machine.clock.set_wall(0)
+        kept = ""
+        for _ in range(round(PATIENCE_S / _STEP_S)):
+            await asyncio.sleep(_STEP_S)
+            kept = next(self._verdict.too_old(), "")
+            if not kept:
+                self._cluster.scene.counts["removed because of its age"] += 1
+                return
+        raise ClusterFailure(f"not removed within {PATIENCE_S} s: {kept}")
 
     async def _make_anew(self) -> None:
         """Make the cluster once, have a node join, and make it again while that node is down, which

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pixy.backend import StagedBatches
 from pixy.records import TopicPartition
 from tests.conformance.staged import piece_of, seal_of
+from tests.fakes.clock import EPOCH_MS
 from tests.sim.cluster.history import require
 from tests.sim.cluster.scene import Scene
 from tests.sim.whole.audits import Audits
@@ -177,7 +178,7 @@ class Sinks:
         """Steps that write and seal a stage, its pieces in any order."""
         rng = self._rng
         filling = b" " * rng.choice((1, 20, 600))
-        now_ms = round(1000 * self._scene.now)
+        now_ms = EPOCH_MS + round(1000 * self._scene.now)
         made = [
             piece_of({key: [value + filling for value in each] for key, each in piece.items()}, now_ms)
             for piece in pieces

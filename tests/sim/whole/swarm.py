@@ -13,7 +13,6 @@ from tests.sim.whole.network import Weather
 
 __all__ = [
     "COMMIT_INTERVAL_S",
-    "DAYS_MS",
     "MACHINES_MAX",
     "Consuming",
     "Focus",
@@ -151,9 +150,10 @@ class Swarm:
         weather: of the network while nothing particular happens.
         secret: shared by all nodes, empty for none.
         clocks_apart_ms: largest error of a wall clock.
-        days_off: the machine whose wall clock is days off, 0 for none. Faults may set it to other
-            days. Everything that expires does so after 7 days, and no two clocks are as far apart:
-            a node whose clock is behind by more has others drop what it has just stamped.
+        days_off: the machine whose wall clock is days off at first, 0 for none. Faults may set
+            another one wrong instead: a majority is always right.
+        retention_check_s: interval of looks at what is old enough to go. Nothing is, before
+            everything is judged: everything that expires does so after a day or more.
         faults: kinds that may happen, with their weights.
         faults_count: number of faults.
         faults_from_s: time of the first one once the cluster is formed, 0 for faults before that.
@@ -179,17 +179,34 @@ class Swarm:
     writing: Writing = field(default_factory=Writing)
     own_sizes: Mapping[int, Sizes] = field(default_factory=dict)
     days_off: int = 0
+    retention_check_s: float = StorageConfig().retention_check
 
     def sizes_of(self, machine: int) -> Sizes:
         """Options of the node of a machine."""
-        return self.own_sizes.get(machine, self.sizes)
+        sizes = self.own_sizes.get(machine, self.sizes)
+        return replace(sizes, storage=replace(sizes.storage, retention_check=self.retention_check_s))
+
+    @property
+    def clock_errors_ms(self) -> Sequence[int]:
+        """Errors of a wall clock that is days off. A node that is alone at first has only its own:
+        what it stamps must not be too old when others come.
+        """
+        return _CLOCK_ERRORS_MS if self.formation.listed > 1 else _SMALL_CLOCK_ERRORS_MS
 
 
 MACHINES_MAX = 5
 """Machines that a cluster may have; copies of machines may be added to them."""
 COMMIT_INTERVAL_S = 0.5
-DAYS_MS = (-3 * 86_400_000, -86_400_000, 86_400_000, 3 * 86_400_000)
-"""Errors of a wall clock that is days off."""
+DAY_MS = 86_400_000
+_SMALL_CLOCK_ERRORS_MS = (-DAY_MS // 2, DAY_MS, 3 * DAY_MS)
+_CLOCK_ERRORS_MS = (
+    *_SMALL_CLOCK_ERRORS_MS,
+    -40 * DAY_MS,
+    -8 * DAY_MS,
+    -3 * DAY_MS,
+    10 * DAY_MS,
+    400 * DAY_MS,
+)
 
 Focus = Callable[[Swarm], Swarm]
 """Changes what a seed has chosen."""
@@ -212,7 +229,9 @@ _KINDS = {
 
 def draw_swarm(rng: Random) -> Swarm:
     """Choose everything."""
-    kinds = {kind: kind.weight for kind in FaultKind if rng.random() < 0.5}
+    kinds: dict[FaultKind, int] = {
+        kind: kind.weight for kind in FaultKind if kind is not FaultKind.DRIFT and rng.random() < 0.5
+    }
     formation, sizes, habits = _draw_formation(rng), _draw_sizes(rng), _draw_habits(rng)
     swarm = Swarm(
         formation,
@@ -230,10 +249,16 @@ def draw_swarm(rng: Random) -> Swarm:
         _draw_writing(rng, formation),
     )
     # At last, so that what is drawn before does not depend on it.
-    return replace(
+    swarm = replace(
         swarm,
         own_sizes=_draw_own_sizes(rng, sizes),
         days_off=rng.choice((0, 0, rng.randint(1, MACHINES_MAX))),
+    )
+    drift = {FaultKind.DRIFT: FaultKind.DRIFT.weight} if rng.random() < 0.5 else {}
+    return replace(
+        swarm,
+        faults=swarm.faults | drift,
+        retention_check_s=rng.choice((0.2, 1.0, swarm.retention_check_s)),
     )
 
 

@@ -1,7 +1,7 @@
 """Carries out the scheduled faults and actions of operators."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -10,7 +10,6 @@ from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.faults import Fault, FaultKind
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.operator import Operator
-from tests.sim.whole.swarm import DAYS_MS
 from tests.sim.world import DIRECTORY
 
 __all__ = ["Trouble"]
@@ -29,6 +28,10 @@ _NEAR = (
 """Operations that create what others rely on, or remove what must be elsewhere by then."""
 _PHASES = ("before", "middle", "after")
 _CLOCK_STEPS_MS = (-3_600_000, -5_000, 5_000, 90_000, 3_600_000)
+_DRIFT_S = 0.2
+_DRIFT_STEPS = 20
+_DRIFTS_MS = (-180_000, -20_000, -4000, 4000, 20_000, 180_000)
+"""Steps of a clock that drifts, `_DRIFT_STEPS` of them: by a minute and a half to an hour."""
 
 
 class Trouble:
@@ -42,6 +45,8 @@ class Trouble:
         self._cluster = cluster
         self._operator = operator
         self._scene = cluster.scene
+        # The faults by which the clocks of machines drift, by the numbers of these.
+        self._drifting: dict[int, float] = {}
         self._actions: dict[FaultKind, Callable[[Random], None]] = {
             FaultKind.CRASH: lambda rng: self._crash(self._machine(rng), rng),
             FaultKind.CRASH_LEADER: lambda rng: self._crash(self._leader(rng), rng),
@@ -64,6 +69,7 @@ class Trouble:
             FaultKind.FAILING_DISK: self._failing_disk,
             FaultKind.FAILING_READ: self._failing_read,
             FaultKind.CLOCK: self._clock,
+            FaultKind.DRIFT: self._drift,
             FaultKind.BURST: self._burst,
             FaultKind.LAGGARD: self._laggard,
             FaultKind.JOIN: lambda _: self._operator.add(),
@@ -162,11 +168,29 @@ class Trouble:
     def _clock(self, rng: Random) -> None:
         machine = self._machine(rng)
         if self._cluster.swarm.days_off:
-            # One clock is off at a time, by days that are bounded: nothing may expire.
-            for each in self._cluster.ordinary():
-                each.clock.set_wall(rng.choice(DAYS_MS) if each is machine else 0)
+            self._be_right(self._others(machine))
+            machine.clock.set_wall(rng.choice(self._cluster.swarm.clock_errors_ms))
         else:
             machine.clock.step_wall(rng.choice(_CLOCK_STEPS_MS))
+
+    def _be_right(self, machines: Sequence[Machine]) -> None:
+        """Set clocks right: one is off by days at a time, so that a majority agrees."""
+        for each in machines:
+            self._drifting.pop(each.number, None)
+            each.clock.set_wall(0)
+
+    def _drift(self, rng: Random) -> None:
+        machine, fault = self._machine(rng), rng.random()
+        step_ms = rng.choice(_DRIFTS_MS)
+        if self._cluster.swarm.days_off:
+            self._be_right(self._others(machine))
+        self._drifting[machine.number] = fault
+        self._drift_on(machine, fault, step_ms, _DRIFT_STEPS)
+
+    def _drift_on(self, machine: Machine, fault: float, step_ms: int, steps: int) -> None:
+        if self._drifting.get(machine.number) == fault and steps:
+            machine.clock.step_wall(step_ms)
+            self._scene.loop.outside(_DRIFT_S, self._drift_on, machine, fault, step_ms, steps - 1)
 
     # --- the network ------------------------------------------------------------------------------
 

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from pixy.cluster import PartitionReplica, Topic
+from pixy.cluster.groups import GroupsState
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.replica import StateReplica
+from pixy.cluster.sinks import SinksState
+from pixy.config import StagingConfig, StorageConfig
 from pixy.records import TopicPartition, read_records, split_batches
 from tests.sim.cluster.history import message_id, require
 from tests.sim.whole.calls import Call, Outcome
@@ -21,6 +24,8 @@ from tests.sim.whole.watches import content_of, groups_of
 __all__ = ["Verdict"]
 
 _READ_BYTES = 1 << 16
+_LATE_MS = 60_000
+"""Time that a decision about age may take."""
 
 
 class Verdict:
@@ -211,6 +216,7 @@ class Verdict:
         self, raft_group: int, machine: Machine, leader: Machine, led: tuple[int, bytes], *, whole: bool
     ) -> None:
         begin, data = self._content(machine, raft_group)
+        require(begin == 0, f"raft group {raft_group}: {machine} begins at {begin}, and nothing is old")
         skipped = max(0, len(led[1]) - len(data)) if begin > led[0] else 0
         expected = led[1][skipped:] if whole else led[1][skipped : skipped + len(data)]
         require(
@@ -272,12 +278,51 @@ class Verdict:
                     return True
         return False
 
+    # --- age --------------------------------------------------------------------------------------
+
+    def too_old(self) -> Iterator[str]:
+        """Records, offsets and stages that should be gone by now, wherever a majority decides."""
+        leader = self._cluster.leader()
+        if leader is None or leader.node is None:
+            return
+        counting = [
+            node for node in leader.node.metadata.nodes.values() if node.has_started and not node.removed
+        ]
+        if 2 * len(self.healthy()) <= len(counting):
+            return
+        for raft_group in self._cluster.raft_groups():
+            leader = self._cluster.leader(raft_group)
+            if leader is not None and not leader.broken and not self.is_stuck(raft_group):
+                application = groups_of(leader)[raft_group].application
+                yield from _too_old(application, leader.clock.true_ms() - _LATE_MS)
+
     # --- the end ----------------------------------------------------------------------------------
 
     def judge(self) -> None:
         """Judge the histories of all calls."""
         self._cluster.audits.check_objects()
         self._cluster.audits.check_searches(self._logs)
+
+
+def _too_old(application: object, now_ms: int) -> Iterator[str]:
+    storage, staging = StorageConfig(), StagingConfig()
+    if isinstance(application, PartitionReplica):
+        options, segments = application.log.topic.options, application.log._files.segments
+        if options.retention_ms is None or application.condition is not PartitionCondition.READY:
+            return
+        if segments and segments[0].size and 0 <= segments[0].max_timestamp < now_ms - options.retention_ms:
+            yield f"{application.partition} has records of {segments[0].max_timestamp}"
+    elif isinstance(application, StateReplica) and isinstance(groups := application.machine, GroupsState):
+        before_ms = now_ms - round(storage.offsets_retention * 1000)
+        for names in groups.scan(100):
+            for name in names:
+                if groups.is_inactive_since(name, before_ms) and not groups.has_members(name):
+                    yield f"{application.name} has offsets of {name}"
+    elif isinstance(application, StateReplica) and isinstance(application.machine, SinksState):
+        table = application.machine.table
+        for stage in table.stages.values():
+            if table.is_over_since(stage, now_ms - round(staging.expiry * 1000)):
+                yield f"{application.name} has stage {stage.name}"
 
 
 def _needs_copy(machine: Machine, raft_group: int) -> bool:
