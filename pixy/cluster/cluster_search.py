@@ -10,7 +10,7 @@ a new cluster                  `wait_for_founders`: enough nodes hold its first 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import structlog
@@ -25,7 +25,7 @@ from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.state_groups import StateGroups
 from pixy.errors import FailedPrecondition, PixyError
 from pixy.peers import Address, Hello, PeerChannel
-from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
+from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.retries import Backoff
 
@@ -55,7 +55,7 @@ class ClusterSearch:
 
     Attributes:
         waiting_for: what the node waits for at its first start, empty for nothing.
-        addresses: nodes that the member named which let this one join, by id.
+        told: nodes that the member named which let this one join.
     """
 
     def __init__(self, options: ClusterOptions, channel: PeerChannel, hello: Callable[[], Hello]) -> None:
@@ -68,7 +68,7 @@ class ClusterSearch:
         self._visited_at = float("-inf")
         self._visitor = ""
         self.waiting_for = ""
-        self.addresses: dict[int, str] = {}
+        self.told: Sequence[NodeAddress] = ()
 
     # --- the first start --------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class ClusterSearch:
                 await formation.pause()
                 continue
             log.info("joined a cluster", cluster=self._options.name, node=joined.node_id)
-            self.addresses = {node.node_id: node.address for node in joined.nodes}
+            self.told = joined.nodes
             return NodeIdentity(
                 cluster_id=joined.cluster_id,
                 node_id=joined.node_id,

@@ -57,6 +57,9 @@ _FRAME_BYTES = 4 << 20
 and far below what a connection refuses.
 """
 
+_VOUCHED_S = 2.0
+"""Time in which a node that is reached through others is heard of at least once."""
+
 
 @dataclass(slots=True)
 class PeerNode:
@@ -69,7 +72,7 @@ class PeerNode:
         heard_at: loop time of its last message or handshake, None before.
         clock_ahead_ms: its clock less the monotonic time of this node, as of the last beat of the
             connection that stands; None without one.
-        incarnation: as of its last handshake, 0 for none.
+        incarnation, process: as of its last handshake, 0 and empty for none.
         version: of its release.
     """
 
@@ -79,6 +82,7 @@ class PeerNode:
     heard_at: float | None = None
     clock_ahead_ms: int | None = None
     incarnation: int = 0
+    process: bytes = b""
     version: str = ""
 
 
@@ -168,7 +172,8 @@ class Members:
     # --- connections ------------------------------------------------------------------------------
 
     def set_nodes(self, nodes: Mapping[int, NodeInfo]) -> None:
-        """Connect to the nodes that have started, and to lost ones no more.
+        """Connect to the nodes that have started, to lost ones no more, and anew to one that was
+        let in before metadata told that it is an older self.
 
         One that has joined and not started yet comes by itself.
 
@@ -181,6 +186,28 @@ class Members:
         for node in nodes.values():
             if node.has_started and not node.lost and node.node_id not in self._members:
                 self.add_address(node.node_id, node.address)
+        for member in list(self._members.values()):
+            known = nodes.get(member.node_id)
+            reason = why_older(known, member.incarnation, member.process) if known and member.up else None
+            if reason is not None:
+                self._cast_out(member, reason)
+
+    def _cast_out(self, member: PeerNode, reason: str) -> None:
+        """End the connections to an older self that was let in; what comes next is judged."""
+        node_id, address = member.node_id, member.address
+        self._refuse(node_id, reason)
+        self._channel.disconnect(node_id)
+        member.up, member.address = False, ""
+        self.add_address(node_id, address)
+        self._on_lost(node_id)
+
+    def _refuse(self, node_id: int, reason: str) -> None:
+        """Note that a node is an older self, and send it nothing by way of others, unless these
+        reach the one that it is a copy of.
+        """
+        self._refused[node_id] = reason
+        if self._loop.time() - self._relays.heard_at.get(node_id, float("-inf")) > _VOUCHED_S:
+            self._relays.refused.add(node_id)
 
     def add_address(self, node_id: int, address: str) -> None:
         """Connect to a node at an address: that of a handshake, or of metadata."""
@@ -266,18 +293,38 @@ class Members:
         hello = claim.hello
         known = self._find(hello.node_id)
         if known is None:
-            return None
+            return self._why_older_than_told(hello)
         reason = self._why_older(known, hello, self._starts.admit)
         if reason is not None:
-            self._refused[hello.node_id] = reason
+            self._refuse(hello.node_id, reason)
             return reason
         self._refused.pop(hello.node_id, None)
+        self._relays.refused.discard(hello.node_id)
         # Identity is id and secret: a node may come with another address.
         self.add_address(hello.node_id, hello.address)
         member = self._members.get(hello.node_id)
         if member is not None:
-            member.incarnation = hello.incarnation
+            member.incarnation, member.process = hello.incarnation, hello.process
         return None
+
+    def take_start(self, node_id: int, start: PeerStart) -> None:
+        """Take the newest start of a node from the one that has let this node join. One that cannot
+        be is left out.
+        """
+        if start.incarnation:
+            self._starts.admit(StartClaim(node_id, start, registered=start.incarnation))
+
+    def _why_older_than_told(self, hello: Hello) -> str | None:
+        """Reason to refuse an older self of a node that metadata lacks; nothing of it is kept."""
+        told = self._starts.starts.newest(hello.node_id)
+        if told is None:
+            return None
+        start = PeerStart(hello.incarnation, hello.flush_number)
+        claim = StartClaim(hello.node_id, start, hello.process, hello.found_flush_number, told.incarnation)
+        reason = self._starts.starts.why_refused(claim)
+        if reason is not None:
+            self._refuse(hello.node_id, reason)
+        return reason
 
     def why_not_vouched(self, hello: Hello) -> str | None:
         """Reason to refuse a node that another one speaks for, None if it may be that one.
@@ -292,7 +339,10 @@ class Members:
                 if known is None
                 else why_left(known.node_id)
             )
-        return self._why_older(known, hello, self._starts.starts.why_refused)
+        reason = self._why_older(known, hello, self._starts.starts.why_refused)
+        if reason is None:
+            self._relays.refused.discard(hello.node_id)
+        return reason
 
     def _why_older(
         self,
@@ -324,7 +374,8 @@ class Members:
             return
         was_up, member.up = member.up, True
         member.heard_at = self._loop.time()
-        member.incarnation, member.version = hello.incarnation, hello.version
+        member.incarnation, member.process = hello.incarnation, hello.process
+        member.version = hello.version
         if not was_up:
             log.info("a node can be reached", node=node_id, address=member.address)
 

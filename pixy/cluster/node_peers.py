@@ -45,6 +45,7 @@ from pixy.cluster.peer_messages import (
     decode_refusals,
     flush_number_of,
 )
+from pixy.cluster.peer_starts import PeerStart
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import cluster_id_of
 from pixy.cluster.relays import Relays, sender_of
@@ -305,8 +306,9 @@ class NodePeers:
             await self.channel.listen()
         self._take_messages(self._groups.metadata.largest_message_bytes)
         self._node_id = self._driver.node_id
-        for node_id, address in self._search.addresses.items():
-            self.members.add_address(node_id, address)
+        for node in self._search.told:
+            self.members.take_start(node.node_id, PeerStart(node.incarnation, node.flush_number))
+            self.members.add_address(node.node_id, node.address)
         self.members.set_nodes(self._nodes())
         self._ticker.start()
         self._serving.start()
@@ -706,6 +708,17 @@ class NodePeers:
         return JoinResponse(
             cluster_id=self._cluster_id,
             node_id=node_id,
-            nodes=[NodeAddress(node_id=each.node_id, address=each.address) for each in nodes],
+            nodes=[self._told_of(each) for each in nodes],
             feature_level=self._groups.metadata.feature_level,
         ).SerializeToString()
+
+    def _told_of(self, node: NodeInfo) -> NodeAddress:
+        """A node, for one that joins."""
+        assert self._log is not None
+        start = self._log.peer_starts.starts.newest(node.node_id) or PeerStart(0, 0)
+        return NodeAddress(
+            node_id=node.node_id,
+            address=node.address,
+            incarnation=start.incarnation,
+            flush_number=start.flush_number,
+        )

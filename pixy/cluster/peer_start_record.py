@@ -1,9 +1,10 @@
 """Starts of peers in the journal: they outlive this node's own starts.
 
 A new incarnation of a peer is written at once, and the peer may be answered when it is durable.
-Flush numbers rise all the time: they ride with other flushes, at most once a second, and never cost
-a flush of their own. So what a start finds may be a second old, and an older copy of a directory
-passes only if it is not older than that, and all peers were down since.
+Flush numbers rise all the time: they ride with other flushes, at most once a second, and cost a
+flush of their own only when an older self is refused. So what a start finds may be a second old,
+and an older copy of a directory passes only if it is not older than that, and was refused by nobody
+before.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,19 +42,25 @@ class PeerStartRecord:
         # True if something has changed since the newest record.
         self._changed = False
         self._written_at = float("-inf")
+        # The starts in the newest record.
+        self._recorded = self.starts.known
         # Records that are not durable; callers that wait for all of them.
         self._writing = 0
         self._waiting: list[Callable[[], None]] = []
         journal.passenger = self._passenger
 
     def admit(self, claim: StartClaim) -> str | None:
-        """As `PeerStarts.admit`; a new incarnation is written at once."""
+        """As `PeerStarts.admit`. A new incarnation is written at once, and so is the flush that an
+        older self lacks: it is refused after a start of this node too.
+        """
         before = self.starts.newest(claim.node_id)
         reason = self.starts.admit(claim)
         if reason is None and self.starts.newest(claim.node_id) != before:
             self._changed = True
             if before is None or claim.start.incarnation > before.incarnation:
                 self.write()
+        elif reason is not None and before != self._recorded.get(claim.node_id):
+            self.write()
         return reason
 
     def flushed(self, node_id: int, incarnation: int, flush_number: int) -> None:
@@ -84,6 +91,7 @@ class PeerStartRecord:
 
     def _unit(self) -> tuple[Sequence[UnitRecord], Callable[[], None]]:
         self._changed, self._written_at = False, self._clock.monotonic()
+        self._recorded = self.starts.known
         self._writing += 1
         record = (RecordKind.PEER_STARTS, 0, 0, 0, 0, 0, None, self.starts.snapshot())
         return (record,), self._durable

@@ -70,6 +70,11 @@ class PeerStarts:
         """The newest known start of a peer, None if it never came."""
         return self._newest.get(node_id)
 
+    @property
+    def known(self) -> dict[int, PeerStart]:
+        """The newest known start of each peer, as of now."""
+        return dict(self._newest)
+
     def admit(self, claim: StartClaim) -> str | None:
         """As `why_refused`; what a peer says of itself is kept if there is no reason."""
         reason = self.why_refused(claim)

@@ -95,12 +95,15 @@ class Relays:
 
     Attributes:
         heard_at: loop times at which nodes were last heard of by way of another one.
+        refused: nodes that have come as older selves. Nothing is sent to them by way of others,
+            which may have let them in.
     """
 
     def __init__(self, channel: PeerChannel, hello: Callable[[], Hello]) -> None:
         self._channel = channel
         self._hello = hello
         self.heard_at: dict[int, float] = {}
+        self.refused: set[int] = set()
         # The nodes that each other node reaches, as of its last beat.
         self._reached: dict[int, frozenset[int]] = {}
         # By target and kind of connection.
@@ -113,6 +116,7 @@ class Relays:
     def left(self, node_id: int) -> None:
         """A node has left the cluster."""
         self._reached.pop(node_id, None)
+        self.refused.discard(node_id)
         for bulk in (False, True):
             self._passed_on.pop((node_id, bulk), None)
 
@@ -123,6 +127,8 @@ class Relays:
         is_connected = self._channel.is_connected
         if is_connected(node_id):
             return node_id
+        if node_id in self.refused:
+            return None
         reached = self._reached.items()
         return next((each for each, others in reached if node_id in others and is_connected(each)), None)
 

@@ -97,17 +97,26 @@ class NodeAddress(_message.Message):
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    FLUSH_NUMBER_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     address: _builtins.str
+    incarnation: _builtins.int
+    """Newest known start of the node, and newest flush of its journal then; 0 if they are not known: an
+    older self of it is refused by the node that joins, too.
+    """
+    flush_number: _builtins.int
     def __init__(
         self,
         *,
         node_id: _builtins.int = ...,
         address: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        flush_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "flush_number", b"flush_number", "incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

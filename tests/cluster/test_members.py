@@ -495,6 +495,42 @@ async def test_what_is_for_a_node_without_a_connection_goes_to_one_that_reaches_
     assert not bench.members.is_reachable(2), "node 4 said so before it went"
 
 
+async def test_nothing_is_sent_to_an_older_self_by_way_of_a_node_that_has_let_it_in() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(3)
+    assert bench.judge(hello(2, 3)) is None
+    bench.members.heard(3, Beat(3, 100, 0, (1, 2)))
+    assert bench.members.is_reachable(2)
+    assert bench.judge(hello(2, 2)) is not None
+    assert not bench.members.is_reachable(2), "so it can be forgotten"
+    bench.members.beat(1, 2)
+    assert [receiver for receiver, _, _ in bench.channel.sent] == [3]
+    # The node itself is there again, by its own connection, or by way of another one.
+    assert bench.members.why_not_vouched(hello(2, 3)) is None
+    assert bench.members.is_reachable(2)
+
+
+async def test_an_older_self_does_not_cut_off_the_node_that_is_reached_through_others() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(3)
+    relays = bench.members._relays
+    assert bench.judge(hello(2, 3)) is None
+    bench.members.heard(3, Beat(3, 100, 0, (1, 2)))
+    relays.heard_at[2] = asyncio.get_running_loop().time()
+    assert bench.judge(hello(2, 2)) is not None
+    assert bench.members.is_reachable(2)
+
+
+async def test_an_older_self_that_was_let_in_is_cast_out_once_metadata_knows_better() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(2, 3)
+    before = len(bench.channel.calls)
+    bench.members.set_nodes(bench.registered)
+    assert (bench.channel.calls[before:], bench.lost) == ([], [])
+    bench.registered[2] = replace(node(2), incarnation=4, process=b"the newer")
+    bench.members.set_nodes(bench.registered)
+    assert bench.channel.calls[before:] == [("disconnect", 2, ""), ("connect", 2, "h2:19094")]
+    assert (bench.members.is_up(2), bench.lost) == (False, [2])
+    assert "older copy" in bench.members.refused[2]
+
+
 def forwarded(sequence: int, size: int = 1) -> Forwarded:
     return Forwarded(1000, EntryType.RECORD_BATCH, b"%d" % sequence * size, ProposalId(1, 1, sequence))
 

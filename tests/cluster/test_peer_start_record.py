@@ -83,6 +83,20 @@ def test_a_caller_hears_when_every_incarnation_is_durable() -> None:
     assert recording.record.file == 4
 
 
+def test_what_an_older_self_lacks_is_written_before_it_is_refused_again() -> None:
+    recording = Recording()
+    recording.record.admit(StartClaim(2, PeerStart(3, 100)))
+    recording.record.flushed(2, 3, 150)
+    copy = StartClaim(2, PeerStart(4, 121), b"process", found=120)
+    assert recording.record.admit(copy) is not None
+    assert recording.written() == [PeerStart(3, 100), PeerStart(3, 150)]
+    assert recording.record.admit(copy) is not None
+    assert len(recording.written()) == 2, "once"
+    again = Recording(recording.record.starts.snapshot(), 1)
+    assert again.record.admit(copy) is not None
+    assert again.written() == []
+
+
 def test_an_older_self_is_refused_after_a_restart_and_nothing_is_written() -> None:
     recording = Recording(FOUND, 3)
     reason = recording.record.admit(StartClaim(2, PeerStart(4, 99)))
