@@ -341,6 +341,13 @@ class ConsumerConfig:
         minimum=1,
     )
     max_pending_bytes: int = _bytes(16 * _MIB, "Bytes of such messages.")
+    max_fetched_bytes: int = _bytes(
+        256 * _MIB,
+        "Memory for fetched batches that are not handed out yet, of all consumer groups together; one "
+        "fetch is always allowed. When it is used up, partitions take turns with small fetches: those "
+        "with waiting requests first, and each that is not read drops its batches, to fetch them "
+        "again later.",
+    )
     max_unpacked_bytes: int = _bytes(
         256 * _MIB,
         "Bytes of decompressed batches of all consumer groups together; one batch is always allowed, "

@@ -21,6 +21,7 @@ from pixy.consume.client_shares import Client, ClientShares, address_of
 from pixy.consume.consumer_calls import ConsumerCalls
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
+from pixy.consume.fetched_memory import bounded_fetches
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_limit import PartitionLimit
@@ -107,6 +108,7 @@ class Consumers:
             limits,
             on_missing,
             Unpacking(options.max_unpacked_bytes, timers, unpack),
+            bounded_fetches(options.max_fetched_bytes, timers),
             PartitionLimit(options.max_partitions),
         )
         self._groups: dict[str, ConsumerGroup] = {}
@@ -157,6 +159,7 @@ class Consumers:
             "waiting_acks": self._looking_up + sum(len(each.acks) for each in subscriptions),
             "offers": self.outstanding,
             "unpacked_bytes": self._environment.unpacking.held_bytes,
+            "fetched_bytes": self._environment.fetched.held_bytes,
             "consumer_tasks": len(self._environment.tasks),
         }
 

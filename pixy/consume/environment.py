@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pixy.backend import Backend
 from pixy.config import ConsumerConfig
+from pixy.consume.bounded_memory import BoundedMemory
 from pixy.consume.handed_out import HandedOut
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_limit import PartitionLimit
@@ -55,6 +56,7 @@ class ConsumeEnvironment:
     limits: OfferLimits
     on_missing: OnMissing
     unpacking: Unpacking
+    fetched: BoundedMemory
     partition_limit: PartitionLimit
     feeding: LoopShare = field(default_factory=LoopShare)
     # Ends of subscriptions and partitions, of which there may be thousands at once.

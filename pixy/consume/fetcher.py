@@ -10,6 +10,7 @@ event. Never polls, and never decides which request gets a record.
                                         memory may still be offered
     offset above the end                start over at the end, log once
     topic deleted                       retry silently; the assignment that ends this is on its way
+    no memory for what was fetched      drop it, and fetch again when it is the partition's turn
     any other, also damaged data        log each error once, retry with growing delay. Requests that
         and bugs                        time out get the error, until a fetch succeeds; such a fetch
                                         does not wait for records
@@ -27,8 +28,9 @@ import structlog
 
 from pixy.backend import Batch, FetchResult, TopicPartition
 from pixy.consume.environment import ConsumeEnvironment
+from pixy.consume.fetched_memory import COUNTED_AT_ONCE, FetchedMemory, memory_of
+from pixy.consume.memory_turns import Demand
 from pixy.consume.partition_offers import PartitionOffers
-from pixy.consume.unpacked_bytes import Demand
 from pixy.consume.unpacking import HeldRecords
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
 from pixy.futures import SmallEvent
@@ -66,6 +68,7 @@ class PartitionFetcher:
         "_demand",
         "_environment",
         "_failing",
+        "_fetched",
         "_fetching",
         "_group",
         "_held",
@@ -116,6 +119,10 @@ class PartitionFetcher:
         self._unpacked_bytes = 0
         # The partition waits for memory, and its host has heard of it.
         self._short_of_memory = False
+        # Memory of what the offers have, and of what comes for them.
+        self._fetched = FetchedMemory(
+            environment.fetched, group, offers, demand, self._drop_fetched, self.memory_waits
+        )
 
     def start(self) -> None:
         """Fetch from the current offset of the offers; a fetch in progress is abandoned."""
@@ -131,13 +138,15 @@ class PartitionFetcher:
         self._has_memory()
         self._task = self._unpacking = None
         self._idle, self._fetching = False, None
+        self._fetched.end()
 
     def wake(self) -> None:
         """The offers want more, or have a batch to decompress, or found damage, or passed it."""
         if self._offers.packed is not None and self._unpacking is None and self._task is not None:
             self._unpacking = self._environment.tasks.spawn(self._unpack(), self._named("unpack"))
         if self._idle:
-            self._wanted.set()
+            if self._offers.fault is not None or self._fetched.may_fetch:
+                self._wanted.set()
         elif self._fetching is not None and (
             self._offers.fault is not None or self._fetching != self._offers.fetch_offset
         ):
@@ -149,6 +158,7 @@ class PartitionFetcher:
                 await self._supply()
             except Exception as bug:
                 self._idle, self._fetching = False, None
+                self._fetched.end()
                 await self._fail(self._environment.tasks.expected(bug))
 
     async def _supply(self) -> None:
@@ -156,9 +166,10 @@ class PartitionFetcher:
         if offers.fault is not None:
             await self._fail(self._located(offers.fault))
             offers.fault = None
-        elif offers.wants_more:
+        elif offers.wants_more and self._fetched.may_fetch:
             await self._fetch()
         else:
+            self._fetched.end()
             self._wanted.clear()
             self._idle = True
             await self._wanted.wait()
@@ -166,43 +177,59 @@ class PartitionFetcher:
 
     async def _fetch(self) -> None:
         offers = self._offers
+        has_turn = self._fetched.needs_turn
+        if has_turn:
+            await self._fetched.turn()
+            self._has_memory()
         asked = offset, _ = offers.fetch_offset, offers.generation
+        max_bytes = offers.fetch_bytes
         self._fetching = offset
         try:
             result = await self._environment.backend.fetch(
                 self._partition,
                 offset,
-                max_bytes=offers.fetch_bytes,
-                max_wait=0.0 if self._failing else None,
+                max_bytes=max_bytes,
+                max_wait=0.0 if self._failing or has_turn else None,
             )
-        except OffsetOutOfRange as error:
-            self._fetching = None
-            if asked == (offers.fetch_offset, offers.generation):
-                await self._out_of_range(error)
-            return
         except PixyError as error:
             self._fetching = None
-            await self._fail(error)
+            self._fetched.end()
+            if not isinstance(error, OffsetOutOfRange):
+                await self._fail(error)
+            elif asked == (offers.fetch_offset, offers.generation):
+                await self._out_of_range(error)
             return
         self._fetching = None
-        for part in _parts(result):
-            await self._environment.feeding.begin()
-            if asked != (offers.fetch_offset, offers.generation):
-                return
-            self._feed(part)
-            if offers.fault is not None:
-                return
-            asked = offers.fetch_offset, offers.generation
+        memory = self._fetched.admit(result.batches, max_bytes) if result.batches else 0
+        if memory is None:
+            return
+        await self._take_over(result, memory)
+        self._fetched.end()
         if result.next_offset <= offset:
             await self._environment.timers.sleep(_BACKOFF_MIN)
 
-    def _feed(self, result: FetchResult) -> None:
+    async def _take_over(self, result: FetchResult, memory: int) -> None:
+        """Feed the offers with the result of a fetch, unless they begin anew meanwhile."""
+        offers = self._offers
+        asked = offers.fetch_offset, offers.generation
+        for part, more in _parts(result):
+            await self._environment.feeding.begin()
+            if asked != (offers.fetch_offset, offers.generation):
+                return
+            if not more and len(result.batches) > COUNTED_AT_ONCE:
+                memory = min(memory, memory_of(result.batches))
+            self._feed(part, memory, more)
+            if offers.fault is not None:
+                return
+            asked = offers.fetch_offset, offers.generation
+
+    def _feed(self, result: FetchResult, memory: int, more: bool) -> None:
         """Feed the offers, in a turn of all partitions."""
         offers = self._offers
         try:
             if result.log_begin_offset > offers.tracker.base:
                 self._cut(result.log_begin_offset)
-            offers.feed(result)
+            offers.feed(result, memory, more=more)
             self._on_fed()
         finally:
             self._environment.feeding.end()
@@ -243,8 +270,12 @@ class PartitionFetcher:
 
     @property
     def position(self) -> int:
-        """The next offset to decode."""
+        """The next offset to offer."""
         return self._offers.position
+
+    def is_pinned(self, now: float) -> bool:
+        """Decompressed records can be given back at any time."""
+        return False
 
     def demand(self, now: float) -> Demand:
         """Demand for records of the partition."""
@@ -258,13 +289,25 @@ class PartitionFetcher:
         self._offers.give_back()
         self.wake()
 
+    def _drop_fetched(self) -> None:
+        """Others need the memory of what was fetched."""
+        if self._unpacking is not None:
+            self._unpacking.cancel()
+            self._unpacking = None
+            self._has_memory()
+        self._offers.drop_fetched()
+        self.release_dropped()
+        self.wake()
+
     def release_dropped(self) -> None:
-        """Release the memory of records that the offers have used up or dropped."""
+        """Release the memory of what the offers have used up or dropped."""
         if self._held is not None and self._offers.holding is None:
             held, self._held = self._held, None
             held.release()
+        if self._fetched.counted != self._offers.fetched_bytes:
+            self._fetched.settle()
 
-    def unpacking_waits(self, error: Unavailable) -> None:
+    def memory_waits(self, error: Unavailable) -> None:
         """Answer requests that time out with the error, until there is memory."""
         if not self._failing:
             self._short_of_memory = True
@@ -333,17 +376,20 @@ class PartitionFetcher:
         _log.warning(event, group=self._group, topic=topic, partition=partition, **fields)
 
 
-def _parts(result: FetchResult) -> Iterator[FetchResult]:
-    """A result in parts that take about a millisecond."""
+def _parts(result: FetchResult) -> Iterator[tuple[FetchResult, bool]]:
+    """A result in parts that take about a millisecond, each with True if more follow."""
     batches = result.batches
-    for at in range(0, max(1, len(batches)), _BATCHES_AT_ONCE):
+    if len(batches) <= _BATCHES_AT_ONCE:
+        yield result, False
+        return
+    for at in range(0, len(batches), _BATCHES_AT_ONCE):
         some = batches[at : at + _BATCHES_AT_ONCE]
         if at + len(some) == len(batches):
-            yield result._replace(batches=some)
+            yield result._replace(batches=some), False
             return
         try:
             next_offset = read_header(some[-1]).next_offset
         except CorruptData:
-            yield result._replace(batches=some)  # feeding it ends at that batch
+            yield result._replace(batches=some), False  # feeding it ends at that batch
             return
-        yield result._replace(batches=some, next_offset=next_offset)
+        yield result._replace(batches=some, next_offset=next_offset), True

@@ -13,11 +13,11 @@ from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume.dispatcher import Dispatcher
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.fetcher import PartitionFetcher
+from pixy.consume.memory_turns import Demand
 from pixy.consume.offer import Offer
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition_offers import PartitionOffers
 from pixy.consume.timers import Alarm
-from pixy.consume.unpacked_bytes import Demand
 from pixy.errors import InvalidAck, PixyError
 
 __all__ = ["LivePartition", "PartitionHost"]
@@ -221,7 +221,7 @@ class LivePartition:
     def stop_fetching(self) -> None:
         """Stop fetching, and give memory back: nothing new is offered any more."""
         self._fetcher.stop()
-        self.offers.give_back()
+        self.offers.drop_fetched()
         self._fetcher.release_dropped()
 
     def void(self, *, replaced: bool = False, reset: bool = False) -> None:
@@ -289,8 +289,7 @@ class LivePartition:
             if not self.dirty:
                 self.dirty = True
                 self._host.mark_dirty(self)
-        if offers.holding is None:
-            self._fetcher.release_dropped()
+        self._fetcher.release_dropped()
         if offers.fault is not None or offers.packed is not None or offers.wants_more:
             self._fetcher.wake()
 

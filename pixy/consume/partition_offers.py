@@ -32,6 +32,8 @@ A record is in exactly one of these places; from `sending` and `out` an ack move
   passes its records to `unpacked`. So the order stays, and one batch of a partition is decompressed
   at a time. It is `holding` that batch until its last record is offered, or until the shell wants
   the memory (`give_back`): then it is packed again. Offered records have bytes of their own.
+- All that is fetched and not offered is dropped when the shell wants that memory (`drop_fetched`),
+  and is to be fetched again from the position on. So nothing is lost or offered twice by it.
 - An offer that is in none of these places is void: `reset` and `close` begin a new generation.
 - A reset voids the offers that are with clients, because their acks concern the position before it.
   Their offsets are `voided` until their records are offered again, beyond the life of this object:
@@ -71,7 +73,7 @@ from pixy.consume.voided import NOTHING_VOIDED, VoidedOffsets
 from pixy.errors import AckBeyondEnd, CorruptData, ResourceExhausted, Undecodable, UnpackedTooLarge
 from pixy.records import OffsetRange, Record, read_header, read_records
 
-__all__ = ["PartitionOffers"]
+__all__ = ["LITTLE_BYTES", "PartitionOffers"]
 
 _UNDELIVERED = 0
 _EXPIRED = 1
@@ -95,14 +97,15 @@ for each of their bytes.
 _HEADERS_AT_ONCE_BYTES = 16 << 10
 """Headers of the head that are not counted as memory. A batch with more is left to the shell too.
 """
-_FIRST_FETCH_BYTES = 64 << 10
+LITTLE_BYTES = 64 << 10
 """First fetch of a generation: a consumer group begins in thousands of partitions for one request.
+So is one that was told to `fetch_little`.
 """
 _WHOLE_BYTES = 32 << 10
 """Records that are with the transport as a whole before a client can refuse them: the windows of
 HTTP/2 have 64 KiB at first.
 """
-_NOTHING_QUEUED: deque[tuple[Iterator[Record], Batch, int]] = deque(maxlen=0)
+_NOTHING_QUEUED: deque[tuple[Iterator[Record], Batch, int, int]] = deque(maxlen=0)
 """Queue of all partitions that were fed nothing yet; never changed."""
 _FAILURES_MAX = 3
 """Deliveries of a larger record that may fail before that is a retry: clients go away at any time,
@@ -137,7 +140,7 @@ class PartitionOffers:
         "_batch_end",
         "_before",
         "_buffered_bytes",
-        "_fetches_first",
+        "_fetches_little",
         "_head",
         "_head_bytes",
         "_head_offset",
@@ -161,6 +164,7 @@ class PartitionOffers:
         "expired",
         "fault",
         "fetch_offset",
+        "fetched_bytes",
         "generation",
         "holding",
         "notable",
@@ -209,16 +213,18 @@ class PartitionOffers:
         self.fetch_offset = tracker.base
         # The next offset to decode. Invariant: all offsets below are acked, pending or the head.
         self._position = tracker.base
-        # Batches to decode: records, the batch, and the offset behind it. Behind the last one of a
-        # fetch an empty one with the next offset of the fetch.
+        # Batches to decode: records, the batch, the offset behind it, and memory that is free then.
+        # Behind the last one of a fetch an empty one with the next offset of the fetch.
         # A partition at rest has none: a deque takes more memory than all the rest.
-        self._queue: deque[tuple[Iterator[Record], Batch, int]] = _NOTHING_QUEUED
+        self._queue: deque[tuple[Iterator[Record], Batch, int, int]] = _NOTHING_QUEUED
         # Bytes in the queue.
         self._buffered_bytes = 0
+        # Memory of fetches that are not decoded to their end, as the shell counts it.
+        self.fetched_bytes = 0
         # No new record was offered in this generation.
         self._untaken = True
-        # Nothing was fed in this generation.
-        self._fetches_first = True
+        # Nothing was fed since the begin of this generation, or since `fetch_little`.
+        self._fetches_little = True
         # The queue entry that is being decoded. Without `_batch` its records were decompressed
         # elsewhere.
         self._records: Iterator[Record] = iter(())
@@ -282,12 +288,12 @@ class PartitionOffers:
     def fetch_bytes(self) -> int:
         """Size of the next fetch; the first of a generation is small."""
         size = self._limits.buffer_bytes_max - self._buffered_bytes
-        return min(size, _FIRST_FETCH_BYTES) if self._fetches_first else size
+        return min(size, LITTLE_BYTES) if self._fetches_little else size
 
     @property
     def handed_out(self) -> int:
         """Nothing from this offset on was ever handed out to the group."""
-        position = self._position if self._head is None else self._head_offset
+        position = self.position
         inside = {**self._sending, **self._again}
         if not all(offer.was_out for offer in inside.values()):
             # The last ones may be with no client yet.
@@ -303,15 +309,20 @@ class PartitionOffers:
 
     # --- records in -------------------------------------------------------------------------------
 
-    def feed(self, result: FetchResult) -> None:
+    def feed(self, result: FetchResult, memory: int = 0, *, more: bool = False) -> None:
         """Take over the result of a fetch at `fetch_offset`.
 
         A damaged batch sets `fault`; what follows it is ignored.
+
+        Args:
+            result: the result, or a part of it.
+            memory: bytes that the fetch takes, as `fetched_bytes` counts them.
+            more: other parts follow.
         """
         queue = self._queue
         if queue is _NOTHING_QUEUED:
             queue = self._queue = deque()
-        self._fetches_first = False
+        self._fetches_little = False
         next_offset = result.next_offset
         for batch in result.batches:
             try:
@@ -321,13 +332,15 @@ class PartitionOffers:
                 next_offset = self.fetch_offset
                 break
             self.fetch_offset = read_header(batch).next_offset
-            queue.append((records, batch, self.fetch_offset))
+            queue.append((records, batch, self.fetch_offset, 0))
             self._buffered_bytes += len(batch)
             if self.behind_commit:
                 self.behind_commit, self.changed = False, True
         self.fetch_offset = next_offset
         self.end = max(self.end, result.high_watermark, next_offset)
-        queue.append((iter(()), b"", next_offset))
+        ended = 0 if more and self.fault is None else memory
+        self.fetched_bytes += ended
+        queue.append((iter(()), b"", next_offset, ended))
         if self._head is None and self.packed is None:
             self._advance()
             self._refresh()
@@ -347,8 +360,8 @@ class PartitionOffers:
 
     @property
     def position(self) -> int:
-        """The next offset to decode."""
-        return self._position
+        """The next offset to offer, as far as is known: nothing between is new."""
+        return self._position if self._head is None else self._head_offset
 
     def unpacked(self, batch: Batch, records: Iterator[Record] | CorruptData) -> None:
         """Take over the records of the `packed` batch, or its damage.
@@ -373,6 +386,15 @@ class PartitionOffers:
         self._head = None
         self._records = iter(())
         self.packed, self.holding = self.holding, None
+        self._refresh()
+
+    def fetch_little(self) -> None:
+        """Let the next fetch be small."""
+        self._fetches_little = True
+
+    def drop_fetched(self) -> None:
+        """Drop all fetched records that are not offered: they are to be fetched again."""
+        self._drop_fetched(self.position)
         self._refresh()
 
     def begin_at(self, begin: int) -> int:
@@ -409,7 +431,7 @@ class PartitionOffers:
     def _drop_fetched(self, offset: int) -> None:
         """Drop all fetched records that are not offered, and continue at `offset`."""
         self._queue = _NOTHING_QUEUED
-        self._buffered_bytes = 0
+        self._buffered_bytes = self.fetched_bytes = 0
         self._records = iter(())
         self._batch = self.packed = self.holding = None
         self._batch_end = _UNKNOWN
@@ -462,8 +484,9 @@ class PartitionOffers:
             position = self._end_batch(position)
             if not self._queue:
                 break
-            self._records, self._batch, self._batch_end = self._queue.popleft()
+            self._records, self._batch, self._batch_end, ended = self._queue.popleft()
             self._buffered_bytes -= len(self._batch)
+            self.fetched_bytes -= ended
             self.notable = True
             skipped += _PER_BATCH
         self._batch = None
@@ -754,8 +777,7 @@ class PartitionOffers:
         acked = {
             offset for offset in self.voided.offers if is_acked(offset) and offset not in self._unoffered
         }
-        position = self._position if self._head is None else self._head_offset
-        left = self.voided.after(pending | acked, position)
+        left = self.voided.after(pending | acked, self.position)
         self.voided = replace(left, offers=left.offers | pending) if void else left
 
     @property
@@ -780,7 +802,8 @@ class PartitionOffers:
         assert deadlines == sorted(deadlines)
         assert set(self._again) <= {offset for _, offset in self._again_order}
         assert self._again or not self._again_order
-        assert self._buffered_bytes == sum(len(batch) for _, batch, _ in self._queue)
+        assert self._buffered_bytes == sum(len(batch) for _, batch, _, _ in self._queue)
+        assert self.fetched_bytes == sum(ended for *_, ended in self._queue)
         assert self.packed is None or self._head is None
         assert self.holding is None or self._head is not None
         if self._head is not None:

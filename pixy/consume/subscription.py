@@ -29,12 +29,12 @@ from pixy.consume.dispatcher import ConsumeDone, Dispatcher, PendingRequest, Wai
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.lender import Lender
 from pixy.consume.lending import RecordPosition
+from pixy.consume.memory_turns import Demand
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.passed_acks import check_ack
 from pixy.consume.subscription_state import SubscriptionEvent, SubscriptionState
 from pixy.consume.timers import Alarm
-from pixy.consume.unpacked_bytes import Demand
 from pixy.consume.waiting_acks import AckDone, WaitingAcks
 from pixy.errors import (
     AckBeyondEnd,

@@ -1,27 +1,26 @@
 """Decompression of large batches on another thread, one at a time, within a bound of memory.
 
-The shell of `unpacked_bytes`, which decides. Owns the thread, the timer, and the calls that wait.
-While one batch is decompressed it takes up to three times `UNPACKED_BYTES_MAX` besides.
+Owns the thread; `bounded_memory` says which batch is next, and who gives back for it: a partition
+that does keeps its position and the compressed batch. While one batch is decompressed it takes up
+to three times `UNPACKED_BYTES_MAX` besides.
 
 Small batches have a bound and a thread of their own, so that partitions with large ones, which
 take turns of a second, are not in front of them.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from pixy.backend import Batch
-from pixy.consume.timers import Alarm, Timers
-from pixy.consume.unpacked_bytes import TURN_S, Turn, UnpackedBatch, UnpackedBytes, UnpackedHolder
-from pixy.errors import Unavailable, UnpackedTooLarge
-from pixy.futures import resolve
+from pixy.consume.bounded_memory import BoundedMemory
+from pixy.consume.memory_turns import MemoryHolder, MemoryPlace
+from pixy.consume.timers import Timers
+from pixy.errors import UnpackedTooLarge
 from pixy.one_thread import OneThread
 from pixy.records import UNPACKED_BYTES_MAX, Record, UnpackedRecords, unpack_records
 
-__all__ = ["BatchUnpacker", "BoundedUnpacking", "HeldRecords", "Unpack", "Unpacking", "UnpackingPartition"]
+__all__ = ["BatchUnpacker", "BoundedUnpacking", "HeldRecords", "Unpack", "Unpacking"]
 
 Unpack = Callable[[Batch, int, int], Awaitable[UnpackedRecords]]
 """Decompresses the records of a batch, up to a number of bytes; those below an offset are left out.
@@ -37,8 +36,7 @@ _SMALL_SHARE = 4
 """Part of the bound that small batches have besides, as a divisor."""
 _OBJECTS_BYTES = 128 << 10
 """Records that are decoded ahead of a small batch; those of others are a little of their size."""
-_LOOK_S = 0.1
-"""Pause between two looks for batches to give back, while others wait."""
+_LIMIT = "consumer.max_unpacked_bytes"
 
 
 class BatchUnpacker:
@@ -55,34 +53,24 @@ class BatchUnpacker:
         )
 
 
-class UnpackingPartition(UnpackedHolder, Protocol):
-    """A partition of a consumer group that decompresses batches."""
-
-    def give_back(self) -> None:
-        """Drop the decompressed records; the bytes are released already."""
-
-    def unpacking_waits(self, error: Unavailable) -> None:
-        """There is no memory for the batch yet."""
-
-
 class HeldRecords:
     """Decompressed records of one batch of a partition, which counts them until `release`."""
 
-    __slots__ = ("_batch", "_bound", "records")
+    __slots__ = ("_memory", "_place", "records")
 
-    def __init__(self, bound: "BoundedUnpacking", batch: UnpackedBatch, records: Iterator[Record]) -> None:
-        self._bound = bound
-        self._batch = batch
+    def __init__(self, memory: BoundedMemory, place: MemoryPlace, records: Iterator[Record]) -> None:
+        self._memory = memory
+        self._place = place
         self.records = records
 
     @property
     def size(self) -> int:
         """Bytes of memory that they take."""
-        return self._batch.size
+        return self._place.size
 
     def release(self) -> None:
         """The partition has dropped the records."""
-        self._bound.release(self._batch)
+        self._memory.release(self._place)
 
 
 class BoundedUnpacking:
@@ -104,24 +92,18 @@ class BoundedUnpacking:
         batch_bytes_max: int = UNPACKED_BYTES_MAX,
         objects_bytes: int = 0,
     ) -> None:
-        self._bound = UnpackedBytes(bytes_max)
+        self._memory = BoundedMemory("decompressed batches", _LIMIT, bytes_max, timers)
         self._batch_bytes_max = batch_bytes_max
         self._objects_bytes = objects_bytes
-        self._monotonic = timers.monotonic
         self._unpack = unpack
-        self._alarm = Alarm(timers, self._look)
-        # Partitions whose batches wait or are held.
-        self._partitions: dict[UnpackedBatch, UnpackingPartition] = {}
-        # Calls that wait for their turn.
-        self._turns: dict[UnpackedBatch, asyncio.Future[None]] = {}
 
     @property
     def held_bytes(self) -> int:
         """Bytes of decompressed batches that partitions hold."""
-        return self._bound.held_bytes
+        return self._memory.held_bytes
 
     async def unpack(
-        self, partition: UnpackingPartition, batch: Batch, first_offset: int, size: int
+        self, partition: MemoryHolder, batch: Batch, first_offset: int, size: int
     ) -> HeldRecords:
         """Decompress a batch when there is memory for it.
 
@@ -134,64 +116,17 @@ class BoundedUnpacking:
         Raises:
             CorruptData: the batch is damaged, or its records are too large.
         """
-        place = self._bound.ask(partition, size, self._monotonic())
-        self._partitions[place] = partition
+        place = self._memory.ask(partition, size)
         try:
             while True:
-                await self._turn(place)
+                await self._memory.turn(place)
                 records, size = await self._unpack(batch, first_offset, self._batch_bytes_max)
-                size += self._objects_bytes
-                held = self._bound.unpacked(place, size, self._monotonic())
-                if held is not None:
-                    self._give_back(held)
-                    self._look(self._monotonic())
-                    return HeldRecords(self, place, records)
+                if self._memory.filled(place, size + self._objects_bytes):
+                    return HeldRecords(self._memory, place, records)
                 del records
         except BaseException:
-            self.release(place)
+            self._memory.release(place)
             raise
-
-    def release(self, place: UnpackedBatch) -> None:
-        """The records of a batch are dropped, or nobody waits for them any more."""
-        if self._partitions.pop(place, None) is not None:
-            self._turns.pop(place, None)
-            self._bound.release(place)
-            self._look(self._monotonic())
-
-    async def _turn(self, place: UnpackedBatch) -> None:
-        turn = self._turns[place] = asyncio.get_running_loop().create_future()
-        self._look(self._monotonic())
-        await turn
-
-    def _look(self, now: float) -> None:
-        """Have the next batch decompressed, if there is memory."""
-        turn = self._bound.begin(now)
-        if turn is not None:
-            self._give_back(turn)
-            resolve(self._turns.pop(turn.batch), None)
-        waiting = self._bound.waiting
-        if not waiting:
-            self._alarm.cancel()
-            return
-        self._alarm.at(now + _LOOK_S)
-        # While one is decompressed the others may still fit.
-        patience = TURN_S if self._bound.unpacking else 0.0
-        self._tell([place for place in waiting if now - place.asked_at >= patience], now)
-
-    def _give_back(self, turn: Turn) -> None:
-        for place in turn.given_back:
-            self._partitions.pop(place).give_back()
-
-    def _tell(self, waiting: list[UnpackedBatch], now: float) -> None:
-        for place in waiting:
-            if not place.told and place.in_demand(now):
-                place.told = True
-                self._partitions[place].unpacking_waits(
-                    Unavailable(
-                        f"decompressed batches have {self._bound.held_bytes} bytes, of {self._bound.bytes_max} "
-                        "(`consumer.max_unpacked_bytes`; small ones have a quarter of it), and others are consumed; try again"
-                    ).at_limit("consumer.max_unpacked_bytes")
-                )
 
 
 class Unpacking:
@@ -216,7 +151,7 @@ class Unpacking:
         return self._small.held_bytes + self._large.held_bytes
 
     async def unpack(
-        self, partition: UnpackingPartition, batch: Batch, first_offset: int, size: int
+        self, partition: MemoryHolder, batch: Batch, first_offset: int, size: int
     ) -> HeldRecords:
         """As `BoundedUnpacking.unpack`, under the bound for the size of the batch."""
         if len(batch) <= _SMALL_PACKED_BYTES and size <= _SMALL_BYTES + _OBJECTS_BYTES:

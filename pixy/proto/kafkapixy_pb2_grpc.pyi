@@ -97,8 +97,8 @@ class KafkaPixyStub:
                               fault of the daemon, described in its log;
       UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
                               cannot be committed, no broker, leader or owner of a partition can be
-                              reached, or decompressed batches of other consumer groups have all of
-                              consumer.max_unpacked_bytes so long.
+                              reached, or batches of other consumer groups have all of
+                              consumer.max_fetched_bytes or max_unpacked_bytes so long.
     """
     Ack: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.AckRq, _kafkapixy_pb2.AckRs]
     """Acknowledges a message on its own, for instance the last one before a client ends. To
@@ -237,8 +237,8 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
                               fault of the daemon, described in its log;
       UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
                               cannot be committed, no broker, leader or owner of a partition can be
-                              reached, or decompressed batches of other consumer groups have all of
-                              consumer.max_unpacked_bytes so long.
+                              reached, or batches of other consumer groups have all of
+                              consumer.max_fetched_bytes or max_unpacked_bytes so long.
     """
     Ack: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.AckRq, _kafkapixy_pb2.AckRs]  # type: ignore[assignment]
     """Acknowledges a message on its own, for instance the last one before a client ends. To
@@ -386,8 +386,8 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
                                   fault of the daemon, described in its log;
           UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
                                   cannot be committed, no broker, leader or owner of a partition can be
-                                  reached, or decompressed batches of other consumer groups have all of
-                                  consumer.max_unpacked_bytes so long.
+                                  reached, or batches of other consumer groups have all of
+                                  consumer.max_fetched_bytes or max_unpacked_bytes so long.
         """
 
     @_abc_1.abstractmethod

@@ -27,6 +27,8 @@ async def make_world() -> AsyncIterator[MakeWorld]:
         await world.consumers.drain(0)
         assert world.faults == []
         assert world.clock.timers == 0
+        counts = world.consumers.counts()
+        assert (counts["fetched_bytes"], counts["unpacked_bytes"]) == (0, 0)
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ async def test_whatever_ends_a_partition_gives_its_bytes_back(
     for group in groups:
         for offer in (await world.consume(group=group, auto_ack=True)).offers:
             offer.delivered()
-    bound = world.consumers._environment.unpacking._large._bound
+    bound = world.consumers._environment.unpacking._large._memory.turns
     assert (held(world) > 0, len(bound.waiting)) == (True, len(groups) - 1)
     match how:
         case "reset":
@@ -207,7 +207,7 @@ async def test_whatever_ends_a_partition_gives_its_bytes_back(
             world.log().append(b"new")
     await world.pass_time(0)
     bound.check_invariants()
-    assert (held(world), bound.waiting, bound.unpacking) == (0, [], False)
+    assert (held(world), bound.waiting, bound.filling) == (0, [], False)
 
 
 def small_batch(kind: str) -> bytes:

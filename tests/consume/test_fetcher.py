@@ -286,9 +286,9 @@ async def fed_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     loop, feed = asyncio.get_running_loop(), PartitionOffers.feed
     begun = loop.time()
 
-    def slow(offers: PartitionOffers, result: FetchResult) -> None:
+    def slow(offers: PartitionOffers, result: FetchResult, memory: int, *, more: bool) -> None:
         fed.append(len(result.batches))
-        feed(offers, result)
+        feed(offers, result, memory, more=more)
 
     monkeypatch.setattr(PartitionOffers, "feed", slow)
     monkeypatch.setattr(loop, "time", lambda: begun + len(fed) / 100)

@@ -10,13 +10,14 @@ from pixy.backend import OffsetCommit, TopicPartition
 from pixy.config import ConsumerConfig
 from pixy.consume.dispatcher import Dispatcher
 from pixy.consume.environment import ConsumeEnvironment
+from pixy.consume.fetched_memory import bounded_fetches
+from pixy.consume.memory_turns import Demand
 from pixy.consume.offer import Offer, OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.sparse_acks import AckRange
 from pixy.consume.timers import Timers
-from pixy.consume.unpacked_bytes import Demand
 from pixy.consume.unpacking import Unpacking
 from pixy.consume.voided import VoidedOffsets
 from pixy.errors import AckBeyondEnd, InvalidAck, ResourceExhausted, Unavailable
@@ -56,6 +57,7 @@ class Host:
             self.limits,
             lambda topic, fail: None,
             Unpacking(1 << 20, timers),
+            bounded_fetches(1 << 20, timers),
             PartitionLimit(100),
         )
         self.live: LivePartition | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from pixy.consume.unpacked_bytes import Turn, UnpackedBatch, UnpackedBytes
+from pixy.consume.memory_turns import MemoryPlace, MemoryTurns, Turn
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
@@ -37,15 +37,15 @@ BYTES_MAX = 2 << 20
 def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes that were held whenever a batch was decompressed."""
     held: list[int] = []
-    decide = UnpackedBytes.unpacked
+    decide = MemoryTurns.filled
 
-    def noting(bound: UnpackedBytes, batch: UnpackedBatch, size: int, now: float) -> Turn | None:
+    def noting(bound: MemoryTurns, batch: MemoryPlace, size: int, now: float) -> Turn:
         turn = decide(bound, batch, size, now)
         bound.check_invariants()
         held.append(bound.held_bytes)
         return turn
 
-    monkeypatch.setattr(UnpackedBytes, "unpacked", noting)
+    monkeypatch.setattr(MemoryTurns, "filled", noting)
     return held
 
 
