@@ -140,6 +140,8 @@ class Daemon:
         self._times: dict[str, Clock] = {}
         # Every cluster was ready once, and the drain has not begun.
         self._ready = False
+        # The clusters that were ready once.
+        self._ready_clusters: set[str] = set()
         self._peers: Peers | None = None
         self._peer_address = ""
         self._server: GrpcServer | None = None
@@ -216,7 +218,7 @@ class Daemon:
         for name, backend in self._backends.items():
             if backend.fault:
                 self._log_unready(name)
-        ready = asyncio.gather(*(backend.wait_ready() for backend in self._backends.values()))
+        ready = asyncio.gather(*(self._wait_cluster(*each) for each in self._backends.items()))
         stop = asyncio.create_task(self._stop.wait(), name="watch for the stop while not ready")
         either: set[asyncio.Future[Any]] = {ready, stop}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -229,9 +231,14 @@ class Daemon:
         self._tell_health()
         return True
 
+    async def _wait_cluster(self, name: str, backend: Backend) -> None:
+        await backend.wait_ready()
+        self._ready_clusters.add(name)
+        self._tell_health()
+
     def _readiness_changed(self, name: str) -> None:
         """A cluster became ready or unready."""
-        if not self._ready:
+        if name not in self._ready_clusters:
             return
         if self._backends[name].fault:
             self._log_unready(name)
@@ -253,8 +260,11 @@ class Daemon:
 
     def _tell_health(self) -> None:
         assert self._server is not None
-        ready = self._ready and not any(backend.fault for backend in self._backends.values())
-        self._server.set_health(serving=ready)
+        clusters = {
+            name: name in self._ready_clusters and not backend.fault
+            for name, backend in self._backends.items()
+        }
+        self._server.set_health(serving=self._ready and all(clusters.values()), clusters=clusters)
 
     async def wait(self) -> None:
         """Serve until `request_stop` or a fault.
@@ -307,6 +317,7 @@ class Daemon:
         assert self._server is not None
         log.info("draining")
         self._ready = False
+        self._ready_clusters.clear()
         self._tell_health()
         proxies = list(self._proxies.values())
         for proxy in proxies:

@@ -14,7 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
 from pixy.config import load_config
@@ -58,6 +60,37 @@ async def test_an_embedded_cluster_that_is_not_ready_is_logged_with_its_reason(d
         ("not ready: waits for node 2", "default"),
         ("ready again", "default"),
     ]
+
+
+async def test_each_cluster_has_a_health_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "pixy.yaml"
+    file.write_text("default_cluster: one\nproxies: {one: {}, two: {}}\n")
+    daemon = Daemon(load_config(file, {}, {"grpc_addr": "127.0.0.1:0", "data_dir": str(tmp_path)}))
+    addresses = await daemon.start()
+    async with grpc.aio.insecure_channel(addresses["grpc"]) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)  # the published types know the synchronous stub only
+
+        async def health() -> dict[str, bool]:
+            answers = {
+                name: await stub.Check(health_pb2.HealthCheckRequest(service=name))
+                for name in ("", "KafkaPixy", "cluster:one", "cluster:two")
+            }
+            return {
+                name: answer.status == health_pb2.HealthCheckResponse.SERVING
+                for name, answer in answers.items()
+            }
+
+        assert not any((await health()).values())
+        await daemon.wait_ready()
+        assert all((await health()).values())
+        waiting: Any = SimpleNamespace(fault="waits for node 2")
+        two, daemon._backends["two"] = daemon._backends["two"], waiting
+        daemon._readiness_changed("two")
+        assert await health() == {"": False, "KafkaPixy": False, "cluster:one": True, "cluster:two": False}
+        daemon._backends["two"] = two
+        daemon._readiness_changed("two")
+        assert all((await health()).values())
+    await daemon._drain_and_stop()
 
 
 async def test_a_daemon_that_waits_for_other_nodes_stops_without_an_error(tmp_path: Path) -> None:

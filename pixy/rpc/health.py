@@ -1,7 +1,8 @@
 """The service `grpc.health.v1.Health` (gRPC Health Checking Protocol)."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, cast
 
 from google.protobuf.descriptor import ServiceDescriptor
@@ -22,7 +23,8 @@ class Health:
     """Health of a server and of its services.
 
     Args:
-        services: full names; "" is added for the server as a whole. All begin as NOT_SERVING.
+        services: full names, and other parts of the server that have a health of their own; "" is
+            added for the server as a whole. All begin as NOT_SERVING.
     """
 
     def __init__(self, services: Iterable[str]) -> None:
@@ -30,9 +32,13 @@ class Health:
         # Set, and replaced by a new one, at each change.
         self._changed = asyncio.Event()
 
-    def set_all(self, serving: bool) -> None:
-        """Set the health of the server and of all services."""
-        self._serving = dict.fromkeys(self._serving, serving)
+    def set_all(self, serving: bool, others: Mapping[str, bool] = MappingProxyType({})) -> None:
+        """Set the health of the server and of all services.
+
+        Args:
+            others: those with another health.
+        """
+        self._serving = {**dict.fromkeys(self._serving, serving), **others}
         self._changed.set()
         self._changed = asyncio.Event()
 

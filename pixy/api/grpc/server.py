@@ -1,10 +1,12 @@
 """gRPC server of a daemon: `KafkaPixy`, `Topics`, `Log`, `Cluster`, health and reflection.
 
 The daemon sets the health, which is the same for the server ("") and each of the four services,
-and NOT_SERVING at first. Requests are answered regardless of it.
+another one for each cluster ("cluster:NAME"), and NOT_SERVING at first. Requests are answered
+regardless of it.
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from pixy.api.grpc.cluster import ClusterService
 from pixy.api.grpc.kafkapixy import KafkaPixyService
@@ -43,7 +45,8 @@ class GrpcServer:
             LogService(proxies).service(),
             ClusterService(proxies).service(),
         ]
-        self._health = Health(service.descriptor.full_name for service in services)
+        clusters = [_part(name) for name in proxies if name]
+        self._health = Health([*(service.descriptor.full_name for service in services), *clusters])
         reflection = Reflection([*(service.descriptor for service in services), HEALTH])
         services += [self._health.service(), *reflection.services()]
         options = server_options(config.grpc, config.client_share_percent)
@@ -79,9 +82,9 @@ class GrpcServer:
             raise
         return addresses
 
-    def set_health(self, *, serving: bool) -> None:
-        """Set the health of the server and of all its services."""
-        self._health.set_all(serving)
+    def set_health(self, *, serving: bool, clusters: Mapping[str, bool] = MappingProxyType({})) -> None:
+        """Set the health of the server and of all its services, and that of clusters by name."""
+        self._health.set_all(serving, {_part(name): each for name, each in clusters.items()})
 
     def begin_drain(self) -> None:
         """See `RpcServer.begin_drain`."""
@@ -96,3 +99,8 @@ class GrpcServer:
             return await self._server.listen_unix(address)
         tls = self._config.tls
         return await self._server.listen(address, tls if tls.certificate_path else None)
+
+
+def _part(cluster: str) -> str:
+    """Name of a cluster's health."""
+    return f"cluster:{cluster}"
