@@ -51,7 +51,9 @@ class Cluster:
         self.machines: dict[int, Machine] = {}
         self.network = SimulatedNetwork(self.scene, self.swarm.weather)
         consuming = self.swarm.consuming
-        self.group_audit = GroupAudit(self.scene, consuming.groups, self._lease_left, self._is_removed)
+        self.group_audit = GroupAudit(
+            self.scene, consuming.groups, self._lease_left, self._is_removed, is_strict=consuming.rests > 0
+        )
         self.watches = Watches(self.scene, self.machines, self.group_audit)
         self.audits = Audits(self.scene, self.swarm.habits.passing_topics)
         self.calls = Calls(self.scene)

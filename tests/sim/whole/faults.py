@@ -18,6 +18,7 @@ class FaultKind(Enum):
     CRASH_AT = "crash at an operation of the disk", 5
     CRASH_NEAR = "crash near a decisive operation of the disk", 4
     CRASH_ALL = "crash of all", 2
+    CRASH_STARTS = "crash of all, and of their starts", 6
     STOP = "orderly stop", 3
     PAUSE = "pause of a process", 5
     SPLIT = "split", 3

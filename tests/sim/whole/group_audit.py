@@ -117,6 +117,7 @@ class GroupAudit:
             or is about to end.
         is_removed: true if the node of a process was removed, so that it does not commit its acks
             before it leaves.
+        is_strict: what an owner hands out itself was not acked a moment ago either.
     """
 
     def __init__(
@@ -125,8 +126,11 @@ class GroupAudit:
         names: Collection[str],
         lease_left: Callable[[Process, str], float],
         is_removed: Callable[[Process], bool],
+        *,
+        is_strict: bool = False,
     ) -> None:
         self._scene = scene
+        self._is_strict = is_strict
         self.names = names
         self._lease_left = lease_left
         self._is_removed = is_removed
@@ -152,6 +156,7 @@ class GroupAudit:
             process: where it is, if its partition is there.
         """
         partition, now = self._of(key), self._scene.now
+        under_way_s = 0.0 if self._is_strict and process is not None else _UNDER_WAY_S
         if process is not None:
             owner = self._owner(key)
             require(
@@ -160,11 +165,11 @@ class GroupAudit:
             )
         at = partition.committed_at.get(offset)
         require(
-            at is None or now <= at + _UNDER_WAY_S,
+            at is None or now <= at + under_way_s,
             f"{key}: again: {offset} is handed out, and was committed as acked at {at}",
         )
         for ack in partition.acks.get(offset, ()):
-            if now > ack.answered_at + _UNDER_WAY_S:
+            if now > ack.answered_at + under_way_s:
                 self._check_again(key, partition, offset, ack)
         self._scene.counts["records handed out"] += 1
         self._scene.counts["records handed out again"] += offset in partition.got

@@ -2,7 +2,7 @@
 then sets offsets.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,6 +29,9 @@ _WRONG_ACKS = 0.1
 _WRONG_BY_MAX = 20
 _POLL_S = 0.5
 """Time that a consume request waits once everything is repaired."""
+_REST_S_MAX = 5.0
+_LAST_ACKS_S = 0.01
+_AFTER_ACKS_S = 0.5
 _DRAINERS = 5
 _DRAIN_PAUSE_S = 0.2
 
@@ -47,9 +50,10 @@ class _Held(NamedTuple):
 
 @dataclass(slots=True)
 class _Client:
-    """One client; `machine` is where it calls."""
+    """One client; `machine` is where it calls, and `rests` if it ever rests."""
 
     name: str
+    rests: bool = False
     machine: Machine | None = None
     held: list[_Held] = field(default_factory=list)
 
@@ -92,7 +96,7 @@ class GroupClients:
     def start(self) -> None:
         """Begin to call."""
         for number in range(self._habits.clients):
-            self._later(_Client(f"m{number}"))
+            self._later(_Client(f"m{number}", rests=not number % 2))
 
     def drain(
         self,
@@ -130,6 +134,10 @@ class GroupClients:
         if machine is None or not topics:
             self._later(client)
             return
+        if habits.rests and self._may_rest(client, topics) and rng.random() < habits.rests:
+            delay = min(_REST_S_MAX, habits.options.subscription_timeout * rng.uniform(1.0, 1.5))
+            self._scene.loop.outside(delay, self._ack_all, client, machine)
+            return
         then = partial(self._later, client)
         group, topic = rng.choice(habits.groups), rng.choice(topics)
         if client.held and rng.random() < habits.acks:
@@ -145,6 +153,20 @@ class GroupClients:
                 client.held.remove(ack)
             auto_ack = rng.random() < habits.auto_acks
             self._consume(client, machine, group, topic, then, auto_ack=auto_ack, ack=ack)
+
+    @staticmethod
+    def _may_rest(client: _Client, topics: Collection[str]) -> bool:
+        return client.rests and {held.topic for held in client.held}.issuperset(topics)
+
+    def _ack_all(self, client: _Client, machine: Machine) -> None:
+        """Ack all records of a client at nearly the same time, at one node."""
+        if self._drains:
+            return
+        if machine in self._serving():
+            for held in client.held:
+                delay = self._rng.uniform(0.0, _LAST_ACKS_S)
+                self._scene.loop.outside(delay, self._ack, client, machine, held, lambda: None)
+        self._scene.loop.outside(_AFTER_ACKS_S, self._later, client)
 
     def _node_of(self, client: _Client, moves: float) -> Machine | None:
         serving = self._serving()

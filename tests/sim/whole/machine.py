@@ -73,6 +73,8 @@ class Machine:
         fails_reads: reads of its disk may have failed.
         refusal: error of the last start that was refused.
         on_pause: called when a process is paused, with the seconds.
+        crashed_starts: the operation of the disk at which each of the next processes ends, the last
+            one first, and if before, in the middle of or after it.
     """
 
     def __init__(
@@ -107,6 +109,9 @@ class Machine:
         self.fails_reads = False
         self.refusal: BaseException | None = None
         self.on_pause: Callable[[Machine, float], None] = lambda *_: None
+        self.crashed_starts: list[tuple[int, str]] = []
+        # Virtual time of the end of a pause.
+        self._paused_until = 0.0
         self._loses_power = False
         # The disk was full at some time in this process.
         self._was_full = False
@@ -185,6 +190,8 @@ class Machine:
         disk.room = room
         self._was_full = room is not None
         disk.on_ended = self._disk_ended
+        if self.crashed_starts:
+            disk.die_at, disk.die_phase = self.crashed_starts.pop()
         self.lives += 1
         self.stopping = self.serving = False
         scene.note(f"{self.number} starts, the {self.lives}. time")
@@ -265,13 +272,18 @@ class Machine:
     # --- pauses -----------------------------------------------------------------------------------
 
     def pause(self, duration_s: float) -> None:
-        """Pause the process for a while."""
-        life = self.life
-        if life is not None and not life.paused:
+        """Pause the process for a while, also if it is paused, but not as long."""
+        life, until = self.life, self._scene.now + duration_s
+        if life is not None and not (life.paused and until <= self._paused_until):
             self._scene.note(f"{self.number} is paused for {duration_s:.2f} s")
+            self._paused_until = until
             life.pause()
             self.on_pause(self, duration_s)
-            self._scene.loop.outside(duration_s, self._resume, life)
+            self._scene.loop.outside(duration_s, self._end_pause, life, until)
+
+    def _end_pause(self, life: Life, until: float) -> None:
+        if until == self._paused_until:
+            self._resume(life)
 
     def _resume(self, life: Life) -> None:
         if life.alive and life.paused:
@@ -287,6 +299,7 @@ class Machine:
         disk.room = None
         disk.die_at = disk.fail_at = disk.fail_read_at = 0
         disk.die_near = None
+        self.crashed_starts = []
         if self.life is not None:
             self._resume(self.life)
 

@@ -107,6 +107,8 @@ class Consuming:
         auto_acks: share of the consume requests with auto ack.
         forgets: share of the records that nobody acks.
         sets: share of the calls that set offsets.
+        rests: probability that a client that has records of all topics asks for nothing until its
+            subscriptions may end, and acks all of them at once then.
         drain_s: time for acks at an orderly stop, and of partitions that go.
         options: of every node.
     """
@@ -121,6 +123,7 @@ class Consuming:
     auto_acks: float = 0.5
     forgets: float = 0.0
     sets: float = 0.0
+    rests: float = 0.0
     drain_s: float = 1.0
     options: ConsumerConfig = field(default_factory=ConsumerConfig)
 
@@ -211,6 +214,9 @@ _CLOCK_ERRORS_MS = (
 Focus = Callable[[Swarm], Swarm]
 """Changes what a seed has chosen."""
 
+_DRAWN_LAST = (FaultKind.DRIFT, FaultKind.CRASH_STARTS)
+"""Kinds whose choice changes no other one."""
+
 _KINDS = {
     "append": 45,
     "fetch": 20,
@@ -230,7 +236,7 @@ _KINDS = {
 def draw_swarm(rng: Random) -> Swarm:
     """Choose everything."""
     kinds: dict[FaultKind, int] = {
-        kind: kind.weight for kind in FaultKind if kind is not FaultKind.DRIFT and rng.random() < 0.5
+        kind: kind.weight for kind in FaultKind if kind not in _DRAWN_LAST and rng.random() < 0.5
     }
     formation, sizes, habits = _draw_formation(rng), _draw_sizes(rng), _draw_habits(rng)
     swarm = Swarm(
@@ -255,11 +261,14 @@ def draw_swarm(rng: Random) -> Swarm:
         days_off=rng.choice((0, 0, rng.randint(1, MACHINES_MAX))),
     )
     drift = {FaultKind.DRIFT: FaultKind.DRIFT.weight} if rng.random() < 0.5 else {}
-    return replace(
+    swarm = replace(
         swarm,
         faults=swarm.faults | drift,
         retention_check_s=rng.choice((0.2, 1.0, swarm.retention_check_s)),
     )
+    starts = {FaultKind.CRASH_STARTS: FaultKind.CRASH_STARTS.weight} if rng.random() < 0.06 else {}
+    rests = 0.2 if rng.random() < 0.06 else 0.0
+    return replace(swarm, faults=swarm.faults | starts, consuming=replace(swarm.consuming, rests=rests))
 
 
 def _draw_formation(rng: Random) -> Formation:

@@ -21,8 +21,10 @@ SEEDS = range(6, 131)
 MORE_SEEDS = range(131, 381)
 """Run one by one while a rare state is missing: a change of the nodes moves it to other seeds."""
 FOUND = {
+    600124: "the last acks of a topic are lost while those of another one are being committed",
     770190: "a node that had begun alone founds a second cluster when its disk is lost",
     900278: "a removed node that lacks the last entries says that its disk is slow",
+    900057: "a cluster whose commit index is below its configuration never starts again",
 }
 """Seeds that have found something, and what it was."""
 LONG_S = 3000.0

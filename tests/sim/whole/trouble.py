@@ -53,6 +53,7 @@ class Trouble:
             FaultKind.CRASH_AT: self._crash_at,
             FaultKind.CRASH_NEAR: self._crash_near,
             FaultKind.CRASH_ALL: self._crash_all,
+            FaultKind.CRASH_STARTS: self._crash_starts,
             FaultKind.STOP: lambda rng: self._machine(rng).stop(),
             FaultKind.PAUSE: self._pause,
             FaultKind.SPLIT: self._split,
@@ -128,6 +129,15 @@ class Trouble:
     def _crash_all(self, rng: Random) -> None:
         for machine in self._cluster.ordinary():
             if machine.lives and rng.random() < 0.9:
+                self._crash(machine, rng)
+
+    def _crash_starts(self, rng: Random) -> None:
+        for machine in self._cluster.ordinary():
+            if machine.lives:
+                machine.crashed_starts = [
+                    (rng.choice((3, 15, 60)) * rng.randint(1, 4), rng.choice(_PHASES))
+                    for _ in range(rng.choice((1, 1, 2, 3)))
+                ]
                 self._crash(machine, rng)
 
     def _pause(self, rng: Random) -> None:
