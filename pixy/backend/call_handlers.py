@@ -10,7 +10,7 @@ from pixy.backend.local_partitions import LocalPartitions
 from pixy.backend.partition_finder import CONFIRM_S
 from pixy.backend.remote_partitions import FETCH_BYTES_MAX
 from pixy.cluster import Node, PartitionReplica, PeerMethod
-from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
+from pixy.errors import FailedPrecondition, InvalidArgument, Unavailable, UnknownPartition
 from pixy.proto.node_calls_pb2 import (
     FetchRequest,
     FetchResponse,
@@ -24,6 +24,7 @@ from pixy.proto.node_calls_pb2 import (
     TimestampRequest,
     TimestampResponse,
 )
+from pixy.steps import in_steps
 
 __all__ = ["CallHandlers"]
 
@@ -93,7 +94,10 @@ class CallHandlers:
                 raise FailedPrecondition("a request for offsets that this release does not know")
 
     async def _ranges(self, request: RangesRequest) -> RangesResponse:
-        replicas = [await self._replica(raft_group) for raft_group in request.raft_groups]
+        groups = request.raft_groups
+        if len(set(groups)) < len(groups):
+            raise InvalidArgument(f"{len(groups)} raft groups, of which some are there twice")
+        replicas = [await self._replica(raft_group) async for raft_group in in_steps(groups)]
         ranges = list((await self._partitions.offset_ranges(replicas)).values())
         return RangesResponse(begins=[each.begin for each in ranges], ends=[each.end for each in ranges])
 
@@ -106,8 +110,8 @@ class CallHandlers:
     async def leaders(self, caller: int, payload: bytes) -> bytes:
         """The raft groups that are led here, or will be as soon as they are used."""
         self._check_running()
-        asked = LeadersRequest.FromString(payload).raft_groups
-        led = [each for each in asked if _leads(self._node.find_partition(each))]
+        asked = set(LeadersRequest.FromString(payload).raft_groups)
+        led = [each async for each in in_steps(asked) if _leads(self._node.find_partition(each))]
         return LeadersResponse(raft_groups=led).SerializeToString()
 
     async def consumers(self, caller: int, payload: bytes) -> bytes:

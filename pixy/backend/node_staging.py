@@ -16,6 +16,8 @@ from pixy.staging import NO_CLIENT, PieceBatches, StageClient, StageName
 __all__ = ["NodeStaging"]
 
 _ASK_S = 5.0
+_SINKS_BYTES_MAX = 4 << 20
+"""Of the names of all sinks with stages."""
 
 
 class NodeStaging:
@@ -81,7 +83,7 @@ class NodeStaging:
                 f"node {node_id} may have staged records of topic {topic.name}, and does not answer ({error}); force deletes "
                 "the topic with them"
             ) from error
-        return decode_answer(StagedResponse, answer).sinks
+        return decode_answer(StagedResponse, answer, _SINKS_BYTES_MAX).sinks
 
     async def publish(
         self,

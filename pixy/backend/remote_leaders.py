@@ -65,7 +65,8 @@ class RemoteLeaders:
         request = LeadersRequest(raft_groups=raft_groups).SerializeToString()
         try:
             answer = await calls.ask(node_id, PeerMethod.LEADERS, request, _ASK_S)
+            led = decode_answer(LeadersResponse, answer, len(request)).raft_groups
         except PixyError:
             return
-        for raft_group in decode_answer(LeadersResponse, answer).raft_groups:
+        for raft_group in {*led}.intersection(raft_groups):
             calls.leaders[raft_group] = node_id

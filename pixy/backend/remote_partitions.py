@@ -32,6 +32,10 @@ __all__ = ["FETCH_BYTES_MAX", "RemotePartitions"]
 FETCH_BYTES_MAX = 16 << 20
 """Largest answer of a fetch, except for a larger first batch."""
 
+_FRAME_BYTES_MAX = 2**31
+"""A first batch may be larger than what was asked for: so the largest frame."""
+_RANGE_BYTES_MAX = 20
+"""Of the two numbers of a partition."""
 _PATIENCE_S = 5.0
 """Seconds in which a replica is looked for that answers."""
 _ATTEMPT_S = 5.0
@@ -122,7 +126,7 @@ class RemotePartitions:
         )
         payload, attempt_s = request.SerializeToString(), max_wait + _ATTEMPT_S
         answer = await self._calls.call(target, PeerMethod.FETCH, payload, _PATIENCE_S, attempt_s, bulk=True)
-        found = decode_answer(FetchResponse, answer)
+        found = decode_answer(FetchResponse, answer, _FRAME_BYTES_MAX)
         size = sum(map(len, found.batches))
         if len(found.batches) > 1 and size > request.max_bytes:
             raise Unavailable(f"a node answers with {size} bytes, {request.max_bytes} were asked for")
@@ -141,7 +145,7 @@ class RemotePartitions:
     async def _ranges(self, targets: list[RemotePartition]) -> dict[int, OffsetRange]:
         wanted = RangesRequest(raft_groups=[target.raft_group for target in targets])
         answer = await self._offsets(targets[0], OffsetsRequest(ranges=wanted), _ATTEMPT_S)
-        found = decode_answer(RangesResponse, answer)
+        found = decode_answer(RangesResponse, answer, _RANGE_BYTES_MAX * (1 + len(targets)))
         if not len(found.begins) == len(found.ends) == len(targets):
             raise Unavailable(f"a node answers with {len(found.ends)} ends of {len(targets)} partitions")
         return {

@@ -3,21 +3,15 @@
 A command of the node that leads may have as many bytes: so what one node takes of a client, each
 does. Elements are scanned of the commands of other nodes alone.
 
-Protobuf makes an object for each element, and every node works on each in one step when it applies
-the command; the number of bytes says little about either. So the tags are scanned before anything
-is parsed, as those of requests of clients are (`pixy.rpc.field_limits`), and the scan ends at the
-first field beyond its maximum. Elements count together, in whatever message they are nested. The
-maxima are those of requests of clients, and of what a node makes for all partitions of a cluster.
-
-What is malformed is left to protobuf.
+Every node works on each element in one step when it applies the command. The maxima are those of
+requests of clients, and of what a node makes for all partitions of a cluster; see `element_maxima`.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+from google.protobuf.descriptor import Descriptor
 
+from pixy.cluster.element_maxima import ElementMaxima
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
 from pixy.cluster.nodes import NODES_MAX
 from pixy.cluster.sinks import SINKS_GROUP
@@ -73,16 +67,9 @@ ELEMENTS_MAX: Mapping[str, int] = {
 }
 """By message and field."""
 
-_TAGS_MAX = 100_000
-"""Fields of a command that are scanned: those of messages with a repeated field in them."""
 _LARGE_BYTES = 1 << 20
 """Fewer bytes are none too many, for any raft group."""
-_SMALL_BYTES = 2000
-"""Fewer bytes exceed nothing: an element has two at least."""
-_PACKED_BYTES = 10
-"""Most bytes of a packed number."""
-_VARINT, _I64, _LENGTH_DELIMITED, _I32 = 0, 1, 2, 5
-_FIXED_BYTES = {_I64: 8, _I32: 4}
+_MAXIMA = ElementMaxima(BYTES_MAX, ELEMENTS_MAX, "command")
 
 
 def why_too_many_bytes(raft_group: int, payload: bytes | bytearray) -> str:
@@ -97,15 +84,9 @@ def why_too_many_bytes(raft_group: int, payload: bytes | bytearray) -> str:
 
 def why_too_large(raft_group: int, payload: bytes | bytearray) -> str:
     """Reason why a command to a raft group is larger than a correct node's, empty if it is not."""
-    if len(payload) < _SMALL_BYTES:
-        return ""
-    reason = why_too_many_bytes(raft_group, payload)
-    if reason:
-        return reason
-    try:
-        return _Scan(payload).message(_descriptor_of(raft_group), 0, len(payload))
-    except IndexError:
-        return ""  # cut short, which protobuf refuses
+    return why_too_many_bytes(raft_group, payload) or _MAXIMA.why_exceeded(
+        _descriptor_of(raft_group), payload
+    )
 
 
 def _descriptor_of(raft_group: int) -> Descriptor:
@@ -114,83 +95,3 @@ def _descriptor_of(raft_group: int) -> Descriptor:
     if raft_group == METADATA_GROUP:
         return MetadataCommand.DESCRIPTOR
     return SinksCommand.DESCRIPTOR if raft_group == SINKS_GROUP else GroupsCommand.DESCRIPTOR
-
-
-class _Scan:
-    """Numbers of elements in a command, as far as it was scanned."""
-
-    def __init__(self, payload: bytes | bytearray) -> None:
-        self._payload = payload
-        self._counts: Counter[str] = Counter()
-        self._tags = 0
-
-    def message(self, descriptor: Descriptor, at: int, end: int) -> str:
-        """Scan a message between two places; returns the reason if there is too much in it."""
-        repeated, nested = _TABLES[descriptor]
-        payload = self._payload
-        while at < end:
-            self._tags += 1
-            if self._tags > _TAGS_MAX:
-                return f"a command of more than {_TAGS_MAX} fields"
-            tag, at = _varint(payload, at)
-            number, wire_type = tag >> 3, tag & 7
-            size = _FIXED_BYTES.get(wire_type, 0)
-            if wire_type == _VARINT:
-                _, at = _varint(payload, at)
-            elif wire_type == _LENGTH_DELIMITED:
-                size, at = _varint(payload, at)
-            elif not size:
-                return ""  # a group, which protobuf skips, or damage
-            field = repeated.get(number)
-            if field is not None:
-                name, maximum, is_number = field
-                is_packed = is_number and wire_type == _LENGTH_DELIMITED
-                self._counts[name] += size // _PACKED_BYTES if is_packed else 1
-                if self._counts[name] > maximum:
-                    return f"more than {maximum} elements of {name} in a command"
-            inner = nested.get(number)
-            if inner is not None and wire_type == _LENGTH_DELIMITED:
-                reason = self.message(inner, at, min(at + size, end))
-                if reason:
-                    return reason
-            at += size
-        return ""
-
-
-def _varint(payload: bytes | bytearray, at: int) -> tuple[int, int]:
-    """A varint, of which ten bytes are looked at, and the place behind it."""
-    value = shift = 0
-    while True:
-        byte = payload[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80 or shift >= 70:
-            return value, at
-
-
-_Table = tuple[dict[int, tuple[str, int, bool]], dict[int, Descriptor]]
-_TABLES: dict[Descriptor, _Table] = {}
-
-
-def _enter(descriptor: Descriptor) -> bool:
-    """Make the table of a message and of those in it; True if there is a repeated field in it."""
-    if descriptor not in _TABLES:
-        labels = DescriptorProto()
-        descriptor.CopyToProto(labels)
-        repeated: dict[int, tuple[str, int, bool]] = {}
-        nested: dict[int, Descriptor] = {}
-        _TABLES[descriptor] = repeated, nested
-        for field, label in zip(descriptor.fields, labels.field, strict=True):
-            if label.label == FieldDescriptorProto.LABEL_REPEATED:
-                name = f"{descriptor.name}.{field.name}"
-                is_text = field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
-                is_number = not is_text and field.message_type is None
-                repeated[field.number] = name, ELEMENTS_MAX[name], is_number
-            if field.message_type is not None and _enter(field.message_type):
-                nested[field.number] = field.message_type
-    return any(_TABLES[descriptor])
-
-
-for _descriptor in BYTES_MAX:
-    _enter(_descriptor)

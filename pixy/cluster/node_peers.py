@@ -19,6 +19,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from pixy.clock import Clock
+from pixy.cluster.call_maxima import why_too_large
 from pixy.cluster.cluster_options import ClusterOptions
 from pixy.cluster.cluster_search import ClusterSearch
 from pixy.cluster.driver import Driver
@@ -53,7 +54,7 @@ from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.ticker import Ticker
-from pixy.errors import FailedPrecondition, PixyError, StartError, Unavailable
+from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, StartError, Unavailable
 from pixy.peers import Claim, FrameDamage, Hello, NextSlice, NotYet, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, NodesResponse, Relayed
@@ -663,6 +664,9 @@ class NodePeers:
             return await self._register(JoinRequest.FromString(payload))
         if not self.members.knows(caller.node_id):
             raise FailedPrecondition("only nodes of this cluster may call, and others to join it")
+        reason = why_too_large(method, payload)
+        if reason:
+            raise ResourceExhausted(reason)
         if method == PeerMethod.NODES:
             nodes = [node_record(each) for each in self._nodes().values() if not each.lost]
             return NodesResponse(nodes=nodes).SerializeToString()

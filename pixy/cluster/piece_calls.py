@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from pixy.check_turns import CheckTurns
 from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.piece_checks import PiecesCheck
+from pixy.cluster.piece_checks import CALL_PIECES_MAX, PiecesCheck
 from pixy.cluster.replica_calls import CallPeer
 from pixy.cluster.sinks import SinksState
 from pixy.errors import (
@@ -27,8 +27,6 @@ from pixy.staging import NewPiece, PieceKey, Pieces
 
 __all__ = ["PieceCalls"]
 
-CALL_PIECES_MAX = 2000
-"""Pieces of a call: a request of a client has fewer partitions."""
 _CALL_BYTES = 16 << 20
 """Bytes from which on a call takes no more pieces."""
 _TIMEOUT_S = 5.0
@@ -123,15 +121,11 @@ class PieceCalls:
         Raises:
             FailedPrecondition: the stage takes no more pieces, or was never opened.
             InvalidArgument: a piece is not what the request says.
-            ResourceExhausted: there is no room for them, or they are too many.
+            ResourceExhausted: there is no room for them.
             Unavailable: this node cannot find out whether the stage was opened, or has no replica
                 of a partition.
         """
         request = PutPiecesRequest.FromString(payload)
-        if len(request.pieces) > CALL_PIECES_MAX:
-            raise ResourceExhausted(
-                f"{len(request.pieces)} pieces in a call, {CALL_PIECES_MAX} are allowed"
-            ).at_limit("pieces in a call between nodes")
         groups = {each.raft_group for each in request.pieces}
         if not self._state.was_opened(request.stage) or not all(map(self._serves, groups)):
             await self._confirm(_CONFIRM_S)

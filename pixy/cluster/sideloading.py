@@ -302,7 +302,7 @@ class Sideloading:
             answer = await self._channel.call(
                 node_id, PeerMethod.GET_PIECE, request.SerializeToString(), _TIMEOUT_S, bulk=True
             )
-            response = decode_answer(GetPieceResponse, answer)
+            response = decode_answer(GetPieceResponse, answer, 2 * _SLICE_BYTES)
             if not response.found:
                 raise NotFound(f"node {node_id} does not have it")
             if len(response.batches) != wanted:

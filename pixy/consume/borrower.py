@@ -23,6 +23,7 @@ from pixy.consume.borrowing import Borrowing, Settlements
 from pixy.consume.dispatcher import Dispatcher
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.lender import SILENCE_S
+from pixy.consume.lending import LENT_BYTES_MAX
 from pixy.consume.lent_records import decode_record, encode_positions
 from pixy.errors import PixyError
 from pixy.futures import SmallEvent
@@ -172,7 +173,7 @@ class Borrower:
             answer = await self._call(
                 owner, ConsumerCall(offers=request), _PATIENCE_S + (_WAIT_S if wanted else 0)
             )
-            lent = decode_answer(LentRecords, answer)
+            lent = decode_answer(LentRecords, answer, 2 * LENT_BYTES_MAX)
         except PixyError:
             owner.borrowing.failed(number)
             raise

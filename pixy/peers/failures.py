@@ -25,14 +25,24 @@ _WITHOUT_TEXT: dict[str, type[ShuttingDown | ServiceDisabled]] = {
 }
 _TEXT_MAX = 4000
 _LIMIT_MAX = 100
+_ANSWER_BYTES_MAX = 64 << 10
+"""Of an answer that has no list."""
 
 
-def decode_answer(kind: type[M], answer: bytes) -> M:
+def decode_answer(kind: type[M], answer: bytes, bytes_max: int = _ANSWER_BYTES_MAX) -> M:
     """The answer of a call as a message.
+
+    Args:
+        bytes_max: most bytes that what was asked for can have: a message takes much more memory,
+            and time.
 
     Raises:
         Unavailable: it is none; another node may give one.
     """
+    if len(answer) > bytes_max:
+        raise Unavailable(
+            f"a node answers with a {kind.DESCRIPTOR.name} of {len(answer)} bytes, at most {bytes_max} are possible"
+        )
     try:
         return kind.FromString(answer)
     except DecodeError as error:

@@ -25,16 +25,19 @@ from pixy.cluster.peer_messages import (
     encode_raft,
 )
 from pixy.cluster.proposer_rows import WINDOW
-from pixy.errors import PixyError, ResourceExhausted, Unavailable
+from pixy.errors import InvalidArgument, PixyError, ResourceExhausted, Unavailable
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import (
     FetchRequest,
     JoinRequest,
+    LeadersRequest,
+    OffsetsRequest,
     PieceBytes,
     ProposeRequest,
     ProposeResponse,
     PutPiecesRequest,
+    RangesRequest,
     Relayed,
 )
 from pixy.proto.state_pb2 import (
@@ -558,9 +561,29 @@ def test_pieces_that_no_stage_has_here_are_not_taken(tmp_path: Path) -> None:
         for raft_group in (0, 1, 900, 1001, 2**64 - 1):
             with pytest.raises(Unavailable, match=f"has no replica of raft group {raft_group}"):
                 await put_piece(cluster, 1, bytes(batch_of(b"value")), raft_group=raft_group)
-        with pytest.raises(ResourceExhausted, match="5000 pieces in a call, 2000 are allowed"):
+        with pytest.raises(ResourceExhausted, match=r"more than 2000 elements of PutPiecesRequest.pieces"):
             await put_piece(cluster, 1, *([b""] * 5000))
         assert not cluster[1].node.staging._retention.pieces.stages
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_call_with_millions_of_elements_is_not_worked_on(tmp_path: Path) -> None:
+    leaders = LeadersRequest(raft_groups=[1000] * 4_000_000).SerializeToString()
+    ranges = OffsetsRequest(ranges=RangesRequest(raft_groups=[1000] * 2_000_000)).SerializeToString()
+    twice = OffsetsRequest(ranges=RangesRequest(raft_groups=[1000] * 2)).SerializeToString()
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        peers = cluster[3].node.peers
+        assert peers is not None
+        for method, payload in ((PeerMethod.LEADERS, leaders), (PeerMethod.OFFSETS, ranges)):
+            with pytest.raises(
+                ResourceExhausted, match=r"more than 20000 elements of \w+.raft_groups in a call"
+            ):
+                await peers.relays.call(cluster[1].id, method, payload, 5.0, bulk=True)
+        with pytest.raises(InvalidArgument, match="2 raft groups, of which some are there twice"):
+            await peers.relays.call(cluster[1].id, PeerMethod.OFFSETS, twice, 5.0)
 
     run_cluster(scenario, tmp_path)
 

@@ -10,9 +10,11 @@ from pixy.errors import (
     ResourceExhausted,
     ServiceDisabled,
     ShuttingDown,
+    Unavailable,
 )
-from pixy.peers.failures import decode_failure, encode_failure
+from pixy.peers.failures import decode_answer, decode_failure, encode_failure
 from pixy.proto import peers_pb2 as pb
+from pixy.proto.node_calls_pb2 import LeadersResponse
 
 WITHOUT_TEXT = (ShuttingDown, ServiceDisabled)
 CLASSES = [getattr(errors, name) for name in errors.__all__]
@@ -61,3 +63,14 @@ def test_damage_is_internal() -> None:
 
 def test_a_long_text_is_cut() -> None:
     assert len(str(decode_failure(encode_failure(Internal("x" * 100_000))))) == 4000
+
+
+def test_an_answer_of_more_bytes_than_what_was_asked_for_can_have_is_none() -> None:
+    answer = LeadersResponse(raft_groups=range(1000)).SerializeToString()
+    assert len(decode_answer(LeadersResponse, answer, len(answer)).raft_groups) == 1000
+    with pytest.raises(
+        Unavailable, match=f"LeadersResponse of {len(answer)} bytes, at most 100 are possible"
+    ):
+        decode_answer(LeadersResponse, answer, 100)
+    with pytest.raises(Unavailable, match="at most 65536 are possible"):
+        decode_answer(LeadersResponse, answer * 100)
