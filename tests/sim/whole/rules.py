@@ -216,7 +216,7 @@ RULES: dict[str, Rule] = {
     "a publication is answered behind its commit point": Rule(
         [patch.object(ReplicatedStaging, "publish", broken.answers_before_the_commit_point)],
         aimed(FaultKind.CRASH, FaultKind.CRASH_ALL, FaultKind.ISOLATE_LEADER, writing=Writing(2, 0.03)),
-        seed=3,
+        seed=6,
     ),
     "a commit is based on the present owner": Rule(
         [patch.object(groups, "_refusal", lambda *_: None)],
@@ -237,7 +237,7 @@ RULES: dict[str, Rule] = {
             consuming=_CONSUMERS | {"auto_acks": 0.0, "forgets": 0.4},
             **_FEW,
         ),
-        seed=4,
+        seed=3,
     ),
     "a node stamps by the time of a majority": Rule(
         [
