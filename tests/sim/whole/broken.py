@@ -37,6 +37,7 @@ __all__ = [
     "answer_of_a_lost_term",
     "answers_as_a_former_owner",
     "answers_before_the_commit_point",
+    "commits_once",
     "coordinates_everywhere",
     "found_without_answers",
     "gives_on_at_once",
@@ -130,6 +131,13 @@ async def answers_as_a_former_owner(
 async def gives_on_at_once(self: ConsumerGroup, *_: Any) -> None:
     """A partition goes while its records are with clients."""
     del self
+
+
+async def commits_once(self: ConsumerGroup) -> list[str]:
+    """A topic is given up although positions of it are left over."""
+    if self._commits.leftover:
+        await self._commits.commit()
+    return sorted(self._subscriptions)
 
 
 def keeps_what_is_lost(self: Subscription, partition: int, **_: bool) -> LivePartition:

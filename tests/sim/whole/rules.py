@@ -70,6 +70,8 @@ _PASSERS_BY = _CONSUMERS | {
     ),
 }
 """Nodes join and leave consumer groups all the time."""
+_LAST_ACKERS = _PASSERS_BY | {"clients": 2, "topics": ("a", "b"), "moves": 0.0, "acks": 0.1, "rests": 0.7}
+"""Subscriptions of several topics end with acks at the same time."""
 _PRODUCERS = _BUSY | {"kinds": {"append": 50, "create": 5}, "stable_topics": ("a",), "passing_topics": ()}
 _FEW: dict[str, Any] = {"faults_count": 3, "duration_s": 12.0}
 _CUTS = (FaultKind.ISOLATE_LEADER, FaultKind.SPLIT, FaultKind.PAUSE, FaultKind.ONE_WAY)
@@ -207,6 +209,21 @@ RULES: dict[str, Rule] = {
         [patch.object(Subscription, "remove", broken.keeps_what_is_lost)],
         aimed(FaultKind.STOP, consuming=_PASSERS_BY),
         seed=4,
+    ),
+    "a topic is given up when its last acks are committed": Rule(
+        [patch.object(ConsumerGroup, "_committed_topics", broken.commits_once)],
+        aimed(
+            habits=_PRODUCERS
+            | {
+                "kinds": {"append": 50, "create": 3, "alter": 1},
+                "clients": 2,
+                "stable_topics": ("a", "b"),
+            },
+            consuming=_LAST_ACKERS,
+            weather=_SLOW,
+            duration_s=12.0,
+        ),
+        seed=18,
     ),
     "who leads a state group is its coordinator": Rule(
         [patch.object(GroupKeeper, "tick", broken.coordinates_everywhere)],
