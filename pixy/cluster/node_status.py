@@ -1,7 +1,7 @@
 """Status of a cluster as a node knows it: by itself, and with what the others tell."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from pixy.cluster.status import (
     with_unreported,
     without_gone,
 )
-from pixy.cluster.status_messages import decode_status, encode_status
+from pixy.cluster.status_messages import decode_status, encode_status, is_possible
 from pixy.errors import PixyError
 from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from pixy.proto.state_pb2 import NodeIdentity
@@ -35,13 +35,18 @@ from pixy.raft import StateType
 from pixy.raft.progress import Progress, ProgressState
 from pixy.steps import in_steps
 
-__all__ = ["StatusReports", "raft_group_status", "status_of_nobody"]
+__all__ = ["StatusReports", "raft_group_status", "status_of", "status_of_nobody"]
 
 T = TypeVar("T")
 
 _ASK_TIMEOUT_S = 2.0
 _GROUPS_AT_ONCE = 500
 """More raft groups are more work than a step of the event loop should have."""
+_BYTES_AT_ONCE = 256 << 10
+_UNKNOWN_MAX = 1000
+"""Raft groups, and nodes, that another node may know and this one does not yet."""
+_GROUP_BYTES_MAX = 1 << 10
+"""Of a raft group in a status, on average: its name, and some members."""
 
 
 class StatusReports:
@@ -99,12 +104,15 @@ class StatusReports:
         reached = [each.node_id for each in self._peers.members if relays.through(each.node_id) is not None]
         answers = await asyncio.gather(*(self._ask(relays, node_id) for node_id in reached))
         topics = list(self._state_groups.metadata.topics.values())
+        state_groups = [each.group.raft_group for each in self._state_groups.replicas()]
 
         def work() -> ClusterStatus:
-            told = list(filter(None, map(_status_of, answers)))
-            return without_gone(with_unreported(merged(own, told), _partitions_of(topics)))
+            partitions = list(_partitions_of(topics))
+            known = {*state_groups, *(raft_group for raft_group, _, _ in partitions)}
+            told = list(filter(None, (status_of(answer, known) for answer in answers)))
+            return without_gone(with_unreported(merged(own, told), partitions))
 
-        return await _judge(own, work)
+        return await _judge(own, work, sum(map(len, answers)))
 
     async def answer(self, _: int, __: bytes) -> bytes:
         """Answer another node that asks."""
@@ -171,9 +179,10 @@ class StatusReports:
         return tuple(sorted(groups, key=lambda group: group.raft_group))
 
 
-async def _judge(own: ClusterStatus, work: Callable[[], T]) -> T:
-    """Do work on a status; on another thread if there are many raft groups."""
-    return await asyncio.to_thread(work) if len(own.groups) > _GROUPS_AT_ONCE else work()
+async def _judge(own: ClusterStatus, work: Callable[[], T], size: int = 0) -> T:
+    """Do work on a status, and on so many bytes of others; on another thread if that is much."""
+    is_much = len(own.groups) > _GROUPS_AT_ONCE or size > _BYTES_AT_ONCE
+    return await asyncio.to_thread(work) if is_much else work()
 
 
 def _partitions_of(topics: Iterable[Topic]) -> Iterator[tuple[int, str, tuple[int, ...]]]:
@@ -183,12 +192,21 @@ def _partitions_of(topics: Iterable[Topic]) -> Iterator[tuple[int, str, tuple[in
             yield raft_group, f"{topic.name}-{number}", replicas
 
 
-def _status_of(answer: bytes) -> ClusterStatus | None:
-    """Status by another node, None if it gives none."""
+def status_of(answer: bytes, known: Collection[int]) -> ClusterStatus | None:
+    """Status by another node, of the raft groups that are known here; None if it gives none, or one
+    of more than there can be.
+    """
+    elements_max = len(known) + _UNKNOWN_MAX
+    if not answer or len(answer) > elements_max * _GROUP_BYTES_MAX:
+        return None
     try:
-        return decode_status(StatusResponse.FromString(answer)) if answer else None
+        message = StatusResponse.FromString(answer)
     except DecodeError:
         return None
+    if not is_possible(message, elements_max):
+        return None
+    status = decode_status(message)
+    return replace(status, groups=tuple(each for each in status.groups if each.raft_group in known))
 
 
 def status_of_nobody(not_ready: str) -> ClusterStatus:

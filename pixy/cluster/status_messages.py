@@ -1,6 +1,7 @@
 """The status of a cluster as a message of pixy_cluster.proto, for clients and between nodes."""
 
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
+from pixy.cluster.nodes import NODES_MAX
 from pixy.cluster.status import (
     ClusterStatus,
     MemberState,
@@ -10,10 +11,13 @@ from pixy.cluster.status import (
 )
 from pixy.proto import pixy_cluster_pb2 as pb
 
-__all__ = ["decode_status", "encode_status"]
+__all__ = ["decode_status", "encode_status", "is_possible"]
 
 _SILENT_MS_MAX = 2**53
 """Longest silence: another node's may be any number, and seconds are less exact than that."""
+
+
+_TEXT_MAX = 2000
 
 
 def encode_status(status: ClusterStatus) -> pb.StatusResponse:
@@ -25,6 +29,19 @@ def encode_status(status: ClusterStatus) -> pb.StatusResponse:
         groups=map(_encode_group, status.groups),
         under_replicated=status.under_replicated,
         not_ready=status.not_ready,
+    )
+
+
+def is_possible(message: pb.StatusResponse, elements_max: int) -> bool:
+    """True if the status of another node has no more elements than one can have: so many raft
+    groups or nodes, of which each has members on nodes of the cluster.
+    """
+    return all(
+        len(each) <= elements_max for each in (message.nodes, message.groups, message.under_replicated)
+    ) and all(
+        len(each) <= NODES_MAX
+        for group in message.groups
+        for each in (group.voters, group.learners, group.voters_outgoing, group.members)
     )
 
 
@@ -69,7 +86,7 @@ def _decode_node(node: pb.NodeStatus, *, is_self: bool) -> NodeStatus:
         is_self,
         node.silent_ms / 1000 if node.HasField("silent_ms") else None,
         node.clock_offset_ms,
-        node.problem,
+        node.problem[:_TEXT_MAX],
         node.through,
         node.removed,
         node.max_message_bytes,
@@ -98,7 +115,7 @@ def _encode_group(group: RaftGroupStatus) -> pb.RaftGroupStatus:
 def _decode_group(group: pb.RaftGroupStatus) -> RaftGroupStatus:
     return RaftGroupStatus(
         group.raft_group,
-        group.name,
+        group.name[:_TEXT_MAX],
         group.leader,
         group.term,
         tuple(group.voters),

@@ -40,6 +40,7 @@ from pixy.proto.node_calls_pb2 import (
     RangesRequest,
     Relayed,
 )
+from pixy.proto.pixy_cluster_pb2 import RaftGroupStatus, StatusResponse
 from pixy.proto.state_pb2 import (
     CommitOffsets,
     CommittedOffset,
@@ -584,6 +585,27 @@ def test_a_call_with_millions_of_elements_is_not_worked_on(tmp_path: Path) -> No
                 await peers.relays.call(cluster[1].id, method, payload, 5.0, bulk=True)
         with pytest.raises(InvalidArgument, match="2 raft groups, of which some are there twice"):
             await peers.relays.call(cluster[1].id, PeerMethod.OFFSETS, twice, 5.0)
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_status_of_hundreds_of_thousands_of_raft_groups_is_not_taken(tmp_path: Path) -> None:
+    lie = StatusResponse(groups=[RaftGroupStatus(raft_group=9000 + number) for number in range(400_000)])
+    few = StatusResponse(groups=[RaftGroupStatus(raft_group=9000 + number) for number in range(3)])
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        for status in (lie, few):
+            answer = status.SerializeToString()
+
+            async def tell(caller: int, payload: bytes, answer: bytes = answer) -> bytes:
+                return answer
+
+            peers = cluster[3].node.peers
+            assert peers is not None
+            peers._duties.methods[PeerMethod.STATUS] = tell  # type: ignore[index]  # a dict
+            found = await cluster[1].node.status()
+            assert max(group.raft_group for group in found.groups) == 1000
 
     run_cluster(scenario, tmp_path)
 

@@ -1,7 +1,13 @@
-from pathlib import Path
+"""The status of raft groups that a node tells, and that of others that it takes."""
 
-from pixy.cluster.node_status import raft_group_status
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pixy.cluster.node_status import raft_group_status, status_of
 from pixy.cluster.status import MemberState
+from pixy.proto.pixy_cluster_pb2 import MemberStatus, NodeStatus, RaftGroupStatus, StatusResponse
 from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode
 
 LEADER, REPLICATING, PROBING = MemberState.LEADER, MemberState.REPLICATING, MemberState.PROBING
@@ -53,3 +59,36 @@ async def test_a_sole_voter_leads_before_it_is_asked_for_anything(tmp_path: Path
     await node.lead()
     assert raft_group_status(node.group, "t-0", 1).leader == 1
     node.close()
+
+
+def test_of_another_node_the_status_of_known_raft_groups_is_taken() -> None:
+    groups = [
+        RaftGroupStatus(raft_group=raft_group, name="n" * 5000) for raft_group in (0, 7, 1000, 2**64 - 1)
+    ]
+    status = status_of(StatusResponse(groups=groups).SerializeToString(), {0, 1000})
+    assert status is not None
+    assert [group.raft_group for group in status.groups] == [0, 1000]
+    assert {len(group.name) for group in status.groups} == {2000}
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        {"groups": [RaftGroupStatus()] * 1100},
+        {"nodes": [NodeStatus()] * 1100},
+        {"under_replicated": [""] * 1100},
+        {"groups": [RaftGroupStatus(members=[MemberStatus()] * 101)]},
+        {"groups": [RaftGroupStatus(voters=[1] * 101)]},
+        {"groups": [RaftGroupStatus(learners=[1] * 101)]},
+        {"groups": [RaftGroupStatus(voters_outgoing=[1] * 101)]},
+        {"not_ready": "x" * (2 << 20)},
+    ],
+    ids=lambda impossible: next(iter(impossible)),
+)
+def test_a_status_of_more_than_there_can_be_is_none(impossible: dict[str, Any]) -> None:
+    assert status_of(StatusResponse(**impossible).SerializeToString(), range(50)) is None
+
+
+@pytest.mark.parametrize("answer", [b"", b"\xff" * 100])
+def test_what_is_no_status_is_none(answer: bytes) -> None:
+    assert status_of(answer, range(50)) is None
