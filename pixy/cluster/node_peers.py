@@ -666,7 +666,7 @@ class NodePeers:
             raise FailedPrecondition("only nodes of this cluster may call, and others to join it")
         reason = why_too_large(method, payload)
         if reason:
-            raise ResourceExhausted(reason)
+            raise ResourceExhausted(reason).at_limit("elements of a call between nodes")
         if method == PeerMethod.NODES:
             nodes = [node_record(each) for each in self._nodes().values() if not each.lost]
             return NodesResponse(nodes=nodes).SerializeToString()

@@ -151,7 +151,8 @@ class Pieces:
         place = None if stage is None else stage.places.get(key)
         if stage is None or place is None:
             raise NotFound(f"piece {key.number} of stage {key.stage} is not here")
-        size = max(0, min(max_bytes, place.size - position))
+        position = min(position, place.size)
+        size = min(max_bytes, place.size - position)
         return await run_on(self._worker, partial(self._read, stage.file.path, place.begin + position, size))
 
     def _read(self, path: Path, position: int, size: int) -> bytes:

@@ -30,6 +30,8 @@ from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import (
     FetchRequest,
+    GetPieceRequest,
+    GetPieceResponse,
     JoinRequest,
     LeadersRequest,
     OffsetsRequest,
@@ -534,6 +536,15 @@ def test_a_piece_that_comes_twice_in_a_call_is_not_taken(tmp_path: Path) -> None
             await put_piece(cluster, 1, batches, batches)
         await put_piece(cluster, 1, batches)
         await put_piece(cluster, 1)
+        asked = GetPieceRequest(
+            stage=1, raft_group=1000, crc=crc32c(batches), position=2**64 - 1, max_bytes=2**32 - 1
+        )
+        peers = cluster[3].node.peers
+        assert peers is not None
+        answer = await peers.relays.call(
+            cluster[1].id, PeerMethod.GET_PIECE, asked.SerializeToString(), 5.0, bulk=True
+        )
+        assert GetPieceResponse.FromString(answer) == GetPieceResponse(found=True)
         await goes_on(cluster)
 
     run_cluster(scenario, tmp_path)

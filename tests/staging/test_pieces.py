@@ -180,7 +180,8 @@ async def test_a_piece_is_read_from_any_byte_on(store: Store) -> None:
     piece = new_piece(b"a" * 500)
     assert await store.pieces.read(piece.key, 0, 1 << 20) == piece.batches
     assert await store.pieces.read(piece.key, 100, 50) == piece.batches[100:150]
-    assert await store.pieces.read(piece.key, len(piece.batches), 50) == b""
+    for position in (len(piece.batches), len(piece.batches) + 1, 2**63, 2**64 - 1):
+        assert await store.pieces.read(piece.key, position, 50) == b""
     with pytest.raises(NotFound):
         await store.pieces.read(new_piece(b"other").key, 0, 10)
     store.pieces.remove([7])
