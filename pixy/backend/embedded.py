@@ -335,10 +335,11 @@ class EmbeddedBackend:
         *,
         reset: bool = False,
         replaces: str = "",
+        client: StageClient = NO_CLIENT,
     ) -> Published:
         self._start.check()
         return await self._staging.publish(
-            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces
+            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces, client=client
         )
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:

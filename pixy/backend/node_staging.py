@@ -94,10 +94,11 @@ class NodeStaging:
         *,
         reset: bool,
         replaces: str,
+        client: StageClient = NO_CLIENT,
     ) -> Published:
         """As `StagedWrites.publish`."""
         self._node.staging.touch(sink_id)
         self._check_writable()
         return await self._node.staging.publish(
-            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces
+            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces, client=client
         )

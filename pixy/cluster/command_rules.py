@@ -234,6 +234,7 @@ def _publish_stages(command: PublishStages, _: Sender) -> None:
     _names([command.sink_id, *filter(None, queries)])
     _distinct(command.stage_ids)
     _require(command.epoch >= 0, f"epoch {command.epoch}")
+    _require(len(command.client) <= _NAME_MAX, f"an address of {len(command.client)} characters")
     _time(command.timestamp_ms)
     _require(not (command.replicated and command.parts), "parts of replicated stages")
     _publication_parts(command.parts)

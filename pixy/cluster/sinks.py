@@ -92,6 +92,8 @@ class SinksState:
 
     Attributes:
         sinks: by id.
+        sinks_of: numbers of sinks by address of the client that began them. No decision of the
+            state depends on it: nodes of earlier releases have none.
         publications: the unfinished ones, by number, ascending.
         next_publication: number of the next one. Invariant: above every number ever assigned.
         table: the replicated stages.
@@ -99,6 +101,7 @@ class SinksState:
 
     def __init__(self) -> None:
         self.sinks: dict[str, Sink] = {}
+        self.sinks_of: Counter[str] = Counter()
         self.publications: dict[int, Publication] = {}
         self.next_publication = 1
         self.table = StageTable()
@@ -124,7 +127,7 @@ class SinksState:
                 expired = command.expire_sinks
                 for sink_id in expired.sink_ids:
                     if self.is_inactive_since(sink_id, expired.before_ms):
-                        del self.sinks[sink_id]
+                        self._forget(sink_id)
             case "open_stage":
                 opened = command.open_stage
                 name = StageName(opened.sink_id, opened.stage_id)
@@ -201,12 +204,23 @@ class SinksState:
         )
         self.table.take(stages, command.sink_id, command.timestamp_ms)
         before = self.sinks.get(command.sink_id)
-        active_ms = command.timestamp_ms if before is None else max(before.active_ms, command.timestamp_ms)
-        self.sinks[command.sink_id] = Sink(command.query_id, command.epoch, active_ms)
+        active_ms, client = command.timestamp_ms, command.client
+        if before is not None:
+            active_ms, client = max(before.active_ms, active_ms), before.client
+        elif client:
+            self.sinks_of[client] += 1
+        self.sinks[command.sink_id] = Sink(command.query_id, command.epoch, active_ms, client)
         self.next_publication += 1
         self.publications[publication.number] = publication
         self._add_unfinished(publication)
         return publication
+
+    def _forget(self, sink_id: str) -> None:
+        client = self.sinks.pop(sink_id).client
+        if client:
+            self.sinks_of[client] -= 1
+            if not self.sinks_of[client]:
+                del self.sinks_of[client]
 
     def _add_unfinished(self, publication: Publication) -> None:
         self._published.update(_stages(publication))
@@ -259,6 +273,7 @@ class SinksState:
             ValueError: no commands lead to this state; what a record lacks raises others.
         """
         self.sinks, self.publications = {}, {}
+        self.sinks_of.clear()
         self._published.clear()
         self._published_numbers.clear()
         self._unfinished.clear()
@@ -267,7 +282,9 @@ class SinksState:
         for key, value in records:
             if key.startswith(_SINK_KEY):
                 sink = SinkRecord.FromString(value)
-                self.sinks[sink.sink_id] = Sink(sink.query_id, sink.last_epoch, sink.active_ms)
+                self.sinks[sink.sink_id] = Sink(sink.query_id, sink.last_epoch, sink.active_ms, sink.client)
+                if sink.client:
+                    self.sinks_of[sink.client] += 1
             elif key.startswith(_PUBLICATION_KEY):
                 record = PublicationRecord.FromString(value)
                 publication = Publication(
@@ -304,8 +321,10 @@ def _records(
     state: SinksRecord, sinks: Mapping[str, Sink], publications: Sequence[Publication]
 ) -> Iterable[tuple[bytes, bytes]]:
     yield _STATE_KEY, state.SerializeToString()
-    for sink_id, (query_id, last_epoch, active_ms) in sinks.items():
-        sink = SinkRecord(sink_id=sink_id, query_id=query_id, last_epoch=last_epoch, active_ms=active_ms)
+    for sink_id, (query_id, last_epoch, active_ms, client) in sinks.items():
+        sink = SinkRecord(
+            sink_id=sink_id, query_id=query_id, last_epoch=last_epoch, active_ms=active_ms, client=client
+        )
         yield _SINK_KEY + sink_id.encode(), sink.SerializeToString()
     for number, sink_id, stage_ids, parts, stages in publications:
         record = PublicationRecord(

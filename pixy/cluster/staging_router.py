@@ -12,6 +12,7 @@ A stage stays of the kind that it was begun as. One that a node has begun while 
 pieces for partitions that have no other replica, and is published there.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from pixy.cluster.replica_calls import CallPeer
 from pixy.cluster.replicated_roll_forward import ReplicatedRollForward, RollForwardParts
 from pixy.cluster.replicated_staging import ReplicatedStaging, StagingParts
 from pixy.cluster.sideloading import Sideloading
-from pixy.cluster.sinks import Finished, Publication
+from pixy.cluster.sinks import SINKS_MAX, Finished, Publication
 from pixy.cluster.stage_table import GoneStages
 from pixy.cluster.state_groups import StateGroups
 from pixy.errors import FailedPrecondition, Unavailable
@@ -100,6 +101,8 @@ class StagingRouter:
         self._publisher = node.publisher
         self._retention = node.retention
         self._expiry_ms = round(expiry_s * 1000)
+        # Publications by new sinks that are not known yet, by address of the client.
+        self._beginning: Counter[str] = Counter()
         partitions = node.publisher.partitions
         pieces = node.retention.pieces
         self.calls = PieceCalls(
@@ -189,6 +192,7 @@ class StagingRouter:
         *,
         reset: bool = False,
         replaces: str = "",
+        client: StageClient = NO_CLIENT,
     ) -> Published:
         """As `StagedWrites.publish`."""
         names = [StageName(sink_id, stage_id) for stage_id in stage_ids]
@@ -209,11 +213,33 @@ class StagingRouter:
             reset_sink=reset,
             replaces_query_id=replaces,
             stage_ids=stage_ids,
+            client=client.address,
         )
-        published = await publish(command)
+        with self._share(sink_id, client):
+            published = await publish(command)
         if not published.published:
             await self._replicated.wait_sink(sink_id)
         return published
+
+    @contextmanager
+    def _share(self, sink_id: str, client: StageClient) -> Iterator[None]:
+        """Count a sink for a client, if it is new, until it is known.
+
+        Raises:
+            ResourceExhausted: it does not fit in its share.
+        """
+        address = client.address
+        if not address or sink_id in self._state.sinks:
+            yield
+            return
+        client.check_sinks(self._state.sinks_of[address] + self._beginning[address], SINKS_MAX)
+        self._beginning[address] += 1
+        try:
+            yield
+        finally:
+            self._beginning[address] -= 1
+            if not self._beginning[address]:
+                del self._beginning[address]
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         """As `StagedWrites.discard`."""

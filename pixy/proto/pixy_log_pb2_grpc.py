@@ -169,7 +169,7 @@ class LogServicer(object):
         Status codes:
         INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
         larger than the topic takes: nothing was published;
-        RESOURCE_EXHAUSTED (8)   100000 sinks exist: nothing was published;
+        RESOURCE_EXHAUSTED (8)   100000 sinks exist, or the share of the client: nothing was published;
         FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
         of it was deleted, or the sink belongs to another query: nothing was
         published;

@@ -120,7 +120,7 @@ class LogStub:
     Status codes:
       INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
                                larger than the topic takes: nothing was published;
-      RESOURCE_EXHAUSTED (8)   100000 sinks exist: nothing was published;
+      RESOURCE_EXHAUSTED (8)   100000 sinks exist, or the share of the client: nothing was published;
       FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
                                of it was deleted, or the sink belongs to another query: nothing was
                                published;
@@ -213,7 +213,7 @@ class LogAsyncStub(LogStub):
     Status codes:
       INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
                                larger than the topic takes: nothing was published;
-      RESOURCE_EXHAUSTED (8)   100000 sinks exist: nothing was published;
+      RESOURCE_EXHAUSTED (8)   100000 sinks exist, or the share of the client: nothing was published;
       FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
                                of it was deleted, or the sink belongs to another query: nothing was
                                published;
@@ -339,7 +339,7 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         Status codes:
           INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
                                    larger than the topic takes: nothing was published;
-          RESOURCE_EXHAUSTED (8)   100000 sinks exist: nothing was published;
+          RESOURCE_EXHAUSTED (8)   100000 sinks exist, or the share of the client: nothing was published;
           FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
                                    of it was deleted, or the sink belongs to another query: nothing was
                                    published;

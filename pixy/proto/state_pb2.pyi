@@ -1148,6 +1148,7 @@ class PublishStages(_message.Message):
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     REPLACES_QUERY_ID_FIELD_NUMBER: _builtins.int
     REPLICATED_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     epoch: _builtins.int
     query_id: _builtins.str
@@ -1162,6 +1163,8 @@ class PublishStages(_message.Message):
     """The stages are those of the state group: refused unless all of them are there and sealed.
     `parts` is empty then.
     """
+    client: _builtins.str
+    """Address of the client, without a port; empty if unknown."""
     @_builtins.property
     def stage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1178,10 +1181,11 @@ class PublishStages(_message.Message):
         timestamp_ms: _builtins.int = ...,
         replaces_query_id: _builtins.str = ...,
         replicated: _builtins.bool = ...,
+        client: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "parts", b"parts", "query_id", b"query_id", "replaces_query_id", b"replaces_query_id", "replicated", b"replicated", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "epoch", b"epoch", "parts", b"parts", "query_id", b"query_id", "replaces_query_id", b"replaces_query_id", "replicated", b"replicated", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1603,11 +1607,14 @@ class SinkRecord(_message.Message):
     QUERY_ID_FIELD_NUMBER: _builtins.int
     LAST_EPOCH_FIELD_NUMBER: _builtins.int
     ACTIVE_MS_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     query_id: _builtins.str
     last_epoch: _builtins.int
     active_ms: _builtins.int
     """Time of the last publication."""
+    client: _builtins.str
+    """Address of the client of the first publication; empty if unknown."""
     def __init__(
         self,
         *,
@@ -1615,10 +1622,11 @@ class SinkRecord(_message.Message):
         query_id: _builtins.str = ...,
         last_epoch: _builtins.int = ...,
         active_ms: _builtins.int = ...,
+        client: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "last_epoch", b"last_epoch", "query_id", b"query_id", "sink_id", b"sink_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "client", b"client", "last_epoch", b"last_epoch", "query_id", b"query_id", "sink_id", b"sink_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -46,6 +46,7 @@ class Staging:
     ) -> None:
         self._backend = backend
         self._log = log
+        self._client_share_percent = client_share_percent
         self._client_share = share_of(config.staging.max_bytes, client_share_percent)
         self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
         self._draining = False
@@ -97,8 +98,7 @@ class Staging:
             if self._draining:
                 raise ShuttingDown
             self._log.check_versions(versions)
-            client = StageClient(client_address(peer), self._client_share) if peer else NO_CLIENT
-            return await self._backend.stage(sink_id, stage_id, piece, batches, seal, client)
+            return await self._backend.stage(sink_id, stage_id, piece, batches, seal, self._client(peer))
         except UnknownPartition as error:
             raise PartitionNotFound(str(error)) from None
         finally:
@@ -113,8 +113,12 @@ class Staging:
         *,
         reset: bool,
         replaces: str,
+        peer: str = "",
     ) -> Published:
         """Make stages visible, all or none.
+
+        Args:
+            peer: the client, see `client_address`; "": it has no share.
 
         Raises:
             InvalidArgument: a name or number that is not allowed, or a stage that is named twice.
@@ -132,7 +136,13 @@ class Staging:
         if self._draining:
             raise ShuttingDown
         return await self._backend.publish(
-            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces
+            sink_id,
+            epoch,
+            query_id,
+            stage_ids,
+            reset=reset,
+            replaces=replaces,
+            client=self._client(peer),
         )
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
@@ -147,6 +157,11 @@ class Staging:
         if self._draining:
             raise ShuttingDown
         await self._backend.discard(sink_id, stage_ids)
+
+    def _client(self, peer: str) -> StageClient:
+        if not peer:
+            return NO_CLIENT
+        return StageClient(client_address(peer), self._client_share, self._client_share_percent)
 
     async def _check_stages(self, stage_ids: Sequence[str]) -> None:
         seen: set[str] = set()

@@ -22,12 +22,13 @@ class Sink(NamedTuple):
     """State of a sink.
 
     `query_id` is empty for a sink of a single publication; `active_ms` is the time of its last
-    publication.
+    publication; `client` is the address that has published first, "" if unknown.
     """
 
     query_id: str
     last_epoch: int
     active_ms: int
+    client: str = ""
 
 
 class NotNew(NamedTuple):

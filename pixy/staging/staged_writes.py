@@ -81,6 +81,7 @@ class StagedWrites(Protocol):
         *,
         reset: bool = False,
         replaces: str = "",
+        client: StageClient = NO_CLIENT,
     ) -> Published:
         """Make sealed stages visible, all or none, each exactly once; return once they are visible.
 
@@ -91,6 +92,7 @@ class StagedWrites(Protocol):
             query_id: the query of the sink; empty: the sink is for this one publication.
             reset: take the sink over from another query; its epochs begin anew.
             replaces: the same, if the sink belongs to this query; empty: no takeover.
+            client: has a share of the sinks that a cluster remembers.
 
         Raises:
             FailedPrecondition: a stage is missing, unsealed or published, a topic of it is deleted,

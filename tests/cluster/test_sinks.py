@@ -37,6 +37,7 @@ def publish(
     reset: bool = False,
     replaces: str = "",
     at_ms: int = 1000,
+    client: str = "",
 ) -> bytes:
     command = PublishStages(
         sink_id=sink,
@@ -47,6 +48,7 @@ def publish(
         stage_ids=stage_ids,
         parts=[PART],
         timestamp_ms=at_ms,
+        client=client,
     )
     return SinksCommand(publish_stages=command).SerializeToString()
 
@@ -161,6 +163,20 @@ def test_the_number_of_sinks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(state.apply(publish(1)), Publication)
 
 
+def test_a_sink_counts_for_the_address_that_published_first_until_it_is_forgotten() -> None:
+    state = SinksState()
+    state.apply(publish(0, client="10.0.0.1"))
+    state.apply(publish(1, client="10.0.0.2"))
+    state.apply(publish(0, query="other", reset=True, client="10.0.0.2"))
+    state.apply(publish(0, sink="second", client="10.0.0.2"))
+    state.apply(publish(0, sink="of an earlier release"))
+    state.apply(publish(1, sink="of an earlier release", client="10.0.0.2"))
+    assert state.sinks_of == restored(state).sinks_of == {"10.0.0.1": 1, "10.0.0.2": 1}
+    state.apply(finish(*state.publications))
+    state.apply(expire(2000, "sink"))
+    assert state.sinks_of == restored(state).sinks_of == {"10.0.0.2": 1}
+
+
 def test_publishing_as_many_stages_as_a_request_may_have_is_a_short_step() -> None:
     """Every node applies it at once; a multiple of the ten milliseconds of a step, for slow
     machines.
@@ -203,6 +219,7 @@ COMMANDS = st.one_of(
         reset=st.booleans(),
         replaces=st.sampled_from(["", "q", "r"]),
         at_ms=st.integers(0, 100),
+        client=st.sampled_from(["", "10.0.0.1", "10.0.0.2"]),
     ),
     st.builds(finish, st.integers(1, 8)),
     st.builds(expire, st.integers(0, 100), st.sampled_from(["s", "t"])),

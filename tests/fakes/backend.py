@@ -375,6 +375,7 @@ class FakeBackend:
         *,
         reset: bool = False,
         replaces: str = "",
+        client: StageClient = NO_CLIENT,
     ) -> Published:
         self._check_running()
         await asyncio.sleep(0)

@@ -64,6 +64,7 @@ class StagingMethods:
             stage_ids,
             reset=request.reset_sink,
             replaces=request.replaces_query_id,
+            peer=call.peer,
         )
         return pb.PublishResponse(published=published, last_epoch=last_epoch)
 

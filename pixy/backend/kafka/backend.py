@@ -279,6 +279,7 @@ class KafkaBackend:
         *,
         reset: bool = False,
         replaces: str = "",
+        client: StageClient = NO_CLIENT,
     ) -> Published:
         self._check_running()
         command = PublishStages(

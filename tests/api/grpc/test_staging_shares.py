@@ -1,5 +1,5 @@
-"""The share of a client address of `staging.max_bytes`: over a real gRPC server, on an embedded
-log; and on three nodes, which count together.
+"""The shares of a client address of `staging.max_bytes` and of the sinks of a cluster: over a real
+gRPC server, on an embedded log; and on three nodes, which count together.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from pixy.backend import EmbeddedBackend, TopicPartition
+from pixy.backend import EmbeddedBackend, Published, TopicPartition
 from pixy.clock import SystemClock
+from pixy.cluster import sinks, staging_router
 from pixy.config import ProxyConfig, StagingConfig
 from pixy.errors import ResourceExhausted
 from pixy.proto import pixy_log_pb2 as pb
@@ -100,6 +101,35 @@ async def test_stages_that_a_restart_finds_are_nobodys(tmp_path: Path) -> None:
             await fails(first.Stage(stage_of(batches_of(VALUE), stage="more")), EXHAUSTED, THEIR_SHARE)
 
 
+@pytest.fixture
+def few_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four sinks are remembered."""
+    for module in (sinks, staging_router):
+        monkeypatch.setattr(module, "SINKS_MAX", 4)
+
+
+def publication(sink: str, epoch: int = 0) -> pb.PublishRequest:
+    return pb.PublishRequest(sink_id=sink, epoch=epoch, query_id="q")
+
+
+@pytest.mark.usefixtures("few_sinks")
+async def test_an_address_begins_no_more_sinks_than_its_share_also_after_a_restart(tmp_path: Path) -> None:
+    """Publications without stages cost their sender eleven bytes each."""
+    for start in range(2):
+        async with clients(embedded(tmp_path), tmp_path) as (first, second):
+            if not start:
+                calls = [first.Publish(publication(f"{number}")) for number in range(6)]
+                outcomes = [await call.code() for call in calls]
+                assert sorted(outcome.name for outcome in outcomes) == ["OK"] * 2 + [EXHAUSTED.name] * 4
+                taken = [f"{number}" for number in range(6) if outcomes[number] is grpc.StatusCode.OK]
+            await fails(first.Publish(publication("more")), EXHAUSTED, "published with 2 sinks")
+            # Those that are there go on, and other addresses have their share.
+            for sink in taken:
+                assert (await first.Publish(publication(sink, epoch=start + 1))).published
+                assert not (await first.Publish(publication(sink, epoch=start + 1))).published
+            assert (await second.Publish(publication(f"second{start}"))).published
+
+
 # --- three nodes ----------------------------------------------------------------------------------
 
 
@@ -137,5 +167,28 @@ def test_the_nodes_of_a_cluster_count_together_also_after_a_restart(tmp_path: Pa
         await stage_at(cluster[1], 5, "10.0.0.2:1")
         await staging_of(cluster[3]).discard("sink", ["1"])
         await stage_at(cluster[3], 6, "10.0.0.1:9")
+
+    run_cluster(scenario, tmp_path, staging=STAGING)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_sinks")
+def test_the_nodes_of_a_cluster_count_sinks_together(tmp_path: Path) -> None:
+    async def publish_at(node: ClusterNode, sink: str, peer: str) -> Published:
+        return await staging_of(node).publish(sink, 0, "q", [], reset=False, replaces="", peer=peer)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        for number in (1, 2):
+            await publish_at(cluster[number], f"{number}", f"10.0.0.1:{number}")
+
+        def known() -> bool:
+            states = [node.node.state_groups.sinks for node in cluster.nodes.values()]
+            return all(state.sinks_of["10.0.0.1"] == 2 for state in states)
+
+        await until(known)
+        for node in cluster.nodes.values():
+            with pytest.raises(ResourceExhausted, match="published with 2 sinks"):
+                await publish_at(node, "more", "10.0.0.1:9")
+        assert (await publish_at(cluster[3], "other", "10.0.0.2:1")).published
 
     run_cluster(scenario, tmp_path, staging=STAGING)
