@@ -109,7 +109,7 @@ class Consumers:
             on_missing,
             Unpacking(options.max_unpacked_bytes, timers, unpack),
             bounded_fetches(options.max_fetched_bytes, timers),
-            PartitionLimit(options.max_partitions),
+            PartitionLimit(options.max_partitions, client_share_percent),
         )
         self._groups: dict[str, ConsumerGroup] = {}
         self._group_shares = ClientShares[str](options.max_groups, client_share_percent)
@@ -417,11 +417,11 @@ class Consumers:
             raise _share_used_up("max_subscriptions", self._subscription_shares.share, "topics")
         known = self._environment.backend.topic(topic)
         partitions = 0 if known is None else len(known.partitions)
-        self._environment.partition_limit.check(topic, partitions)
+        self._environment.partition_limit.check(topic, partitions, address)
         subscription = self._group(group, address).subscribe(topic, self._on_quiet)
         self._subscription_shares.take((group, topic), address)
         self._subscriptions[group, topic] = subscription
-        self._environment.partition_limit.count((group, topic), partitions)
+        self._environment.partition_limit.begin((group, topic), partitions, address)
         return subscription
 
     def _group(self, name: str, address: str = "") -> ConsumerGroup:

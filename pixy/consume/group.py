@@ -304,7 +304,7 @@ class ConsumerGroup:
         limit, live = self._environment.partition_limit, len(subscription.partitions)
         room = limit.count((self.name, subscription.topic), len(assigned)) - live
         if room <= 0 and live < len(assigned):
-            raise limit.exceeded(subscription.topic, len(assigned))
+            raise limit.exceeded((self.name, subscription.topic), subscription.topic, len(assigned))
         missing = sorted(
             partition
             for partition in assigned
@@ -323,7 +323,7 @@ class ConsumerGroup:
                 raise
             # The topic was deleted meanwhile; the assignment without it has come or is on its way.
         if len(missing) > room:
-            raise limit.exceeded(subscription.topic, len(assigned))
+            raise limit.exceeded((self.name, subscription.topic), subscription.topic, len(assigned))
 
     async def _subscribe(self, topics: list[str]) -> None:
         environment = self._environment

@@ -366,6 +366,20 @@ async def test_clients_of_one_address_have_a_share_of_the_subscriptions(make_wor
     assert not (await world.consume(topic="v", client=FAR)).errors
 
 
+async def test_clients_of_one_address_have_a_share_of_the_partitions(make_world: MakeWorld) -> None:
+    world = make_world(max_partitions=20, client_share_percent=50, subscription_timeout=15)
+    world.backend.create("wide", 9)
+    assert not (await world.consume(group="g", topic="wide", client=NEAR)).errors
+    for group, client in (("h", NEAR), ("i", NEXT)):
+        (error,) = (await world.consume(group=group, topic="wide", client=client)).errors
+        assert error.limit == "client_share_percent of consumer.max_partitions"
+    # What they consume goes on, a topic that fits begins, and other addresses have their share.
+    for group, topic, client in (("g", "wide", NEAR), ("h", "t", NEXT), ("i", "wide", FAR)):
+        assert not (await world.consume(group=group, topic=topic, client=client)).errors
+    await world.pass_time(30)
+    assert not (await world.consume(group="h", topic="wide", client=NEAR)).errors
+
+
 # --- draining -------------------------------------------------------------------------------------
 
 
