@@ -147,7 +147,7 @@ class StatusReports:
         is_self = node.node_id == self._node_id
         through = None if is_self else peers.relays.through(node.node_id)
         problem = peers.members.refused.get(node.node_id, "")
-        if not problem and member is not None and not member.up:
+        if not problem and member is not None and not member.up and through is None:
             # One of the two may refuse the other one, for instance as one of another cluster.
             problem = peers.channel.trouble(node.node_id)
         return NodeStatus(
