@@ -219,8 +219,8 @@ class ProducerConfig:
     channel_buffer_size: int = _integer(
         4096,
         "Messages that the producer's buffer holds. When it is full, requests queue for space. "
-        "Partitions that do not answer have half of it; more messages for them are answered "
-        "UNAVAILABLE.",
+        "Partitions that do not answer have half of it while others do; more messages for them are "
+        "answered UNAVAILABLE.",
         minimum=1,
     )
     buffer_bytes: int = _bytes(

@@ -1,13 +1,13 @@
 """Partitions that do not answer, and their part of the producer's buffer.
 
 A partition is silent when it has no leader as records come for it, or has answered nothing for two
-seconds, until it has taken a batch. Silent partitions together have at most half of the buffer, in
-records and in bytes; further records for them are refused with the reason. So an outage of some
-partitions is none of the others: these have at least the other half, and do not queue behind
-records for which there is no room.
+seconds, until it has taken a batch. While others answer, silent partitions together have at most
+half of the buffer, in records and in bytes; further records for them are refused with the reason.
+So an outage of some partitions is none of the others: these have at least the other half, and do
+not queue behind records for which there is no room. An outage of all has the whole buffer.
 
-Records that have come before their partition was silent may be more than half. What exceeds the
-half does not count then, so the buffer may hold half as much again.
+Records that have come before that may be more than half. What exceeds the half does not count for
+others, so the buffer may hold half as much again.
 """
 
 import asyncio
@@ -44,6 +44,7 @@ class SilentPartitions:
         "_in_flight",
         "_look_number",
         "_on_silent",
+        "_others_answer",
         "_timer",
         "_total",
         "bytes_max",
@@ -54,6 +55,8 @@ class SilentPartitions:
         self._all_records, self._all_bytes = records, size
         self._on_silent = on_silent
         self._total = SilentRecords()
+        # A partition has taken a batch since some are silent.
+        self._others_answer = False
         # Partitions with batches in flight that are not silent, and the look before the flush or
         # the last answer. Invariant: ascending; the timer is set if there are some.
         self._in_flight: dict[PartitionAccumulator, int] = {}
@@ -90,18 +93,22 @@ class SilentPartitions:
         """Check that there is room for one more record of a silent partition.
 
         Raises:
-            Unavailable: silent partitions have their half of the buffer.
+            Unavailable: silent partitions have their half of the buffer, or all of it.
         """
-        total = self._total
-        if total.records and (
-            total.records >= self._all_records // 2 or total.bytes + size > self._all_bytes // 2
+        total, parts = self._total, 2 if self._others_answer else 1
+        if not total.records or (
+            total.records < self._all_records // parts and total.bytes + size <= self._all_bytes // parts
         ):
-            topic, number = accumulator.partition
-            reason = accumulator.fault or "it has no leader, or has not answered for two seconds"
-            raise Unavailable(
-                f"{topic}-{number} takes no messages at present ({reason}), and messages for partitions that do not answer "
-                f"have their half of the producer's buffer: {total.records} messages with {total.bytes} bytes; try again"
-            ).at_limit("half of producer.channel_buffer_size and producer.buffer_bytes")
+            return
+        topic, number = accumulator.partition
+        reason = accumulator.fault or "it has no leader, or has not answered for two seconds"
+        what = (
+            "their half of the producer's buffer is full" if parts == 2 else "the producer's buffer is full"
+        )
+        raise Unavailable(
+            f"{topic}-{number} takes no messages at present ({reason}), and {what} of messages for partitions that do not "
+            f"answer: {total.records} messages with {total.bytes} bytes; try again"
+        ).at_limit("producer.channel_buffer_size and producer.buffer_bytes for partitions that do not answer")
 
     def count(self, records: SilentRecords, number: int, size: int) -> None:
         """Count records of a silent partition that have come, or, below 0, were answered."""
@@ -118,6 +125,7 @@ class SilentPartitions:
         if silent is not None:
             accumulator.silent = None
             self._add(-silent.records, -silent.bytes)
+        self._others_answer = self.any
         if accumulator.in_flight:
             self.watch(accumulator)
 

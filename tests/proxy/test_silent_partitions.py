@@ -23,13 +23,45 @@ DEAD = "dead"
 OUTAGE = 100_000
 
 
-async def make_two(options: ProducerConfig, *, leaderless: bool) -> tuple[Accumulators, FakeBackend, Answers]:
+async def make_two(
+    options: ProducerConfig, *, leaderless: bool, others_answer: bool = True
+) -> tuple[Accumulators, FakeBackend, Answers]:
     accumulators, backend, answers = await make(options)
+    accumulators._silent._others_answer = others_answer
     await backend.create_topic(DEAD, 1)
     if leaderless:
         backend.set_leader(TopicPartition(DEAD, 0), -1)
     backend.hold_appends()
     return accumulators, backend, answers
+
+
+async def test_an_outage_of_all_has_the_whole_buffer() -> None:
+    options = ProducerConfig(channel_buffer_size=8)
+    accumulators, backend, answers = await make_two(options, leaderless=True, others_answer=False)
+    for _ in range(8):
+        assert append(accumulators, b"x", answers, topic=DEAD) is None
+    with pytest.raises(Unavailable, match=r"dead-0 takes no messages.* the producer's buffer is full"):
+        append(accumulators, b"x", answers, topic=DEAD)
+    assert append(accumulators, b"honest", answers) is None, "that may answer"
+    backend.release_appends()
+    await accumulators.drained()
+
+
+async def test_a_partition_that_answers_beside_silent_ones_takes_half_from_them() -> None:
+    options = ProducerConfig(channel_buffer_size=8)
+    accumulators, backend, answers = await make_two(options, leaderless=True, others_answer=False)
+    append(accumulators, b"x", answers, topic=DEAD)
+    await until(lambda: backend.held_appends)
+    append(accumulators, b"honest", answers)
+    await until(lambda: backend.held_appends == 2)
+    [honest] = list(accumulators._silent._in_flight)
+    accumulators._silent.answered(honest, None)
+    for _ in range(3):
+        assert append(accumulators, b"x", answers, topic=DEAD) is None
+    with pytest.raises(Unavailable, match="their half of the producer's buffer is full"):
+        append(accumulators, b"x", answers, topic=DEAD)
+    backend.release_appends()
+    await accumulators.drained()
 
 
 @pytest.mark.parametrize("sync", [True, False])
