@@ -415,7 +415,8 @@ class Driver:
                 del held[proposal]
                 if not held:
                     del self._held[group]
-                self._propose_next(group, kind, payload, proposal, after)
+                if group.leads:  # else its node tries again, also while the leadership is handed over
+                    self._propose_next(group, kind, payload, proposal, after)
                 return 1 + len(payload) // _RESUMED_BYTES
         del self._resumed[group]
         if group.proposals is not None:

@@ -24,7 +24,7 @@ from pixy.raft import (
     Snapshot,
     StateType,
 )
-from tests.cluster.drivers import BATCH, COMMAND, GROUP, DriverNetwork, DriverNode, NodeSetup
+from tests.cluster.drivers import BATCH, COMMAND, GROUP, DriverNetwork, DriverNode, NodeSetup, batch_of
 from tests.fakes.waiting import until
 
 
@@ -276,6 +276,21 @@ async def test_a_transfer_holds_proposals_back_until_another_node_leads(network:
     await network.run()
     assert network[3].group.leads
     assert [payload for _, payload, _ in leader.forwarded] == [b"command"]
+
+
+async def test_what_waits_for_room_is_not_appended_during_a_transfer(network: DriverNetwork) -> None:
+    leader = await network.elect(1)
+    leader.room = -1
+    proposal = ProposalId(2, 1, 1)
+    assert leader.driver.propose_for(leader.group, BATCH, batch_of(b"a"), proposal)
+    network[3].holds_writes = True
+    leader.driver.transfer(leader.group, 3)
+    leader.room = 1 << 20
+    leader.driver.resume()
+    assert proposal not in leader.group.tail_ids
+    network[3].holds_writes = False
+    await network.run()
+    assert network[3].group.leads
 
 
 async def test_a_transfer_that_fails_ends_after_an_election_timeout(network: DriverNetwork) -> None:

@@ -95,6 +95,11 @@ class FakeClock:
             end + min(0, error) for (_, error), end in zip(self._errors, ends, strict=True) if end >= since_ms
         )
 
+    def ahead_ms(self, since_ms: int) -> int:
+        """The most that the wall clock was ahead since a true time."""
+        ends = [at for at, _ in self._errors[1:]] + [self.true_ms()]
+        return max(0, *(error for (_, error), end in zip(self._errors, ends, strict=True) if end >= since_ms))
+
     # --- timers ----------------------------------------------------------------------------------
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> FakeTimer:

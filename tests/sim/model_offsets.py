@@ -45,6 +45,7 @@ class OffsetsModel:
         self._clock = clock
         # Retention of the offsets of an inactive consumer group; 0: forever.
         self._kept_ms = 0
+        self._life_ms = clock.true_ms()
         # The acknowledged offset, then those sent after it. None: no commit.
         self._commits: dict[tuple[str, PartitionId], list[OffsetCommit | None]] = {}
         self._groups: dict[str, _Group] = {}
@@ -54,10 +55,16 @@ class OffsetsModel:
     def begin_life(self, kept_ms: int) -> None:
         """Begin a process with this retention of offsets."""
         self.pass_time()
-        self._kept_ms = kept_ms
         for of in self._groups.values():
             if of.has_members:
-                of.has_members, of.perhaps_ms = False, self._clock.true_ms()
+                of.has_members, of.perhaps_ms = False, self._latest_ms()
+        self._kept_ms, self._life_ms = kept_ms, self._clock.true_ms()
+
+    def _latest_ms(self) -> int:
+        """The latest time that the process may have stamped with: for an hour, the most that its
+        clock was ahead.
+        """
+        return self._clock.true_ms() + self._clock.ahead_ms(self._life_ms)
 
     @property
     def outstanding(self) -> list[str]:
@@ -70,7 +77,7 @@ class OffsetsModel:
         self._commits.setdefault((group, partition), [None]).append(commit)
         self._unanswered.append(commit)
         of = self._groups.setdefault(group, _Group(active_ms=now_ms))
-        of.perhaps_ms = now_ms
+        of.perhaps_ms = max(of.perhaps_ms, self._latest_ms())
 
     def take_back(self, group: str, partition: PartitionId, commit: OffsetCommit) -> None:
         self._unanswered.remove(commit)
@@ -102,7 +109,7 @@ class OffsetsModel:
         self.pass_time()
         now_ms = self._clock.true_ms()
         of = self._groups.setdefault(group, _Group(active_ms=now_ms))
-        of.perhaps_ms = now_ms
+        of.perhaps_ms = max(of.perhaps_ms, self._latest_ms())
         return of
 
     def pass_time(self) -> None:
