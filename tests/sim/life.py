@@ -262,6 +262,10 @@ class Life:
             found = await self._check()
             if self._begins() == begins:  # otherwise segments may be about to be removed
                 break
+        for _ in range(100):
+            if not any(each.checkpointing for each in self._node.state_groups.replicas()):
+                break
+            await asyncio.sleep(0.1)  # files of the journal wait for it
         if kept_ms:
             self._model.offsets.check_forgotten(found.committed, now_ms - kept_ms)
         known = {topic.topic_id for topic in self._node.metadata.topics.values()}
