@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pixy.backend.protocol import FetchResult
 from pixy.cluster import Node, PeerMethod, RemotePartition, ReplicaCalls
 from pixy.errors import PixyError, Unavailable
+from pixy.futures import resolve
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import (
     FetchRequest,
@@ -113,7 +114,7 @@ class RemotePartitions:
             return await self._fetch(target, offset, max_bytes, max_wait)
         finally:
             del self._waits[key]
-            ended.set_result(None)
+            resolve(ended, None)
 
     async def _fetch(
         self, target: RemotePartition, offset: int, max_bytes: int, max_wait: float

@@ -11,9 +11,7 @@ import pytest
 
 from pixy.errors import DataDirectoryError
 from pixy.inspect import Report, Verdict, check_pieces
-from pixy.proto.state_pb2 import PieceExtent, PieceIndex
-from pixy.records import crc32c
-from pixy.staging.piece_files import UNIT_PIECES_MAX, PieceFile, PieceKey, recover_pieces
+from pixy.staging.piece_files import PieceFile, PieceKey, recover_pieces
 from pixy.storage import RealDisk
 from tests.staging.pieces import new_piece
 from tests.storage.logs import CLUSTER_ID
@@ -154,22 +152,3 @@ def test_stray_file(pieces: Path) -> None:
 def test_stray_directory(pieces: Path) -> None:
     (pieces / f"{9:020d}.pieces").mkdir()
     refused(pieces, "is a directory")
-
-
-def test_whole_with_an_index_as_large_as_an_earlier_release_wrote_it(pieces: Path) -> None:
-    path = first(pieces)
-    content = path.read_bytes()
-    (length,) = struct.unpack_from("<I", content, 40 + 8)
-    # A field that this release does not know.
-    index = content[60 : 60 + length] + b"\x7a\x80\x80\xc0\x08" + bytes(17 << 20)
-    lengths = struct.pack("<I", len(index)) + content[52:60]
-    head = b"UNIT" + struct.pack("<I", crc32c(index, crc32c(lengths))) + lengths
-    path.write_bytes(content[:40] + head + index + content[60 + length :])
-    taken(pieces, ONE, TWO, OTHER)
-
-
-def test_the_largest_index_that_is_written_is_read_by_earlier_releases_too() -> None:
-    numbers = {"raft_group": 2**64 - 1, "number": 2**32 - 1, "crc": 2**32 - 1}
-    extent = PieceExtent(**numbers, records=2**63 - 1, bytes=2**64 - 1)
-    index = PieceIndex(extents=[extent]).SerializeToString()
-    assert len(index) * UNIT_PIECES_MAX <= 16 << 20
