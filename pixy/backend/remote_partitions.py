@@ -43,6 +43,8 @@ _ATTEMPT_S = 5.0
 _POLL_S = 20.0
 """Longest wait for records in one call."""
 _SEARCH_S = 60.0
+_WAITED_S = 60.0
+"""Longest wait for the end of another reader's call, which ends long before."""
 _SHARED_MAX = 256
 """Calls in flight of readers that have waited for the call of another one."""
 
@@ -101,7 +103,7 @@ class RemotePartitions:
                     found.is_confirmed,
                 )
             if other is not None:
-                await asyncio.wait([other], timeout=min(until - _now(), _SEARCH_S))
+                await asyncio.wait([other], timeout=min(until - _now(), _WAITED_S))
 
     async def _wait(
         self, target: RemotePartition, offset: int, max_bytes: int, max_wait: float

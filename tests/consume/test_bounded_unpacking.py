@@ -7,10 +7,11 @@ from collections import Counter
 import pytest
 
 from pixy.backend import OffsetCommit
-from pixy.errors import LongPollTimeout, Unavailable
+from pixy.errors import Unavailable
 from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch
-from tests.consume.conftest import MakeNodes, MakeWorld
-from tests.consume.fakes import Answers, World
+from tests.consume.bounds import consume_all, end_partition
+from tests.consume.conftest import MakeWorld
+from tests.consume.fakes import World
 from tests.fakes.waiting import settle
 
 RECORDS = 4
@@ -36,30 +37,6 @@ def held(world: World) -> int:
     return world.consumers.counts()["unpacked_bytes"]
 
 
-async def consume_all(
-    world: World, groups: list[str], count: int, bytes_max: int
-) -> dict[str, list[tuple[int, int]]]:
-    """Positions of the records that each group gets, one request of each after the other."""
-    got: dict[str, list[tuple[int, int]]] = {group: [] for group in groups}
-    open_: dict[str, Answers] = {}
-    for _ in range(200 * count):
-        for group in groups:
-            answers = open_.get(group)
-            if answers is None or answers.offers or answers.errors:
-                for offer in answers.offers if answers is not None else ():
-                    got[group].append((offer.partition, offer.record.offset))
-                    assert await world.ack(offer.partition, offer.record.offset, group) == [None]
-                open_[group] = await world.consume(group=group)
-            assert held(world) <= bytes_max
-        if all(len(each) >= count for each in got.values()):
-            break
-        await world.pass_time(0.05)
-    for answers in open_.values():
-        for waiter in answers.waiting:
-            waiter.cancel()
-    return got
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("batches_held", [0, 2, 5])
 async def test_every_group_gets_every_message_once_whatever_the_bound(
@@ -72,7 +49,11 @@ async def test_every_group_gets_every_message_once_whatever_the_bound(
         world.log(partition).append(b"between")
         add_large_batch(world, partition)
     groups = ["a", "b", "c"]
-    got = await consume_all(world, groups, 6 * 9, max(bytes_max, BATCH_BYTES))
+
+    def check() -> None:
+        assert held(world) <= max(bytes_max, BATCH_BYTES)
+
+    got = await consume_all(world, groups, 6 * 9, check)
     every = {(partition, offset): 1 for partition in range(6) for offset in range(9)}
     assert {group: Counter(positions) for group, positions in got.items()} == dict.fromkeys(groups, every)
     await settle()
@@ -116,39 +97,6 @@ async def test_nothing_is_decompressed_for_nobody(make_world: MakeWorld) -> None
     assert len(world.unpacked) == unpacked
 
 
-async def test_a_partition_beside_one_that_always_has_records_has_its_turn(make_world: MakeWorld) -> None:
-    world = make_world(2, max_unpacked_bytes=BATCH_BYTES, subscription_timeout=1000.0)
-    add_large_batch(world, 1)
-    await world.consume(group="idle")
-    world.log(0).append(*[b"small"] * 200)
-    got = set()
-    for _ in range(150):
-        answers = await world.consume(group="busy", auto_ack=True)
-        for offer in answers.offers:
-            offer.delivered()
-            got.add((offer.partition, offer.record.offset))
-        await world.pass_time(0.1)
-    assert {(1, offset) for offset in range(RECORDS)} <= got
-
-
-async def test_a_request_that_times_out_meanwhile_is_answered_with_the_limit(make_world: MakeWorld) -> None:
-    world = make_world(max_unpacked_bytes=BATCH_BYTES)
-    add_large_batch(world)
-    await world.consume(group="first")
-    deadline = world.clock.monotonic() + 0.05
-    answers = await world.consume(group="second", deadline=deadline)
-    await world.pass_time(0.06)
-    (error,) = answers.errors
-    assert isinstance(error, Unavailable)
-    assert error.limit == "consumer.max_unpacked_bytes"
-    answers = await world.consume(RECORDS, group="second")
-    await world.pass_time(0.2)
-    assert answers.offsets == [0, 1, 2, 3]
-    answers = await world.consume(group="second")
-    await world.pass_time(4)
-    assert [type(error) for error in answers.errors] == [LongPollTimeout]
-
-
 async def test_a_request_that_times_out_behind_others_hears_that_it_waited_for_them(
     make_world: MakeWorld,
 ) -> None:
@@ -188,24 +136,7 @@ async def test_whatever_ends_a_partition_gives_its_bytes_back(
             offer.delivered()
     bound = world.consumers._environment.unpacking._large._memory.turns
     assert (held(world) > 0, len(bound.waiting)) == (True, len(groups) - 1)
-    match how:
-        case "reset":
-            for group in groups:
-                await world.consumers.set_offsets(group, "t", {0: OffsetCommit(RECORDS)})
-        case "timeout":
-            await world.pass_time(100)
-            await world.pass_time(100)
-        case "revocation":
-            for group in groups:
-                world.backend.groups.members[group].assign({"t": ()}, again=True)
-        case "deletion":
-            world.backend.delete("t")
-        case "drain":
-            world.consumers.stop_offering()
-        case _:
-            world.log().move_begin(RECORDS)
-            world.log().append(b"new")
-    await world.pass_time(0)
+    await end_partition(world, how, groups, RECORDS)
     bound.check_invariants()
     assert (held(world), bound.waiting, bound.filling) == (0, [], False)
 
@@ -259,13 +190,3 @@ async def test_a_wait_that_is_cancelled_keeps_no_place(make_world: MakeWorld) ->
     gate.set()
     await world.pass_time(0.2)
     assert second.offsets == [0]
-
-
-async def test_other_nodes_clients_are_demand_too(make_nodes: MakeNodes) -> None:
-    nodes = make_nodes(2, 1, max_unpacked_bytes=1)
-    await nodes.join(1)
-    add_large_batch(nodes[1])
-    await nodes[1].consume(group="idle")
-    answers = await nodes[2].consume(RECORDS)
-    await nodes.pass_time(3)
-    assert answers.offsets == [0, 1, 2, 3]
