@@ -105,6 +105,8 @@ proto: $(BIN)/.pixy-dev  ## generate the protobuf stubs
 	    --mypy_out=quiet:$(CACHE)/proto-raw state.proto raft.proto peers.proto node_calls.proto consumer_calls.proto
 	@# The stubs live in a package, so their imports of each other are made absolute.
 	@sed -i -E 's/^import ([a-z_]+_pb2) as/from pixy.proto import \1 as/' $(CACHE)/proto-raw/*.py $(CACHE)/proto-raw/*.pyi
+	@# Of its own, because stubs of kafka-pixy's clients have the same names in the default pool.
+	@sed -i 's/^DESCRIPTOR = _descriptor_pool.Default()/DESCRIPTOR = _descriptor_pool.DescriptorPool()/' $(CACHE)/proto-raw/kafkapixy_pb2.py
 	@cp $(CACHE)/proto-raw/* $(OUT)/
 
 reference: $(BIN)/.pixy-dev  ## generate docs/cli.md, configuration.md, api.md and the diagrams

@@ -88,7 +88,8 @@ class KafkaPixyServicer(object):
         the producer's buffer, whose contents a crash loses.
 
         The partition is chosen by a hash of key_value. An empty key is a key like any other. With
-        key_undefined the message has no key and goes to any partition.
+        key_undefined the message has no key and goes to any partition. With value_undefined the value is
+        null, not empty: in Kafka's terms a tombstone, which deletes its key from compacted topics.
 
         Status codes:
         INVALID_ARGUMENT (3)   the description names the fault: the topic's name, the size of the

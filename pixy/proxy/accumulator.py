@@ -94,7 +94,7 @@ _TOPICS_MIN = 64
 _TOPICS_LOGGED = 100
 
 
-Produce = tuple[TopicDescription, bytes | None, bytes, Sequence[Header], int, ProduceDone, Any, bool]
+Produce = tuple[TopicDescription, bytes | None, bytes | None, Sequence[Header], int, ProduceDone, Any, bool]
 """The arguments of `Accumulators.append`."""
 
 
@@ -177,7 +177,7 @@ class Accumulators:
         self,
         description: TopicDescription,
         key: bytes | None,
-        value: bytes,
+        value: bytes | None,
         headers: Sequence[Header],
         size: int,
         done: ProduceDone,

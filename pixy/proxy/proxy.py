@@ -214,7 +214,7 @@ class Proxy:
         self,
         topic: str,
         key: bytes | None,
-        value: bytes,
+        value: bytes | None,
         headers: Sequence[Header],
         done: ProduceDone,
         waiter: Any = None,
@@ -225,7 +225,7 @@ class Proxy:
         Args:
             topic: created if it is missing and `auto_create_topics` is set.
             key: None for a message without a key.
-            value: the body.
+            value: the body; None for a null value.
             headers: name and value of each.
             done: called once for `waiter`, perhaps together with other waiters, with partition and
                 offset when the message is durable (-1, -1 when it is buffered, if not `sync`), or
@@ -239,7 +239,9 @@ class Proxy:
         Raises:
             InvalidArgument, Unavailable: of the classes below them; `done` is not called.
         """
-        size = len(value) if key is None else len(key) + len(value)
+        size = 0 if value is None else len(value)
+        if key is not None:
+            size += len(key)
         if headers:
             size += self._check_headers(headers)
         if size > self._message_bytes_max:

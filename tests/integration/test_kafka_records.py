@@ -19,8 +19,10 @@ from tests.kafka.cluster import KafkaCluster
 pytestmark = pytest.mark.process
 
 SECONDS = 60.0
-RECORDS: list[tuple[bytes | None, bytes, dict[str, bytes]]] = [
+RECORDS: list[tuple[bytes | None, bytes | None, dict[str, bytes]]] = [
     (None, b"no key", {}),
+    (b"key", None, {}),
+    (b"key", None, {"trace": b"abc"}),
     (b"", b"empty key", {}),
     (b"key", b"", {}),
     (b"key", "schlüssel".encode(), {"trace": b"abc", "span": b"1"}),
@@ -74,9 +76,8 @@ def test_kcat_reads_records_produced_by_rpc(
     stub = daemon.stub()
     for at, (key, value, headers) in enumerate(RECORDS):
         named = [pb.RecordHeader(key=name, value=content) for name, content in headers.items()]
-        request = pb.ProdRq(
-            topic=topic, key_undefined=key is None, key_value=key or b"", message=value, headers=named
-        )
+        request = pb.ProdRq(topic=topic, key_value=key or b"", message=value or b"", headers=named)
+        request.key_undefined, request.value_undefined = key is None, value is None
         answer = stub.Produce(request, timeout=SECONDS)
         assert (answer.partition, answer.offset) == (0, at)
     read = run(
@@ -86,9 +87,13 @@ def test_kcat_reads_records_produced_by_rpc(
     assert [each["offset"] for each in found] == list(range(len(RECORDS)))
     for each, (key, value, headers) in zip(found, RECORDS, strict=True):
         assert each["key"] == (None if key is None else key.decode())
-        assert each["payload"] == value.decode()
+        assert each["payload"] == (None if value is None else value.decode())
         pairs = iter(each.get("headers", []))
         assert dict(zip(pairs, pairs, strict=True)) == {name: text.decode() for name, text in headers.items()}
+    by_rpc = consume(daemon, topic, len(RECORDS))
+    assert [None if each.value_undefined else each.message for each in by_rpc] == [
+        each[1] for each in RECORDS
+    ]
 
 
 def test_records_produced_by_kcat_are_consumed_by_rpc(

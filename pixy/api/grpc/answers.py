@@ -7,7 +7,7 @@ message takes three times as long. Tests compare the bytes with its output.
 
     ProdRs  08 partition, 10 offset
     ConsRs  08 partition, 10 offset, 1a length key (20 01 for a record without one),
-            2a length message, then headers
+            2a length message, then headers; a record with headers or without a value by protobuf
 
 Numbers are varints. Fields with their default, such as partition 0 or an empty message, are left
 out.
@@ -83,9 +83,9 @@ def produced_messages(partition: int, first: int, count: int) -> Iterator[bytes]
 def consumed_message(offer: Offer) -> bytes:
     """Response with a record."""
     record = offer.record
-    key, value, offset = record.key, record.value or b"", record.offset
-    if record.headers:
-        return pack_message(_with_headers(offer).SerializeToString())
+    key, value, offset = record.key, record.value, record.offset
+    if value is None or record.headers:
+        return pack_message(_rare(offer).SerializeToString())
     body = b"".join(
         (
             _PARTITION[offer.partition],
@@ -98,13 +98,15 @@ def consumed_message(offer: Offer) -> bytes:
     return _PREFIX[len(body)] + body
 
 
-def _with_headers(offer: Offer) -> pb.ConsRs:
+def _rare(offer: Offer) -> pb.ConsRs:
+    """Response with headers or a null value."""
     record = offer.record
     message = pb.ConsRs(partition=offer.partition, offset=record.offset, message=record.value or b"")
     if record.key is None:
         message.key_undefined = True
     else:
         message.key_value = record.key
+    message.value_undefined = record.value is None
     for name, value in record.headers:
         message.headers.add(key=name, value=value or b"")
     return message

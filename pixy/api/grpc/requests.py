@@ -18,7 +18,7 @@ from pixy.records import Header
 
 __all__ = ["ConsumeRequest", "ConsumeRequestParser", "ProduceRequest", "ProduceRequestParser"]
 
-ProduceRequest = tuple[str, str, bytes | None, bytes, Sequence[Header], bool]
+ProduceRequest = tuple[str, str, bytes | None, bytes | None, Sequence[Header], bool]
 """Cluster; and topic, key, value, headers and `sync` as in `Proxy.produce`."""
 
 ConsumeRequest = tuple[str, str, str, bool, tuple[int, int] | None, bool]
@@ -95,8 +95,9 @@ class ProduceRequestParser:
                 self._topics.clear()
             self._topics[encoded] = topic
         key = None if message.key_undefined else message.key_value
+        value = None if message.value_undefined else message.message
         headers = [(header.key, header.value) for header in message.headers]
-        return message.cluster, topic, key, message.message, headers, not message.async_mode
+        return message.cluster, topic, key, value, headers, not message.async_mode
 
 
 class ConsumeRequestParser:

@@ -85,6 +85,7 @@ def test_answers_of_consume_are_those_of_protobuf(
         key_value=key or b"",
         key_undefined=key is None,
         message=value or b"",
+        value_undefined=value is None,
         headers=[pb.RecordHeader(key=name, value=content or b"") for name, content in headers],
     )
     assert consumed_message(offer) == pack_message(expected.SerializeToString())

@@ -53,6 +53,16 @@ async def test_an_undefined_key_and_an_empty_key_are_distinct(stub: KafkaPixyAsy
     assert [(answer.key_undefined, answer.key_value) for answer in answers] == [(True, b""), (False, b"")]
 
 
+async def test_a_null_value_and_an_empty_value_are_distinct(stub: KafkaPixyAsyncStub) -> None:
+    await stub.Produce(pb.ProdRq(topic="t", key_value=b"k", value_undefined=True, message=b"ignored"))
+    await stub.Produce(pb.ProdRq(topic="t", key_value=b"k"))
+    answers = [await stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g", auto_ack=True)) for _ in range(2)]
+    assert [(each.key_value, each.value_undefined, each.message) for each in answers] == [
+        (b"k", True, b""),
+        (b"k", False, b""),
+    ]
+
+
 async def test_async_mode_answers_minus_one(stub: KafkaPixyAsyncStub) -> None:
     produced = await stub.Produce(pb.ProdRq(topic="t", message=b"m", async_mode=True))
     assert (produced.partition, produced.offset) == (-1, -1)

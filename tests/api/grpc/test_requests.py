@@ -40,7 +40,8 @@ def produced_fields(body: bytes) -> ProduceRequest:
     message = pb.ProdRq.FromString(body)
     key = None if message.key_undefined else message.key_value
     headers = [(header.key, header.value) for header in message.headers]
-    return message.cluster, message.topic, key, message.message, headers, not message.async_mode
+    value = None if message.value_undefined else message.message
+    return message.cluster, message.topic, key, value, headers, not message.async_mode
 
 
 def consumed_fields(body: bytes) -> ConsumeRequest:
@@ -84,6 +85,7 @@ def knowing(*topics: str) -> ProduceRequestParser:
             message=BYTES,
             cluster=st.sampled_from(["", "", "c"]),
             async_mode=st.booleans(),
+            value_undefined=st.booleans(),
             headers=st.lists(st.builds(pb.RecordHeader, key=NAMES, value=st.binary(max_size=3)), max_size=1),
         ),
         max_size=5,
