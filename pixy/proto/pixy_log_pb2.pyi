@@ -8,8 +8,9 @@ address. Topics are created with `Topics` of pixy_topics.proto.
 "Batches" are consecutive Kafka v2 record batches in Kafka's own format. The server checks header
 and checksum (CRC-32C) of batches sent by clients. They must have at least one record and no gaps
 between offsets, must be neither transactional nor control batches nor those of an idempotent
-producer, and must not be larger than `producer.max_message_bytes`. The server sets their base
-offset and leader epoch, and never touches the records in them.
+producer, and must not be larger than `producer.max_message_bytes`; the key, value and headers of
+a record alone in its batch may have so many bytes together. The server sets their base offset and
+leader epoch, and never touches the records in them.
 
 In every request, an empty `cluster` means the default cluster, and one that is not configured is
 answered with INVALID_ARGUMENT. While the daemon is stopping, and while writes cannot be made
@@ -100,8 +101,11 @@ class DescribeTopicsResponse(_message.Message):
 
     TOPICS_FIELD_NUMBER: _builtins.int
     PARTITIONER_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     partitioner: _builtins.str
     """The cluster's option `producer.partitioner`, which `Produce` uses for messages with a key."""
+    max_message_bytes: _builtins.int
+    """The cluster's option `producer.max_message_bytes`; 0 from a daemon that does not tell."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]:
         """Sorted by name."""
@@ -111,10 +115,11 @@ class DescribeTopicsResponse(_message.Message):
         *,
         topics: _abc.Iterable[Global___Topic] | None = ...,
         partitioner: _builtins.str = ...,
+        max_message_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitioner", b"partitioner", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_message_bytes", b"max_message_bytes", "partitioner", b"partitioner", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,8 +8,9 @@ address. Topics are created with `Topics` of pixy_topics.proto.
 "Batches" are consecutive Kafka v2 record batches in Kafka's own format. The server checks header
 and checksum (CRC-32C) of batches sent by clients. They must have at least one record and no gaps
 between offsets, must be neither transactional nor control batches nor those of an idempotent
-producer, and must not be larger than `producer.max_message_bytes`. The server sets their base
-offset and leader epoch, and never touches the records in them.
+producer, and must not be larger than `producer.max_message_bytes`; the key, value and headers of
+a record alone in its batch may have so many bytes together. The server sets their base offset and
+leader epoch, and never touches the records in them.
 
 In every request, an empty `cluster` means the default cluster, and one that is not configured is
 answered with INVALID_ARGUMENT. While the daemon is stopping, and while writes cannot be made

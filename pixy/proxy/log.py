@@ -172,6 +172,11 @@ class Log:
         """The option `producer.partitioner`, by which `Produce` partitions messages with a key."""
         return self._config.producer.partitioner
 
+    @property
+    def message_bytes_max(self) -> int:
+        """The option `producer.max_message_bytes`."""
+        return self._config.producer.max_message_bytes
+
     async def describe_topics(self, names: Sequence[str], *, create_missing: bool) -> list[TopicDescription]:
         """Topics, sorted by name; all if no names are given. Topics that do not exist are left out.
 

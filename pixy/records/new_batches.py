@@ -6,7 +6,8 @@ the offsets of other clients:
 
     shorter than a header, or than its length field    the start of the next batch is unknown
     magic other than 2                                 another format
-    larger than `producer.max_message_bytes`           buffers would be unbounded
+    larger than `producer.max_message_bytes`           buffers would be unbounded; a record alone in
+                                                       its batch may have so many bytes itself
     control batch, transactional                       markers that only a coordinator may write
     a producer id                                      pixy does not deduplicate by producer id
     attributes undefined by Kafka, codec > 4           no reader could decode it
@@ -68,6 +69,9 @@ __all__ = [
 ]
 
 _CODEC_MAX = 4
+_ALONE_BYTES = HEADER_BYTES + 36
+_ALONE_HEADER_BYTES = 10
+"""Largest overhead of a batch with one record, and of each header of that."""
 _RECORD_BYTES_MIN = 7
 """Length, attributes, timestamp, offset, length of key and of value, number of headers: one byte
 each.
@@ -92,8 +96,8 @@ class BatchLimits(NamedTuple):
     """Limits of new batches.
 
     Attributes:
-        batch_bytes_max: largest batch, and largest record inside compression (key, value and
-            headers together).
+        batch_bytes_max: largest batch, and largest record (key, value and headers together), inside
+            compression or alone in its batch.
         timestamp_ms_max: latest timestamp; None: any.
         headers_max: headers of a record.
     """
@@ -178,7 +182,7 @@ def check_next_batch(
         raise InvalidBatch("no record batch")
     begin = before[-1].end if before else 0
     place = f"record batch {len(before)} at byte {begin}"
-    batch = buffer[begin : begin + _size(buffer, begin, limits.batch_bytes_max, place)]
+    batch = buffer[begin : begin + _size(buffer, begin, limits, place)]
     header = read_header(batch)
     wrong = _wrong_kind(header) or _wrong_numbers(batch, header) or _wrong_crc(batch, header)
     if wrong:
@@ -192,7 +196,7 @@ def check_forwarded_batches(buffer: Buffer, effort: CheckEffort | None = None) -
     return check_new_batches(buffer, FORWARDED_LIMITS, effort)
 
 
-def _size(view: memoryview, begin: int, batch_bytes_max: int, place: str) -> int:
+def _size(view: memoryview, begin: int, limits: BatchLimits, place: str) -> int:
     """Size of the batch at byte `begin`, which must be complete."""
     left = len(view) - begin
     if left < HEADER_BYTES:
@@ -203,10 +207,10 @@ def _size(view: memoryview, begin: int, batch_bytes_max: int, place: str) -> int
     size = LENGTH_PREFIX_BYTES + header.length
     if not HEADER_BYTES <= size <= left:
         raise InvalidBatch(f"{place} has a length field of {size} bytes, expected {HEADER_BYTES} to {left}")
-    if size > batch_bytes_max:
-        raise MessageTooLarge(
-            f"{place} has {size} bytes, producer.max_message_bytes allows {batch_bytes_max}"
-        )
+    allowed = limits.batch_bytes_max
+    alone = _ALONE_BYTES + _ALONE_HEADER_BYTES * limits.headers_max if header.records == 1 else 0
+    if size > allowed + alone:
+        raise MessageTooLarge(f"{place} has {size} bytes, producer.max_message_bytes allows {allowed}")
     return size
 
 
@@ -311,6 +315,8 @@ class _Walk:
     def _uniform_timestamp(self, plain: bytearray) -> int | None:
         """The timestamp of all records; None if they have to be decoded."""
         header, latest = self._header, self._limits.timestamp_ms_max
+        if len(plain) > self._limits.batch_bytes_max:
+            return None  # the size of its record is to be checked
         if header.codec or (latest is not None and header.max_timestamp > latest):
             return None
         delta = uniform_timestamp_delta(plain, header.records)

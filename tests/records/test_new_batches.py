@@ -1,6 +1,7 @@
 """Validation of clients' record batches: accepted batches, and the errors for all others."""
 
 import gzip
+import os
 import random
 import struct
 
@@ -267,6 +268,27 @@ def test_a_record_inside_compression_is_as_large_as_a_batch_at_most(codec: int) 
     for sizes in ((1001, 98_000, 996), (1000, 98_001, 996), (1000, 98_000, 997)):
         with pytest.raises(InvalidRecords, match=r"record 1 has 100001 bytes, .* allows 100000"):
             check_new_batches(of(*sizes), limits)
+
+
+@pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize(
+    ("key", "headers"),
+    [(None, []), (b"k" * 200, []), (b"", [("name", b"v" * 30)] * 3)],
+    ids=["value", "key", "headers"],
+)
+def test_a_record_alone_in_its_batch_is_as_large_as_a_batch(
+    codec: int, key: bytes | None, headers: list[tuple[str, bytes]]
+) -> None:
+    def of(size: int) -> bytes:
+        rest = len(key or b"") + sum(len(name) + len(content) for name, content in headers)
+        return bytes(build_batch([NewRecord(key, os.urandom(size - rest), headers, 1000)], codec))
+
+    limits = BatchLimits(100_000, 1000, 3)
+    assert check_new_batches(of(100_000), limits)
+    with pytest.raises(InvalidRecords, match=r"record 0 has 100001 bytes, .* allows 100000"):
+        check_new_batches(of(100_001), limits)
+    with pytest.raises(MessageTooLarge, match=r"bytes, producer.max_message_bytes allows 100000"):
+        check_new_batches(of(101_000), limits)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])

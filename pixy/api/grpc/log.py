@@ -78,9 +78,11 @@ class LogService:
         """# pixy_log.proto: DescribeTopics"""
         log = proxy_of(self._proxies, request.cluster).log
         topics = await log.describe_topics(request.topics, create_missing=request.create_missing)
-        partitioner = pb.DescribeTopicsResponse(partitioner=log.partitioner)
+        options = pb.DescribeTopicsResponse(
+            partitioner=log.partitioner, max_message_bytes=log.message_bytes_max
+        )
         described = (pb.DescribeTopicsResponse(topics=[_topic(topic)]) for topic in topics)
-        return await join_in_steps(call, chain((partitioner,), described))
+        return await join_in_steps(call, chain((options,), described))
 
     async def list_offsets(self, request: pb.ListOffsetsRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_log.proto: ListOffsets"""

@@ -48,6 +48,7 @@ async def test_topics_are_described_for_writers(bulk: ServedBulk) -> None:
         ("t", 2, 16),
     ]
     assert described.partitioner == "hash"
+    assert described.max_message_bytes == 1_000_000
     assert described.topics[0].topic_id != described.topics[1].topic_id
 
 
@@ -208,7 +209,7 @@ async def test_a_request_with_one_invalid_batch_writes_nothing(bulk: ServedBulk)
         (good + good[:-1], f"record batch 1 at byte {len(good)} has a length field of {len(good)} bytes"),
         (good[:-1] + bytes([good[-1] ^ 1]), "record batch 0 at byte 0 has CRC-32C"),
         (patched(good, 43, bytes(8)), "has producer id 0, expected -1"),
-        (batch_of(bytes(1_000_000)), "producer.max_message_bytes allows 1000000"),
+        (batch_of(bytes(1_100_000)), "producer.max_message_bytes allows 1000000"),
     ]:
         request = pb.AppendRequest(partitions=[batches_for(0, good), batches_for(1, wrong)])
         await fails(bulk.log.Append(request), CODE.INVALID_ARGUMENT, text)
