@@ -13,9 +13,11 @@ from typing import TypeVar
 from pixy.backend.partition_finder import CONFIRM_S
 from pixy.backend.protocol import FetchResult
 from pixy.backend.timestamps import first_since
+from pixy.byte_semaphore import ByteSemaphore
 from pixy.cluster import Node, PartitionReplica
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
 from pixy.futures import resolve
+from pixy.one_thread import OneThread
 from pixy.records import OffsetRange, TopicPartition
 from pixy.storage import PartitionLog
 
@@ -39,6 +41,10 @@ class LocalPartitions:
     def __init__(self, node: Node, check_running: Callable[[], None]) -> None:
         self._node = node
         self._check_running = check_running
+        # Searches for a timestamp: one holds records at a time, and decodes them where no reads
+        # wait.
+        self._search_turn = ByteSemaphore(1)
+        self._search_thread = OneThread()
 
     async def fetch(
         self, replica: PartitionReplica, offset: int, *, max_bytes: int, max_wait: float | None
@@ -102,17 +108,25 @@ class LocalPartitions:
         while at < log.end_offset:
             self._check_running()
             try:
-                chunk = await self.fetch(replica, at, max_bytes=_SEARCH_BYTES, max_wait=None)
+                found, behind = await self._search_some(replica, timestamp_ms, at)
             except OffsetOutOfRange as error:
                 at = error.begin  # retention moved the log begin offset meanwhile
                 continue
-            # Not by `_read`: a batch that a client made undecodable is no damage of the files.
-            found = await self._node.read(partial(first_since, chunk.batches, timestamp_ms, at))
-            _check_ready(replica)
             if found is not None:
                 return found
-            at = chunk.next_offset
+            at = behind
         return None
+
+    async def _search_some(
+        self, replica: PartitionReplica, timestamp_ms: int, at: int
+    ) -> tuple[int | None, int]:
+        """The answer of some records from `at` on, and where the next ones begin."""
+        async with self._search_turn.holding(1):
+            chunk = await self.fetch(replica, at, max_bytes=_SEARCH_BYTES, max_wait=None)
+            # Not by `_read`: a batch that a client made undecodable is no damage of the files.
+            found = await self._search_thread.run(partial(first_since, chunk.batches, timestamp_ms, at))
+            _check_ready(replica)
+            return found, chunk.next_offset
 
     async def _confirm(self, replicas: Iterable[PartitionReplica]) -> None:
         """Wait until everything is applied here that was committed before."""

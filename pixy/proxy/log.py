@@ -20,8 +20,10 @@ from typing import NamedTuple
 
 import structlog
 
+from pixy.address_turns import AddressTurns
 from pixy.backend import Backend, OffsetRange, TopicDescription, TopicPartition
 from pixy.byte_semaphore import ByteSemaphore
+from pixy.client_address import client_address
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
 from pixy.errors import (
@@ -137,6 +139,8 @@ class Log:
         self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
         self.fetches = FetchRanges(client_share_percent)
         self._checks = BatchChecks()
+        # Searches for a timestamp decode records.
+        self._searches = AddressTurns()
         # Bytes of the requests that are checked.
         self._small_checks = ByteSemaphore(max(1, config.producer.buffer_bytes // _SMALL_PART))
         self._large_checks = ByteSemaphore(config.producer.buffer_bytes)
@@ -196,9 +200,12 @@ class Log:
                 await self._create_if_missing(name)
         return list(await self._backend.list_topics(wanted))
 
-    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[int | None]:
+    async def list_offsets(self, queries: Sequence[OffsetQuery], peer: str = "") -> list[int | None]:
         """The offset of each query: -1 if no record has such a timestamp, None if there is no such
         partition.
+
+        Args:
+            peer: the caller, see `client_address`; searches of one address take turns.
 
         Raises:
             InvalidTopic: no topic may have that name.
@@ -207,14 +214,18 @@ class Log:
         async for query in in_steps(queries):
             check_topic_name(query.partition.topic)
         ranges: dict[str, Mapping[int, OffsetRange]] = {}
-        return [await self._offset(query, ranges) async for query in in_steps(queries)]
+        address = client_address(peer)
+        return [await self._offset(query, address, ranges) async for query in in_steps(queries)]
 
-    async def _offset(self, query: OffsetQuery, ranges: dict[str, Mapping[int, OffsetRange]]) -> int | None:
+    async def _offset(
+        self, query: OffsetQuery, address: str, ranges: dict[str, Mapping[int, OffsetRange]]
+    ) -> int | None:
         """One offset. `ranges` caches the ranges of topics."""
         topic, number = query.partition
         try:
             if not isinstance(query.at, OffsetPosition):
-                found = await self._backend.offset_for_timestamp(query.partition, query.at)
+                async with self._searches.holding(address):
+                    found = await self._backend.offset_for_timestamp(query.partition, query.at)
                 return -1 if found is None else found
             if topic not in ranges:
                 ranges[topic] = await self._backend.offset_ranges(topic)

@@ -23,8 +23,9 @@ from pixy.errors import (
     UnpackedTooLarge,
 )
 from pixy.records import NewRecord, OffsetCommit, Record, build_batch, crc32c, read_records
-from pixy.storage import ThreadWorker, Worker, WriterPace, log_segments, run_on
+from pixy.storage import PartitionLog, ThreadWorker, Worker, WriterPace, log_segments, run_on
 from pixy.storage import journal as journal_module
+from pixy.storage.segment import Chunk
 from tests.fakes.batches import bomb
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call, RecordingDisk
@@ -422,32 +423,62 @@ async def test_a_batch_written_to_the_segments_during_the_search_is_found(
     assert await searching == 1
 
 
-async def test_records_are_decoded_by_the_files_worker_while_the_loop_goes_on(
-    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+async def test_a_search_decodes_records_while_others_read_segments(
+    cold: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await embedded.append(b"early", 10)
-    await embedded.append(b"late", 20)
+    await cold.append(b"early", 10)
+    await cold.append(b"late", 20)
+    await cold.write()
     decoding, go_on = asyncio.Event(), threading.Event()
     loop, decode = asyncio.get_running_loop(), read_records
-    threads: list[str] = []
 
     def slow(batch: bytes) -> Iterator[Record]:
-        threads.append(threading.current_thread().name)
         loop.call_soon_threadsafe(decoding.set)
         assert go_on.wait(PATIENCE)
         return decode(batch)
 
     monkeypatch.setattr(timestamps, "read_records", slow)
-    searching = asyncio.create_task(embedded.backend.offset_for_timestamp(TOPIC, 15))
+    searching = asyncio.create_task(cold.backend.offset_for_timestamp(TOPIC, 15))
     async with asyncio.timeout(PATIENCE):
         await decoding.wait()
-    # The search is blocked, but the loop and the journal are not.
-    assert await embedded.append(b"meanwhile", 30) == 2
-    assert values(await embedded.fetch(2)) == [b"meanwhile"]
+        # The search is blocked, but the loop, the journal and reads of segments are not.
+        assert values(await cold.fetch(0)) == [b"early", b"late"]
+        assert await cold.append(b"meanwhile", 30) == 2
     assert not searching.done()
     go_on.set()
     assert await searching == 1
-    assert threads == ["pixy-files"]
+
+
+async def test_searches_that_wait_hold_no_records(cold: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    await cold.append(b"early", 10)
+    await cold.append(b"late", 20)
+    await cold.write()
+    decoding, go_on = asyncio.Event(), threading.Event()
+    loop, decode = asyncio.get_running_loop(), read_records
+    reads: list[int] = []
+    read = type(cold.replica.log).read
+
+    def slow(batch: bytes) -> Iterator[Record]:
+        loop.call_soon_threadsafe(decoding.set)
+        assert go_on.wait(PATIENCE)
+        return decode(batch)
+
+    def counted(log: PartitionLog, offset: int, max_bytes: int) -> Chunk:
+        reads.append(offset)
+        return read(log, offset, max_bytes)
+
+    monkeypatch.setattr(timestamps, "read_records", slow)
+    monkeypatch.setattr(type(cold.replica.log), "read", counted)
+    searches = [asyncio.create_task(cold.backend.offset_for_timestamp(TOPIC, 15)) for _ in range(10)]
+    async with asyncio.timeout(PATIENCE):
+        await decoding.wait()
+        await run_on(cold.workers["pixy-files"], lambda: None)
+        assert len(reads) == 1
+        for search in searches[2:]:
+            search.cancel()
+        go_on.set()
+        assert [await search for search in searches[:2]] == [1, 1]
+    assert len(reads) == 2
 
 
 async def test_the_search_ends_if_its_topic_is_recreated_while_records_are_decoded(

@@ -349,6 +349,7 @@ class FakeBackend:
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         self._check_running()
+        await self.step("offset_for_timestamp")
         return self._log(partition).find_timestamp(timestamp_ms)
 
     # --- staged writes ---------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pixy.errors import (
     TopicMissing,
     Unavailable,
 )
-from pixy.proxy import Appended, Log, PartitionBatches, Range, RangeState, TopicVersion
+from pixy.proxy import Appended, Log, OffsetQuery, PartitionBatches, Range, RangeState, TopicVersion
 from pixy.proxy.topics import TopicCreator
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of, raw_batch, raw_record
@@ -419,3 +419,32 @@ async def test_a_stop_does_not_wait_for_a_request_in_its_check_which_writes_noth
     assert (await backend.offset_ranges("t"))[0].end == 0
     for semaphore in (log.semaphore, log._small_checks, log._large_checks):
         assert (semaphore.acquired, semaphore.queued) == (0, 0)
+
+
+async def test_searches_for_a_timestamp_take_turns_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, backend = await make()
+    backend.gates["offset_for_timestamp"] = gate = asyncio.Event()
+    searches: list[int] = []
+    search = backend.offset_for_timestamp
+
+    async def counted(partition: TopicPartition, timestamp_ms: int) -> int | None:
+        searches.append(timestamp_ms)
+        return await search(partition, timestamp_ms)
+
+    monkeypatch.setattr(backend, "offset_for_timestamp", counted)
+
+    def ask(timestamp_ms: int, peer: str) -> "asyncio.Task[list[int | None]]":
+        return asyncio.create_task(log.list_offsets([OffsetQuery(T0, timestamp_ms)] * 2, peer))
+
+    first, gone, second, other = (
+        ask(1, "10.0.0.1:1"),
+        ask(2, "10.0.0.1:1"),
+        ask(3, "10.0.0.1:2"),
+        ask(4, "10.0.0.2:1"),
+    )
+    await settle()
+    assert searches == [1, 4]
+    gone.cancel()
+    gate.set()
+    assert await asyncio.gather(first, second, other) == [[-1, -1]] * 3
+    assert sorted(searches) == [1, 1, 3, 3, 4, 4]

@@ -53,7 +53,7 @@ AIMED_LIVES = 10
 HARMLESS_LIVES = (pytest.param(AIMED_LIVES, marks=pytest.mark.long), 4)
 """Numbers of aimed lives that have to lose nothing."""
 
-VARIED_SEEDS = (8, 4, 10)
+VARIED_SEEDS = (8, 10, 78)
 """Seeds that reach every site. Only a hint, as in `ALONE`."""
 SPLIT_SEED = 26
 """A flush over two files is lost in part. Only a hint, too."""

@@ -88,7 +88,7 @@ class LogService:
         """# pixy_log.proto: ListOffsets"""
         log = proxy_of(self._proxies, request.cluster).log
         queries = [_query(each) async for each in in_steps(request.queries)]
-        offsets = await log.list_offsets(queries)
+        offsets = await log.list_offsets(queries, call.peer)
         return await join_in_steps(
             call, (pb.ListOffsetsResponse(answers=[_answer(offset)]) for offset in offsets)
         )
