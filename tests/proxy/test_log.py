@@ -446,6 +446,6 @@ async def test_searches_for_a_timestamp_take_turns_by_address(monkeypatch: pytes
     assert searches == [1, 4]
     gone.cancel()
     gate.set()
-    for search in (first, second, other):
-        assert await search == [-1, -1]
+    for asked in (first, second, other):
+        assert await asked == [-1, -1]
     assert sorted(searches) == [1, 1, 3, 3, 4, 4]
