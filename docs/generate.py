@@ -331,7 +331,7 @@ A request has at most `grpc.max_message_bytes`, and each field that it repeats a
 elements. One with more is refused as a whole with INVALID_ARGUMENT before it is read, and the
 description names the field, the number and the maximum. So is a request with more than a thousand
 fields that the server does not know. `producer.max_headers` and the like apply besides; metadata of
-an offset has at most {METADATA_BYTES_MAX} bytes.
+an offset has at most {METADATA_BYTES_MAX} bytes, and that of all offsets in a request 1 MiB.
 
 {_MAXIMUM_BYTES}
 """

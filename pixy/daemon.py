@@ -56,13 +56,14 @@ _SWITCH_INTERVAL_S = 0.0005
 tenfold.
 """
 
-_GC_THRESHOLDS = (1_000, 5, 10_000)
+_GC_THRESHOLDS = (1_000, 2, 25_000)
 """Thresholds of the garbage collector's generations.
 
 A collection stops the process until every object of its generation was visited: with these values 1
-ms for the young generation and 3 ms for the next. The total time does not depend on the thresholds.
-Records and batches form no cycles, so a full collection, which takes 10 ms for a thousand
-partitions created since the start, is postponed under load; see `QuietCollections`.
+ms for the young generation and 2 ms for the next, which may have ten thousand objects, such as the
+tasks of partitions that a group has just begun to consume. The total time does not depend on the
+thresholds. Records and batches form no cycles, so a full collection, which takes 10 ms for a
+thousand partitions created since the start, is postponed under load; see `QuietCollections`.
 """
 
 _QUIET_LOOK_S = 30.0

@@ -133,9 +133,19 @@ class LaterSteps:
         """Run an iterator to its end, with those of others in between."""
         self.add(partial(self._step, work))
 
+    def run_whole(self, work: Iterator[object]) -> None:
+        """Run an iterator to its end, in front of all that is added later."""
+        self.add(partial(self._step_first, work))
+
     def _step(self, work: Iterator[object]) -> None:
         if next(work, _ENDED) is not _ENDED:
             self.run(work)
+
+    def _step_first(self, work: Iterator[object]) -> None:
+        # There again before the step, which may fail.
+        self._callbacks.appendleft(partial(self._step_first, work))
+        if next(work, _ENDED) is _ENDED:
+            self._callbacks.popleft()
 
     async def wait(self) -> None:
         """Return when all callbacks have run that are there."""

@@ -145,6 +145,20 @@ async def test_iterators_run_later_in_turns() -> None:
     assert order == list("ababab")
 
 
+async def test_an_iterator_as_a_whole_runs_before_what_is_added_later_also_if_a_step_fails() -> None:
+    later, order, faults = LaterSteps(), list[int](), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+
+    def step(number: int) -> None:
+        order.append(number)
+        assert number != 2
+
+    later.run_whole(map(step, range(5)))
+    await later.wait()
+    asyncio.get_running_loop().set_exception_handler(None)
+    assert (order, len(faults)) == ([0, 1, 2, 3, 4], 1)
+
+
 async def test_a_later_step_that_fails_does_not_end_those_behind_it() -> None:
     later, done, faults = LaterSteps(), list[int](), list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))

@@ -6,7 +6,8 @@ its name. Offsets committed in a topic are kept by the topic's id: a later topic
 starts without them.
 
 A commit replaces the value of its group and changes nothing in place, so a snapshot is one copy of
-a dictionary, whatever its size; the rest of it can be read on another thread.
+a dictionary, whatever its size; the rest of it can be read on another thread. Of a group's offsets
+it replaces those in its topics, and leaves those in others as they are.
 
 Members and owners of partitions are in `group_members`. They fence commits:
 
@@ -82,11 +83,6 @@ def groups_index(consumer_group: str, groups_count: int) -> int:
     return checksum % groups_count
 
 
-class _PartitionId(NamedTuple):
-    topic_id: bytes
-    partition: int
-
-
 class _Stored(NamedTuple):
     topic: str
     commit: OffsetCommit
@@ -95,10 +91,14 @@ class _Stored(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """One consumer group: time of its last activity, its committed offsets, and its members."""
+    """One consumer group: time of its last activity, its committed offsets by topic id and
+    partition, and its members.
+
+    Invariant: no topic is without offsets.
+    """
 
     active_ms: int
-    offsets: Mapping[_PartitionId, _Stored]
+    offsets: Mapping[bytes, Mapping[int, _Stored]]
     membership: Membership = NO_MEMBERS
 
 
@@ -121,7 +121,7 @@ class GroupsChanged(NamedTuple):
 _SWEPT_PER_STEP = 1000
 """Offsets that a step of the sweep looks at: half a millisecond."""
 _SWEPT_GROUP = 5
-"""Offsets that a group costs besides its own."""
+"""Offsets that a group costs besides those in forgotten topics, and its topics."""
 _OFFSET_BYTES = 256
 """Memory of a committed offset, about, without its metadata."""
 
@@ -192,27 +192,23 @@ class GroupsState:
 
     def committed(self, consumer_group: str, topic_id: bytes) -> Mapping[int, OffsetCommit]:
         """Offsets that a consumer group has committed in a topic, by partition."""
-        group = self._groups.get(consumer_group)
-        if group is None or consumer_group not in self._by_topic.names(topic_id):
-            return {}
-        return {
-            partition: stored.commit
-            for (topic, partition), stored in group.offsets.items()
-            if topic == topic_id
-        }
+        stored = self._stored(consumer_group, topic_id)
+        return {partition: each.commit for partition, each in stored.items()}
 
     def handed_out(self, consumer_group: str, topic_id: bytes) -> Mapping[int, int]:
         """First offsets that were never handed out to a consumer group, by partition, where it has
         committed offsets and they are known.
         """
+        stored = self._stored(consumer_group, topic_id)
+        return {
+            partition: each.handed_out for partition, each in stored.items() if each.handed_out is not None
+        }
+
+    def _stored(self, consumer_group: str, topic_id: bytes) -> Mapping[int, _Stored]:
         group = self._groups.get(consumer_group)
         if group is None or consumer_group not in self._by_topic.names(topic_id):
             return {}
-        return {
-            partition: stored.handed_out
-            for (topic, partition), stored in group.offsets.items()
-            if topic == topic_id and stored.handed_out is not None
-        }
+        return group.offsets[topic_id]
 
     def exceeded_bytes(self, consumer_group: str, grown: int, limit: int) -> ResourceExhausted | None:
         """The limit, if offsets of a consumer group that take `grown` bytes more would exceed it; 0
@@ -236,7 +232,7 @@ class GroupsState:
         group = self._groups.get(command.group, _NO_GROUP)
         grown = 0
         for each in command.offsets:
-            before = group.offsets.get(_PartitionId(each.topic_id, each.partition))
+            before = group.offsets.get(each.topic_id, {}).get(each.partition)
             replaced = 0 if before is None else _OFFSET_BYTES + len(before.commit.metadata)
             grown += _OFFSET_BYTES + len(each.metadata) - replaced
         return grown
@@ -297,7 +293,8 @@ class GroupsState:
         while self._stale:
             topic_id = next(iter(self._stale))
             name = self._stale.pop_name(topic_id)
-            swept += _SWEPT_GROUP + len(self._groups[name].offsets)
+            offsets = self._groups[name].offsets
+            swept += _SWEPT_GROUP + len(offsets) + len(offsets.get(topic_id, ()))
             self._drop(name, [topic_id])
             if swept >= _SWEPT_PER_STEP:
                 swept = 0
@@ -313,7 +310,7 @@ class GroupsState:
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Replace the whole state by a checkpoint's records."""
         groups: dict[str, GroupRecord] = {}
-        offsets: dict[str, dict[_PartitionId, _Stored]] = {}
+        offsets: dict[str, dict[bytes, dict[int, _Stored]]] = {}
         offset_bytes = 0
         for key, value in records:
             if key.startswith(_GROUP_KEY):
@@ -321,15 +318,15 @@ class GroupsState:
                 groups[group.group] = group
             else:
                 record = OffsetRecord.FromString(value)
-                stored = offsets.setdefault(record.group, {})
+                stored = offsets.setdefault(record.group, {}).setdefault(record.offset.topic_id, {})
                 offset_bytes += _store(stored, record.offset, record.timestamp_ms)
         self._clear()
         self.offset_bytes = offset_bytes
         for name, group in groups.items():
             membership = membership_of(group.membership) if group.HasField("membership") else NO_MEMBERS
             self._put(name, _Group(group.active_ms, offsets.get(name, {}), membership))
-            for partition in offsets.get(name, ()):
-                self._by_topic.add(partition.topic_id, name)
+            for topic_id in offsets.get(name, ()):
+                self._by_topic.add(topic_id, name)
 
     def let_go(self) -> Iterator[None]:
         """Give up the memory of a state that nobody uses any more, a group per step."""
@@ -350,16 +347,21 @@ class GroupsState:
                 return refusal
         if before is _NO_GROUP and (exceeded := self._exceeded(command.max_groups)) is not None:
             return exceeded
-        offsets, grown = dict(before.offsets), 0
+        changed: dict[bytes, dict[int, _Stored]] = {}
+        grown = 0
         for offset in command.offsets:
-            grown += _store(offsets, offset, command.timestamp_ms, set=command.set)
+            of_topic = changed.get(offset.topic_id)
+            if of_topic is None:
+                of_topic = changed[offset.topic_id] = dict(before.offsets.get(offset.topic_id, {}))
+            grown += _store(of_topic, offset, command.timestamp_ms, set=command.set)
         if (exceeded := self.exceeded_bytes(name, grown, command.max_offset_bytes)) is not None:
             return exceeded
         self.offset_bytes += grown
-        for offset in command.offsets:
-            self._by_topic.add(offset.topic_id, name)
+        for topic_id in changed:
+            self._by_topic.add(topic_id, name)
         if command.set and membership.topics:
             membership = membership.with_offsets_set(_partitions(command.offsets))
+        offsets = {**before.offsets, **changed}
         self._put(name, _Group(max(before.active_ms, command.timestamp_ms), offsets, membership))
         return None if membership is before.membership else GroupsChanged([name], membership.epoch)
 
@@ -382,12 +384,9 @@ class GroupsState:
     def _drop(self, name: str, gone: Sequence[bytes]) -> None:
         """Remove what a group has of some topics, and the group if nothing is left."""
         group = self._groups[name]
-        kept: dict[_PartitionId, _Stored] = {}
-        for key, stored in group.offsets.items():
-            if key.topic_id in gone:
-                self.offset_bytes -= _OFFSET_BYTES + len(stored.commit.metadata)
-            else:
-                kept[key] = stored
+        kept = dict(group.offsets)
+        for topic_id in gone:
+            self.offset_bytes -= _bytes_of(kept.pop(topic_id, {}))
         self._put(name, group._replace(offsets=kept, membership=group.membership.forgotten(gone)))
 
     # --- members ----------------------------------------------------------------------------------
@@ -501,9 +500,9 @@ class GroupsState:
             group = self._groups.get(name)
             # There may have been a commit or a member since the decision to expire the group.
             if group is not None and group.active_ms < command.before_ms and not group.membership.members:
-                self.offset_bytes -= _bytes_of(group.offsets)
                 self._put(name, group._replace(offsets={}))
-                for topic_id in {partition.topic_id for partition in group.offsets}:
+                for topic_id, offsets in group.offsets.items():
+                    self.offset_bytes -= _bytes_of(offsets)
                     self._by_topic.discard(topic_id, name)
 
 
@@ -546,28 +545,27 @@ def _refusal(command: CommitOffsets, membership: Membership) -> PixyError | None
 
 
 def _store(
-    offsets: dict[_PartitionId, _Stored], offset: CommittedOffset, timestamp_ms: int, *, set: bool = False
+    offsets: dict[int, _Stored], offset: CommittedOffset, timestamp_ms: int, *, set: bool = False
 ) -> int:
-    """Replace an offset. What was handed out before it stays known.
+    """Replace an offset of its topic. What was handed out before it stays known.
 
     Returns:
         The bytes that it takes more than before.
     """
-    key = _PartitionId(offset.topic_id, offset.partition)
-    before = offsets.get(key)
+    before = offsets.get(offset.partition)
     known = offset.handed_out if offset.HasField("handed_out") else None
     if before is None and set:
         known = 0  # a group starts with a commit, so nothing was handed out without one
     elif before is not None and before.handed_out is not None:
         known = max(known or 0, before.handed_out)
     commit = OffsetCommit(offset.offset, offset.metadata)
-    offsets[key] = _Stored(offset.topic, commit, timestamp_ms, known)
+    offsets[offset.partition] = _Stored(offset.topic, commit, timestamp_ms, known)
     if before is None:
         return _OFFSET_BYTES + len(commit.metadata)
     return len(commit.metadata) - len(before.commit.metadata)
 
 
-def _bytes_of(offsets: Mapping[_PartitionId, _Stored]) -> int:
+def _bytes_of(offsets: Mapping[int, _Stored]) -> int:
     return sum(_OFFSET_BYTES + len(stored.commit.metadata) for stored in offsets.values())
 
 
@@ -575,23 +573,29 @@ def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[
     for name, group in groups.items():
         gone = {topic_id for topic_id in stale if name in stale.names(topic_id)}
         membership = membership_record(group.membership, gone)
-        if gone and membership is None and all(partition.topic_id in gone for partition in group.offsets):
+        if gone and membership is None and gone.issuperset(group.offsets):
             continue
         yield (
             _GROUP_KEY + name.encode(),
             GroupRecord(group=name, active_ms=group.active_ms, membership=membership).SerializeToString(),
         )
-        for (topic_id, partition), (topic, commit, timestamp_ms, handed_out) in group.offsets.items():
-            if topic_id in gone:
-                continue
-            offset = CommittedOffset(
-                topic=topic,
-                topic_id=topic_id,
-                partition=partition,
-                offset=commit.offset,
-                metadata=commit.metadata,
-                handed_out=handed_out,
-            )
-            record = OffsetRecord(group=name, offset=offset, timestamp_ms=timestamp_ms)
-            key = b"\0".join((_OFFSET_KEY[:-1], name.encode(), topic_id.hex().encode(), b"%d" % partition))
-            yield key, record.SerializeToString()
+        for topic_id, offsets in group.offsets.items():
+            if topic_id not in gone:
+                yield from _offset_records(name, topic_id, offsets)
+
+
+def _offset_records(
+    name: str, topic_id: bytes, offsets: Mapping[int, _Stored]
+) -> Iterator[tuple[bytes, bytes]]:
+    for partition, (topic, commit, timestamp_ms, handed_out) in offsets.items():
+        offset = CommittedOffset(
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            offset=commit.offset,
+            metadata=commit.metadata,
+            handed_out=handed_out,
+        )
+        record = OffsetRecord(group=name, offset=offset, timestamp_ms=timestamp_ms)
+        key = b"\0".join((_OFFSET_KEY[:-1], name.encode(), topic_id.hex().encode(), b"%d" % partition))
+        yield key, record.SerializeToString()

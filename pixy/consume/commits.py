@@ -31,12 +31,13 @@ from pixy.consume.timers import Alarm
 from pixy.errors import InvalidArgument, NotFound, OffsetsSet, OwnedElsewhere, PixyError
 from pixy.steps import in_steps
 
-__all__ = ["PARTITIONS_PER_COMMIT", "GroupCommits"]
+__all__ = ["METADATA_PER_COMMIT", "GroupCommits"]
 
 _log = structlog.get_logger()
 
 PARTITIONS_PER_COMMIT = 1000
-"""With 4 KiB of sparse acks each, half of what a command may have."""
+METADATA_PER_COMMIT = 1 << 20
+"""Bytes of metadata: each node copies them several times, in steps that cannot be divided."""
 
 
 class _Commit(NamedTuple):
@@ -53,6 +54,11 @@ class _Commit(NamedTuple):
         """The position of a live or closed partition."""
         offset = live.commit() if live.dirty else live.committed
         return cls(live.topic_id, offset, live.offers.handed_out, live.dirty)
+
+
+def _bytes_of(metadata: str) -> int:
+    """Bytes that metadata has at most."""
+    return len(metadata) if metadata.isascii() else 4 * len(metadata)
 
 
 class GroupCommits:
@@ -196,15 +202,17 @@ class GroupCommits:
         """As `_commit_some`, in as many commits as it takes: each has a bounded size, whatever the
         partitions and their sparse acks are.
         """
-        if len(due) <= PARTITIONS_PER_COMMIT:
-            return await self._commit_some(due)
         refused: set[TopicPartition] = set()
-        keys = list(due)
-        for begin in range(0, len(keys), PARTITIONS_PER_COMMIT):
-            refused |= await self._commit_some(
-                {key: due[key] for key in keys[begin : begin + PARTITIONS_PER_COMMIT]}
-            )
-        return refused
+        some: dict[TopicPartition, _Commit] = {}
+        metadata_left = METADATA_PER_COMMIT
+        for key, commit in due.items():
+            size = _bytes_of(commit.offset.metadata)
+            if len(some) == PARTITIONS_PER_COMMIT or (size > metadata_left and some):
+                refused |= await self._commit_some(some)
+                some, metadata_left = {}, METADATA_PER_COMMIT
+            some[key] = commit
+            metadata_left -= size
+        return refused | await self._commit_some(some)
 
     async def _commit_some(self, due: Mapping[TopicPartition, _Commit]) -> set[TopicPartition]:
         """Commit the offsets of topics that exist, also if one is deleted meanwhile.

@@ -18,6 +18,7 @@ from functools import partial
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.config import ConsumerConfig
 from pixy.consume.client_shares import Client, ClientShares, address_of
+from pixy.consume.commits import METADATA_PER_COMMIT
 from pixy.consume.consumer_calls import ConsumerCalls
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
@@ -330,7 +331,7 @@ class Consumers:
             offsets: by partition; `OLDEST` and `NEWEST` are allowed. An offset beyond the end is
                 committed as it is, and the group continues at the end until the log gets there.
                 Metadata other than sparse acks is committed and acks nothing; it has
-                `METADATA_BYTES_MAX` bytes at most.
+                `METADATA_BYTES_MAX` bytes at most, and all of it `METADATA_PER_COMMIT`.
             passed: see `ConsumerGroup.set_offsets`.
 
         Raises:
@@ -348,9 +349,16 @@ class Consumers:
         known = backend.topic(topic)
         count = len(ranges) if known is None else len(known.partitions)
         commits: dict[TopicPartition, OffsetCommit] = {}
+        metadata_bytes = 0
         async for partition, commit in in_steps(offsets.items()):
             key = TopicPartition(topic, partition)
             commits[key] = _resolve(key, commit, ranges, count)
+            metadata_bytes += _checked_bytes(key, commit.metadata)
+        if metadata_bytes > METADATA_PER_COMMIT:
+            raise MetadataTooLarge(
+                f"the metadata of {len(commits)} offsets has {metadata_bytes} bytes, {METADATA_PER_COMMIT} are "
+                "allowed in a call: set some of the offsets in another one"
+            )
         if not commits:
             return
         self._check_not_stopped()
@@ -486,9 +494,14 @@ def _resolve(
             f"offset {offset} of {key.topic}/{key.partition} is out of range: expected 0 or more, "
             f"{OLDEST} for the oldest or {NEWEST} for the newest"
         )
-    size = len(commit.metadata.encode())
+    return OffsetCommit(offset, commit.metadata)
+
+
+def _checked_bytes(key: TopicPartition, metadata: str) -> int:
+    """Size of the metadata of an offset; raises if it is too large."""
+    size = len(metadata.encode())
     if size > METADATA_BYTES_MAX:
         raise MetadataTooLarge(
             f"the metadata of {key.topic}/{key.partition} has {size} bytes, {METADATA_BYTES_MAX} are allowed"
         )
-    return OffsetCommit(offset, commit.metadata)
+    return size

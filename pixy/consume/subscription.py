@@ -464,7 +464,7 @@ class Subscription:
         for live in removed:
             live.closed = True
             self._environment.counters.add(live.offers)
-            self._environment.ending.add(live.close)
+        self._environment.ending.run_whole(map(LivePartition.close, removed))
         return removed
 
     def _cancel_alarms(self) -> None:

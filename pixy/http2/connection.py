@@ -246,12 +246,17 @@ class Http2Connection:
         """
         return self._sender.reset(stream_id, code)
 
-    def take_output(self) -> bytes:
-        """All bytes to be written.
+    def take_output(self, most: int = UNBOUNDED) -> bytes:
+        """Bytes to be written: all of them, or about `most` if these are more; `has_output` then.
 
-        From here on, data that was SENT counts as handed to the transport.
+        When all were taken, data that was SENT counts as handed to the transport.
         """
-        return self._sender.take()
+        return self._sender.take(most)
+
+    @property
+    def has_output(self) -> bool:
+        """True if there are bytes to be written."""
+        return bool(self._sender.output)
 
     def set_unwritten(self, size: int) -> None:
         """Report how much earlier output is still in the transport's buffer.

@@ -292,17 +292,35 @@ class Sender:
 
     # --- output -----------------------------------------------------------------------------------
 
-    def take(self) -> bytes:
-        """All bytes that can be sent now; they belong to the caller."""
+    def take(self, most: int) -> bytes:
+        """Bytes that can be sent now, which belong to the caller: all, or if these are more than
+        `most`, at least as many. The rest stays in `output`.
+        """
         due = self._receive_window.due()
         if due:
             self.output.append(window_update(0, due))
         if not self.output:
             return b""
-        taken = b"".join(self.output)
-        self.output.clear()
-        self.send_capacity = self._output_bytes - self._queued_bytes
+        left = 0
+        if self._output_bytes - self._queued_bytes - self.send_capacity > most:
+            rest = self._cut_output(most)
+            left = sum(map(len, rest))
+            taken, self.output = b"".join(self.output), rest
+        else:
+            taken = b"".join(self.output)
+            self.output.clear()
+        self.send_capacity = max(self._output_bytes - self._queued_bytes - left, 0)
         return taken
+
+    def _cut_output(self, most: int) -> list[bytes | memoryview]:
+        """Cut the output behind as many bytes; returns the rest."""
+        for at, part in enumerate(self.output):
+            most -= len(part)
+            if most <= 0:
+                rest = self.output[at + 1 :]
+                del self.output[at + 1 :]
+                return rest
+        return []
 
     def set_unwritten(self, size: int) -> None:
         """See `Http2Connection.set_unwritten`."""

@@ -137,7 +137,7 @@ class KafkaPixyStub:
     partition, offset and metadata of each entry are read, and stored as they are. Offset -2 is
     the oldest, -1 the end. With an offset beyond the end the group goes on at the end until the
     log gets there. Metadata that is not an encoding of sparse acks acknowledges nothing. It may
-    have 4096 bytes.
+    have 4096 bytes, and that of a request 1 MiB together.
 
     Status codes:
       INVALID_ARGUMENT (3)    unknown cluster or partition, another negative offset, or metadata
@@ -278,7 +278,7 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
     partition, offset and metadata of each entry are read, and stored as they are. Offset -2 is
     the oldest, -1 the end. With an offset beyond the end the group goes on at the end until the
     log gets there. Metadata that is not an encoding of sparse acks acknowledges nothing. It may
-    have 4096 bytes.
+    have 4096 bytes, and that of a request 1 MiB together.
 
     Status codes:
       INVALID_ARGUMENT (3)    unknown cluster or partition, another negative offset, or metadata
@@ -446,7 +446,7 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
         partition, offset and metadata of each entry are read, and stored as they are. Offset -2 is
         the oldest, -1 the end. With an offset beyond the end the group goes on at the end until the
         log gets there. Metadata that is not an encoding of sparse acks acknowledges nothing. It may
-        have 4096 bytes.
+        have 4096 bytes, and that of a request 1 MiB together.
 
         Status codes:
           INVALID_ARGUMENT (3)    unknown cluster or partition, another negative offset, or metadata

@@ -17,11 +17,14 @@ from google.protobuf.message import DecodeError
 
 from pixy.http2 import Delivery, Field, ResponseTemplate
 from pixy.rpc.headers import ANSWER_HEADERS, CallHeaders
+from pixy.rpc.joined import JoinedMessage
 from pixy.rpc.messages import (
     PREFIX_BYTES,
     Encoding,
     MessageReader,
+    Serialized,
     pack_message,
+    pack_pieces,
     unpack_prefix,
 )
 from pixy.rpc.metadata import decode_metadata, encode_metadata
@@ -275,6 +278,9 @@ class UnaryCall(Call):
             message: the response, of the class that the method's descriptor names. It is not kept.
             receipt: told the outcome of the answer.
         """
+        if isinstance(message, JoinedMessage) and message.is_large:
+            self._answer_in_pieces(message.pieces(), receipt)
+            return
         try:
             body = pack_message(message.SerializeToString())
         except Exception as bug:
@@ -290,18 +296,43 @@ class UnaryCall(Call):
             if receipt is not None:
                 connection.receipts.undelivered(receipt)
             return
+        if self._additions is not None or self.compress:
+            self._answer_in_pieces([body[PREFIX_BYTES:]], receipt)
+            return
         try:
-            if self._additions is None and not self.compress:
-                # Fast path: as below, for an answer without additions.
-                self.running = False
-                connection.respond(self, _OK, body, receipt)
-                return
-            self._settle()
-            connection.answered(self.stream_id, self._answer_with_additions(body[PREFIX_BYTES:]), receipt)
+            # Fast path: as below, for an answer without additions.
+            self.running = False
+            connection.respond(self, _OK, body, receipt)
         except Exception as bug:
             connection.broken(bug)
             if receipt is not None:
                 connection.receipts.undelivered(receipt)
+
+    def _answer_in_pieces(self, message: Serialized, receipt: Receipt | None) -> None:
+        connection, delivery = self._connection, Delivery.GONE
+        if self.running:
+            try:
+                self._settle()
+                delivery = self._send_all(message)
+            except Exception as bug:
+                connection.broken(bug)
+            connection.answered(self.stream_id, delivery, receipt)
+        elif receipt is not None:
+            connection.receipts.undelivered(receipt)
+
+    def _send_all(self, message: Serialized) -> Delivery:
+        """Send the whole answer; returns the delivery of its end."""
+        connection, core, stream_id = self._connection, self._connection.core, self.stream_id
+        pieces = pack_pieces(message, compressed=self._compresses())
+        if core.send_headers(stream_id, self._header_fields()) is Delivery.GONE:
+            return Delivery.GONE
+        size = sum(map(len, pieces))
+        if size > core.send_capacity:
+            connection.make_room(size)
+        for piece in pieces:
+            if core.send_data(stream_id, piece) is Delivery.GONE:
+                return Delivery.GONE
+        return core.send_trailers(stream_id, self._trailers(OK_TRAILERS))
 
     def received_whole(self, source: bytes, begin: int, end: int) -> None:
         """As `received`, for a request that came with its head.
@@ -394,17 +425,6 @@ class UnaryCall(Call):
             self.fail(error)
         else:
             self.answer(answer)
-
-    def _answer_with_additions(self, serialized: bytes) -> Delivery:
-        core, stream_id = self._connection.core, self.stream_id
-        body = pack_message(serialized, compressed=self._compresses())
-        if core.send_headers(stream_id, self._header_fields()) is Delivery.GONE:
-            return Delivery.GONE
-        if len(body) > core.send_capacity:
-            self._connection.make_room()
-        if core.send_data(stream_id, body) is Delivery.GONE:
-            return Delivery.GONE
-        return core.send_trailers(stream_id, self._trailers(OK_TRAILERS))
 
 
 def answer_all(calls: Sequence[UnaryCall], bodies: Iterable[bytes]) -> None:

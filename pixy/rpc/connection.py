@@ -169,7 +169,7 @@ class GrpcConnection:
                 self.receipts.add(receipt)
             return
         if len(body) > self.core.send_capacity:
-            self.make_room()
+            self.make_room(len(body))
         self.answered(stream_id, self.core.respond(stream_id, template, body), receipt)
 
     def answered(self, stream_id: int, delivery: Delivery, receipt: Receipt | None) -> None:
@@ -184,9 +184,9 @@ class GrpcConnection:
         self.core.send_trailers(stream_id, [*headers, *trailers])
         self.touch()
 
-    def make_room(self) -> None:
+    def make_room(self, size: int) -> None:
         """Write now, because the core would not accept the next answer otherwise."""
-        self.link.flush(tell_receipts=False)
+        self.link.make_room(size)
 
     @property
     def output_semaphore(self) -> ByteSemaphore:

@@ -2,17 +2,23 @@
 
 To fill in and serialize such a message at once is one long step of the event loop. The encodings of
 its parts back to back are the encoding of the whole: repeated fields and maps are joined
-(protobuf.dev, Encoding: "Last One Wins").
+(protobuf.dev, Encoding: "Last One Wins"). Small parts are joined to pieces, and these are sent as
+they are: megabytes are never copied in one step.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pixy.rpc.call import UnaryCall
+from pixy.rpc.messages import Serialized
 from pixy.rpc.status import GrpcError, Status
 from pixy.steps import in_steps
 
+if TYPE_CHECKING:
+    from pixy.rpc.call import UnaryCall
+
 __all__ = ["AnswerParts", "JoinedMessage", "join_in_steps"]
+
+_PIECE_BYTES = 64 << 10
 
 
 class JoinedMessage:
@@ -22,14 +28,41 @@ class JoinedMessage:
         parts: their encodings.
     """
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_pieces", "_small", "_small_bytes")
 
-    def __init__(self, parts: list[bytes]) -> None:
-        self._parts = parts
+    def __init__(self, parts: Iterable[bytes] = ()) -> None:
+        self._pieces: Serialized = []
+        # Parts behind the pieces, not joined yet.
+        self._small: list[bytes] = []
+        self._small_bytes = 0
+        for part in parts:
+            self.append(part)
+
+    def append(self, part: bytes) -> None:
+        """Append a part."""
+        self._small.append(part)
+        self._small_bytes += len(part)
+        if self._small_bytes >= _PIECE_BYTES:
+            self._join_small()
+
+    @property
+    def is_large(self) -> bool:
+        """True if it has at least `_PIECE_BYTES`."""
+        return bool(self._pieces)
+
+    def pieces(self) -> Serialized:
+        """The message in pieces."""
+        if self._small or not self._pieces:
+            self._join_small()
+        return self._pieces
 
     def SerializeToString(self) -> bytes:
         """The whole message."""
-        return b"".join(self._parts)
+        return b"".join(self.pieces())
+
+    def _join_small(self) -> None:
+        self._pieces.append(b"".join(self._small))
+        self._small, self._small_bytes = [], 0
 
 
 class AnswerParts:
@@ -42,12 +75,11 @@ class AnswerParts:
         message: the answer so far.
     """
 
-    __slots__ = ("_bytes_max", "_left", "_parts", "message")
+    __slots__ = ("_bytes_max", "_left", "message")
 
-    def __init__(self, call: UnaryCall) -> None:
+    def __init__(self, call: "UnaryCall") -> None:
         self._bytes_max = self._left = call.answer_bytes_max
-        self._parts: list[bytes] = []
-        self.message = JoinedMessage(self._parts)
+        self.message = JoinedMessage()
 
     def add(self, part: bytes) -> None:
         """Append a part.
@@ -59,10 +91,10 @@ class AnswerParts:
         if self._left < 0:
             reason = f"the answer has more than grpc.output_buffer_bytes, {self._bytes_max} bytes"
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason, limit="grpc.output_buffer_bytes")
-        self._parts.append(part)
+        self.message.append(part)
 
 
-async def join_in_steps(call: UnaryCall, parts: Iterable[Any]) -> JoinedMessage:
+async def join_in_steps(call: "UnaryCall", parts: Iterable[Any]) -> JoinedMessage:
     """Make and serialize parts of an answer in steps.
 
     Args:

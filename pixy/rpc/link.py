@@ -46,6 +46,8 @@ P = ParamSpec("P")
 
 _SENT_BYTES_MAX = 65_536
 """Bytes that the streaming calls of a connection send in one iteration of the loop."""
+_WRITTEN_BYTES_MAX = 1 << 20
+"""Output of a connection that is joined and written in one iteration of the loop."""
 _DISCARDED_BYTES_MAX = 1 << 20
 """Input that is discarded in a second after the end.
 
@@ -218,15 +220,12 @@ class Link(asyncio.BufferedProtocol):
             self._layer.touch()
             await waiter
 
-    def flush(self, *, tell_receipts: bool = True) -> None:
-        """Write all output that can be written, and close after the last of it.
-
-        Args:
-            tell_receipts: False inside a call's answer, whose caller does not expect to hear of
-                other answers meanwhile. The next flush tells them.
+    def flush(self) -> None:
+        """Write output that can be written, the rest of very much in later iterations of the loop,
+        and close after the last of it.
         """
         if self.transport.writable and self._phase not in _OVER:
-            self._write(tell_receipts)
+            self._write()
         if self._noted_bytes or self.core.buffered_bytes >= NOTED_BYTES:
             self.note_held()
 
@@ -422,13 +421,29 @@ class Link(asyncio.BufferedProtocol):
         if self._phase not in _GONE:
             self.transport.abort()
 
+    def make_room(self, size: int) -> None:
+        """Write until the core takes as many bytes, or the transport no more.
+
+        Inside a call's answer, whose caller does not expect to hear of other answers meanwhile: the
+        next flush tells their receipts.
+        """
+        while (
+            self.core.send_capacity < size
+            and self.core.has_output
+            and self.transport.writable
+            and self._phase not in _OVER
+        ):
+            self._write(tell_receipts=False)
+        self.note_held()
+
     # --- inside -----------------------------------------------------------------------------------
 
-    def _write(self, tell_receipts: bool) -> None:
+    def _write(self, *, tell_receipts: bool = True) -> None:
         try:
-            output = self.core.take_output()
+            output = self.core.take_output(_WRITTEN_BYTES_MAX)
             self._unflushed_bytes = 0
-            delivers = tell_receipts and self._receipts.in_output and self.transport.has_client()
+            is_all = not self.core.has_output
+            delivers = tell_receipts and is_all and self._receipts.in_output and self.transport.has_client()
             if output:
                 self.transport.write(output)
             if delivers and self.transport.took_writes():
@@ -437,7 +452,9 @@ class Link(asyncio.BufferedProtocol):
                 self.core.set_unwritten(self.transport.buffered_bytes)
             elif self._send_waiters:
                 self._wake_send_waiters()
-            if self.core.closed:
+            if not is_all:
+                self._layer.touch()
+            elif self.core.closed:
                 self._close()
         except Exception as bug:
             self.broken(bug)

@@ -236,7 +236,7 @@ class StreamCall(Call):
         for piece in pack_pieces(message, compressed=self._compresses()):
             size += len(piece)
             if len(piece) > connection.core.send_capacity:
-                connection.make_room()
+                connection.make_room(len(piece))
             delivery = connection.core.send_data(self.stream_id, piece)
             if delivery is Delivery.GONE:
                 break

@@ -66,6 +66,23 @@ async def test_a_deleted_topic_does_not_block_the_others(make_world: MakeWorld) 
     assert world.committed() == OffsetCommit(1)
 
 
+async def test_a_commit_with_much_metadata_is_made_in_parts(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(8)
+    for partition in range(8):
+        world.log(partition).append(*[b"x"] * 40)
+    acked = {number: OffsetCommit(0, "BB" * 20) for number in range(8)}  # each second message
+    await world.consumers.set_offsets("g", "t", acked)
+    answers = await world.consume(8 * 20)
+    monkeypatch.setattr(commits, "METADATA_PER_COMMIT", 120)
+    world.backend.commit_calls.clear()
+    for offer in answers.offers:
+        offer.delivered()
+    await world.pass_time(0.5)
+    assert [len(call) for call in world.backend.commit_calls] == [3, 3, 2]
+
+
 async def test_a_commit_of_many_partitions_is_made_in_parts(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

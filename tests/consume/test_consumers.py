@@ -10,6 +10,7 @@ from pixy.consume import NEWEST, OLDEST
 from pixy.errors import (
     Internal,
     InvalidOffset,
+    MetadataTooLarge,
     ServiceDisabled,
     ShuttingDown,
     TooManyRequests,
@@ -181,6 +182,23 @@ async def test_values_accepted_by_kafka_pixy_are_committed_unchanged(
     await world.consumers.set_offsets("g", "t", {0: commit})
     await world.pass_time(2)
     assert world.committed() == commit
+
+
+async def test_more_metadata_than_a_call_may_have_is_refused_for_all_partitions(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(257)
+    await world.consumers.set_offsets(
+        "g", "t", {number: OffsetCommit(0, "x" * 4096) for number in range(256)}
+    )
+    with pytest.raises(
+        MetadataTooLarge, match="of 257 offsets has 1048577 bytes, 1048576 are allowed in a call"
+    ):
+        await world.consumers.set_offsets(
+            "g", "t", {number: OffsetCommit(1, "x" * (4096 if number else 1)) for number in range(257)}
+        )
+    assert world.committed(1) == OffsetCommit(0, "x" * 4096)
+    assert world.committed(256) is None
 
 
 async def test_metadata_that_encodes_no_acks_acks_nothing(make_world: MakeWorld) -> None:

@@ -10,7 +10,7 @@ from pixy.http2 import DataSent, Delivery, ErrorCode, Options, RequestReceived, 
 from pixy.http2 import frames as f
 from pixy.http2.frames import Frame, FrameType, frame
 from pixy.http2.settings import Setting, encode_settings
-from tests.http2.peer import OK, TRAILERS, Peer, data, headers
+from tests.http2.peer import OK, TRAILERS, Peer, cut, data, headers
 
 STATUS = [(b":status", b"200")]
 
@@ -179,6 +179,20 @@ def test_unwritten_output_counts_as_buffered() -> None:
     assert peer.connection.respond(3, OK, bytes(60)) is Delivery.GONE
     peer.frames()
     assert peer.connection.respond(5, OK, bytes(60)) is Delivery.SENT
+
+
+def test_much_output_is_taken_in_parts_and_counts_until_all_of_it_is() -> None:
+    peer = peer_with_requests(3, Options(output_bytes=100))
+    for stream_id in (1, 3):
+        assert peer.connection.respond(stream_id, OK, bytes(40)) is Delivery.SENT
+    first = peer.connection.take_output(50)
+    assert len(first) >= 50
+    assert peer.connection.has_output
+    assert peer.connection.send_capacity < 100
+    peer.connection.check_invariants()
+    whole = cut(first + peer.connection.take_output())
+    assert bodies(whole) == {1: bytes(40), 3: bytes(40)}
+    assert (peer.connection.has_output, peer.connection.send_capacity) == (False, 100)
 
 
 def test_a_cancelled_response_is_dropped() -> None:

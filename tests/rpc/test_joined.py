@@ -7,7 +7,7 @@ import pytest
 
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.rpc.call import UnaryCall
-from pixy.rpc.joined import AnswerParts, join_in_steps
+from pixy.rpc.joined import AnswerParts, JoinedMessage, join_in_steps
 from pixy.rpc.status import GrpcError, Status
 
 
@@ -64,6 +64,16 @@ async def test_others_run_between_the_steps() -> None:
     await join_in_steps(cast(UnaryCall, Large()), parts(20_000))
     counting.cancel()
     assert turns >= 20
+
+
+def test_small_parts_are_gathered_in_pieces_and_none_is_copied_with_all_others() -> None:
+    message = JoinedMessage()
+    for _ in range(3000):
+        message.append(bytes(100))
+    pieces = message.pieces()
+    assert len(pieces) == 5
+    assert all(len(piece) < 70_000 for piece in pieces)
+    assert b"".join(pieces) == message.SerializeToString() == bytes(300_000)
 
 
 def test_the_largest_answer_is_made() -> None:

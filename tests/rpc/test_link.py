@@ -15,7 +15,7 @@ from hpack import Encoder
 
 from pixy.http2 import ErrorCode, Options
 from pixy.http2.frames import FrameType, frame, goaway, unpack_head, window_update
-from pixy.rpc import ServerOptions, Status
+from pixy.rpc import JoinedMessage, ServerOptions, Status
 from pixy.rpc.connection import GrpcConnection
 from pixy.rpc.fair_scheduler import CREDIT_S, QUANTUM_S
 from pixy.rpc.link import Link
@@ -325,6 +325,30 @@ async def test_answers_of_one_iteration_are_accepted_while_the_transport_takes_m
         connection.link.resume_writing()
         connection.flush()
         assert [receipt.said for receipt in receipts] == [["delivered"]] * 12 + [["undelivered"]]
+        connection.link.connection_lost(None)
+
+
+async def test_a_large_answer_is_written_in_several_iterations_and_delivered_in_the_last() -> None:
+    options = ServerOptions(http2=Options(output_bytes=8_000_000))
+    async with open_echo(options, clock=FakeClock()) as echo:
+        connection, transport = connected(echo)
+        (call,) = held_calls(echo, connection, 1)
+        answer, receipt, written = big(5_000_000).SerializeToString(), NotedReceipt(), list[int]()
+
+        def note() -> None:
+            assert not receipt.said
+            written.append(len(transport.written))
+            del transport.written[:]
+
+        note()
+        transport.full = note
+        message = JoinedMessage(answer[at : at + 100_000] for at in range(0, len(answer), 100_000))
+        call.answer(message, receipt)
+        await until(lambda: receipt.said)
+        assert receipt.said == ["delivered"]
+        assert sum(written) > 5_000_000
+        assert len(written) > 5
+        assert max(written) < 1_200_000
         connection.link.connection_lost(None)
 
 

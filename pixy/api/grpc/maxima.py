@@ -18,7 +18,9 @@ _PARTITIONS = 1000
 _ELEMENTS = 2000
 """Names, queries and ranges of one call. A stream keeps its ranges until it ends."""
 _OFFSETS = 2000
-"""Offsets that are set: all or none, so in one command, which each node applies in one step."""
+"""Offsets that are set: all or none, so in one command, which each node applies in one step. Their
+metadata has a maximum of its own (`pixy.consume.commits`).
+"""
 _STAGES = 2000
 """Stages that are published or discarded, all in one step of every node."""
 _HEADERS = 10_000

@@ -301,9 +301,10 @@ class GroupAudit:
         for name in names:
             group = state._groups.get(name)
             self._changed_members(name, NO_MEMBERS if group is None else group.membership, expelled)
-            for (topic_id, number), stored in ({} if group is None else group.offsets).items():
-                key = GroupPartition(name, topic_id, number)
-                self._committed(key, stored.commit, was_set.get(key))
+            for topic_id, offsets in ({} if group is None else group.offsets).items():
+                for number, stored in offsets.items():
+                    key = GroupPartition(name, topic_id, number)
+                    self._committed(key, stored.commit, was_set.get(key))
 
     def _names_of(self, command: GroupsCommand) -> Sequence[str]:
         """The audited groups that a command is about."""
