@@ -14,10 +14,13 @@ import click
 import pixy
 from pixy.cli.cluster import cluster
 from pixy.cli.config import config
-from pixy.cli.messages import ack, consume, produce
+from pixy.cli.consume import ack, consume
+from pixy.cli.contexts import contexts
+from pixy.cli.groups import groups
 from pixy.cli.offsets import offsets
 from pixy.cli.output import report_error
 from pixy.cli.peek import peek
+from pixy.cli.produce import produce
 from pixy.cli.serve import serve
 from pixy.cli.storage import storage
 from pixy.cli.topics import consumers, topics
@@ -57,5 +60,19 @@ def main() -> None:
     """
 
 
-for command in (serve, produce, consume, peek, ack, offsets, topics, consumers, cluster, config, storage):
+for command in (
+    serve,
+    produce,
+    consume,
+    peek,
+    ack,
+    offsets,
+    groups,
+    topics,
+    consumers,
+    cluster,
+    contexts,
+    config,
+    storage,
+):
     main.add_command(command)

@@ -1,17 +1,25 @@
 """Connections of the client commands to a daemon: common options, channel, stubs and error texts.
 
+An address may be a list of nodes: a channel goes to the first one that accepts a connection. An
+option that is not given is taken from its environment variable, then from the context
+(`pixy.cli.contexts`), then from its default.
+
 gRPC is imported only when a command connects.
 """
 
 import functools
+import re
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from pixy.cli.contexts import CONTEXT_OPTIONS, context_values
 from pixy.errors import PixyError
 
 if TYPE_CHECKING:
@@ -22,14 +30,23 @@ if TYPE_CHECKING:
     from pixy.proto.pixy_log_pb2_grpc import LogStub
     from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
-__all__ = ["CallFailed", "DaemonConnection", "client_command", "status_name"]
+__all__ = ["CallFailed", "DaemonConnection", "client_command", "connection_options", "status_name"]
 
 DEFAULT_ADDRESS = "127.0.0.1:19091"
+_DEFAULT_PORT = 19091
+_CONNECT_SECONDS = 3.0
+"""Time limit for one of several addresses to accept a connection."""
+_PORT_MAX = 65535
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),  # HTTP proxies do not lead to a daemon, least of all on loopback
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),  # a lost node ends its calls, however long they may wait
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),  # a channel of a new attempt connects anew
 ]
 _TLS_SIGNS = {
     "certificate_verify_failed": "the certificate of {address} is not signed by that of --tls-ca-path",
@@ -56,7 +73,7 @@ class DaemonConnection:
     """Values of the options that all client commands share.
 
     Args:
-        address: `host:port` or `unix:path` of the daemon.
+        address: `host:port` or `unix:path` of the daemon, or several, separated by commas.
         cluster: cluster of the requests; empty: the daemon's default cluster.
         as_json: print JSON.
         timeout: timeout of a call, in seconds.
@@ -136,13 +153,17 @@ class DaemonConnection:
     def _connect(self) -> "Iterator[grpc.Channel]":
         import grpc
 
-        with self._channel() as channel:
+        with self.channel() as channel:
             try:
                 yield channel
             except grpc.RpcError as error:
                 raise self.failure(error) from error
 
-    def _channel(self) -> "grpc.Channel":
+    def channel(self) -> "grpc.Channel":
+        """A new channel, to the first of the addresses that accepts a connection."""
+        return self._channel(_first_that_accepts(_targets(self.address)))
+
+    def _channel(self, target: str) -> "grpc.Channel":
         import ssl
 
         import grpc
@@ -152,7 +173,7 @@ class DaemonConnection:
         if self.ca_path is None:
             if self.certificate_path is not None:
                 raise click.UsageError("--tls-certificate-path needs --tls-ca-path")
-            return grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+            return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
         ca, certificate, key = map(_read, (self.ca_path, self.certificate_path, self.key_path))
         # gRPC takes anything, and reports it as a daemon that cannot be reached.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -168,7 +189,45 @@ class DaemonConnection:
                     f"{self.certificate_path} and {self.key_path} are no certificate and its key, without a password, in PEM"
                 ) from error
         credentials = grpc.ssl_channel_credentials(ca, key, certificate)
-        return grpc.secure_channel(self.address, credentials, options=_CHANNEL_OPTIONS)
+        return grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+
+
+def _targets(text: str) -> list[str]:
+    """The addresses of a list as gRPC takes them, with the default port where there is none."""
+    if text.startswith(("unix:", "unix-abstract:")) or re.match(r"[a-z0-9-]+:/|ipv[46]:", text):
+        return [text]
+    targets = []
+    for address in text.split(","):
+        host = address.strip()
+        match = re.fullmatch(r"(?P<host>[^\s:\[\]/]+|\[[0-9a-fA-F:.%]+\])(:(?P<port>[0-9]{1,5}))?", host)
+        if host.startswith("unix:"):
+            targets.append(host)
+        elif match is None or not 0 < int(match["port"] or _DEFAULT_PORT) <= _PORT_MAX:
+            raise click.UsageError(f"--address: {host!r} is not HOST, HOST:PORT or unix:PATH")
+        else:
+            targets.append(f"{match['host']}:{match['port'] or _DEFAULT_PORT}")
+    return targets
+
+
+def _first_that_accepts(targets: list[str]) -> str:
+    """The first address that accepts a connection; of a single one the channel finds out."""
+    for target in targets if len(targets) > 1 else ():
+        with suppress(OSError), _socket_to(target):
+            return target
+    return targets[0]
+
+
+def _socket_to(target: str) -> socket.socket:
+    if target.startswith("unix:"):
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(target.removeprefix("unix:"))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    host, _, port = target.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS)
 
 
 def _read(path: Path | None) -> bytes | None:
@@ -193,8 +252,9 @@ _OPTIONS = (
         envvar="PIXY_ADDRESS",
         show_default=True,
         show_envvar=True,
-        metavar="HOST:PORT",
-        help="Address of the daemon; unix:PATH for a unix socket, ipv4:HOST:PORT,... for any of several nodes.",
+        metavar="HOST[:PORT],...",
+        help="Address of the daemon, or of several nodes: the first that answers is used. unix:PATH for a "
+        "unix socket.",
     ),
     click.option("--cluster", default="", help="Cluster name. Default: the daemon's default cluster."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),
@@ -225,17 +285,32 @@ _OPTIONS = (
         help="Key of that certificate, PEM.",
     ),
 )
+_CONTEXT = click.option(
+    "--context",
+    envvar="PIXY_CONTEXT",
+    show_envvar=True,
+    help="Take address, cluster and TLS from this context; see `pixy contexts`. Default: the one in use.",
+)
+
+
+def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a connection to a command."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
 
 
 def client_command(function: Callable[..., None]) -> Callable[..., None]:
     """Adds the connection options to a command, which receives them as `connection`."""
 
     @functools.wraps(function)
-    def command(**given: Any) -> None:
+    def command(*, context: str | None, **given: Any) -> None:
+        here = click.get_current_context()
         shared = {field.name: given.pop(field.name) for field in fields(DaemonConnection)}
+        chosen = context_values(context)
+        for name in CONTEXT_OPTIONS:
+            if name in chosen and here.get_parameter_source(name) is ParameterSource.DEFAULT:
+                shared[name] = chosen[name]
         function(connection=DaemonConnection(**shared), **given)
 
-    decorated: Callable[..., None] = command
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return connection_options(_CONTEXT(command))

@@ -5,36 +5,43 @@ the first failed. Messages that arrive meanwhile are batched in the next append,
 while the current one is in flight, so throughput does not need a second one.
 
 Messages without a key go to one partition, chosen at random per run, so that consumers receive them
-in the order of the input. With `spread` each append goes to the next partition, and the order holds
-within each partition. A key selects the partition as `Produce` does. The choice depends on the
-topic's version and is made again when the topic has changed.
+in the order of the input; with `spread` each goes to the next partition, and the order holds within
+each partition. A key selects the partition as `Produce` does. The choice depends on the topic's
+version and is made again when the topic has changed.
 
 A reader thread splits the input into messages as it arrives. It reads the file descriptor, because
 a thread blocked in a buffered reader keeps the process from exiting.
+
+An append without an answer is sent again to a daemon that is back. Whether it was written before
+nobody can tell, so its messages may then be there twice.
 """
 
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from pixy.cli.connection import CallFailed, status_name
+from pixy.cli.message_input import InputForm, InputMessage, WrongInputError
+from pixy.cli.reconnection import ReconnectingStub
 
 if TYPE_CHECKING:
     import grpc
 
-    from pixy.proto.pixy_log_pb2 import AppendRequest, AppendResponse, Topic
+    from pixy.proto.pixy_log_pb2 import AppendRequest, AppendResponse, AppendResult, Topic
     from pixy.proto.pixy_log_pb2_grpc import LogStub
+    from pixy.records import Partitioner
 
-__all__ = ["LineWriter", "Messages", "Written", "split_messages"]
+__all__ = ["LineWriter", "TargetTopic", "Written"]
 
 _BATCH_BYTES = 256 << 10
+_BATCH_MESSAGES = 1000
+"""Messages of an append to a topic with more partitions than an append may have."""
 _RECORD_BYTES = 32
 """Upper bound of a record's overhead beside its message."""
-_CHUNK_BYTES = 64 << 10
 _CHUNKS_WAITING = 64
 _DESCRIPTIONS_MAX = 10
 """Attempts of one append with new versions of its topic."""
@@ -47,65 +54,55 @@ _PERHAPS_SMALLER = ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED")
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
-    """Properties shared by all messages of a run. `spread`: they go to all partitions in turn."""
+class TargetTopic:
+    """The topic of the messages. `spread`: those without a key go to its partitions in turn."""
 
     topic: str
     cluster: str
-    key: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
-    spread: bool
+    spread: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Consecutive messages of the input that were written: `count` of them, from `offset` on."""
+class Written(NamedTuple):
+    """Messages that were written, in the order of the input, with partition and offset of each."""
 
-    partition: int
-    offset: int
-    count: int
+    messages: Sequence[InputMessage]
+    positions: Sequence[tuple[int, int]]
 
 
 class _AppendCall(NamedTuple):
-    """One append in flight."""
+    """One append in flight: its messages, and their places in it by partition."""
 
-    values: Sequence[bytes]
-    partition: int
+    messages: Sequence[InputMessage]
+    places: Mapping[int, Sequence[int]]
     answer: "grpc.Future[AppendResponse]"
     descriptions: int
-
-
-def split_messages(read: Callable[[int], bytes], separator: bytes) -> Iterator[list[bytes]]:
-    """Messages of an input, as many at a time as have arrived. The separator ends a message; the
-    end of the input ends the last one.
-    """
-    rest: list[bytes] = []
-    while chunk := read(_CHUNK_BYTES):
-        first, *others = chunk.split(separator)
-        rest.append(first)
-        if others:
-            yield [b"".join(rest), *others[:-1]]
-            rest = [others[-1]]
-    if last := b"".join(rest):
-        yield [last]
 
 
 class LineWriter:
     """Appends messages until the first failure.
 
     Args:
-        stub: stub of the daemon.
-        messages: properties shared by all messages.
+        link: the daemon.
+        destination: where the messages go.
+        form: parses them.
         timeout: timeout of a call, in seconds.
-        report: called with the messages written, in order.
+        report: called with the messages written.
         rng: selects the partition.
         wall_ms: timestamp of the messages, in milliseconds.
+
+    Attributes:
+        written: messages known to be written.
+        failure: why not all were written.
+        failed: number of the first message that is not known to be written, if there is a failure.
+        in_doubt: messages from that one on that may be in the log nevertheless.
+        repeated: numbers of messages that were sent again, and may be there twice.
     """
 
     def __init__(
         self,
-        stub: "LogStub",
-        messages: Messages,
+        link: "ReconnectingStub[LogStub]",
+        destination: TargetTopic,
+        form: InputForm,
         timeout: float,
         report: Callable[[Written], None],
         *,
@@ -113,17 +110,22 @@ class LineWriter:
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.written = 0
-        """Number of messages written, all before the first failure."""
-        self.in_doubt = 0
-        """Messages of the append that failed, if they may be in the log nevertheless."""
         self.failure: grpc.RpcError | CallFailed | None = None
-        self._stub = stub
-        self._messages = messages
+        self.failed = 0
+        self.in_doubt = 0
+        self.repeated: set[int] = set()
+        self._link = link
+        self._destination = destination
+        self._form = form
         self._timeout = timeout
         self._report = report
         self._rng = rng or Random()
         self._wall_ms = wall_ms
         self._topic: Topic | None = None
+        self._partitioner: Partitioner
+        # 0 if the daemon does not tell.
+        self._message_bytes_max = 0
+        # Of messages without a key: of all, or of the last one.
         self._partition = 0
         self._in_flight: _AppendCall | None = None
 
@@ -139,6 +141,7 @@ class LineWriter:
         threading.Thread(
             target=_gather, args=(chunks, gathered), name="pixy-produce-read", daemon=True
         ).start()
+        self.failed = 1
         try:
             self._describe()
             for batch in self._batches(gathered):
@@ -147,10 +150,12 @@ class LineWriter:
         except (grpc.RpcError, CallFailed) as error:
             self.failure = error
 
-    def _batches(self, gathered: "queue.Queue[list[bytes] | Exception | None]") -> Iterator[list[bytes]]:
+    def _batches(
+        self, gathered: "queue.Queue[list[bytes] | Exception | None]"
+    ) -> Iterator[list[InputMessage]]:
         """Messages that have arrived, in batches of about `_BATCH_BYTES`."""
-        batch: list[bytes] = []
-        size = 0
+        batch: list[InputMessage] = []
+        number = size = 0
         while True:
             if batch and gathered.empty():
                 yield batch
@@ -163,103 +168,175 @@ class LineWriter:
                 raise chunk
             if chunk is None:
                 break
-            for value in chunk:
-                if batch and size + len(value) + _RECORD_BYTES > _BATCH_BYTES:
+            for line in chunk:
+                number += 1
+                try:
+                    message = self._form.parse(number, line)
+                    message_bytes = self._checked_size(message)
+                except WrongInputError as error:
+                    yield batch
+                    self._settle()
+                    self.failed = number
+                    raise CallFailed(str(error)) from None
+                if batch and (size + message_bytes > _BATCH_BYTES or len(batch) >= self._batch_messages):
                     yield batch
                     batch, size = [], 0
-                batch.append(value)
-                size += len(value) + _RECORD_BYTES
+                batch.append(message)
+                size += message_bytes
         if batch:
             yield batch
 
-    def _send(self, values: Sequence[bytes]) -> None:
-        """Append, after the append in flight."""
-        request = self._request(values)
-        self._settle()
-        self._start(values, request)
+    @property
+    def _batch_messages(self) -> int:
+        assert self._topic is not None
+        return _BATCH_MESSAGES if self._topic.partitions > _BATCH_MESSAGES else _BATCH_BYTES
 
-    def _start(self, values: Sequence[bytes], request: "AppendRequest", descriptions: int = 0) -> None:
-        answer = self._stub.Append.future(request, timeout=self._timeout)
-        self._in_flight = _AppendCall(values, request.partitions[0].partition, answer, descriptions)
+    def _checked_size(self, message: InputMessage) -> int:
+        """Bytes of a message in a batch, about."""
+        _, key, value, headers = message
+        size = len(key or b"") + len(value or b"")
+        for name, content in headers:
+            size += len(name.encode()) + len(content or b"")
+        if 0 < self._message_bytes_max < size:
+            raise WrongInputError(
+                f"the message has {size} bytes, producer.max_message_bytes allows {self._message_bytes_max}"
+            )
+        return size + _RECORD_BYTES
+
+    def _send(self, messages: Sequence[InputMessage]) -> None:
+        """Append, after the append in flight."""
+        if messages:
+            places, request = self._request(messages)
+            self._settle()
+            self._start(messages, places, request)
+
+    def _start(
+        self,
+        messages: Sequence[InputMessage],
+        places: Mapping[int, Sequence[int]],
+        request: "AppendRequest",
+        descriptions: int = 0,
+    ) -> None:
+        answer = self._link.stub.Append.future(request, timeout=self._timeout)
+        self._in_flight = _AppendCall(messages, places, answer, descriptions)
 
     def _settle(self) -> None:
-        """Wait for the append in flight; one rejected as a whole is retried if that can help."""
+        """Wait for the append in flight; what is rejected is sent again if that can help."""
         import grpc
 
         while (sent := self._in_flight) is not None:
             self._in_flight = None
             try:
-                (result,) = sent.answer.result().results
+                results = sent.answer.result().results
             except grpc.RpcError as error:
-                self._try_again(sent, error)
-                continue
+                status = status_name(error)
+                if not self._try_again(sent, sent.messages, status, error):
+                    self.in_doubt = len(sent.messages) if status in _PERHAPS_WRITTEN else 0
+                    raise
+            else:
+                self._take(sent, results)
+
+    def _take(self, sent: _AppendCall, results: "Sequence[AppendResult]") -> None:
+        """Note the partitions that were written, and try those again that were not."""
+        offsets: dict[int, tuple[int, int]] = {}
+        refused: list[tuple[AppendResult, Sequence[int]]] = []
+        for (partition, places), result in zip(sent.places.items(), results, strict=True):
             if result.code:
-                status = _status(result.code)
-                self.in_doubt = _in_doubt(sent, status)
-                raise CallFailed(f"{status}: {result.message}")
-            self.written += len(sent.values)
-            self._report(Written(sent.partition, result.base_offset, len(sent.values)))
+                refused.append((result, places))
+            else:
+                offsets |= {at: (partition, result.base_offset + nth) for nth, at in enumerate(places)}
+        written = sorted(offsets)
+        self.written += len(written)
+        if written:
+            self._link.answered()
+            self._report(Written([sent.messages[at] for at in written], [offsets[at] for at in written]))
+        if not refused:
+            return
+        first = min(refused, key=lambda each: each[1][0])[0]
+        left = [sent.messages[at] for at in sorted(at for _, places in refused for at in places)]
+        error = f"{_status(first.code)}: {first.message}"
+        if not self._try_again(sent, left, _status(first.code), error):
+            in_doubt = [places for result, places in refused if _status(result.code) in _PERHAPS_WRITTEN]
+            self.in_doubt = sum(map(len, in_doubt))
+            raise CallFailed(error)
 
-    def _try_again(self, sent: _AppendCall, error: "grpc.RpcError") -> None:
-        """Resend an append rejected for the topic's version, or, in halves, for one of its
-        messages.
-
-        Raises:
-            grpc.RpcError: `error`, if it has another cause.
+    def _try_again(
+        self, sent: _AppendCall, left: Sequence[InputMessage], status: str, error: "grpc.RpcError | str"
+    ) -> bool:
+        """Send again what is left of an append: rejected for the topic's version, or, in halves,
+        for one of its messages; or not known to be written. False if that cannot help.
         """
-        status = status_name(error)
+        self.failed = left[0].number
         if status == "FAILED_PRECONDITION" and sent.descriptions < _DESCRIPTIONS_MAX:
             self._describe()
-            self._start(sent.values, self._request(sent.values), sent.descriptions + 1)
-        elif status in _PERHAPS_SMALLER and len(sent.values) > 1:
-            half = len(sent.values) // 2
-            for values in (sent.values[:half], sent.values[half:]):
-                self._send(values)
+            self._start(left, *self._request(left), sent.descriptions + 1)
+        elif status in _PERHAPS_SMALLER and len(left) > 1:
+            half = len(left) // 2
+            for messages in (left[:half], left[half:]):
+                self._send(messages)
+        elif status == "UNAVAILABLE" and self._link.again(error):
+            self.repeated.update(message.number for message in left)
+            self._start(left, *self._request(left))
         else:
-            self.in_doubt = _in_doubt(sent, status)
-            raise error
+            return False
+        return True
 
     def _describe(self) -> None:
         """Look up the topic, created if missing as by Produce, and select the partition."""
+        import grpc
+
         from pixy.proto import pixy_log_pb2
         from pixy.records import make_partitioner
 
-        messages = self._messages
+        wanted = self._destination
         request = pixy_log_pb2.DescribeTopicsRequest(
-            cluster=messages.cluster, topics=[messages.topic], create_missing=True
+            cluster=wanted.cluster, topics=[wanted.topic], create_missing=True
         )
-        answer = self._stub.DescribeTopics(request, timeout=self._timeout)
+        while True:
+            try:
+                answer = self._link.stub.DescribeTopics(request, timeout=self._timeout)
+                break
+            except grpc.RpcError as error:
+                if not self._link.again(error):
+                    raise
+        self._link.answered()
         if not answer.topics:
-            raise CallFailed(f"topic {messages.topic} does not exist")
+            raise CallFailed(f"topic {wanted.topic} does not exist")
         known, self._topic = self._topic, answer.topics[0]
-        partitions = self._topic.partitions
-        if messages.key is not None:
-            self._partition = make_partitioner(answer.partitioner, self._rng)(messages.key, partitions)
-        elif known is None or self._partition >= partitions:
-            self._partition = self._rng.randrange(partitions)
+        self._message_bytes_max = answer.max_message_bytes
+        self._partitioner = make_partitioner(answer.partitioner, self._rng)
+        if known is None or self._partition >= self._topic.partitions:
+            self._partition = self._rng.randrange(self._topic.partitions)
 
-    def _request(self, values: Sequence[bytes]) -> "AppendRequest":
+    def _partition_of(self, message: InputMessage) -> int:
+        assert self._topic is not None
+        if message.key is not None:
+            return self._partitioner(message.key, self._topic.partitions)
+        if self._destination.spread:
+            self._partition = (self._partition + 1) % self._topic.partitions
+        return self._partition
+
+    def _request(
+        self, messages: Sequence[InputMessage]
+    ) -> "tuple[Mapping[int, Sequence[int]], AppendRequest]":
+        """The places of messages by partition, and the request."""
         from pixy.proto import pixy_log_pb2
         from pixy.records import NewRecord, build_batch
 
-        messages, topic, now = self._messages, self._topic, self._wall_ms()
+        topic, now = self._topic, self._wall_ms()
         assert topic is not None
-        key, headers = messages.key, messages.headers
-        batch = build_batch([NewRecord(key, value, headers, now) for value in values])
-        if messages.spread:
-            self._partition = (self._partition + 1) % topic.partitions
-        return pixy_log_pb2.AppendRequest(
-            cluster=messages.cluster,
-            partitions=[
-                pixy_log_pb2.PartitionBatches(
-                    topic=messages.topic, partition=self._partition, batches=bytes(batch)
-                )
-            ],
-            versions=[
-                pixy_log_pb2.TopicVersion(
-                    topic=messages.topic, version=topic.version, topic_id=topic.topic_id
-                )
-            ],
+        places: dict[int, list[int]] = {}
+        for at, message in enumerate(messages):
+            places.setdefault(self._partition_of(message), []).append(at)
+        partitions = []
+        for partition, some in places.items():
+            batch = build_batch([NewRecord(*messages[at][1:], now) for at in some])
+            partitions.append(
+                pixy_log_pb2.PartitionBatches(topic=topic.topic, partition=partition, batches=bytes(batch))
+            )
+        version = pixy_log_pb2.TopicVersion(topic=topic.topic, version=topic.version, topic_id=topic.topic_id)
+        return places, pixy_log_pb2.AppendRequest(
+            cluster=self._destination.cluster, partitions=partitions, versions=[version]
         )
 
 
@@ -272,11 +349,6 @@ def _gather(chunks: Iterator[list[bytes]], gathered: "queue.Queue[list[bytes] | 
         gathered.put(error)
     else:
         gathered.put(None)
-
-
-def _in_doubt(sent: _AppendCall, status: str) -> int:
-    """Messages of a failed append that may be in the log."""
-    return len(sent.values) if status in _PERHAPS_WRITTEN else 0
 
 
 def _status(code: int) -> str:

@@ -1,25 +1,45 @@
 """`pixy offsets`: shows and sets the offsets of a consumer group."""
 
 import re
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from pixy.cli.connection import DaemonConnection, client_command
+from pixy.cli.connection import CallFailed, DaemonConnection, client_command
+from pixy.cli.offset_changes import (
+    EARLIEST,
+    LATEST,
+    NOTHING_COMMITTED,
+    OffsetChange,
+    PlannedOffset,
+    Rule,
+    from_group,
+    offsets_of,
+    plan,
+    set_offsets,
+    shift_by,
+    to_time,
+    to_word,
+    topics_of,
+)
 from pixy.cli.output import print_json, print_line, print_table
+from pixy.cli.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from pixy.proto import kafkapixy_pb2
+    from pixy.proto.kafkapixy_pb2 import PartitionOffset
+    from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
 __all__ = ["offsets"]
 
-_NOTHING_COMMITTED = -1
-_WORDS = {"oldest": -2, "newest": -1}
+_WORDS = {"oldest": EARLIEST, "earliest": EARLIEST, "newest": LATEST, "latest": LATEST}
 _FIELDS = ("partition", "begin", "end", "count", "offset", "lag", "metadata", "sparse_acks")
 _COLUMNS = ("partition", "begin", "end", "count", "offset", "lag", "sparse_acks")
+_CHANGE = ("partition", "before", "after", "again", "skipped")
 
 
-class PartitionOffset(click.ParamType[tuple[int, int]]):
+class PartitionPosition(click.ParamType[tuple[int, int]]):
     """`PARTITION=OFFSET`, with a number, `oldest` or `newest` as the offset."""
 
     name = "PARTITION=OFFSET"
@@ -27,8 +47,9 @@ class PartitionOffset(click.ParamType[tuple[int, int]]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
-        match = re.fullmatch(r"([0-9]+)=([0-9]+|oldest|newest)", str(value))
-        if match is None or int(match[1]) >= 1 << 31:
+        match = re.fullmatch(r"([0-9]+)=([0-9]+|[a-z]+)", str(value))
+        known = match is not None and (match[2].isdigit() or match[2] in _WORDS)
+        if match is None or not known or int(match[1]) >= 1 << 31:
             self.fail(f"{value!r} is not PARTITION=OFFSET, such as 0=42, 0=oldest or 0=newest", param, ctx)
         offset = _WORDS[match[2]] if match[2] in _WORDS else int(match[2])
         if offset >= 1 << 63:
@@ -42,55 +63,230 @@ def offsets() -> None:
 
 
 @offsets.command()
-@click.argument("topic")
+@click.argument("topic", required=False)
 @click.option("--group", "-g", required=True, help="Consumer group.")
 @client_command
-def get(connection: DaemonConnection, topic: str, group: str) -> None:
+def get(connection: DaemonConnection, topic: str | None, group: str) -> None:
     """Show the offsets of each partition of TOPIC, and the position of a consumer group in it.
 
-    Offset -1: the group has no committed offset, and its lag is shown as -. With --json a list of
-    objects with partition, begin, end, count, offset, lag (null: none), metadata and sparse_acks.
+    Without TOPIC: of all topics in which the group has offsets. Offset -1: the group has no
+    committed offset, and its lag is shown as -. With --json a list of objects with partition,
+    begin, end, count, offset, lag (null: none), metadata and sparse_acks; without TOPIC an object
+    of such lists by topic.
     """
-    from pixy.proto import kafkapixy_pb2
-
-    request = kafkapixy_pb2.GetOffsetsRq(cluster=connection.cluster, topic=topic, group=group)
     with connection.open() as stub:
-        found = stub.GetOffsets(request, timeout=connection.timeout).offsets
+        if topic is not None:
+            _print_offsets(connection, offsets_of(connection, stub, group, topic))
+            return
+        found = dict(topics_of(connection, stub, group))
     if connection.as_json:
-        print_json([_values(entry, _FIELDS, None) for entry in found])
+        print_json({name: _json_offsets(entries) for name, entries in found.items()})
+    else:
+        rows = [
+            [name, *_values(entry, _COLUMNS, "-").values()]
+            for name, entries in found.items()
+            for entry in entries
+        ]
+        print_table(["TOPIC", *(name.upper() for name in _COLUMNS)], rows)
+
+
+def _print_offsets(connection: DaemonConnection, found: "Sequence[PartitionOffset]") -> None:
+    if connection.as_json:
+        print_json(_json_offsets(found))
     else:
         rows = [list(_values(entry, _COLUMNS, "-").values()) for entry in found]
         print_table([name.upper() for name in _COLUMNS], rows)
 
 
-def _values(
-    entry: "kafkapixy_pb2.PartitionOffset", names: tuple[str, ...], no_lag: object
-) -> dict[str, object]:
+def _json_offsets(found: "Sequence[PartitionOffset]") -> list[dict[str, object]]:
+    return [_values(entry, _FIELDS, None) for entry in found]
+
+
+def _values(entry: "PartitionOffset", names: tuple[str, ...], no_lag: object) -> dict[str, object]:
     values = {name: getattr(entry, name) for name in names}
-    if entry.offset == _NOTHING_COMMITTED:
+    if entry.offset == NOTHING_COMMITTED:
         values["lag"] = no_lag
     return values
 
 
 @offsets.command("set")
-@click.argument("topic")
-@click.argument("positions", nargs=-1, required=True, type=PartitionOffset(), metavar="PARTITION=OFFSET...")
+@click.argument("topic", required=False)
+@click.argument("positions", nargs=-1, type=PartitionPosition(), metavar="[PARTITION=OFFSET]...")
 @click.option("--group", "-g", required=True, help="Consumer group.")
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    multiple=True,
+    type=click.IntRange(0, (1 << 31) - 1),
+    help="Only this partition, of an option --to-... and the like; repeatable. Default: all.",
+)
+@click.option("--all-topics", is_flag=True, help="In all topics in which the group has offsets.")
+@click.option("--to-earliest", is_flag=True, help="To the oldest message.")
+@click.option("--to-latest", is_flag=True, help="To the end.")
+@click.option("--to-datetime", metavar="TIME", help="To the first message at or after TIME.")
+@click.option(
+    "--by-duration", metavar="DURATION", help="To the first message of the last DURATION: 1h30m, PT1H30M."
+)
+@click.option("--shift-by", type=int, metavar="N", help="N messages further; back if negative.")
+@click.option("--from-group", metavar="GROUP", help="To the offsets of GROUP, with what it has acknowledged.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be set and what would come again; set nothing."
+)
 @client_command
 def set_(
-    connection: DaemonConnection, topic: str, positions: tuple[tuple[int, int], ...], group: str
+    *,
+    connection: DaemonConnection,
+    topic: str | None,
+    positions: tuple[tuple[int, int], ...],
+    group: str,
+    partitions: tuple[int, ...],
+    all_topics: bool,
+    to_earliest: bool,
+    to_latest: bool,
+    to_datetime: str | None,
+    by_duration: str | None,
+    shift_by: int | None,
+    from_group: str | None,
+    dry_run: bool,
 ) -> None:
     """Set the offsets of a consumer group in TOPIC: all of them or none.
 
-    OFFSET is a number, `oldest` or `newest`. Other partitions are unchanged.
-    """
-    from pixy.proto import kafkapixy_pb2
+    Either PARTITION=OFFSET, where OFFSET is a number, `oldest` or `newest`, and other partitions
+    are unchanged; or one of the options --to-..., --by-duration, --shift-by and --from-group, for
+    all partitions of TOPIC or those of --partition. TIME is like 2026-01-31T12:00:00Z.
 
-    moved = [kafkapixy_pb2.PartitionOffset(partition=number, offset=offset) for number, offset in positions]
-    request = kafkapixy_pb2.SetOffsetsRq(cluster=connection.cluster, topic=topic, group=group, offsets=moved)
+    --dry-run shows for each partition the offset before and after, how many messages come again,
+    and how many are skipped. Several topics are set one after the other.
+    """
+    rules = {
+        "--to-earliest": to_earliest or None,
+        "--to-latest": to_latest or None,
+        "--to-datetime": to_datetime,
+        "--by-duration": by_duration,
+        "--shift-by": shift_by,
+        "--from-group": from_group,
+    }
+    given = [name for name, value in rules.items() if value is not None]
+    if (topic is None) == (not all_topics):
+        raise click.UsageError("name either TOPIC or --all-topics")
+    if len(given) + bool(positions) != 1:
+        raise click.UsageError(
+            f"one of these is needed, and not several: PARTITION=OFFSET..., {', '.join(rules)}"
+        )
+    if positions and (all_topics or partitions):
+        raise click.UsageError(
+            "PARTITION=OFFSET names the partitions: --partition and --all-topics contradict it"
+        )
     with connection.open() as stub:
-        stub.SetOffsets(request, timeout=connection.timeout)
+        if positions and topic is not None:
+            _set_positions(connection, stub, group, topic, dict(positions), dry_run)
+            return
+        rule = _rule(connection, stub, given[0], rules[given[0]])
+        by_topic = _planned(connection, stub, group, topic, partitions, rule, from_group)
+        changes = [change for _, some in by_topic.values() for change in some]
+        for name, (planned, _) in by_topic.items():
+            if not dry_run:
+                set_offsets(connection, stub, group, name, planned)
+    _print_changes(connection, group, changes, dry_run, topic)
+
+
+def _set_positions(
+    connection: DaemonConnection,
+    stub: "KafkaPixyStub",
+    group: str,
+    topic: str,
+    positions: Mapping[int, int],
+    dry_run: bool,
+) -> None:
+    """Set offsets that are given; the daemon checks them."""
+    planned = {number: PlannedOffset(offset) for number, offset in positions.items()}
+    if dry_run:
+        changes = plan(topic, offsets_of(connection, stub, group, topic), planned)
+        _print_changes(connection, group, changes, dry_run, topic)
+        return
+    set_offsets(connection, stub, group, topic, planned)
     if connection.as_json:
-        print_json([{"partition": number, "offset": offset} for number, offset in positions])
+        print_json([{"partition": number, "offset": offset} for number, offset in positions.items()])
     else:
-        print_line(f"set {len(moved)} partition{'' if len(moved) == 1 else 's'} of {topic} for {group}")
+        print_line(f"set {_count(len(planned))} of {topic} for {group}")
+
+
+def _rule(connection: DaemonConnection, stub: "KafkaPixyStub", name: str, value: object) -> Rule:
+    if name == "--to-earliest":
+        return to_word(EARLIEST)
+    if name == "--to-latest":
+        return to_word(LATEST)
+    if name == "--shift-by":
+        assert isinstance(value, int)
+        return shift_by(value)
+    if name == "--from-group":
+        return from_group(connection, stub, str(value))
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        return to_time(connection, parse_time_ms(str(value), now_ms))
+    except ValueError as error:
+        raise click.UsageError(f"{name}: {error}") from None
+
+
+def _planned(
+    connection: DaemonConnection,
+    stub: "KafkaPixyStub",
+    group: str,
+    topic: str | None,
+    partitions: Sequence[int],
+    rule: Rule,
+    other: str | None,
+) -> dict[str, tuple[Mapping[int, PlannedOffset], list[OffsetChange]]]:
+    """New offsets, and what they change, by topic."""
+    if topic is not None:
+        found = {topic: offsets_of(connection, stub, group, topic)}
+    elif other is not None:
+        found = {
+            name: offsets_of(connection, stub, group, name) for name, _ in topics_of(connection, stub, other)
+        }
+    else:
+        found = dict(topics_of(connection, stub, group))
+    if not found:
+        raise CallFailed(f"consumer group {other or group} has no offsets in any topic")
+    by_topic = {}
+    for name, entries in found.items():
+        known = {entry.partition for entry in entries}
+        missing = sorted(set(partitions) - known)
+        if missing:
+            raise CallFailed(f"topic {name} has no partition {missing[0]}, only 0 to {len(known) - 1}")
+        planned = rule(name, [entry for entry in entries if not partitions or entry.partition in partitions])
+        by_topic[name] = planned, plan(name, entries, planned)
+    if not any(planned for planned, _ in by_topic.values()):
+        raise CallFailed(f"consumer group {other or group} has no offsets there: nothing was set")
+    return by_topic
+
+
+def _print_changes(
+    connection: DaemonConnection,
+    group: str,
+    changes: Sequence[OffsetChange],
+    dry_run: bool,
+    topic: str | None,
+) -> None:
+    again, skipped = (sum(getattr(change, name) for change in changes) for name in ("again", "skipped"))
+    if connection.as_json:
+        print_json(
+            [
+                {"topic": change.topic, **{name: getattr(change, name) for name in _CHANGE}}
+                for change in changes
+            ]
+        )
+        return
+    rows = [[change.topic, *(getattr(change, name) for name in _CHANGE)] for change in changes]
+    if dry_run:
+        print_table(["TOPIC", *(name.upper() for name in _CHANGE)], rows)
+    where = topic or f"{len({change.topic for change in changes})} topics"
+    done = "would set" if dry_run else "set"
+    print_line(
+        f"{done} {_count(len(changes))} of {where} for {group}: {again} messages come again, {skipped} are skipped"
+    )
+
+
+def _count(partitions: int) -> str:
+    return f"{partitions} partition{'' if partitions == 1 else 's'}"

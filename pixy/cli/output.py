@@ -19,6 +19,7 @@ from pixy.escaping import escape, escape_json
 __all__ = [
     "MessageProgress",
     "json_bytes",
+    "json_line",
     "message_line",
     "print_document",
     "print_json",
@@ -50,7 +51,12 @@ def print_document(text: str) -> None:
 
 def print_json(value: Any, *, indent: int | None = None) -> None:
     """Prints a value as JSON: on one line, or indented."""
-    click.echo(escape_json(json.dumps(value, ensure_ascii=False, indent=indent)).encode())
+    click.echo(json_line(value, indent=indent).encode())
+
+
+def json_line(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON without unsafe characters."""
+    return escape_json(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -1,7 +1,9 @@
 """`pixy peek`: reads stored messages without a consumer group."""
 
 import queue
+import re
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,14 +12,17 @@ from typing import TYPE_CHECKING
 import click
 
 from pixy.cli.connection import CallFailed, DaemonConnection, client_command
-from pixy.cli.output import json_bytes, message_line, print_json, print_line, readable_bytes
+from pixy.cli.message_output import MessageOutput, ShownMessage, output_options, separator_of
+from pixy.cli.output import readable_bytes
+from pixy.cli.reconnection import ReconnectingStub
+from pixy.cli.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from pixy.proto.pixy_log_pb2 import FetchResponse, OffsetAnswer
+    from pixy.proto.pixy_log_pb2 import FetchResponse, OffsetAnswer, OffsetQuery
     from pixy.proto.pixy_log_pb2_grpc import LogStub
     from pixy.records import Record
 
-__all__ = ["peek"]
+__all__ = ["list_offsets", "peek"]
 
 _FOLLOW_MS = 300_000
 _QUERIES_MAX = 2000
@@ -33,7 +38,19 @@ _QUERIES_MAX = 2000
 @click.option(
     "--from-end", type=click.IntRange(0), metavar="N", help="Show only the last N of each partition."
 )
+@click.option(
+    "--since", metavar="TIME", help="Begin with the first message at or after TIME, or so long ago: 1h30m."
+)
+@click.option(
+    "--until", metavar="TIME|OFFSET", help="End before the first message at or after TIME, or before OFFSET."
+)
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new messages, until Ctrl-C.")
+@click.option(
+    "--no-reconnect",
+    is_flag=True,
+    help="End when the daemon restarts or the node is lost, instead of trying again.",
+)
+@output_options
 @client_command
 def peek(
     *,
@@ -42,40 +59,84 @@ def peek(
     partition: int | None,
     offset: int | None,
     from_end: int | None,
+    since: str | None,
+    until: str | None,
     follow: bool,
+    no_reconnect: bool,
+    key_separator: str | None,
+    raw: bool,
+    null_separated: bool,
 ) -> None:
     """Show messages of TOPIC without consuming them: no consumer group is involved.
 
     One line per message, partition by partition: partition, offset, time, key, headers, a tab, and
-    the value. Line ends and control characters are shown as \\n, \\x1b and so on, bytes that are
-    not UTF-8 as base64:... With --json one object per line:
-    topic, partition, offset, timestamp_ms, key (null: none), value (null: none), headers (a list of
-    objects with key and value).
+    the value; value=null before the tab for a null value. Line ends and control characters are
+    shown as \\n, \\x1b and so on, bytes that are not UTF-8 as base64:... With --key-separator or
+    --raw only keys and values are shown. With --json one object per line: topic, partition, offset,
+    timestamp_ms, key (null: none), value (null: null), headers (a list of objects with key and
+    value); `pixy produce --from-json` takes these.
+
+    A TIME is like 2026-01-31T12:00:00Z, or a duration ago.
     """
-    if offset is not None and partition is None:
-        raise click.UsageError("--offset needs --partition")
-    if offset is not None and from_end is not None:
-        raise click.UsageError("--offset and --from-end are mutually exclusive")
-    with connection.open_log() as stub:
-        reader = _TopicReader(connection, stub, topic)
-        begins, ends = reader.ranges(reader.partitions(partition))
+    from pixy.proto.pixy_log_pb2_grpc import LogStub
+
+    _check_range(partition, offset, from_end, since, until, follow)
+    separator, end = separator_of(key_separator), b"\0" if null_separated else b"\n"
+    output = MessageOutput(connection.as_json, not raw and separator is None, separator, raw, end)
+    with ReconnectingStub(connection, LogStub, reconnects=not no_reconnect) as link:
+        reader = _TopicReader(connection, link, topic)
+        partitions = reader.partitions(partition)
+        begins, ends = reader.ranges(partitions)
         if offset is not None and partition is not None:
             if not begins[partition] <= offset <= ends[partition]:
                 raise _out_of_range(topic, partition, offset, begins[partition], ends[partition])
             begins = {partition: offset}
         elif from_end is not None:
             begins = {number: max(begin, ends[number] - from_end) for number, begin in begins.items()}
+        elif since is not None:
+            begins = reader.at_time(_time_ms(since), ends)
+        if until is not None and re.fullmatch(r"[0-9]+", until):
+            ends = {number: min(int(until), end) for number, end in ends.items()}
+        elif until is not None:
+            ends = reader.at_time(_time_ms(until), ends)
         for number, record in reader.stored(begins, ends):
-            _print_record(connection, topic, number, record)
+            output.add(_shown(topic, number, record))
+        output.flush()
         if follow:
-            for number, record in reader.following(ends):
-                _print_record(connection, topic, number, record)
+            reader.follow(ends, output)
+
+
+def _check_range(
+    partition: int | None,
+    offset: int | None,
+    from_end: int | None,
+    since: str | None,
+    until: str | None,
+    follow: bool,
+) -> None:
+    begins = {"--offset": offset, "--from-end": from_end, "--since": since}
+    given = [name for name, value in begins.items() if value is not None]
+    if offset is not None and partition is None:
+        raise click.UsageError("--offset needs --partition")
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} are mutually exclusive")
+    if until is not None and follow:
+        raise click.UsageError("--until and --follow are mutually exclusive")
+    if until is not None and re.fullmatch(r"[0-9]+", until) and partition is None:
+        raise click.UsageError("--until OFFSET needs --partition")
+
+
+def _time_ms(text: str) -> int:
+    try:
+        return parse_time_ms(text, time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 @dataclass(slots=True)
 class _TopicReader:
     connection: DaemonConnection
-    stub: "LogStub"
+    link: "ReconnectingStub[LogStub]"
     topic: str
 
     def partitions(self, wanted: int | None) -> list[int]:
@@ -83,7 +144,8 @@ class _TopicReader:
         from pixy.proto import pixy_log_pb2
 
         request = pixy_log_pb2.DescribeTopicsRequest(cluster=self.connection.cluster, topics=[self.topic])
-        topics = self.stub.DescribeTopics(request, timeout=self.connection.timeout).topics
+        topics = self.link.stub.DescribeTopics(request, timeout=self.connection.timeout).topics
+        self.link.answered()
         if not topics:
             raise CallFailed(f"topic {self.topic} does not exist")
         count = topics[0].partitions
@@ -98,53 +160,84 @@ class _TopicReader:
         query = pixy_log_pb2.OffsetQuery
         queries = [query(topic=self.topic, partition=number, earliest=True) for number in partitions]
         queries += [query(topic=self.topic, partition=number, latest=True) for number in partitions]
-        answers: list[OffsetAnswer] = []
-        for at in range(0, len(queries), _QUERIES_MAX):
-            request = pixy_log_pb2.ListOffsetsRequest(
-                cluster=self.connection.cluster, queries=queries[at : at + _QUERIES_MAX]
-            )
-            answers += self.stub.ListOffsets(request, timeout=self.connection.timeout).answers
+        answers = list_offsets(self.connection, self.link.stub, queries)
         begins, ends = answers[: len(partitions)], answers[len(partitions) :]
         return (
             {number: answer.offset for number, answer in zip(partitions, begins, strict=True)},
             {number: answer.offset for number, answer in zip(partitions, ends, strict=True)},
         )
 
+    def at_time(self, timestamp_ms: int, ends: Mapping[int, int]) -> dict[int, int]:
+        """Offset of the first record at or after a time in each partition, else its end."""
+        from pixy.proto import pixy_log_pb2
+
+        queries = [
+            pixy_log_pb2.OffsetQuery(topic=self.topic, partition=number, timestamp_ms=timestamp_ms)
+            for number in ends
+        ]
+        answers = list_offsets(self.connection, self.link.stub, queries)
+        return {
+            number: end if answer.offset < 0 else min(answer.offset, end)
+            for (number, end), answer in zip(ends.items(), answers, strict=True)
+        }
+
     def stored(self, begins: Mapping[int, int], ends: Mapping[int, int]) -> "Iterator[tuple[int, Record]]":
         """Stored records between these offsets, partition by partition."""
         for number, begin in begins.items():
             if begin < ends[number]:
-                for record in self._records(number, begin, ends[number], 0):
+                for record in self._records(self.link.stub, number, begin, ends[number], 0):
                     yield number, record
 
-    def following(self, begins: Mapping[int, int]) -> "Iterator[tuple[int, Record]]":
-        """Records from these offsets on, as they are written; endless."""
-        found: queue.Queue[tuple[int, Record] | Exception] = queue.Queue(1000)
-        for number, begin in begins.items():
-            thread = threading.Thread(
-                target=self._follow, args=(number, begin, found), name=f"pixy-peek-{number}", daemon=True
-            )
-            thread.start()
+    def follow(self, begins: Mapping[int, int], output: MessageOutput) -> None:
+        """Print records from these offsets on, as they are written; endless."""
+        import grpc
+
+        positions = dict(begins)
         while True:
+            try:
+                self._follow_all(positions, output)
+            except grpc.RpcError as error:
+                if not self.link.again(error):
+                    raise
+
+    def _follow_all(self, positions: dict[int, int], output: MessageOutput) -> None:
+        """Print records until a call fails; the positions advance."""
+        found: queue.Queue[tuple[int, Record] | Exception] = queue.Queue(1000)
+        for number, begin in positions.items():
+            arguments = (self.link.stub, number, begin, found)
+            threading.Thread(
+                target=self._follow, args=arguments, name=f"pixy-peek-{number}", daemon=True
+            ).start()
+        while True:
+            if found.empty():
+                output.flush()
             record = found.get()
             if isinstance(record, Exception):
+                output.flush()
                 raise record
-            yield record
+            self.link.answered()
+            number, taken = record
+            output.add(_shown(self.topic, number, taken))
+            positions[number] = taken.offset + 1
 
-    def _follow(self, number: int, begin: int, found: "queue.Queue[tuple[int, Record] | Exception]") -> None:
+    def _follow(
+        self, stub: "LogStub", number: int, begin: int, found: "queue.Queue[tuple[int, Record] | Exception]"
+    ) -> None:
         import grpc
 
         try:
             while True:  # A fetch that waits ends when nothing has arrived for very long.
-                for record in self._records(number, begin, -1, _FOLLOW_MS):
+                for record in self._records(stub, number, begin, -1, _FOLLOW_MS):
                     begin = record.offset + 1
                     found.put((number, record))
         except (CallFailed, grpc.RpcError) as error:
             found.put(error)
         except ValueError:
-            pass  # the channel is closed: the command has ended
+            pass  # the channel is closed: the command has ended, or connects anew
 
-    def _records(self, number: int, begin: int, end: int, wait_ms: int) -> "Iterator[Record]":
+    def _records(
+        self, stub: "LogStub", number: int, begin: int, end: int, wait_ms: int
+    ) -> "Iterator[Record]":
         from pixy.proto import pixy_log_pb2
         from pixy.records import batch_bytes, read_records
 
@@ -152,7 +245,7 @@ class _TopicReader:
         request = pixy_log_pb2.FetchRequest(
             cluster=self.connection.cluster, ranges=[wanted], max_wait_ms=wait_ms
         )
-        for answer in self.stub.Fetch(request):
+        for answer in stub.Fetch(request):
             at = 0
             while at < len(answer.batches):
                 size = batch_bytes(answer.batches, at)
@@ -173,6 +266,21 @@ class _TopicReader:
             raise CallFailed(f"{self.topic}/{number} was deleted")
 
 
+def list_offsets(
+    connection: DaemonConnection, stub: "LogStub", queries: "Sequence[OffsetQuery]"
+) -> "list[OffsetAnswer]":
+    """Answers to any number of queries."""
+    from pixy.proto import pixy_log_pb2
+
+    answers: list[OffsetAnswer] = []
+    for at in range(0, len(queries), _QUERIES_MAX):
+        request = pixy_log_pb2.ListOffsetsRequest(
+            cluster=connection.cluster, queries=queries[at : at + _QUERIES_MAX]
+        )
+        answers += stub.ListOffsets(request, timeout=connection.timeout).answers
+    return answers
+
+
 def _out_of_range(topic: str, partition: int, offset: int, begin: int, end: int) -> CallFailed:
     return CallFailed(f"{topic}/{partition} does not have offset {offset}: expected {begin} to {end}")
 
@@ -186,25 +294,11 @@ def _readable_time(timestamp_ms: int) -> str:
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _print_record(connection: DaemonConnection, topic: str, partition: int, record: "Record") -> None:
-    if connection.as_json:
-        print_json(
-            {
-                "topic": topic,
-                "partition": partition,
-                "offset": record.offset,
-                "timestamp_ms": record.timestamp,
-                "key": None if record.key is None else json_bytes(record.key),
-                "value": None if record.value is None else json_bytes(record.value),
-                "headers": [
-                    {"key": name, "value": None if value is None else json_bytes(value)}
-                    for name, value in record.headers
-                ],
-            }
-        )
-        return
+def _shown(topic: str, partition: int, record: "Record") -> ShownMessage:
     fields = [f"time={_readable_time(record.timestamp)}"]
     if record.key is not None:
         fields.append(f"key={readable_bytes(record.key)}")
     fields += [f"{name}={readable_bytes(value or b'')}" for name, value in record.headers]
-    print_line(message_line(partition, record.offset, fields, record.value or b""))
+    return ShownMessage(
+        topic, partition, record.offset, record.key, record.value, record.headers, record.timestamp, fields
+    )

@@ -17,7 +17,7 @@ from pixy.config.tree import Branch, Place, Problem, from_yaml, lay_over, plain_
 __all__ = ["PREFIX", "EnvironmentRead", "lay_environment_over"]
 
 PREFIX = "PIXY_"
-_NOT_OPTIONS = {"PIXY_CONFIG", "PIXY_ADDRESS", "PIXY_REQUIRE_ALL"}
+_NOT_OPTIONS = {"PIXY_CONFIG", "PIXY_ADDRESS", "PIXY_CONTEXT", "PIXY_CONTEXTS", "PIXY_REQUIRE_ALL"}
 """Variables of the commands and of the test suite."""
 
 # Kubernetes sets such variables in every pod for each service of its namespace: a service named

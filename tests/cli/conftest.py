@@ -1,6 +1,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("PIXY_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("PIXY_CONTEXTS", str(tmp_path / "contexts.toml"))
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,7 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
     queue: list[pb.ConsRs] = field(default_factory=list)
     address: str = ""
     partitions: int = 1
+    max_message_bytes: int = 1_000_000
     # Appended records by partition. Invariant: a record's index is its offset.
     log: dict[int, list[Record]] = field(default_factory=dict)
 
@@ -83,18 +84,21 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
             log_pb.Topic(topic=name, topic_id=b"i" * 16, version=1, partitions=self.partitions)
             for name in request.topics
         ]
-        return log_pb.DescribeTopicsResponse(topics=topics, partitioner="hash")
+        return log_pb.DescribeTopicsResponse(
+            topics=topics, partitioner="hash", max_message_bytes=self.max_message_bytes
+        )
 
     def Append(self, request: Any, context: Any) -> Any:
         self.answers.setdefault("Append", self.append)
         return self._answer("Append", request, context)
 
     def append(self, request: log_pb.AppendRequest) -> log_pb.AppendResponse:
-        (entry,) = request.partitions
-        records = self.log.setdefault(entry.partition, [])
-        base = len(records)
-        records += read_records(entry.batches)
-        return log_pb.AppendResponse(results=[log_pb.AppendResult(base_offset=base)])
+        answer = log_pb.AppendResponse()
+        for entry in request.partitions:
+            records = self.log.setdefault(entry.partition, [])
+            answer.results.add(base_offset=len(records))
+            records += read_records(entry.batches)
+        return answer
 
     def values(self, partition: int = 0) -> list[bytes | None]:
         return [record.value for record in self.log.get(partition, [])]
@@ -105,11 +109,14 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
 
     def _list_offsets(self, request: log_pb.ListOffsetsRequest) -> log_pb.ListOffsetsResponse:
         return log_pb.ListOffsetsResponse(
-            answers=[
-                log_pb.OffsetAnswer(offset=len(self.log.get(query.partition, [])) if query.latest else 0)
-                for query in request.queries
-            ]
+            answers=[log_pb.OffsetAnswer(offset=self._offset(query)) for query in request.queries]
         )
+
+    def _offset(self, query: log_pb.OffsetQuery) -> int:
+        records = self.log.get(query.partition, [])
+        if query.HasField("timestamp_ms"):
+            return next((each.offset for each in records if each.timestamp >= query.timestamp_ms), -1)
+        return len(records) if query.latest else 0
 
     def Stage(self, request: Any, context: Any) -> Any:
         raise NotImplementedError

@@ -1,16 +1,16 @@
 import io
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from pixy.cli import messages
-from pixy.cli.line_writer import split_messages
+from pixy.cli.message_input import split_messages
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb
-from pixy.proto import pixy_topics_pb2 as topics_pb
-from pixy.records import read_records
+from pixy.records import NewRecord, build_batch, read_records
 
 from .conftest import Run
 from .fake_server import FakePixy, Refused
@@ -92,6 +92,101 @@ def test_spread_lines_are_in_order_in_each_partition(pixy: FakePixy, run: Run) -
     assert sorted(both[0] + both[1]) == list(range(30_000))
 
 
+def test_a_few_lines_are_spread_over_all_partitions(pixy: FakePixy, run: Run) -> None:
+    pixy.partitions = 4
+    result = run("produce", "foo", "--spread", "-v", stdin="".join(f"{number}\n" for number in range(100)))
+    assert [len(pixy.values(number)) for number in range(4)] == [25] * 4
+    shown = [line.split()[1:] for line in result.stdout.splitlines()]
+    assert [
+        pixy.values(int(partition.removeprefix("partition=")))[int(offset.removeprefix("offset="))]
+        for partition, offset in shown
+    ] == [b"%d" % number for number in range(100)]
+
+
+def test_lines_have_a_key_before_the_separator(pixy: FakePixy, run: Run) -> None:
+    pixy.partitions = 8
+    run("produce", "foo", "--key-separator", r"\t", "--null-value", stdin="bar\ta\tb\n\tx\nbar\t\n")
+    found = [(record.key, record.value) for records in pixy.log.values() for record in records]
+    assert sorted(found, key=str) == sorted([(b"bar", b"a\tb"), (b"", b"x"), (b"bar", None)], key=str)
+    assert pixy.values(2) == [b"a\tb", None]
+
+
+def test_a_line_without_the_separator_is_named_and_those_before_it_are_written(
+    pixy: FakePixy, run: Run
+) -> None:
+    result = run("produce", "foo", "-K", ":", stdin="a:1\nb\nc:3\n")
+    assert (result.exit_code, pixy.values()) == (1, [b"1"])
+    assert result.stderr.splitlines()[-1] == "pixy: line 2: no separator ':' after a key; 1 written before it"
+
+
+def test_what_peek_prints_as_json_can_be_produced(pixy: FakePixy, run: Run) -> None:
+    records = [
+        NewRecord(b"k", b"first", [("lang", b"en"), ("lang", b"\xff"), ("none", None)], 1000),
+        NewRecord(None, None, [], 1001),
+        NewRecord(b"\xfe", b"", [], 1002),
+        NewRecord(b"", "\u2028\n".encode(), [], 1003),
+    ]
+    pixy.log[0] = list(read_records(build_batch(records)))
+    copied = run("peek", "foo", "--json").stdout_bytes
+    pixy.log.clear()
+    assert run("produce", "bar", "--from-json", stdin=copied).exit_code == 0
+    assert [(each.key, each.value, list(each.headers)) for each in pixy.log[0]] == [
+        (each.key, each.value, list(each.headers)) for each in records
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("x", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("{}", 'expected an object with "value", as consume --json prints it'),
+        ('{"value": 1}', 'value is 1, expected a text, null or {"base64": "..."}'),
+        ('{"value": {"base64": "?"}}', "value is {'base64': '?'}: "),
+        ('{"value": "", "headers": [1]}', 'a header is 1, expected {"key": ..., "value": ...}'),
+        ('{"value": "", "valeu": ""}', "unknown field 'valeu'; allowed are headers, key, offset, "),
+    ],
+)
+def test_a_line_that_is_no_message_in_json_is_named(pixy: FakePixy, run: Run, line: str, reason: str) -> None:
+    result = run("produce", "foo", "--from-json", stdin=f'{{"value": "a"}}\n{line}\n')
+    assert result.stderr.splitlines()[-1].startswith(f"pixy: line 2: {reason}")
+    assert pixy.values() == [b"a"]
+
+
+def test_a_null_value_is_no_empty_one(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["Produce"] = pb.ProdRs()
+    run("produce", "foo", "-k", "k", "--null-value")
+    run("produce", "foo", "", "-k", "k")
+    assert [(each.key_value, each.value_undefined) for each in pixy.named("Produce")] == [
+        (b"k", True),
+        (b"k", False),
+    ]
+    run("produce", "foo", "-", "-Z", stdin="a\n\n")
+    assert pixy.values() == [b"a", None]
+
+
+def test_a_whole_file_is_one_message(pixy: FakePixy, run: Run, tmp_path: Path) -> None:
+    pixy.answers["Produce"] = pb.ProdRs()
+    (tmp_path / "file").write_bytes(b"a\n\0\xff\n")
+    run("produce", "foo", "--file", str(tmp_path / "file"))
+    run("produce", "foo", "--file", "-", stdin=b"b\n")
+    assert [each.message for each in pixy.named("Produce")] == [b"a\n\0\xff\n", b"b\n"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["x", "--null-value"],
+        ["x", "--from-json"],
+        ["x", "--file", "-"],
+        ["-K", ":", "-k", "k"],
+        ["-K", ":", "--from-json"],
+        ["-K", ""],
+    ],
+)
+def test_forms_of_a_message_that_contradict_each_other_are_wrong_usage(run: Run, args: list[str]) -> None:
+    assert run("produce", "foo", *args, stdin="").exit_code == 2
+
+
 def test_with_a_key_lines_go_to_the_partition_of_the_key(pixy: FakePixy, run: Run) -> None:
     pixy.partitions = 4
     run("produce", "foo", "--key", "bar", stdin="a\nb\n")
@@ -143,13 +238,69 @@ def test_after_a_failure_nothing_more_is_sent(pixy: FakePixy, run: Run) -> None:
         return pixy.append(request)
 
     pixy.answers["Append"] = answer
-    result = run("produce", "foo", stdin="x\n" * 100_000)
+    result = run("produce", "foo", "--no-reconnect", stdin="x\n" * 100_000)
     written = len(pixy.values())
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith(
         f"pixy: line {written + 1}: UNAVAILABLE: no leader; {written} written before it, "
     )
     assert len(pixy.named("Append")) == 2
+
+
+def test_a_line_that_is_too_large_is_not_sent(pixy: FakePixy, run: Run) -> None:
+    pixy.max_message_bytes = 10
+    result = run("produce", "foo", "-k", "key", stdin=f"{'a' * 7}\n{'b' * 8}\nc\n")
+    assert pixy.values() == [b"a" * 7]
+    assert result.stderr.splitlines()[-1] == (
+        "pixy: line 2: the message has 11 bytes, producer.max_message_bytes allows 10; 1 written before it"
+    )
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["call", "partition"])
+def test_the_input_waits_for_a_daemon_that_restarts(pixy: FakePixy, run: Run, whole: bool) -> None:
+    def answer(request: log_pb.AppendRequest) -> log_pb.AppendResponse:
+        if len(pixy.named("Append")) not in (2, 3):
+            return pixy.append(request)
+        if whole:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "stopping")
+        result = log_pb.AppendResult(base_offset=-1, code=14, message="stopping")
+        return log_pb.AppendResponse(results=[result])
+
+    pixy.answers["Append"] = answer
+    large = "x" * 300_000  # an append of its own
+    result = run("produce", "foo", stdin=f"a\n{large}\nb\n")
+    assert (result.exit_code, pixy.values()) == (0, [b"a", large.encode(), b"b"])
+    lost, _, again = result.stderr.splitlines()
+    assert lost == "pixy: UNAVAILABLE: stopping; trying again until it answers (not with --no-reconnect)"
+    assert again == "pixy: 1 line was sent again for want of an answer, and may be there twice"
+
+
+def test_a_daemon_that_never_answered_is_an_error_at_once(pixy: FakePixy, run: Run) -> None:
+    def answer(_: log_pb.DescribeTopicsRequest) -> log_pb.DescribeTopicsResponse:
+        raise Refused(grpc.StatusCode.UNAVAILABLE, "stopping")
+
+    pixy.answers["DescribeTopics"] = answer
+    assert run("produce", "foo", stdin="a\n").stderr == (
+        "pixy: line 1: UNAVAILABLE: stopping; 0 written before it\n"
+    )
+
+
+def test_what_is_written_behind_a_line_that_failed_is_said(pixy: FakePixy, run: Run) -> None:
+    def answer(request: log_pb.AppendRequest) -> log_pb.AppendResponse:
+        response = pixy.append(request)
+        for entry, result in zip(request.partitions, response.results, strict=True):
+            if entry.partition == 1:
+                result.code, result.message = 8, "full"
+        return response
+
+    pixy.partitions = 4
+    pixy.answers["Append"] = answer
+    result = run("produce", "foo", "--spread", stdin="a\nb\nc\nd\n")
+    failed = int(result.stderr.split("line ")[1][0])
+    behind = f", {4 - failed} behind it" if failed < 4 else ""
+    assert result.stderr.splitlines()[-1] == (
+        f"pixy: line {failed}: RESOURCE_EXHAUSTED: full; {failed - 1} written before it{behind}"
+    )
 
 
 UNCERTAIN = {"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
@@ -170,7 +321,7 @@ def test_lines_are_in_doubt_only_if_they_may_be_written(
 
     pixy.answers["Append"] = answer
     large = "x" * 300_000  # an append of its own
-    result = run("produce", "foo", stdin=f"a\n{large}\n")
+    result = run("produce", "foo", "--no-reconnect", stdin=f"a\n{large}\n")
     doubt = ", and perhaps 1 from it on" if status.name in UNCERTAIN else ""
     assert result.exit_code == 1
     said = result.stderr.splitlines()[-1]
@@ -218,199 +369,12 @@ def test_messages_are_reported_before_more_arrive() -> None:
     assert list(split_messages(lambda _: pieces.pop(0), b"\n")) == [[b"a"], [b"bc"], [b""]]
 
 
-def test_consume_of_a_missing_topic_says_so_and_creates_nothing(pixy: FakePixy, run: Run) -> None:
-    def missing(_: pb.GetTopicMetadataRq) -> pb.GetTopicMetadataRs:
-        raise Refused(grpc.StatusCode.NOT_FOUND, "unknown topic foo")
-
-    pixy.answers["GetTopicMetadata"] = missing
-    result = run("consume", "foo", "-g", "bar")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "pixy: topic foo does not exist; create it with --create\n"
-    assert [name for name, _ in pixy.calls] == ["GetTopicMetadata"]
-
-
-@pytest.mark.parametrize("exists", [False, True])
-def test_consume_creates_a_missing_topic_with_create(pixy: FakePixy, run: Run, exists: bool) -> None:
-    def create(request: topics_pb.CreateTopicRequest) -> topics_pb.TopicDescription:
-        if exists:
-            raise Refused(grpc.StatusCode.ALREADY_EXISTS, "there is foo")
-        return topics_pb.TopicDescription(topic=request.topic)
-
-    pixy.answers["CreateTopic"] = create
-    pixy.queue = [message(2, 5, b"hello")]
-    result = run("consume", "foo", "-g", "bar", "--create")
-    assert (result.exit_code, result.stdout) == (0, "hello\n")
-    assert [name for name, _ in pixy.calls] == ["CreateTopic", "ConsumeNAck", "Ack"]
-
-
-def test_consume_shows_key_and_offset_when_verbose(pixy: FakePixy, run: Run) -> None:
-    pixy.queue = [message(2, 5, b"hello", key_value=b"k"), message(2, 6, b"\xff", key_undefined=True)]
-    assert run("consume", "foo", "-g", "bar", "-v", "-n", "2").stdout == (
-        "partition=2 offset=5 key=k\thello\npartition=2 offset=6\tbase64:/w==\n"
-    )
-
-
-def test_consume_prints_one_message_and_acknowledges_it(pixy: FakePixy, run: Run) -> None:
-    pixy.queue = [message(2, 5, b"hello"), message(2, 6, b"more")]
-    result = run("consume", "foo", "-g", "bar")
-    assert (result.exit_code, result.stdout) == (0, "hello\n")
-    assert pixy.consuming == [
-        ("ConsumeNAck", pb.ConsNAckRq(topic="foo", group="bar", no_ack=True)),
-        ("Ack", pb.AckRq(topic="foo", group="bar", partition=2, offset=5)),
-    ]
-
-
-def test_the_ack_of_a_message_is_sent_with_the_request_for_the_next(pixy: FakePixy, run: Run) -> None:
-    pixy.queue = [message(0, 0, b"a"), message(1, 3, b"b")]
-    assert run("consume", "foo", "-g", "bar", "-n", "2").stdout == "a\nb\n"
-    assert pixy.consuming == [
-        ("ConsumeNAck", pb.ConsNAckRq(topic="foo", group="bar", no_ack=True)),
-        ("ConsumeNAck", pb.ConsNAckRq(topic="foo", group="bar", ack_partition=0, ack_offset=0)),
-        ("Ack", pb.AckRq(topic="foo", group="bar", partition=1, offset=3)),
-    ]
-
-
-def test_no_ack_and_auto_ack_send_no_acks(pixy: FakePixy, run: Run) -> None:
-    pixy.queue = [message(0, 0, b"a"), message(0, 1, b"b")]
-    run("consume", "foo", "-g", "bar", "--no-ack")
-    run("consume", "foo", "-g", "bar", "--auto-ack")
-    assert pixy.consuming == [
-        ("ConsumeNAck", pb.ConsNAckRq(topic="foo", group="bar", no_ack=True)),
-        ("ConsumeNAck", pb.ConsNAckRq(topic="foo", group="bar", auto_ack=True)),
-    ]
-    assert run("consume", "foo", "-g", "bar", "--auto-ack", "--no-ack").exit_code == 2
-
-
-def test_an_empty_poll_is_repeated_until_a_message_arrives(pixy: FakePixy, run: Run) -> None:
-    def answer(_: pb.ConsNAckRq) -> pb.ConsRs:
-        if len(pixy.consuming) < 3:
-            raise Refused(grpc.StatusCode.NOT_FOUND, "long polling timeout")
-        return message(0, 0, b"late")
-
-    pixy.answers["ConsumeNAck"] = answer
-    assert run("consume", "foo", "-g", "bar", "--no-ack").stdout == "late\n"
-    assert len(pixy.consuming) == 3
-
-
-@pytest.mark.slow
-def test_without_a_message_in_time_it_exits_with_3(run: Run) -> None:
-    result = run("consume", "foo", "-g", "bar", "--wait", "0.05")
-    assert result.exit_code == 3
-    assert result.stderr == "pixy: no message in foo for bar within 0.05 s\n"
-
-
-@pytest.mark.slow
-def test_fewer_messages_than_requested_are_printed_and_acknowledged(pixy: FakePixy, run: Run) -> None:
-    pixy.queue = [message(0, 4, b"a")]
-    result = run("consume", "foo", "-g", "bar", "-n", "2", "--wait", "0.05")
-    assert (result.exit_code, result.stdout) == (3, "a\n")
-    assert result.stderr == "pixy: 1 of 2 messages in foo for bar within 0.05 s\n"
-    assert pixy.named("ConsumeNAck")[1].ack_offset == 4
-
-
-@pytest.mark.slow
-def test_with_count_0_it_consumes_until_no_message_arrives(pixy: FakePixy, run: Run) -> None:
-    pixy.queue = [message(0, n, b"x") for n in range(20)]
-    result = run("consume", "foo", "-g", "bar", "-n", "0", "--wait", "0.05")
-    assert (result.exit_code, result.stdout) == (0, "x\n" * 20)
-
-
-def test_json_has_all_fields_and_marks_binary_values(pixy: FakePixy, run: Run) -> None:
-    headers = [pb.RecordHeader(key="h", value=b"\xff"), pb.RecordHeader(key="h", value=b"v")]
-    pixy.queue = [
-        message(0, 0, b"\xfe", key_value=b"k", headers=headers),
-        message(0, 1, b"", key_undefined=True),
-    ]
-    lines = run("consume", "foo", "-g", "bar", "-n", "2", "--json").stdout.splitlines()
-    assert [json.loads(line) for line in lines] == [
-        {
-            "topic": "foo",
-            "partition": 0,
-            "offset": 0,
-            "key": "k",
-            "value": {"base64": "/g=="},
-            "headers": [{"key": "h", "value": {"base64": "/w=="}}, {"key": "h", "value": "v"}],
-        },
-        {"topic": "foo", "partition": 0, "offset": 1, "key": None, "value": "", "headers": []},
-    ]
-
-
-def test_a_binary_value_is_printed_as_base64(pixy: FakePixy, run: Run) -> None:
-    pixy.queue = [message(0, 0, b"\xff")]
-    assert run("consume", "foo", "-g", "bar").stdout == "base64:/w==\n"
-
-
-def test_after_a_failed_poll_the_printed_message_is_acknowledged_on_its_own(pixy: FakePixy, run: Run) -> None:
-    def answer(_: pb.ConsNAckRq) -> pb.ConsRs:
-        if len(pixy.consuming) == 1:
-            return message(0, 4, b"a")
-        raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many")
-
-    pixy.answers["ConsumeNAck"] = answer
-    result = run("consume", "foo", "-g", "bar", "-n", "2")
-    assert (result.exit_code, result.stdout, result.stderr) == (
-        1,
-        "a\n",
-        "pixy: RESOURCE_EXHAUSTED: too many\n",
-    )
-    assert pixy.named("Ack") == [pb.AckRq(topic="foo", group="bar", partition=0, offset=4)]
-
-
-def test_interrupted_between_messages_it_acknowledges_what_was_printed_and_ends_quietly(
-    pixy: FakePixy, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pixy.queue = [message(0, 4, b"a")]
-    take = messages._Consumer._next
-
-    def interrupted(consumer: messages._Consumer, wait: float | None) -> pb.ConsRs | None:
-        if consumer.unacked is not None:
-            raise KeyboardInterrupt
-        return take(consumer, wait)
-
-    monkeypatch.setattr(messages._Consumer, "_next", interrupted)
-    result = run("consume", "foo", "-g", "bar", "-n", "0")
-    assert (result.exit_code, result.stdout, result.stderr) == (130, "a\n", "")
-    assert pixy.named("Ack") == [pb.AckRq(topic="foo", group="bar", partition=0, offset=4)]
-
-
-def test_a_message_that_could_not_be_printed_is_not_acknowledged(
-    pixy: FakePixy, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def closed(_: bytes) -> None:
-        raise BrokenPipeError(32, "Broken pipe")
-
-    monkeypatch.setattr(messages, "print_line", closed)
-    pixy.queue = [message(0, 4, b"a")]
-    result = run("consume", "foo", "-g", "bar")
-    assert (result.exit_code, result.stderr) == (1, "")
-    assert pixy.named("Ack") == []
-
-
 def test_a_reader_that_closes_the_pipe_ends_produce_quietly(
     pixy: FakePixy, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def closed(_: str) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr(messages, "print_line", closed)
+    monkeypatch.setattr(sys.modules["pixy.cli.produce"], "print_line", closed)
     result = run("produce", "foo", "-v", stdin="x\n" * 2000)
     assert (result.exit_code, result.stderr) == (1, "")
-
-
-def test_ack_names_one_message(pixy: FakePixy, run: Run) -> None:
-    result = run("ack", "foo", "3", "14", "--group", "bar")
-    assert (result.exit_code, result.stdout) == (
-        0,
-        "acknowledged topic=foo partition=3 offset=14 group=bar\n",
-    )
-    assert pixy.consuming == [("Ack", pb.AckRq(topic="foo", group="bar", partition=3, offset=14))]
-
-
-def test_ack_of_an_impossible_position_is_wrong_usage(run: Run) -> None:
-    assert run("ack", "foo", "0", str(1 << 63), "-g", "bar").exit_code == 2
-
-
-def test_a_negative_number_is_a_number_and_out_of_range(run: Run) -> None:
-    result = run("ack", "foo", "-1", "0", "-g", "g")
-    assert result.exit_code == 2
-    assert "-1 is not in the range" in result.stderr

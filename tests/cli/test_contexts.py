@@ -1,0 +1,88 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from pixy.cli.connection import _targets
+from pixy.proto import kafkapixy_pb2 as pb
+
+from .conftest import Run
+from .fake_server import FakePixy
+
+
+@pytest.fixture
+def contexts(tmp_path: Path) -> Path:
+    return tmp_path / "contexts.toml"
+
+
+def test_a_command_takes_what_it_is_not_told_from_the_context_in_use(
+    pixy: FakePixy, run_alone: Run, run: Run
+) -> None:
+    pixy.answers["ListTopics"] = pb.ListTopicRs()
+    assert run_alone("contexts", "create", "test", "--address", pixy.address, "--cluster", "c").exit_code == 0
+    run_alone("contexts", "create", "other", "--address", "127.0.0.1:1", "--cluster", "d")
+    assert run_alone("topics", "list").exit_code == 0
+    assert run_alone("topics", "list", "--cluster", "e").exit_code == 0
+    assert run("topics", "list", "--context", "other").exit_code == 0  # with PIXY_ADDRESS
+    assert run_alone("topics", "list", PIXY_CONTEXT="test").exit_code == 0
+    assert [each.cluster for each in pixy.named("ListTopics")] == ["c", "e", "d", "c"]
+
+
+def test_contexts_are_kept_in_a_file(run_alone: Run, contexts: Path) -> None:
+    run_alone("contexts", "create", "a", "--address", "n1,n2", "--tls-ca-path", "/etc/ca.pem")
+    run_alone("contexts", "create", 'b "quoted"', "--cluster", "c")
+    assert run_alone("contexts", "use", 'b "quoted"').stdout == 'using context b "quoted"\n'
+    assert contexts.read_text() == (
+        'current = "b \\"quoted\\""\n\n[contexts."a"]\naddress = "n1,n2"\ntls_ca_path = "/etc/ca.pem"\n\n'
+        '[contexts."b \\"quoted\\""]\ncluster = "c"\n'
+    )
+    assert json.loads(run_alone("contexts", "show", "--json").stdout) == {
+        "name": 'b "quoted"',
+        "cluster": "c",
+    }
+    assert run_alone("contexts", "list").stdout.splitlines()[1].split() == ["a", "n1,n2"]
+    run_alone("contexts", "delete", "a")
+    assert run_alone("contexts", "show", "a").stderr == (
+        f'pixy: there is no context a in {contexts}, which has: b "quoted"\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x", "cannot read the contexts of "),
+        ('[contexts.a]\nadress = "x"', "contexts.a.adress is not known; allowed are the texts address, "),
+        ('address = "x"', "must have `current`, a text, and tables [contexts.NAME]; nothing else"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_an_error(
+    run_alone: Run, contexts: Path, text: str, reason: str
+) -> None:
+    contexts.write_text(text)
+    result = run_alone("topics", "list")
+    assert (result.exit_code, reason in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "targets"),
+    [
+        ("host", ["host:19091"]),
+        ("a, b:1,[::1],[::1]:2", ["a:19091", "b:1", "[::1]:19091", "[::1]:2"]),
+        ("unix:/run/pixy", ["unix:/run/pixy"]),
+        ("ipv4:127.0.0.1:1,127.0.0.1:2", ["ipv4:127.0.0.1:1,127.0.0.1:2"]),
+        ("dns:///host:1", ["dns:///host:1"]),
+    ],
+)
+def test_addresses_have_a_default_port(text: str, targets: list[str]) -> None:
+    assert _targets(text) == targets
+
+
+@pytest.mark.parametrize("text", ["", "a,,b", "a:0", "a:65536", "a b", "::1"])
+def test_what_is_no_address_is_wrong_usage(run_alone: Run, text: str) -> None:
+    result = run_alone("topics", "list", "--address", text)
+    assert (result.exit_code, "is not HOST, HOST:PORT or unix:PATH" in result.stderr) == (2, True)
+
+
+def test_a_command_goes_to_the_first_node_that_accepts_a_connection(pixy: FakePixy, run_alone: Run) -> None:
+    pixy.answers["ListTopics"] = pb.ListTopicRs()
+    assert run_alone("topics", "list", "--address", f"127.0.0.1:1,{pixy.address}").exit_code == 0
