@@ -3,8 +3,9 @@
 What takes half a millisecond at most is checked at once, on the event loop, and waits for nobody.
 Everything else takes turns: a turn is half a millisecond on the event loop, or, for a batch that
 takes more, another thread for `_SLICE_S` of processor time, or the batch that exceeds it. Then the
-next check has its turn. So a check waits for a turn of each of the others, not for their ends, and
-one that nobody waits for any more costs no further turn. One that costs more than its maximum is
+next check has its turn, of another client address if one has checks. So a check waits for a turn of
+each of the other addresses, and of the others of its own, not for their ends, and one that nobody
+waits for any more costs no further turn. One that costs more than its maximum is
 refused where it exceeds it.
 
 A batch is checked as a whole, so that only one is decompressed at a time. Small batches stay on the
@@ -15,7 +16,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from time import thread_time
 
-from pixy.byte_semaphore import ByteSemaphore
+from pixy.address_quota import AddressSemaphore
 from pixy.errors import MessageTooLarge
 from pixy.one_thread import OneThread
 from pixy.records import CheckEffort, LongCheckError
@@ -107,16 +108,19 @@ class CheckTurns:
     """Checks that take turns."""
 
     def __init__(self) -> None:
-        self._turn = ByteSemaphore(1)
+        self._turn = AddressSemaphore(1, 1)
         self._thread = OneThread()
 
     @property
     def is_idle(self) -> bool:
         """True if no check has a turn."""
-        return self._turn.available(1) and self._thread.is_idle
+        return not self._turn.acquired and self._thread.is_idle
 
-    async def run(self, check: SteppedCheck) -> None:
+    async def run(self, check: SteppedCheck, client: str = "") -> None:
         """Run a check to its end.
+
+        Args:
+            client: address of the client that it is for; "": of no client.
 
         Raises:
             MessageTooLarge: it costs too much.
@@ -124,7 +128,7 @@ class CheckTurns:
         """
         is_long = check.advance_shortly()
         while not check.is_done:
-            async with self._turn.holding(1):
+            async with self._turn.holding(client, 1):
                 if is_long:
                     await self._thread.run(check.advance)
                 is_long = check.advance_shortly()

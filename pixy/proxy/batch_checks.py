@@ -33,15 +33,20 @@ class BatchChecks:
         """True if no check has a turn."""
         return self._turns.is_idle
 
-    async def check(self, partitions: Sequence[PartitionBatches], limits: BatchLimits) -> list[Checked]:
+    async def check(
+        self, partitions: Sequence[PartitionBatches], limits: BatchLimits, client: str = ""
+    ) -> list[Checked]:
         """Check the batches of a request, by partition.
+
+        Args:
+            client: see `CheckTurns.run`.
 
         Raises:
             InvalidBatch, MessageTooLarge: something is not a batch that could be appended, or the
                 request costs too much.
         """
         check = _RequestCheck(partitions, limits)
-        await self._turns.run(check)
+        await self._turns.run(check, client)
         return check.checked
 
 

@@ -3,15 +3,16 @@
 Everything is validated before anything is written, the records in the batches too: on the event
 loop if that takes half a millisecond, else in turns with other requests (`batch_checks`). Memory is
 bounded: by one answer for each range that is read (`RangeReader`), and by `producer.buffer_bytes`
-for writes, with as much again in checks, and as much again in queues. Small requests have a queue
-of their own for their checks, because those of large ones may take seconds. Batches that are staged
-are checked here too.
+for writes, with as much again in checks, and once or twice as much in queues. Each client address
+has a share of these. Small requests have a queue of their own for their checks, because those of
+large ones may take seconds. Batches that are staged are checked here too.
 
 Road not taken: the batches through the accumulators. They make batches of records; these are
 batches.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
@@ -20,10 +21,9 @@ from typing import NamedTuple
 
 import structlog
 
-from pixy.address_turns import AddressTurns
+from pixy.address_quota import AddressSemaphore
 from pixy.backend import Backend, OffsetRange, TopicDescription, TopicPartition
-from pixy.byte_semaphore import ByteSemaphore
-from pixy.client_address import client_address
+from pixy.client_address import client_address, share_of
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
 from pixy.errors import (
@@ -43,6 +43,7 @@ from pixy.futures import reject, resolve
 from pixy.proxy.batch_checks import BatchChecks, Checked, PartitionBatches
 from pixy.proxy.fetch_ranges import FetchRanges
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
+from pixy.proxy.silent_appends import AppendPart, SilentAppends
 from pixy.proxy.topics import TopicCreator
 from pixy.records import (
     BatchLimits,
@@ -117,7 +118,7 @@ class Log:
         config: its section of the configuration.
         topics: creates missing topics.
         clock: the time.
-        client_share_percent: see `FetchRanges`.
+        client_share_percent: part of each limit that the clients of one address may have.
 
     Attributes:
         semaphore: bytes of the batches that are being written.
@@ -136,19 +137,25 @@ class Log:
         self._config = config
         self._topics = topics
         self._clock = clock
-        self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
+        self._share_percent = client_share_percent
+        self.semaphore = self.shared_bytes(config.producer.buffer_bytes)
+        self._silent = SilentAppends(config.producer.buffer_bytes, self.semaphore.release)
         self.fetches = FetchRanges(client_share_percent)
         self._checks = BatchChecks()
         # Searches for a timestamp decode records.
-        self._searches = AddressTurns()
+        self._searches = AddressSemaphore(sys.maxsize, 1)
         # Bytes of the requests that are checked.
-        self._small_checks = ByteSemaphore(max(1, config.producer.buffer_bytes // _SMALL_PART))
-        self._large_checks = ByteSemaphore(config.producer.buffer_bytes)
+        self._small_checks = self.shared_bytes(max(1, config.producer.buffer_bytes // _SMALL_PART))
+        self._large_checks = self.shared_bytes(config.producer.buffer_bytes)
         self._draining = False
         # Records in flight; the event is set while there are none.
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def shared_bytes(self, size: int) -> AddressSemaphore:
+        """Bytes of which each client address has its share."""
+        return AddressSemaphore(size, share_of(size, self._share_percent))
 
     # --- lifecycle --------------------------------------------------------------------------------
 
@@ -165,6 +172,7 @@ class Log:
 
         They may or may not be written.
         """
+        self._silent.stop()
         if self._in_flight:
             log.error("stopped with batches that are not known to be written", records=self._in_flight)
         return self._in_flight
@@ -224,7 +232,7 @@ class Log:
         topic, number = query.partition
         try:
             if not isinstance(query.at, OffsetPosition):
-                async with self._searches.holding(address):
+                async with self._searches.holding(address, 1):
                     found = await self._backend.offset_for_timestamp(query.partition, query.at)
                 return -1 if found is None else found
             if topic not in ranges:
@@ -295,7 +303,7 @@ class Log:
     # --- writing ----------------------------------------------------------------------------------
 
     async def append(
-        self, partitions: Sequence[PartitionBatches], versions: Sequence[TopicVersion]
+        self, partitions: Sequence[PartitionBatches], versions: Sequence[TopicVersion], peer: str = ""
     ) -> list[Appended]:
         """Append batches.
 
@@ -305,6 +313,7 @@ class Log:
             partitions: each at most once.
             versions: required versions of topics. A topic that does not exist fails by its
                 partitions.
+            peer: the caller, see `client_address`.
 
         Raises:
             InvalidArgument: of the classes below it; nothing was written.
@@ -312,11 +321,18 @@ class Log:
             ShuttingDown, Unavailable: nothing was written.
         """
         await self.check_partitions([each.partition for each in partitions])
-        size = _bytes_of(partitions)
-        self.check_queued(size, self.semaphore)
-        checked = await self._checked(partitions)
-        await self.semaphore.acquire(size)
+        size, client = _bytes_of(partitions), client_address(peer)
+        self.check_queued(client, size, self.semaphore)
+        checked = self._without_silent(partitions, await self._checked(partitions, client))
+        size = sum(
+            len(each.batches)
+            for each, batches in zip(partitions, checked, strict=True)
+            if isinstance(batches, list)
+        )
+        await self.semaphore.acquire(client, size)
         try:
+            # More may have become silent meanwhile.
+            checked = self._without_silent(partitions, checked)
             await self.update(versions)
             if self._draining:
                 raise ShuttingDown
@@ -324,15 +340,27 @@ class Log:
             # then.
             self.check_versions(versions)
         except BaseException:
-            self.semaphore.release(size)
+            self.semaphore.release(client, size)
             raise
         records = sum(batch.records for batches in checked if isinstance(batches, list) for batch in batches)
         self._in_flight += records
         self._idle.clear()
-        request = _Append(len(partitions), partial(self._answered, size, records))
+        request = _Append(len(partitions), client, partial(self._answered, size, records))
         # It goes on if the caller goes away meanwhile: all that was acquired is to be released.
         run_in_steps(self._hand_over_all(partitions, checked, versions, request))
         return await request.answer
+
+    def _without_silent(
+        self, partitions: Sequence[PartitionBatches], checked: Sequence[Checked | Unavailable]
+    ) -> list[Checked | Unavailable]:
+        """The checked batches, or reasons instead, where partitions that do not answer have too
+        many bytes.
+        """
+        return [
+            (isinstance(batches, list) and self._silent.why_refused(each.partition, len(each.batches)))
+            or batches
+            for each, batches in zip(partitions, checked, strict=True)
+        ]
 
     async def check_partitions(self, partitions: Sequence[TopicPartition]) -> None:
         """Check that each partition has a valid topic name and is listed once.
@@ -349,23 +377,31 @@ class Log:
                 )
             seen.add(each)
 
-    async def check_batches(self, partitions: Sequence[PartitionBatches]) -> list[list[NewBatch]]:
+    async def check_batches(
+        self, partitions: Sequence[PartitionBatches], client: str
+    ) -> list[list[NewBatch]]:
         """Validate the batches of each partition and return their places.
+
+        Args:
+            client: address of the client.
 
         Raises:
             InvalidBatch, MessageTooLarge: a batch is invalid; the message says where.
         """
         found = []
-        for batches in await self._checked(partitions):
+        for batches in await self._checked(partitions, client):
             if isinstance(batches, InvalidRecords):
                 raise batches
             found.append(batches)
         return found
 
-    def check_queued(self, size: int, writes: ByteSemaphore) -> None:
+    def check_queued(self, client: str, size: int, writes: AddressSemaphore) -> None:
         """Check that a request may queue for its check, and behind it for its write.
 
+        Others may queue as much as a client address has as its share besides.
+
         Args:
+            client: address of the client.
             size: bytes of its batches.
             writes: bytes of the batches that are being written in the same way.
 
@@ -374,28 +410,29 @@ class Log:
         """
         checks = self._checks_of(size)
         queued = checks.queued + writes.queued
-        at_once = checks.available(size) and writes.available(size)
-        if queued + size > self._config.producer.buffer_bytes and not at_once:
+        own = checks.queued_by(client) + writes.queued_by(client)
+        limit = self._config.producer.buffer_bytes
+        if own + size <= share_of(limit, self._share_percent):
+            limit *= 2
+        at_once = checks.available(client, size) and writes.available(client, size)
+        if queued + size > limit and not at_once:
             raise Unavailable(
-                f"{checks.acquired} bytes of batches are being checked, {writes.acquired} are being written and {queued} wait; "
+                f"{checks.acquired} bytes of batches are being checked, {writes.acquired} are being written and {queued} wait, "
+                f"{own} of them of this client address; "
                 "send fewer at a time, or increase producer.buffer_bytes"
             ).at_limit("producer.buffer_bytes")
 
-    def _checks_of(self, size: int) -> ByteSemaphore:
+    def _checks_of(self, size: int) -> AddressSemaphore:
         return self._small_checks if size <= _SMALL_BYTES else self._large_checks
 
-    async def _checked(self, partitions: Sequence[PartitionBatches]) -> list[Checked]:
+    async def _checked(self, partitions: Sequence[PartitionBatches], client: str) -> list[Checked]:
         _check_number(partitions)
         producer = self._config.producer
         latest_ms = self._clock.wall_ms() + round(producer.timestamp_after_max * 1000)
         limits = BatchLimits(producer.max_message_bytes, latest_ms, producer.max_headers)
         size = _bytes_of(partitions)
-        checks = self._checks_of(size)
-        await checks.acquire(size)
-        try:
-            return await self._checks.check(partitions, limits)
-        finally:
-            checks.release(size)
+        async with self._checks_of(size).holding(client, size):
+            return await self._checks.check(partitions, limits, client)
 
     async def update(self, versions: Sequence[TopicVersion]) -> None:
         """Ask the cluster for the topics that differ here from these versions: another process may
@@ -431,7 +468,7 @@ class Log:
     def _hand_over_all(
         self,
         partitions: Sequence[PartitionBatches],
-        checked: Sequence[Checked],
+        checked: Sequence[Checked | Unavailable],
         versions: Sequence[TopicVersion],
         request: "_Append",
     ) -> Iterator[None]:
@@ -450,13 +487,16 @@ class Log:
                     self.check_versions(versions)
                 except PixyError as error:
                     stale = error
-            handed_over += 1 if isinstance(batches, InvalidRecords) else len(batches)
-            if isinstance(batches, InvalidRecords):
+            handed_over += len(batches) if isinstance(batches, list) else 1
+            if not isinstance(batches, list):
                 request.ended(place, Appended(-1, batches))
             elif stale is not None:
                 request.ended(place, Appended(-1, stale))
             else:
-                self._hand_over(each, batches, _PartitionAppend(partial(request.ended, place)))
+                part = AppendPart(each.partition, request.client, len(each.batches))
+                self._silent.begin(part)
+                ended = partial(self._ended, request, place, part)
+                self._hand_over(each, batches, _PartitionAppend(ended))
 
     def _hand_over(
         self, of: PartitionBatches, batches: Sequence[NewBatch], append: "_PartitionAppend"
@@ -475,8 +515,15 @@ class Log:
                 break
         append.expect(handed_over)
 
-    def _answered(self, size: int, records: int) -> None:
-        self.semaphore.release(size)
+    def _ended(self, request: "_Append", place: int, part: AppendPart, result: Appended) -> None:
+        """The batches of a partition are answered."""
+        self._silent.end(part, result.error)
+        if part.given_back:
+            request.given_back += part.size
+        request.ended(place, result)
+
+    def _answered(self, size: int, records: int, request: "_Append") -> None:
+        self.semaphore.release(request.client, size - request.given_back)
         self._in_flight -= records
         if not self._in_flight:
             self._idle.set()
@@ -521,10 +568,16 @@ class _Append:
 
     Args:
         partitions: the number of its partitions.
+        client: address of its client.
         answered: called when all are answered.
+
+    Attributes:
+        given_back: bytes that were given back before.
     """
 
-    def __init__(self, partitions: int, answered: Callable[[], None]) -> None:
+    def __init__(self, partitions: int, client: str, answered: Callable[["_Append"], None]) -> None:
+        self.client = client
+        self.given_back = 0
         self.answer: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
         # By the index of the partition in the request.
         self._results: dict[int, Appended] = {}
@@ -540,7 +593,7 @@ class _Append:
     def _maybe_end(self) -> None:
         if len(self._results) < self._partitions:
             return
-        self._answered()
+        self._answered(self)
         resolve(self.answer, [result for _, result in sorted(self._results.items())])
 
 

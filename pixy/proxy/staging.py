@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 
 from pixy.backend import Published, StagedBatches, StageSeal
-from pixy.byte_semaphore import ByteSemaphore
 from pixy.client_address import client_address, share_of
 from pixy.config import ProxyConfig
 from pixy.errors import (
@@ -48,7 +47,7 @@ class Staging:
         self._log = log
         self._client_share_percent = client_share_percent
         self._client_share = share_of(config.staging.max_bytes, client_share_percent)
-        self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
+        self.semaphore = log.shared_bytes(config.producer.buffer_bytes)
         self._draining = False
 
     def begin_drain(self) -> None:
@@ -85,24 +84,22 @@ class Staging:
         if not partitions and seal is None:
             raise InvalidArgument("neither partitions nor a seal: there is nothing to do")
         await self._log.check_partitions([each.partition for each in partitions])
-        size = sum(len(each.batches) for each in partitions)
-        self._log.check_queued(size, self.semaphore)
-        checked = await self._log.check_batches(partitions)
+        size, client = sum(len(each.batches) for each in partitions), client_address(peer)
+        self._log.check_queued(client, size, self.semaphore)
+        checked = await self._log.check_batches(partitions, client)
         batches = [
             StagedBatches(each.partition, each.batches, sum(batch.records for batch in found))
             for each, found in zip(partitions, checked, strict=True)
         ]
-        await self.semaphore.acquire(size)
-        try:
+        async with self.semaphore.holding(client, size):
             await self._log.update(versions)
             if self._draining:
                 raise ShuttingDown
             self._log.check_versions(versions)
-            return await self._backend.stage(sink_id, stage_id, piece, batches, seal, self._client(peer))
-        except UnknownPartition as error:
-            raise PartitionNotFound(str(error)) from None
-        finally:
-            self.semaphore.release(size)
+            try:
+                return await self._backend.stage(sink_id, stage_id, piece, batches, seal, self._client(peer))
+            except UnknownPartition as error:
+                raise PartitionNotFound(str(error)) from None
 
     async def publish(
         self,

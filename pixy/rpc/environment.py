@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from pixy.address_quota import AddressQuota
 from pixy.client_address import share_of
 from pixy.clock import Clock
 from pixy.faults import internal_error
@@ -20,7 +21,6 @@ from pixy.rpc.limit_log import LimitLog
 from pixy.rpc.memory import Memory
 from pixy.rpc.methods import Method
 from pixy.rpc.status import GrpcError, Status
-from pixy.rpc.uploads import UploadQuota
 from pixy.tasks import Tasks
 
 __all__ = ["Environment", "Flushable", "ServerOptions"]
@@ -112,7 +112,7 @@ class Environment:
         self.memory = Memory(options.buffer_bytes, self.limits)
         uploads_bytes = options.buffer_bytes // 2
         uploads_share = share_of(uploads_bytes, options.client_share_percent)
-        self.upload_quota = UploadQuota(uploads_bytes, uploads_share)
+        self.upload_quota = AddressQuota(uploads_bytes, uploads_share)
         self.tasks = Tasks(self.note)
         # Every connection reads into this buffer, one at a time: into its first part, which bounds
         # a read, unless all that comes is known to be data.

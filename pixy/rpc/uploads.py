@@ -5,9 +5,9 @@ of it fits the quota, in FIFO order. Until then the window of its stream stays c
 first bytes, while the connection's window is replenished for other streams. So too many uploads
 follow one another instead of being refused, and an admitted one waits for no other.
 
-There is a quota per connection (`Uploads`), and one for all connections together (`UploadQuota`),
-in which client addresses take turns, and the connections of each queue in FIFO order with one
-message each. A size is only announced, so it reserves nothing by itself:
+There is a quota per connection (`Uploads`), and one for all connections together (`AddressQuota`),
+in which the connections queue with one message each. A size is only announced, so it reserves
+nothing by itself:
 
 - a message asks for admission when `begin_bytes` of it have come, for which it needs none;
 - one client address has a share of the quota;
@@ -19,96 +19,16 @@ it, and the admitted one among them could not continue. To reserve only what has
 fill the quota half-way would wait for each other.
 """
 
-from collections import Counter, deque
 from collections.abc import Callable
 
-__all__ = ["UploadQuota", "Uploads"]
+from pixy.address_quota import AddressQuota
+
+__all__ = ["Uploads"]
 
 _BYTES_PER_TICK = 32 * 1024
 """Least rate of an admitted message while others wait; ticks are about a second apart."""
 _GRACE_TICKS = 5
 """Ticks without a byte, after which it is stalled."""
-
-
-class UploadQuota:
-    """Bounds the large messages of all connections.
-
-    Args:
-        size: bytes of admitted messages. A larger message is admitted when there is no other.
-        share: bytes of one client address, likewise.
-    """
-
-    __slots__ = ("_acquired_by", "_full", "_queues", "_share", "_size", "acquired")
-
-    def __init__(self, size: int, share: int) -> None:
-        self._size = size
-        self._share = share
-        # Invariant: acquired is the sum of the values; none is 0.
-        self.acquired = 0
-        self._acquired_by: Counter[str] = Counter()
-        # Connections whose next message does not fit, by address in the order of its turns; none
-        # is empty.
-        self._queues: dict[str, deque[Uploads]] = {}
-        # The first message whose address has a share left does not fit. Nobody overtakes it.
-        self._full = False
-
-    def maybe_acquire(self, uploads: "Uploads", size: int) -> bool:
-        """Acquire bytes; False if the connection has to queue, and `Uploads.admit_next` follows."""
-        client = uploads.client
-        if client not in self._queues and not self._full and self._fits_share(client, size):
-            if self._fits(size):
-                self._acquire(client, size)
-                return True
-            self._full = True
-        self._queues.setdefault(client, deque()).append(uploads)
-        return False
-
-    def release(self, client: str, size: int) -> None:
-        """Release bytes of an address, and admit messages that fit now."""
-        self.acquired -= size
-        self._acquired_by[client] -= size
-        if not self._acquired_by[client]:
-            del self._acquired_by[client]
-        self._full = False
-        while (admitted := self._take_next()) is not None:
-            uploads, next_size = admitted
-            uploads.admit_next(admitted=bool(next_size))
-
-    def is_wanted(self, client: str) -> bool:
-        """True if messages wait for what a client address has acquired."""
-        return self._full or client in self._queues
-
-    def _take_next(self) -> "tuple[Uploads, int] | None":
-        """The next connection to leave the queue, with the acquired bytes of its message; 0 if its
-        messages are gone.
-        """
-        for client, queue in self._queues.items():
-            size = queue[0].next_size
-            if size and not self._fits_share(client, size):
-                continue
-            if size and not self._fits(size):
-                self._full = True
-                return None
-            uploads = queue.popleft()
-            # The address has its next turn after all others.
-            del self._queues[client]
-            if queue:
-                self._queues[client] = queue
-            if size:
-                self._acquire(client, size)
-            return uploads, size
-        return None
-
-    def _acquire(self, client: str, size: int) -> None:
-        self.acquired += size
-        self._acquired_by[client] += size
-
-    def _fits(self, size: int) -> bool:
-        return not self.acquired or self.acquired + size <= self._size
-
-    def _fits_share(self, client: str, size: int) -> bool:
-        acquired = self._acquired_by.get(client, 0)
-        return not acquired or acquired + size <= self._share
 
 
 class _Upload:
@@ -157,7 +77,7 @@ class Uploads:
     def __init__(
         self,
         size: int,
-        quota: UploadQuota,
+        quota: AddressQuota,
         client: str,
         begin_bytes: int,
         admitted: Callable[[int, int], None],

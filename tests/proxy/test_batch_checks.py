@@ -35,6 +35,15 @@ async def test_a_request_waits_for_a_slice_of_another_one_and_not_for_its_end() 
     assert len(all_of_them) == 20
 
 
+async def test_addresses_take_turns_however_many_checks_one_has() -> None:
+    checks = BatchChecks()
+    hostile = [asyncio.create_task(checks.check(request(*[LONG] * 5), LIMITS, "a")) for _ in range(5)]
+    await asyncio.sleep(0)
+    await checks.check(request(*[LONG] * 5), LIMITS, "b")
+    assert not any(each.done() for each in hostile)
+    await asyncio.gather(*hostile)
+
+
 async def test_a_small_request_waits_for_nobody() -> None:
     checks = BatchChecks()
     long = asyncio.create_task(checks.check(request(*[LONG] * 5), LIMITS))

@@ -4,7 +4,9 @@ over.
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -21,7 +23,16 @@ from pixy.errors import (
     TopicMissing,
     Unavailable,
 )
-from pixy.proxy import Appended, Log, OffsetQuery, PartitionBatches, Range, RangeState, TopicVersion
+from pixy.proxy import (
+    Appended,
+    Log,
+    OffsetQuery,
+    PartitionBatches,
+    Range,
+    RangeState,
+    TopicVersion,
+    silent_appends,
+)
 from pixy.proxy.topics import TopicCreator
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of, raw_batch, raw_record
@@ -29,7 +40,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.server import serve_cluster
 from tests.fakes.waiting import settle, until
 
-T0 = TopicPartition("t", 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 BATCH = batch_of(b"value")
 SIZE = len(BATCH)
 
@@ -39,7 +50,11 @@ def fault(error: BaseException) -> None:
 
 
 async def make(
-    backend: FakeBackend | None = None, *, room: int = 64 << 20, auto_create: bool = True
+    backend: FakeBackend | None = None,
+    *,
+    room: int = 64 << 20,
+    auto_create: bool = True,
+    share_percent: int = 100,
 ) -> tuple[Log, FakeBackend]:
     """A log with a limit in bytes, on a cluster with a topic `t` of two partitions."""
     backend = backend or FakeBackend()
@@ -47,12 +62,15 @@ async def make(
     await backend.create_topic("t", 2)
     producer = replace(ProducerConfig(), buffer_bytes=room)
     config = replace(ProxyConfig(), producer=producer, auto_create_topics=auto_create)
-    return Log(backend, config, TopicCreator(backend, config, fault), FakeClock()), backend
+    log = Log(backend, config, TopicCreator(backend, config, fault), FakeClock(), share_percent)
+    return log, backend
 
 
-def append(log: Log, batches: int = 1, version: int | None = None) -> "asyncio.Task[list[Appended]]":
+def append(
+    log: Log, batches: int = 1, version: int | None = None, peer: str = ""
+) -> "asyncio.Task[list[Appended]]":
     versions = [] if version is None else [TopicVersion("t", version)]
-    return asyncio.create_task(log.append([PartitionBatches(T0, BATCH * batches)], versions))
+    return asyncio.create_task(log.append([PartitionBatches(T0, BATCH * batches)], versions, peer))
 
 
 async def test_appends_in_flight_and_queued_are_bounded() -> None:
@@ -71,6 +89,74 @@ async def test_appends_in_flight_and_queued_are_bounded() -> None:
         [Appended(3, None)],
     ]
     assert await append(log) == [Appended(4, None)]
+
+
+async def test_an_address_has_its_share_of_what_is_written_and_of_the_queue() -> None:
+    log, backend = await make(room=4 * SIZE, share_percent=50)
+    backend.hold_appends()
+    hostile = [append(log, peer=f"10.0.0.1:{port}") for port in range(1, 7)]
+    await settle()
+    assert backend.held_appends == 2, "half of the room"
+    with pytest.raises(Unavailable, match=f"{4 * SIZE} wait, {4 * SIZE} of them of this client address"):
+        await append(log, peer="10.0.0.1:9")
+    others = [append(log, peer=f"10.0.0.2:{port}") for port in range(1, 5)]
+    await settle()
+    assert backend.held_appends == 4
+    with pytest.raises(Unavailable):
+        await append(log, peer="10.0.0.2:9")
+    backend.release_appends()
+    for each in (*hostile, *others):
+        assert (await each)[0].error is None
+    assert (log.semaphore.acquired, log.semaphore.queued) == (0, 0)
+
+
+class OnePartitionIsOut(FakeBackend):
+    """A cluster whose partition `T0` answers nothing until it comes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[], None]] = []
+        self.is_out = True
+
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: bytearray,
+        records: int,
+        done: AppendDone,
+        age_s: float = 0.0,
+    ) -> None:
+        go_on = partial(super().append, partition, batch, records, done, age_s)
+        if self.is_out and partition == T0:
+            self.waiting.append(go_on)
+        else:
+            go_on()
+
+    def come_back(self) -> None:
+        self.is_out = False
+        for go_on in self.waiting:
+            go_on()
+
+
+async def test_partitions_that_do_not_answer_have_half_of_what_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(silent_appends, "LOOK_S", 0.005)
+    backend = OnePartitionIsOut()
+    log, _ = await make(backend, room=4 * SIZE)
+    silent = [append(log) for _ in range(5)]
+    other = asyncio.create_task(log.append([PartitionBatches(T1, BATCH)], []))
+    assert await other == [Appended(0, None)], "though it came last"
+    assert len(backend.waiting) == 4
+    ((offset, error),) = await silent[4]
+    assert (offset, type(error)) == (-1, Unavailable)
+    assert "t-0 takes no batches at present" in str(error)
+    both = await log.append([PartitionBatches(T0, BATCH), PartitionBatches(T1, BATCH)], [])
+    assert [type(each.error) for each in both] == [Unavailable, type(None)]
+    backend.come_back()
+    assert [await each for each in silent[:4]] == [[Appended(offset, None)] for offset in range(4)]
+    assert (log.semaphore.acquired, log.semaphore.queued) == (0, 0)
+    assert await append(log) == [Appended(4, None)], "it answers again"
 
 
 async def test_a_request_larger_than_the_limit_is_written_when_it_is_alone() -> None:
@@ -199,7 +285,7 @@ async def test_a_request_has_at_most_a_thousand_batches(partitions: int) -> None
     with pytest.raises(InvalidBatch, match="more than 1000 record batches in a request"):
         await log.append(of, [])
     with pytest.raises(InvalidBatch):
-        await log.check_batches(of)
+        await log.check_batches(of, "")
     assert [each.end for each in (await backend.offset_ranges("t")).values()] == [
         *[share] * partitions,
         *[0] * (2 - partitions),
@@ -360,7 +446,8 @@ async def test_small_requests_do_not_wait_behind_large_ones_that_wait_for_their_
     large = batch_of(*[b"%040d" % at for at in range(5000)])
     log, backend = await make(room=len(large) * 5 // 2)
     answers = [asyncio.create_task(log.append([PartitionBatches(T0, large)], [])) for _ in range(4)]
-    await asyncio.sleep(0)
+    while log._large_checks.queued < 2 * len(large):  # noqa: ASYNC110 - a pause would miss it
+        await asyncio.sleep(0)
     with pytest.raises(Unavailable, match=rf"{2 * len(large)} bytes of batches are being checked"):
         await log.append([PartitionBatches(T0, large)], [])
     assert await append(log) == [Appended(0, None)]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pixy.address_quota import AddressQuota
 from pixy.http2 import Options
 from pixy.rpc import GrpcError, ServerOptions, Status
 from pixy.rpc.incomplete_requests import IncompleteRequests
-from pixy.rpc.uploads import UploadQuota
 
 WINDOW = Options().stream_window_bytes
 BEGIN = WINDOW // 4
@@ -48,7 +48,7 @@ def opened(bytes_max: int) -> tuple[IncompleteRequests, FakeLink]:
     """The requests of a connection, and its link."""
     environment: Any = SimpleNamespace(
         options=ServerOptions(request_bytes_max=bytes_max),
-        upload_quota=UploadQuota(100 * WINDOW, 100 * WINDOW),
+        upload_quota=AddressQuota(100 * WINDOW, 100 * WINDOW),
     )
     link: Any = FakeLink()
     return IncompleteRequests(link, environment), link

@@ -5,9 +5,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from pixy.address_quota import AddressQuota
 from pixy.http2 import Options
 from pixy.rpc import ServerOptions, Status
-from pixy.rpc.uploads import UploadQuota, Uploads
+from pixy.rpc.uploads import Uploads
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client, prefixed
@@ -23,7 +24,7 @@ TICK_BYTES = 32 * 1024
 class Connection:
     """Uploads of a connection, with the bytes granted to each stream."""
 
-    def __init__(self, quota: UploadQuota, size: int, client: str = "a", begin_bytes: int = 1) -> None:
+    def __init__(self, quota: AddressQuota, size: int, client: str = "a", begin_bytes: int = 1) -> None:
         self.granted: dict[int, int] = {}
         self.uploads = Uploads(size, quota, client, begin_bytes, self._admitted)
 
@@ -36,14 +37,14 @@ class Connection:
 
 
 def test_an_upload_that_fits_is_granted_what_has_come() -> None:
-    connection = Connection(UploadQuota(100, 100), 100)
+    connection = Connection(AddressQuota(100, 100), 100)
     connection.receive(1, 60, 10)
     connection.receive(1, 60, 20)
     assert connection.granted == {1: 30}
 
 
 def test_uploads_beyond_the_quota_follow_one_another_and_get_the_withheld_bytes() -> None:
-    connection = Connection(UploadQuota(1000, 1000), 100)
+    connection = Connection(AddressQuota(1000, 1000), 100)
     for stream_id in (1, 3, 5):
         connection.receive(stream_id, 60, 10)
         connection.receive(stream_id, 60, 5)
@@ -56,7 +57,7 @@ def test_uploads_beyond_the_quota_follow_one_another_and_get_the_withheld_bytes(
 
 
 def test_an_upload_larger_than_the_quota_is_admitted_alone() -> None:
-    connection = Connection(UploadQuota(100, 100), 50)
+    connection = Connection(AddressQuota(100, 100), 50)
     connection.receive(1, 200, 10)
     connection.receive(3, 10, 10)
     assert connection.granted == {1: 10}
@@ -65,7 +66,7 @@ def test_an_upload_larger_than_the_quota_is_admitted_alone() -> None:
 
 
 def test_connections_queue_for_the_shared_quota_with_one_upload_each() -> None:
-    quota = UploadQuota(100, 100)
+    quota = AddressQuota(100, 100)
     first, second, third = (Connection(quota, 1000) for _ in range(3))
     first.receive(1, 90, 1)
     for stream_id in (1, 3):
@@ -82,7 +83,7 @@ def test_connections_queue_for_the_shared_quota_with_one_upload_each() -> None:
 
 
 def test_an_abandoned_upload_leaves_the_queue() -> None:
-    quota = UploadQuota(100, 100)
+    quota = AddressQuota(100, 100)
     first, second, third = (Connection(quota, 1000) for _ in range(3))
     for connection in (first, second, third):
         connection.receive(1, 90, 1)
@@ -92,7 +93,7 @@ def test_an_abandoned_upload_leaves_the_queue() -> None:
 
 
 def test_an_announced_size_reserves_nothing_before_the_first_bytes_have_come() -> None:
-    quota = UploadQuota(1000, 1000)
+    quota = AddressQuota(1000, 1000)
     connection = Connection(quota, 1000, begin_bytes=20)
     connection.receive(1, 900, 19)
     assert (quota.acquired, connection.uploads.waits(1), connection.granted) == (0, False, {})
@@ -105,7 +106,7 @@ def test_an_announced_size_reserves_nothing_before_the_first_bytes_have_come() -
 
 
 def test_a_client_has_its_share_and_the_others_take_turns() -> None:
-    quota = UploadQuota(100, 50)
+    quota = AddressQuota(100, 50)
     many = [Connection(quota, 1000, "many") for _ in range(4)]
     first, second = (Connection(quota, 1000, name) for name in ("first", "second"))
     for connection in many:
@@ -128,7 +129,7 @@ def test_a_client_has_its_share_and_the_others_take_turns() -> None:
 
 
 def test_nobody_overtakes_a_large_upload_of_a_client_with_a_share_left() -> None:
-    quota = UploadQuota(100, 60)
+    quota = AddressQuota(100, 60)
     small, large = Connection(quota, 1000, "small"), Connection(quota, 1000, "large")
     small.receive(1, 30, 1)
     small.receive(3, 30, 1)
@@ -139,7 +140,7 @@ def test_nobody_overtakes_a_large_upload_of_a_client_with_a_share_left() -> None
 
 
 def test_an_upload_is_stalled_when_it_hardly_comes_while_others_wait() -> None:
-    quota = UploadQuota(100 * TICK_BYTES, 100 * TICK_BYTES)
+    quota = AddressQuota(100 * TICK_BYTES, 100 * TICK_BYTES)
     slow, other = (Connection(quota, 1000 * TICK_BYTES) for _ in range(2))
     slow.receive(1, 90 * TICK_BYTES, 1)
     assert [slow.uploads.tick() for _ in range(20)] == [[]] * 20, "nobody waits"

@@ -110,7 +110,7 @@ class LogService:
         log = proxy_of(self._proxies, request.cluster).log
         partitions = await partition_batches(request.partitions, parted.fields)
         versions = await topic_versions(request.versions)
-        results = await log.append(partitions, versions)
+        results = await log.append(partitions, versions, call.peer)
         return await join_in_steps(call, (pb.AppendResponse(results=[_result(each)]) for each in results))
 
 
