@@ -53,6 +53,7 @@ class OffsetFinder:
             InvalidArgument: it does not name exactly these partitions, or all records are older.
             OffsetOutOfRange: an offset is not in the log, with `fail_on_data_loss`.
         """
+        position = position.by_each(partitions)
         if position.by_partition and set(position.by_partition) != set(partitions):
             raise InvalidArgument(
                 f"option {position.option} names {_show(position.by_partition)}: "

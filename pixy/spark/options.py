@@ -113,8 +113,52 @@ _WITHOUT_EFFECT = {
     "kafka.batch.size": "batches are built from the rows at hand",
     "kafka.linger.ms": "batches are built from the rows at hand",
     "kafka.max.request.size": "batches are built from the rows at hand",
+    "kafka.isolation.level": "only published records are visible",
+    **dict.fromkeys(
+        (
+            "kafka.session.timeout.ms",
+            "kafka.heartbeat.interval.ms",
+            "kafka.max.poll.interval.ms",
+            "kafka.partition.assignment.strategy",
+            "kafka.group.instance.id",
+        ),
+        "progress is in Spark's checkpoint, there is no consumer group",
+    ),
+    **dict.fromkeys(
+        (
+            "kafka.delivery.timeout.ms",
+            "kafka.default.api.timeout.ms",
+            "kafka.max.block.ms",
+            "kafka.retry.backoff.ms",
+            "kafka.retry.backoff.max.ms",
+            "kafka.reconnect.backoff.ms",
+            "kafka.reconnect.backoff.max.ms",
+            "kafka.socket.connection.setup.timeout.ms",
+            "kafka.socket.connection.setup.timeout.max.ms",
+        ),
+        "pixy.timeoutMs limits how long calls are retried",
+    ),
+    **dict.fromkeys(
+        (
+            "kafka.fetch.min.bytes",
+            "kafka.fetch.max.wait.ms",
+            "kafka.check.crcs",
+            "kafka.receive.buffer.bytes",
+            "kafka.send.buffer.bytes",
+            "kafka.buffer.memory",
+            "kafka.max.in.flight.requests.per.connection",
+            "kafka.connections.max.idle.ms",
+            "kafka.metadata.max.age.ms",
+            "kafka.client.rack",
+            "kafka.client.dns.lookup",
+        ),
+        "there is no Kafka client to pass it to",
+    ),
 }
 """Options of the Kafka connector that have no effect here."""
+
+_WITHOUT_EFFECT_AS = {"kafka.security.protocol": ("plaintext", "connections are secured with pixy.tls")}
+"""Options without effect at one value, in lower case; refused at any other."""
 
 _REFUSED = {
     "kafka.auto.offset.reset": "use startingOffsets",
@@ -248,6 +292,10 @@ def _check_names(options: Options, use: Use) -> dict[str, str]:
         if lower in _SPARK_OWN:
             continue
         name = _SPELLING.get(lower)
+        harmless, why = _WITHOUT_EFFECT_AS.get(lower, (None, ""))
+        if harmless is not None and str(value).strip().lower() == harmless:
+            warnings.warn(f"option {lower} has no effect: {why}", stacklevel=3)
+            continue
         if name is None:
             raise _unknown(key, use)
         if name in _REFUSED:

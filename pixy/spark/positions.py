@@ -6,8 +6,8 @@ These are the requested positions; `finder` resolves them to offsets by asking t
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pixy.errors import InvalidArgument
@@ -38,6 +38,7 @@ class Position:
         option: name of its option, for error texts.
         by_partition: offsets, or timestamps in ms, of exactly the partitions to read. Empty: not by
             partition.
+        by_topic: `EARLIEST` or `LATEST` for all partitions of topics that are named as a whole.
         timestamp_ms: timestamp for all partitions, if `at` is TIMESTAMP and `by_partition` is
             empty.
         else_latest: True to treat a timestamp after the last record as latest instead of an error.
@@ -46,8 +47,21 @@ class Position:
     at: At
     option: str
     by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
+    by_topic: Mapping[str, int] = field(default_factory=dict)
     timestamp_ms: int = 0
     else_latest: bool = False
+
+    def by_each(self, partitions: Sequence[TopicPartition]) -> "Position":
+        """The same position by partition, where topics are named as a whole.
+
+        Raises:
+            InvalidArgument: it names a topic without a partition to read.
+        """
+        whole = {each: self.by_topic[each.topic] for each in partitions if each.topic in self.by_topic}
+        unread = sorted(self.by_topic.keys() - {each.topic for each in whole})
+        if unread:
+            raise InvalidArgument(f"option {self.option} names topic {unread[0]!r}, which is not read")
+        return replace(self, by_partition={**self.by_partition, **whole}, by_topic={}) if whole else self
 
 
 def start_position(given: Mapping[str, str], *, streaming: bool) -> Position:
@@ -112,7 +126,7 @@ def _position(
             )
         return Position(At.TIMESTAMP, for_all, timestamp_ms=int(text), else_latest=else_latest)
     if for_each in given:
-        stamps = _by_partition(for_each, given[for_each], least=0, what="timestamps in milliseconds")
+        stamps, _ = _by_partition(for_each, given[for_each], least=0, what="timestamps in milliseconds")
         return Position(At.TIMESTAMP, for_each, stamps, else_latest=else_latest)
     text = given.get(offsets, default.value)
     words = [at.value for at in (At.EARLIEST, At.LATEST) if at not in forbidden]
@@ -121,18 +135,28 @@ def _position(
     if not text.startswith("{"):
         allowed = f'{" or ".join(words)}, or JSON like {{"topic": {{"0": 12}}}}'
         raise InvalidArgument(f"option {offsets} is {text!r}: allowed is {allowed}")
-    return Position(At.OFFSETS, offsets, _offsets(offsets, text, forbidden))
+    by_partition, by_topic = _offsets(offsets, text, forbidden)
+    return Position(At.OFFSETS, offsets, by_partition, by_topic)
 
 
-def _offsets(option: str, text: str, forbidden: Mapping[At, int]) -> dict[TopicPartition, int]:
-    parsed = _by_partition(option, text, least=EARLIEST, what="offsets, -2 for earliest, -1 for latest")
+def _offsets(
+    option: str, text: str, forbidden: Mapping[At, int]
+) -> tuple[dict[TopicPartition, int], dict[str, int]]:
+    what = 'offsets, -2 for earliest, -1 for latest, or {"topic": "earliest"} or "latest" for all partitions'
+    by_partition, by_topic = _by_partition(option, text, least=EARLIEST, what=what, words=_WORDS)
     for at, number in forbidden.items():
-        if number in parsed.values():
+        if number in by_partition.values() or number in by_topic.values():
             raise InvalidArgument(f"option {option} is {text!r}: {number}, {at.value}, is not allowed there")
-    return parsed
+    return by_partition, by_topic
 
 
-def _by_partition(option: str, text: str, *, least: int, what: str) -> dict[TopicPartition, int]:
+_WORDS: Mapping[str, int] = {At.EARLIEST.value: EARLIEST, At.LATEST.value: LATEST}
+
+
+def _by_partition(
+    option: str, text: str, *, least: int, what: str, words: Mapping[str, int] | None = None
+) -> tuple[dict[TopicPartition, int], dict[str, int]]:
+    """Numbers by partition, and those of `words` by topic."""
     allowed = f'allowed is JSON like {{"topic": {{"0": 12, "1": 7}}}} with {what}'
     try:
         parsed = json.loads(text)
@@ -141,7 +165,11 @@ def _by_partition(option: str, text: str, *, least: int, what: str) -> dict[Topi
     if not isinstance(parsed, dict) or not parsed:
         raise InvalidArgument(f"option {option} is {text!r}: {allowed}")
     found: dict[TopicPartition, int] = {}
+    whole: dict[str, int] = {}
     for topic, partitions in parsed.items():
+        if words and isinstance(partitions, str) and partitions.lower() in words:
+            whole[topic] = words[partitions.lower()]
+            continue
         if not isinstance(partitions, dict):
             raise InvalidArgument(f"option {option} is {text!r}: {topic!r} has {partitions!r}; {allowed}")
         for partition, number in partitions.items():
@@ -150,4 +178,4 @@ def _by_partition(option: str, text: str, *, least: int, what: str) -> dict[Topi
                     f"option {option} is {text!r}: partition {partition!r} of {topic!r} has {number!r}; {allowed}"
                 )
             found[TopicPartition(topic, int(partition))] = number
-    return found
+    return found, whole

@@ -14,6 +14,7 @@ visible to a data source identifies the batch. Spark Connect runs the write in a
 without these properties, and there options replace them.
 """
 
+import re
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from pixy.errors import InvalidArgument, PixyError
+from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.spark.addresses import first_of_task
 from pixy.spark.client import ELEMENTS_MAX, LogClient
@@ -129,6 +130,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _discard(self._options, messages)
 
 
+_OWNER = re.compile(r"belongs to query '([a-zA-Z0-9._-]+)'")
+"""The query that has a sink, in the daemon's refusal of another one."""
+
+
 def _property(name: str) -> str | None:
     """Local property of the driver's thread that started the task."""
     context = TaskContext.get()
@@ -148,15 +153,22 @@ def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | Non
             "are published together: let fewer tasks write, with DataFrame.coalesce, or split the write"
         )
     first = next(each for each in messages if isinstance(each, Staged))
-    answer = LogClient(options.connection).publish(
-        pb.PublishRequest(
-            sink_id=first.sink_id,
-            epoch=epoch,
-            query_id=first.query_id,
-            replaces_query_id=options.replaces_query_id,
-            stage_ids=stage_ids,
-        )
+    request = pb.PublishRequest(
+        sink_id=first.sink_id,
+        epoch=epoch,
+        query_id=first.query_id,
+        replaces_query_id=options.replaces_query_id,
+        stage_ids=stage_ids,
     )
+    try:
+        answer = LogClient(options.connection).publish(request)
+    except FailedPrecondition as error:
+        owner = _OWNER.search(str(error))
+        if owner is None:
+            raise
+        raise FailedPrecondition(
+            f"{error}. With the option sinkReset={owner[1]} this query takes the sink over; with another sinkId it has one of its own"
+        ) from None
     if not answer.published:
         # The epoch was published with other stages, or with these.
         _discard(options, messages)

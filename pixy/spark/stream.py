@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pixy.errors import OffsetOutOfRange
+from pixy.errors import InvalidArgument, OffsetOutOfRange
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.records import TopicPartition
 from pixy.spark.client import LogClient
@@ -167,6 +167,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for each, offset in known.items():
             end = self._latest.get(each)
             if (end is None or end < offset) and self._options.fail_on_data_loss:
+                if not self._options.subscription.selects(each):
+                    raise InvalidArgument(
+                        f"{each.topic}-{each.partition} was read up to offset {offset} and is no longer subscribed: add it to the option "
+                        "again, or with failOnDataLoss=false the query continues without it"
+                    )
                 now_is = "is gone" if end is None else f"ends at {end}"
                 raise OffsetOutOfRange(
                     f"{each.topic}-{each.partition} was read up to offset {offset} and {now_is}: records may be lost, because the topic "

@@ -49,6 +49,14 @@ class TopicSelection:
             TopicPartition(topic, partition) for topic in chosen_topics for partition in range(counts[topic])
         )
 
+    def selects(self, partition: TopicPartition) -> bool:
+        """True if the options name a partition, whether it exists or not."""
+        if self.assigned:
+            return partition.partition in self.assigned.get(partition.topic, ())
+        if self.pattern:
+            return re.fullmatch(self.pattern, partition.topic) is not None
+        return partition.topic in self.topics
+
     def check_exists(self, counts: Mapping[str, int]) -> None:
         """Check that named topics and partitions exist. A pattern names none.
 

@@ -223,6 +223,42 @@ def test_options_without_effect_give_a_warning() -> None:
         write_options({"topic": "a", "kafka.acks": "all"}, Use.STREAM_WRITE)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kafka.session.timeout.ms": "30000"},
+        {"kafka.isolation.level": "read_committed"},
+        {"kafka.security.protocol": "PLAINTEXT"},
+    ],
+)
+def test_options_of_kafkas_clients_that_cannot_matter_give_a_warning(given: dict[str, str]) -> None:
+    with pytest.warns(UserWarning, match=f"option {next(iter(given))} has no effect"):
+        read_options({"subscribe": "a", **given}, Use.STREAM_READ)
+
+
+def test_a_protocol_that_would_matter_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"unknown option kafka.security.protocol .*pixy.tls"):
+        read_options({"subscribe": "a", "kafka.security.protocol": "SASL_SSL"}, Use.STREAM_READ)
+
+
+@pytest.mark.parametrize("use", READS)
+def test_a_topic_may_be_named_as_a_whole(use: Use) -> None:
+    start = read_options(
+        {"subscribe": "a,b", "startingOffsets": '{"a": "Earliest", "b": {"0": 7}}'}, use
+    ).start
+    partitions = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
+    assert start.by_each(partitions).by_partition == dict(zip(partitions, (-2, -2, 7), strict=True))
+    with pytest.raises(InvalidArgument, match="option startingOffsets names topic 'a', which is not read"):
+        start.by_each(partitions[2:])
+
+
+def test_a_word_that_is_not_allowed_for_all_is_not_allowed_for_a_topic() -> None:
+    with pytest.raises(InvalidArgument, match="-1, latest, is not allowed there"):
+        read_options({"subscribe": "a", "startingOffsets": '{"a": "latest"}'}, Use.BATCH_READ)
+    with pytest.raises(InvalidArgument, match="-2, earliest, is not allowed there"):
+        read_options({"subscribe": "a", "endingOffsets": '{"a": "earliest"}'}, Use.BATCH_READ)
+
+
 @pytest.mark.parametrize("use", WRITES)
 @pytest.mark.parametrize(
     ("given", "message"),

@@ -253,7 +253,7 @@ def test_a_new_checkpoint_on_an_old_sink_is_rejected_unless_it_names_the_old_que
     source, target = log.create(1), log.create(1)
     log.append(source, 0, [b"a"])
     first = run(spark, log, source, tmp_path / "first", topic=target, sinkId="copies")
-    with pytest.raises(StreamingQueryException, match=f"belongs to query '{first.id}'"):
+    with pytest.raises(StreamingQueryException, match=f"With the option sinkReset={first.id} this query"):
         run(spark, log, source, tmp_path / "second", topic=target, sinkId="copies")
     assert log.values(target) == [b"a"]
     options = {"topic": target, "sinkId": "copies", "sinkReset": str(first.id)}

@@ -236,6 +236,19 @@ def test_a_deleted_topic_is_data_loss_and_never_forgotten(log: Log) -> None:
     assert values_of(lax, start, end) == [b"b"]
 
 
+def test_a_topic_that_is_no_longer_subscribed_is_called_so(log: Log) -> None:
+    topic, other = log.create(1), log.create(1)
+    log.append(topic, 0, [b"a"] * 3)
+    both = reader_of(log, subscribe=f"{topic},{other}", startingOffsets="earliest")
+    start = through_json(both.latestOffset(through_json(both.initialOffset()), ReadAllAvailable()))
+    with pytest.raises(
+        InvalidArgument, match=rf"{topic}-0 was read up to offset 3 and is no longer subscribed: "
+    ):
+        reader_of(log, subscribe=other).latestOffset(start, ReadAllAvailable())
+    lax = reader_of(log, subscribe=other, failOnDataLoss="false")
+    assert lax.latestOffset(start, ReadAllAvailable()) is start
+
+
 def remake(log: Log, topic: str, partitions: int, *values: bytes) -> None:
     log.delete(topic)
     log.create_named(topic, partitions)
