@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
+from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.cluster import ClusterStatus, encode_status, problems, safe_to_stop
@@ -26,7 +27,7 @@ class ClusterService:
     def service(self) -> Service:
         """The service with its handlers."""
         handlers: dict[str, Handler] = {
-            "Status": self.status,
+            "Status": a_few_at_a_time(self.status),
             "RemoveNode": self.remove_node,
             "ForgetNode": self.forget_node,
         }

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from pixy.api.grpc.answers import consumed_message, produced_messages
+from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.api.grpc.requests import (
@@ -54,11 +55,11 @@ class KafkaPixyService:
             "Produce": self.produce,
             "ConsumeNAck": self.consume_n_ack,
             "Ack": self.ack,
-            "GetOffsets": self.get_offsets,
-            "SetOffsets": self.set_offsets,
-            "ListTopics": self.list_topics,
-            "ListConsumers": self.list_consumers,
-            "GetTopicMetadata": self.get_topic_metadata,
+            "GetOffsets": a_few_at_a_time(self.get_offsets),
+            "SetOffsets": a_few_at_a_time(self.set_offsets),
+            "ListTopics": a_few_at_a_time(self.list_topics),
+            "ListConsumers": a_few_at_a_time(self.list_consumers),
+            "GetTopicMetadata": a_few_at_a_time(self.get_topic_metadata),
         }
         parsers = {"Produce": ProduceRequestParser().parse, "ConsumeNAck": ConsumeRequestParser().parse}
         descriptor = pb.DESCRIPTOR.services_by_name["KafkaPixy"]

@@ -7,6 +7,7 @@ has taken what was read before, and the connection accepts more output. No recor
 from collections.abc import Mapping
 from itertools import chain
 
+from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.api.grpc.staging import StagingMethods, partition_batches, topic_versions
@@ -61,8 +62,8 @@ class LogService:
     def service(self) -> Service:
         """The service with its handlers."""
         handlers: dict[str, Handler] = {
-            "DescribeTopics": self.describe_topics,
-            "ListOffsets": self.list_offsets,
+            "DescribeTopics": a_few_at_a_time(self.describe_topics),
+            "ListOffsets": a_few_at_a_time(self.list_offsets),
             "Fetch": self.fetch,
             "Append": self.append,
             **StagingMethods(self._proxies).handlers(),

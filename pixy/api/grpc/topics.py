@@ -7,6 +7,7 @@ option. The backend decides which options exist and which values they take.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.backend import OffsetRange, TopicDescription
@@ -33,11 +34,11 @@ class TopicsService:
     def service(self) -> Service:
         """The service with its handlers."""
         handlers: dict[str, Handler] = {
-            "CreateTopic": self.create_topic,
-            "AlterTopic": self.alter_topic,
+            "CreateTopic": a_few_at_a_time(self.create_topic),
+            "AlterTopic": a_few_at_a_time(self.alter_topic),
             "DeleteTopic": self.delete_topic,
-            "DescribeTopic": self.describe_topic,
-            "ListGroups": self.list_groups,
+            "DescribeTopic": a_few_at_a_time(self.describe_topic),
+            "ListGroups": a_few_at_a_time(self.list_groups),
         }
         return Service(
             pb.DESCRIPTOR.services_by_name["Topics"], handlers, translate, maxima=REPEATED_MAX["Topics"]

@@ -1,0 +1,71 @@
+"""Calls whose answers may be large: an address has a few of each method at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from pixy.api.grpc.large_answers import AT_ONCE
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_cluster_pb2 as cluster_pb
+from pixy.proto import pixy_log_pb2 as log_pb
+from pixy.proto import pixy_topics_pb2 as topics_pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
+from pixy.proto.pixy_log_pb2_grpc import LogStub
+from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+from tests.fakes.waiting import until
+
+if TYPE_CHECKING:
+    from tests.api.grpc.conftest import ServedNode
+
+METHODS: dict[str, tuple[Any, Any, str]] = {
+    "GetOffsets": (KafkaPixyStub, pb.GetOffsetsRq(topic="t", group="g"), "get_offsets"),
+    "SetOffsets": (KafkaPixyStub, pb.SetOffsetsRq(topic="t", group="g"), "set_offsets"),
+    "ListTopics": (KafkaPixyStub, pb.ListTopicRq(), "list_topics"),
+    "ListConsumers": (KafkaPixyStub, pb.ListConsumersRq(topic="t"), "list_consumers"),
+    "GetTopicMetadata": (KafkaPixyStub, pb.GetTopicMetadataRq(topic="t"), "describe_topic"),
+    "DescribeTopics": (LogStub, log_pb.DescribeTopicsRequest(), "log.describe_topics"),
+    "ListOffsets": (LogStub, log_pb.ListOffsetsRequest(), "log.list_offsets"),
+    "CreateTopic": (TopicsStub, topics_pb.CreateTopicRequest(topic="t"), "create_topic"),
+    "AlterTopic": (TopicsStub, topics_pb.AlterTopicRequest(topic="t"), "alter_topic"),
+    "DescribeTopic": (TopicsStub, topics_pb.DescribeTopicRequest(topic="t"), "describe_topic"),
+    "ListGroups": (TopicsStub, topics_pb.ListGroupsRequest(), "list_groups"),
+    "Status": (ClusterStub, cluster_pb.StatusRequest(), "cluster_status"),
+}
+"""The service of each, a request, and the method of the proxy that it calls."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_an_address_has_a_few_calls_at_a_time_and_others_do_not_wait(
+    served: ServedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    stub, request, path = METHODS[method]
+    begun, go_on = 0, asyncio.Event()
+
+    async def blocked(*_: object, **__: object) -> None:
+        nonlocal begun
+        begun += 1
+        await go_on.wait()
+        raise ZeroDivisionError("a bug, so the call ends")
+
+    *parts, name = path.split(".")
+    monkeypatch.setattr(getattr(served.proxy, parts[0]) if parts else served.proxy, name, blocked)
+    async with (
+        grpc.aio.insecure_channel(served.addresses["grpc"]) as many,
+        grpc.aio.insecure_channel(f"unix:{tmp_path / 'pixy.sock'}") as one,
+    ):
+        calls = [getattr(stub(many), method)(request) for _ in range(AT_ONCE + 8)]
+        await until(lambda: begun == AT_ONCE)
+        calls.append(getattr(stub(one), method)(request))
+        await until(lambda: begun == AT_ONCE + 1)
+        go_on.set()
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await call
+            assert ended.value.code() is grpc.StatusCode.INTERNAL
+    assert begun == len(calls)
