@@ -28,6 +28,10 @@ from pixy.steps import in_steps
 __all__ = ["ConsumerGroups"]
 
 _GROUPS_PER_ITERATION = 200
+_FEW = 16
+"""Owners of a topic that are gone through in less time than it takes to find them remembered, and
+whose number costs a group nothing.
+"""
 _NO_OTHERS: Mapping[str, tuple[TopicOwners, list[int]]] = {}
 
 
@@ -42,8 +46,8 @@ class ConsumerGroups:
     def __init__(self, node: Node, members: LocalMembers) -> None:
         self._node = node
         self._members = members
-        # Answers of `other_owners`, with the owners that they are of, by group and topic.
-        # Invariant: of groups with members here.
+        # Answers of `other_owners` for more than a few partitions, with the owners that they are
+        # of, by group and topic. Invariant: of groups with members here.
         self._others: dict[str, dict[str, tuple[TopicOwners, list[int]]]] = {}
         members.group_left = self._forget_others
 
@@ -251,11 +255,12 @@ class ConsumerGroups:
         of = None if known is None else membership.topics.get(known.topic_id)
         if of is None:
             return ()
+        if len(of.owners) <= _FEW:
+            return self._nodes_of(of)
         answered = self._others.get(group, _NO_OTHERS).get(topic)
         if answered is not None and answered[0] is of:
             return answered[1]
-        nodes = {owner.node_id for owner in of.owners if owner is not None}
-        others = sorted(nodes - {self._node.node_id})
+        others = self._nodes_of(of)
         if self._members.of(group):
             present = {id(each) for each in membership.topics.values()}
             kept = {
@@ -265,6 +270,10 @@ class ConsumerGroups:
             }
             self._others[group] = {**kept, topic: (of, others)}
         return others
+
+    def _nodes_of(self, of: TopicOwners) -> list[int]:
+        nodes = {owner.node_id for owner in of.owners if owner is not None}
+        return sorted(nodes - {self._node.node_id})
 
     def _forget_others(self, group: str) -> None:
         self._others.pop(group, None)

@@ -13,7 +13,7 @@ It composes the parts of this package and decides nothing itself.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 
 from pixy.backend.call_handlers import CallHandlers
@@ -403,12 +403,12 @@ class EmbeddedBackend:
     def other_owners(self, group: str, topic: str) -> Sequence[int]:
         return self._groups.other_owners(group, topic) if self._start.is_over else ()
 
-    async def ask_node(self, node_id: int, request: bytes, timeout_s: float) -> bytes:
+    def ask_node(self, node_id: int, request: bytes, timeout_s: float) -> Coroutine[None, None, bytes]:
         self._check_running()
         calls = self._node.calls
         if calls is None:
             raise Unavailable(f"node {node_id} cannot be asked: this node has no peers")
-        return await calls.ask(node_id, PeerMethod.CONSUME, request, timeout_s)
+        return calls.ask(node_id, PeerMethod.CONSUME, request, timeout_s)
 
     def serve_nodes(self, handler: Callable[[int, bytes], Awaitable[bytes]]) -> None:
         self._handlers.consume = handler

@@ -97,6 +97,29 @@ class GroupMembership:
         member_id: its id; None while it is no member, nor about to be one.
     """
 
+    __slots__ = (
+        "_assignment",
+        "_environment",
+        "_going",
+        "_joined",
+        "_joining",
+        "_left",
+        "_must_tell",
+        "_on_assignment",
+        "_on_offsets_set",
+        "_on_revocation",
+        "_setting",
+        "_told",
+        "_topic_ids",
+        "_topics",
+        "_undecided",
+        "_work",
+        "client_id",
+        "group",
+        "lease",
+        "member_id",
+    )
+
     def __init__(
         self,
         environment: MemberEnvironment,
@@ -127,7 +150,7 @@ class GroupMembership:
         # Number of revocations that have ended and whose partitions may yet stay.
         self._undecided = 0
         # Partitions that are being revoked.
-        self._going: set[tuple[bytes, int]] = set()
+        self._going: dict[tuple[bytes, int], None] = {}
         self._work: dict[asyncio.Task[None], None] = {}
 
     # --- calls ------------------------------------------------------------------------------------
@@ -259,7 +282,7 @@ class GroupMembership:
         task.add_done_callback(self._work.pop)
 
     def _stop_work(self) -> None:
-        self._going = set()
+        self._going = {}
         for task in list(self._work):
             task.cancel()
 
@@ -357,7 +380,9 @@ class GroupMembership:
                 if moving:
                     going[topic_id] = moving
         if going:
-            self._going |= {(topic_id, number) for topic_id, numbers in going.items() for number in numbers}
+            self._going |= {
+                (topic_id, number): None for topic_id, numbers in going.items() for number in numbers
+            }
             # What is of no subscribed topic was not offered.
             offered = {names[topic_id]: sorted(each) for topic_id, each in going.items() if topic_id in names}
             self._spawn(self._give_up(going, offered, self._going), "revoke partitions of")
@@ -366,7 +391,7 @@ class GroupMembership:
         self,
         going: Mapping[bytes, Collection[int]],
         offered: Mapping[str, Collection[int]],
-        under_way: set[tuple[bytes, int]],
+        under_way: dict[tuple[bytes, int], None],
     ) -> None:
         try:
             if offered and self._on_revocation is not None:
@@ -377,7 +402,9 @@ class GroupMembership:
             finally:
                 self._undecided -= 1
         finally:
-            under_way -= {(topic_id, number) for topic_id, numbers in going.items() for number in numbers}
+            for topic_id, numbers in going.items():
+                for number in numbers:
+                    under_way.pop((topic_id, number), None)
         # Also if they stay: then the revocation is over without a loss.
         self._must_tell = self._must_tell or bool(offered)
         self.look()

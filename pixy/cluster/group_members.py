@@ -21,6 +21,7 @@ members are remote, and have to be told; here each of them applies the same entr
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from sys import intern
 from typing import NamedTuple
 
 from pixy.log_position import INDEX_MAX
@@ -284,11 +285,16 @@ def target_message(group: str, generation: int, target: Mapping[bytes, Owners]) 
     return pb.GroupTarget(group=group, generation=generation, members=members, topics=topics)
 
 
-def target_of(message: pb.GroupTarget) -> dict[bytes, Owners]:
+def target_of(message: pb.GroupTarget, present: Collection[MemberId] = ()) -> dict[bytes, Owners]:
     """The target in a message: owners by topic id and partition; nobody where the message names a
     member that it does not have.
+
+    Args:
+        present: members whose ids are taken in place of equal ones.
     """
-    members = dict(enumerate(map(member_id_of, message.members), start=1))
+    ids = dict(zip(present, present, strict=True))
+    named = [member_id_of(each) for each in message.members]
+    members = dict(enumerate([ids.get(each, each) for each in named], start=1))
     return {topic.topic_id: tuple(map(members.get, topic.owners)) for topic in message.topics}
 
 
@@ -326,7 +332,8 @@ def membership_of(message: pb.GroupMembers) -> Membership:
     if any(not len(each.owners) == len(each.targets) == len(each.epochs) for each in message.topics):
         raise ValueError("owners, targets and epochs of another number of partitions")
     members = {
-        member_id_of(each.id): GroupMember(each.client_id, tuple(each.topics)) for each in message.members
+        member_id_of(each.id): GroupMember(intern(each.client_id), tuple(map(intern, each.topics)))
+        for each in message.members
     }
     ids = [None, *members]
     topics = {

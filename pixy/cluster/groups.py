@@ -25,6 +25,7 @@ another replica could observe.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from math import inf
+from sys import intern
 from typing import NamedTuple
 
 from pixy.cluster.commands import decoded
@@ -413,7 +414,9 @@ class GroupsState:
         if before is _NO_GROUP and (exceeded := self._exceeded(command.max_groups)) is not None:
             return exceeded
         message = command.member
-        member = GroupMember(message.client_id, tuple(sorted(set(message.topics))))
+        # Many groups have these strings.
+        topics = tuple([intern(topic) for topic in sorted(set(message.topics))])
+        member = GroupMember(intern(message.client_id), topics)
         membership = before.membership.joined(member_id_of(message.id), member)
         self._put(
             command.group,
@@ -445,9 +448,10 @@ class GroupsState:
     def _set_targets(self, command: SetTargets) -> GroupsChanged:
         changed = []
         for message in command.targets:
-            membership, target = self.membership(message.group), target_of(message)
+            membership = self.membership(message.group)
             members = {member_id_of(each) for each in message.members}
             if membership.generation == message.generation and members <= membership.members.keys():
+                target = target_of(message, membership.members.keys())
                 self._change(message.group, membership.with_target(target))
                 changed.append(message.group)
         return GroupsChanged(changed)
@@ -559,7 +563,7 @@ def _store(
     elif before is not None and before.handed_out is not None:
         known = max(known or 0, before.handed_out)
     commit = OffsetCommit(offset.offset, offset.metadata)
-    offsets[offset.partition] = _Stored(offset.topic, commit, timestamp_ms, known)
+    offsets[offset.partition] = _Stored(intern(offset.topic), commit, timestamp_ms, known)
     if before is None:
         return _OFFSET_BYTES + len(commit.metadata)
     return len(commit.metadata) - len(before.commit.metadata)

@@ -12,7 +12,7 @@ Nodes that cannot be reached come last, because a connection may be up again bef
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import NamedTuple, Protocol
 
 from pixy.cluster.peer_messages import PeerMethod
@@ -118,11 +118,11 @@ class ReplicaCalls:
                 raise _failure(target, failures)
             await asyncio.sleep(pause)
 
-    async def ask(
+    def ask(
         self, node_id: int, method: PeerMethod, payload: bytes, timeout: float, *, bulk: bool = False
-    ) -> bytes:
+    ) -> Coroutine[None, None, bytes]:
         """Ask one node, as `PeerChannel.call`."""
-        return await self._channel.call(node_id, method, payload, timeout, bulk=bulk)
+        return self._channel.call(node_id, method, payload, timeout, bulk=bulk)
 
 
 def _failure(target: RemotePartition, failures: Sequence[PixyError]) -> PixyError:

@@ -16,7 +16,7 @@ taken: one owner after the other. A record would wait for the owner that is aske
     is no owner any more                         what it has lent is void and forgotten
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
 from pixy.consume.borrowing import Borrowing, Settlements
@@ -54,6 +54,14 @@ assert max(_LATE_S, 2 * _KEEPALIVE_S) < SILENCE_S
 class _Owner:
     """Another node, while it is asked."""
 
+    __slots__ = (
+        "asking",
+        "borrowing",
+        "node_id",
+        "telling",
+        "wake",
+    )
+
     def __init__(self, borrower: "Borrower", node_id: int) -> None:
         self.node_id = node_id
         self.borrowing = Borrowing(borrower.topic, lambda: borrower.settled(self))
@@ -73,6 +81,17 @@ class Borrower:
         dispatcher: of the subscription.
         on_told: called when an owner may have heard everything.
     """
+
+    __slots__ = (
+        "_closed",
+        "_dispatcher",
+        "_environment",
+        "_group",
+        "_on_told",
+        "_owners",
+        "borrowed_at",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -214,8 +233,8 @@ class Borrower:
             owner.telling = False
             owner.wake.set()
 
-    async def _call(self, owner: _Owner, call: ConsumerCall, timeout_s: float) -> bytes:
-        return await self._environment.backend.ask_node(owner.node_id, call.SerializeToString(), timeout_s)
+    def _call(self, owner: _Owner, call: ConsumerCall, timeout_s: float) -> Awaitable[bytes]:
+        return self._environment.backend.ask_node(owner.node_id, call.SerializeToString(), timeout_s)
 
     def _packed(self, settlements: Settlements) -> Settled:
         delivered, acked, undelivered = map(encode_positions, settlements)

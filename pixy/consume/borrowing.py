@@ -40,6 +40,12 @@ class Settlements(NamedTuple):
 class _BorrowedPartition:
     """The owner of borrowed offers of a partition, as their recipients see it."""
 
+    __slots__ = (
+        "_borrowing",
+        "partition",
+        "topic",
+    )
+
     def __init__(self, borrowing: "Borrowing", topic: str, partition: int) -> None:
         self._borrowing = borrowing
         self.topic = topic
@@ -59,6 +65,16 @@ class Borrowing:
         topic: of the subscription.
         on_settled: called when there is something to tell.
     """
+
+    __slots__ = (
+        "_held",
+        "_on_settled",
+        "_partitions",
+        "_told",
+        "_topic",
+        "_unconfirmed",
+        "_untold",
+    )
 
     def __init__(self, topic: str, on_settled: Callable[[], None]) -> None:
         self._topic = topic

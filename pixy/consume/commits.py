@@ -72,6 +72,18 @@ class GroupCommits:
         lock: held by every commit, and by callers that read or set committed offsets.
     """
 
+    __slots__ = (
+        "_alarm",
+        "_dirty",
+        "_environment",
+        "_failing",
+        "_group",
+        "_handed_out",
+        "_leftover",
+        "_void",
+        "lock",
+    )
+
     def __init__(self, environment: ConsumeEnvironment, group: str) -> None:
         self._environment = environment
         self._group = group
@@ -83,7 +95,7 @@ class GroupCommits:
         # Partitions that are closed.
         self._leftover: dict[TopicPartition, LivePartition] = {}
         # Partitions whose position has become void since the present commit began.
-        self._void: set[TopicPartition] = set()
+        self._void: dict[TopicPartition, None] = {}
         self._alarm = Alarm(environment.timers, self._due)
         self._failing = False
 
@@ -128,7 +140,7 @@ class GroupCommits:
             True if acks are lost by that.
         """
         live.lost = True
-        self._void.add(live.key)
+        self._void[live.key] = None
         self._forget(live)
         return live.dirty and self._environment.is_there(live.topic, live.topic_id)
 
@@ -139,12 +151,12 @@ class GroupCommits:
             Those whose acks are lost by that.
         """
         lost = [key for key in self._leftover if is_elsewhere(*key)]
-        self._void.update(lost)
+        self._void |= dict.fromkeys(lost)
         return [key for key in lost if self._leftover.pop(key).dirty]
 
     def supersede(self, key: TopicPartition, live: LivePartition | None) -> None:
         """Forget the position of a partition: the client has set another one."""
-        self._void.add(key)
+        self._void[key] = None
         self._leftover.pop(key, None)
         if live is not None:
             self._forget(live)

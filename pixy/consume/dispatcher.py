@@ -58,6 +58,12 @@ class Source(Protocol):
         """The offers have become `notable`."""
 
 
+_NOBODY_READY: deque[Source] = deque(maxlen=0)
+"""Ready partitions of all dispatchers that have none, never changed: a deque takes more memory than
+the dispatcher.
+"""
+
+
 class Waiter:
     """A consume request in the queue of a dispatcher."""
 
@@ -147,7 +153,7 @@ class Dispatcher:
         self._arrivals = 0
         # Partitions that had a record when they were queued. Invariant: exactly those with
         # `queued`.
-        self._ready: deque[Source] = deque()
+        self._ready = _NOBODY_READY
         self._serving = False
         # Waiting requests of other nodes.
         self._foreign: dict[Waiter, None] = {}
@@ -227,6 +233,8 @@ class Dispatcher:
         """A partition has a record to offer."""
         if not source.queued:
             source.queued = True
+            if self._ready is _NOBODY_READY:
+                self._ready = deque()
             self._ready.append(source)
         self.serve(now)
 
@@ -240,6 +248,7 @@ class Dispatcher:
         if source.queued:
             source.queued = False
             self._ready.remove(source)
+            self._ready = self._ready or _NOBODY_READY
 
     def next_deadline(self) -> float | None:
         """The latest time for the next `expire`, None without waiting requests. May be early."""
@@ -283,6 +292,8 @@ class Dispatcher:
                 return offer
             ready.popleft()
             source.queued = False
+            if not ready:
+                self._ready = _NOBODY_READY
             if offer is not None:
                 return offer
         return None

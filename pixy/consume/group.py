@@ -11,7 +11,8 @@ starts over after every change:
 
 So a topic that is unsubscribed and subscribed again is committed before it is read, and nobody
 gives up a partition before its acks are committed: nothing is awaited between the last look for
-positions and the choice of the topics. The keeper ends when nothing is left to do.
+positions and the choice of the topics. The keeper ends when nothing is left to do, and begins again
+with the next change: a task is a large part of what a group at rest takes.
 
 Rebalances: the backend calls `_revoke` before partitions may go to another process (`revocations`).
 The next assignment ends this. Partitions that stay continue with their offers; offers of those that
@@ -71,6 +72,9 @@ _PIECES = 16
 _STARTED_PER_ITERATION = 100
 """Partitions made live in one iteration of the event loop: a topic may have 10 000."""
 
+_NO_PARTITIONS = frozenset[int]()
+"""Assigned to the processes that get none, each time the same."""
+
 _log = structlog.get_logger()
 
 
@@ -96,6 +100,26 @@ class ConsumerGroup:
         on_over: called when a subscription has ended.
         on_empty: called when the group may be idle.
     """
+
+    __slots__ = (
+        "_assignment",
+        "_changes",
+        "_commits",
+        "_ending",
+        "_environment",
+        "_keeper",
+        "_membership",
+        "_on_empty",
+        "_on_over",
+        "_revocations",
+        "_setting",
+        "_stopping",
+        "_subscriptions",
+        "_topics",
+        "_work",
+        "name",
+        "resets",
+    )
 
     def __init__(
         self,
@@ -176,15 +200,18 @@ class ConsumerGroup:
     def _assigned(self, assignment: Mapping[str, Sequence[int]]) -> None:
         """Callback of the backend with the whole assignment."""
         self._changes += 1
-        self._assignment = {topic: frozenset(partitions) for topic, partitions in assignment.items()}
+        self._assignment = {
+            topic: frozenset(partitions) if partitions else _NO_PARTITIONS
+            for topic, partitions in assignment.items()
+        }
         for topic in self._topics:
-            self._assignment.setdefault(topic, frozenset())
+            self._assignment.setdefault(topic, _NO_PARTITIONS)
         self._revocations.assigned()
         self.resets.retain(lambda key: key.partition in self._assignment.get(key.topic, ()))
         for key in self._commits.lose_leftover(self.is_elsewhere):
             self._warn(Remark("acks are lost, their partition went elsewhere", key, {}))
         for topic, subscription in list(self._subscriptions.items()):
-            assigned = self._assignment.get(topic, frozenset())
+            assigned = self._assignment.get(topic, _NO_PARTITIONS)
             description = self._environment.backend.topic(topic)
             topic_id = None if description is None else description.topic_id
             for live in list(subscription.partitions):
@@ -195,7 +222,7 @@ class ConsumerGroup:
                 subscription.topic_deleted()
             subscription.release(self._revocations.covers)
             subscription.notify()
-        self._work.set()
+        self._wake_keeper()
 
     def _lose(self, live: LivePartition) -> None:
         """A partition was revoked."""
@@ -252,12 +279,12 @@ class ConsumerGroup:
                 continue
             failing = ""
             backoff.reset()
-            if not self._subscriptions and self._membership is None and not self._commits.leftover:
-                self._keeper = None
-                self._commits.cancel()
-                self._on_empty(self)
-                return
-            await self._work.wait()
+            if not self._work.is_set() and (self._subscriptions or not self._commits.leftover):
+                break
+        self._keeper = None
+        if not self._subscriptions:
+            self._commits.cancel()
+            self._on_empty(self)
 
     async def _reconcile(self) -> None:
         try:
@@ -300,7 +327,7 @@ class ConsumerGroup:
             await self._environment.ending.wait()
         if self._subscriptions.get(subscription.topic) is not subscription:
             return
-        assigned = self._assignment.get(subscription.topic, frozenset())
+        assigned = self._assignment.get(subscription.topic, _NO_PARTITIONS)
         limit, live = self._environment.partition_limit, len(subscription.partitions)
         room = limit.count((self.name, subscription.topic), len(assigned)) - live
         if room <= 0 and live < len(assigned):
@@ -353,7 +380,7 @@ class ConsumerGroup:
         """
         for topic in topics:
             if topic not in self._assignment:
-                self._assignment[topic] = frozenset()
+                self._assignment[topic] = _NO_PARTITIONS
                 if topic in self._subscriptions:
                     self._subscriptions[topic].notify()
 
@@ -623,7 +650,8 @@ class ConsumerGroup:
             for key, topic_id in first.items():
                 self._environment.handed_out.begin(self.name, key, topic_id)
             self._changes += 1
-            self._work.set()
+            if self._subscriptions or self._keeper is not None:
+                self._wake_keeper()
             async for key, commit in in_steps(offsets.items()):
                 self._reset(key, commit, ranges[key.partition])
 

@@ -25,6 +25,14 @@ SILENCE_S = 2.5
 class _Borrower:
     """Another node."""
 
+    __slots__ = (
+        "changed",
+        "lending",
+        "questions",
+        "silence",
+        "waiting",
+    )
+
     def __init__(self, lender: "Lender", node_id: int) -> None:
         self.changed = SmallEvent()
         self.lending = Lending(lender.dispatcher, self.changed.set)
@@ -43,6 +51,14 @@ class Lender:
         dispatcher: of the subscription.
         acked: called with records that clients of other nodes got with auto ack.
     """
+
+    __slots__ = (
+        "_acked",
+        "_borrowers",
+        "_paused_until",
+        "dispatcher",
+        "timers",
+    )
 
     def __init__(
         self, timers: Timers, dispatcher: Dispatcher, acked: Callable[[RecordPosition], None]

@@ -61,6 +61,15 @@ class Lending:
         on_granted: called when there is something to send.
     """
 
+    __slots__ = (
+        "_dispatcher",
+        "_granted",
+        "_granted_bytes",
+        "_on_granted",
+        "_queue",
+        "_sent",
+    )
+
     def __init__(self, dispatcher: Dispatcher, on_granted: Callable[[], None]) -> None:
         self._dispatcher = dispatcher
         self._on_granted = on_granted

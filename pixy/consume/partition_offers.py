@@ -203,7 +203,9 @@ class PartitionOffers:
         self.tracker = tracker
         # Voided offsets that this generation never offers, because they were acked at its
         # beginning.
-        self._unoffered = {offset for offset in self.voided.offers if tracker.is_acked(offset)}
+        self._unoffered = self.voided.offers and frozenset(
+            offset for offset in self.voided.offers if tracker.is_acked(offset)
+        )
         # The committed offset is beyond the tracker, until there are records in between.
         self.behind_commit = False
         # The known end of the partition, exclusive. Invariant: never decreases within a generation.

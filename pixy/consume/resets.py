@@ -23,10 +23,17 @@ class Resets:
         backend: the cluster.
     """
 
+    __slots__ = (
+        "_backend",
+        "_changed",
+        "_group",
+        "_present",
+    )
+
     def __init__(self, group: str, backend: Backend) -> None:
         self._group = group
         self._backend = backend
-        self._present: set[TopicPartition] = set()
+        self._present: dict[TopicPartition, None] = {}
         self._changed = SmallEvent()
 
     def __contains__(self, partition: TopicPartition) -> bool:
@@ -34,16 +41,16 @@ class Resets:
 
     def begin(self, partition: TopicPartition) -> None:
         """The offsets of a partition that is assigned here were set."""
-        self._present.add(partition)
+        self._present[partition] = None
 
     def end(self, partition: TopicPartition) -> None:
         """A partition is live."""
-        self._present.discard(partition)
+        self._present.pop(partition, None)
         self._changed.set()
 
     def retain(self, is_here: Callable[[TopicPartition], bool]) -> None:
         """Forget partitions that are not here any more."""
-        self._present = {each for each in self._present if is_here(each)}
+        self._present = {each: None for each in self._present if is_here(each)}
         self._changed.set()
 
     async def wait(self, topic: str, partitions: Iterable[int]) -> None:
@@ -52,7 +59,7 @@ class Resets:
         """
         await self._backend.committed_offsets(self._group, topic)
         keys = [TopicPartition(topic, number) for number in partitions]
-        while not self._present.isdisjoint(keys):
+        while not self._present.keys().isdisjoint(keys):
             self._changed.clear()
             await self._changed.wait()
 

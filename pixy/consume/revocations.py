@@ -65,6 +65,14 @@ class Revocations:
         commits: of the group.
     """
 
+    __slots__ = (
+        "_commits",
+        "_group",
+        "_present",
+        "_subscriptions",
+        "_timers",
+    )
+
     def __init__(
         self,
         group: str,

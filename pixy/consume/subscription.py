@@ -97,6 +97,33 @@ class Subscription:
         on_quiet: called during the drain whenever nothing is outstanding.
     """
 
+    __slots__ = (
+        "_acks_beside",
+        "_borrowing",
+        "_environment",
+        "_first",
+        "_has_other_owners",
+        "_held",
+        "_host",
+        "_idle",
+        "_last_request",
+        "_live",
+        "_monotonic",
+        "_on_quiet",
+        "_open",
+        "_polls",
+        "_renewal",
+        "_state",
+        "_woken_at",
+        "acks",
+        "borrower",
+        "dispatcher",
+        "group_name",
+        "lender",
+        "topic",
+        "watching",
+    )
+
     def __init__(
         self,
         environment: ConsumeEnvironment,
@@ -117,7 +144,7 @@ class Subscription:
         # The live partitions that accept acks. Invariant: all but the sealed ones, which are held.
         self._open: dict[int, LivePartition] = {}
         # Numbers of the live partitions that are held.
-        self._held: set[int] = set()
+        self._held: dict[int, None] = {}
         self._monotonic = environment.timers.monotonic
         # Time of the last consume request.
         self._last_request = self._monotonic()
@@ -368,7 +395,7 @@ class Subscription:
         """
         live = self._live.pop(partition)
         self._open.pop(partition, None)
-        self._held.discard(partition)
+        self._held.pop(partition, None)
         self._watch()
         live.void(replaced=replaced, reset=reset)
         self._environment.counters.add(live.offers)
@@ -399,7 +426,7 @@ class Subscription:
         """Offer nothing more of some partitions; acks are accepted."""
         for number, live in self._live.items():
             if covers(self.topic, number) and number not in self._held:
-                self._held.add(number)
+                self._held[number] = None
                 live.hold()
         self._watch()
 
@@ -418,7 +445,7 @@ class Subscription:
         """Continue with the held partitions that are covered no more."""
         released = [number for number in self._held if not covers(self.topic, number)]
         for number in released:
-            self._held.remove(number)
+            del self._held[number]
             self._open[number] = self._live[number]
         self._watch()
         for number in released:

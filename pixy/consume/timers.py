@@ -6,6 +6,7 @@ a `call_later` that they advance themselves.
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 from math import inf
 from typing import Protocol
 
@@ -33,16 +34,18 @@ class Timers:
         call_later: schedules a timer; None means the running event loop's.
     """
 
-    __slots__ = ("_call_later", "monotonic")
+    __slots__ = ("_call_later", "_context", "monotonic")
 
     def __init__(self, clock: Clock, call_later: CallLater | None = None) -> None:
         self.monotonic = clock.monotonic
         self._call_later = call_later
+        # One for all timers: each would have a copy of its own.
+        self._context = copy_context()
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> TimerHandle:
         """Call back once, not before `seconds` have passed."""
         if self._call_later is None:
-            return asyncio.get_running_loop().call_later(seconds, callback)
+            return asyncio.get_running_loop().call_later(seconds, callback, context=self._context)
         return self._call_later(seconds, callback)
 
     async def sleep(self, seconds: float) -> None:

@@ -139,6 +139,15 @@ class WaitingAcks:
         target: the subscription.
     """
 
+    __slots__ = (
+        "_count",
+        "_environment",
+        "_monotonic",
+        "_passed",
+        "_target",
+        "_watchers",
+    )
+
     def __init__(self, environment: ConsumeEnvironment, target: AckTarget) -> None:
         self._environment = environment
         self._target = target

@@ -79,7 +79,7 @@ async def test_offers_of_a_deleted_topic_are_void_and_nothing_is_fetched_or_comm
         await world.pass_time(10)
     assert (len(world.backend.fetched), world.backend.commit_calls) == (fetches, [])
     assert warnings(logs) == []
-    assert len(world.consumers._environment.tasks) == 1  # the keeper of the group
+    assert len(world.consumers._environment.tasks) == 0
 
 
 async def test_requests_waiting_for_a_deleted_topic_are_answered_at_once(make_world: MakeWorld) -> None:
