@@ -1,7 +1,8 @@
 """The other nodes of a cluster, as one node sees them: connections, admission, beats.
 
 Every node connects to every one that has started. A node that comes is admitted if metadata knows
-its id, it has proven its secret, and it is no older self (`peer_starts`). One that metadata does
+its id, it has proven its secret, and it is no older self (`peer_starts`), of which others may know
+more (`told_refusals`). One that metadata does
 not know is told to come again, and costs nothing: no entry, no record, no dial. Twice a second each
 node tells the others what it is: start, newest flush, clock.
 
@@ -44,6 +45,7 @@ from pixy.cluster.peer_messages import (
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStart, StartClaim
 from pixy.cluster.relays import Relays
+from pixy.cluster.told_refusals import ToldRefusals, encode_starts
 from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel
 from pixy.raft import MalformedMessage, Message
 from pixy.raft.sizes import payload_size
@@ -127,6 +129,10 @@ class Members:
         # Forwarded proposals that leave at the end of this iteration of the loop, by leader.
         self._forwarded: dict[int, list[bytes | bytearray]] = {}
         self._refused: dict[int, str] = {}
+        # Nodes that this one refuses as older selves, with the newest starts that it knows of them,
+        # and what the others tell of such nodes.
+        self._older: dict[int, PeerStart] = {}
+        self._told_older = ToldRefusals()
         self.told: dict[int, NodeInfo] = {}
         self.met_unknown = False
         self.clock_heard = asyncio.Event()
@@ -151,6 +157,10 @@ class Members:
     def is_connected(self) -> bool:
         """True while a connection to any other node stands."""
         return any(member.up for member in self._members.values())
+
+    def starts(self) -> dict[int, int]:
+        """Incarnations with which nodes have come last; nothing that others say of them."""
+        return {each.node_id: each.incarnation for each in self._members.values() if each.incarnation}
 
     def clocks(self) -> OtherClocks:
         """Clocks of connected nodes among those that have started and stay.
@@ -183,6 +193,8 @@ class Members:
             del self._members[node_id]
             self._channel.disconnect(node_id)
             self._relays.left(node_id)
+            self._older.pop(node_id, None)
+            self._told_older.forget(node_id)
         for node in nodes.values():
             if node.has_started and not node.lost and node.node_id not in self._members:
                 self.add_address(node.node_id, node.address)
@@ -192,20 +204,36 @@ class Members:
             if reason is not None:
                 self._cast_out(member, reason)
 
-    def _cast_out(self, member: PeerNode, reason: str) -> None:
+    def told_older(self, teller: int, newest: Mapping[int, PeerStart]) -> None:
+        """Another node tells which nodes it refuses as older selves."""
+        now = self._loop.time()
+        self._told_older.tell(teller, newest, now)
+        for node_id, reason in list(self._told_older.doubted(now)):
+            member = self._members.get(node_id)
+            if node_id != teller and member is not None and member.up:
+                log.warning("a node was let in that another one refuses", node=node_id, reason=reason)
+                self._cast_out(member, reason, told=True)
+
+    def _cast_out(self, member: PeerNode, reason: str, *, told: bool = False) -> None:
         """End the connections to an older self that was let in; what comes next is judged."""
         node_id, address = member.node_id, member.address
-        self._refuse(node_id, reason)
+        self._refuse(node_id, reason, told=told)
         self._channel.disconnect(node_id)
         member.up, member.address = False, ""
         self.add_address(node_id, address)
         self._on_lost(node_id)
 
-    def _refuse(self, node_id: int, reason: str) -> None:
+    def _refuse(self, node_id: int, reason: str, *, told: bool = False) -> None:
         """Note that a node is an older self, and send it nothing by way of others, unless these
         reach the one that it is a copy of.
+
+        Args:
+            told: another node says so.
         """
         self._refused[node_id] = reason
+        newest = self._starts.starts.newest(node_id)
+        if newest is not None and not told:
+            self._older[node_id] = newest
         if self._loop.time() - self._relays.heard_at.get(node_id, float("-inf")) > _VOUCHED_S:
             self._relays.refused.add(node_id)
 
@@ -294,11 +322,18 @@ class Members:
         known = self._find(hello.node_id)
         if known is None:
             return self._why_older_than_told(hello)
+        start = _claim_of(known, hello)
+        reason = self._told_older.why_refused(start, self._loop.time())
+        if reason is not None and self._starts.starts.why_refused(start) is None:
+            self._refuse(hello.node_id, reason, told=True)
+            return reason
         reason = self._why_older(known, hello, self._starts.admit)
         if reason is not None:
             self._refuse(hello.node_id, reason)
             return reason
+        self._told_older.admitted(start, self._loop.time())
         self._refused.pop(hello.node_id, None)
+        self._older.pop(hello.node_id, None)
         self._relays.refused.discard(hello.node_id)
         # Identity is id and secret: a node may come with another address.
         self.add_address(hello.node_id, hello.address)
@@ -340,6 +375,7 @@ class Members:
                 else why_left(known.node_id)
             )
         reason = self._why_older(known, hello, self._starts.starts.why_refused)
+        reason = reason or self._told_older.why_refused(_claim_of(known, hello), self._loop.time())
         if reason is None:
             self._relays.refused.discard(hello.node_id)
         return reason
@@ -357,10 +393,7 @@ class Members:
         reason = why_older(known, hello.incarnation, hello.process)
         if reason is not None:
             return reason
-        start = PeerStart(hello.incarnation, hello.flush_number)
-        return judge(
-            StartClaim(hello.node_id, start, hello.process, hello.found_flush_number, known.incarnation)
-        )
+        return judge(_claim_of(known, hello))
 
     @property
     def refused(self) -> dict[int, str]:
@@ -446,8 +479,11 @@ class Members:
     def _beat(self, node_ids: Iterable[int], incarnation: int, flush_number: int) -> None:
         reaches = tuple(member.node_id for member in self._members.values() if member.up)
         payload = encode_beat(Beat(incarnation, flush_number, self._clock.wall_ms(), reaches))
+        older = encode_starts(self._older)
         for node_id in node_ids:
             self._relays.send(node_id, MessageKind.BEAT, (payload,))
+            if older and self._channel.is_connected(node_id):
+                self._channel.send(node_id, MessageKind.OLDER_SELVES, (older,))
 
     def flushed(self, node_id: int, flush_number: int) -> None:
         """A node has synced this flush, on which its messages rest."""
@@ -478,3 +514,9 @@ class Members:
             if member.up and not relayed:
                 member.clock_ahead_ms = beat.wall_ms - self._clock.monotonic_ns() // 1_000_000
                 self.clock_heard.set()
+
+
+def _claim_of(known: NodeInfo, hello: Hello) -> StartClaim:
+    """The start that a node claims for itself in its greeting."""
+    start = PeerStart(hello.incarnation, hello.flush_number)
+    return StartClaim(hello.node_id, start, hello.process, hello.found_flush_number, known.incarnation)

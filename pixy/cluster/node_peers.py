@@ -54,6 +54,7 @@ from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.ticker import Ticker
+from pixy.cluster.told_refusals import decode_starts
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, StartError, Unavailable
 from pixy.peers import Claim, FrameDamage, Hello, NextSlice, NotYet, PeerChannel, PeerHooks
 from pixy.proposal_id import ProposalId
@@ -578,6 +579,9 @@ class NodePeers:
             return None if self._propose(proposals) else partial(self._go_on, self._propose, proposals)
         if kind == MessageKind.BEAT:
             self.members.heard(node_id, decode_beat(payload), relayed=relayed)
+        elif kind == MessageKind.OLDER_SELVES:
+            if not relayed:
+                self.members.told_older(node_id, decode_starts(payload))
         elif kind == MessageKind.REFUSALS:
             self._refused(node_id, payload)
         elif kind == MessageKind.RELAYED:

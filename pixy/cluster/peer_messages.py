@@ -56,6 +56,9 @@ times as long. All numbers are little-endian.
     28    2     length of the reason
     30          reason, UTF-8, `_REASON_BYTES_MAX` at most
 
+    OLDER_SELVES: `state.NodeStarts`, newest known starts of the nodes that the sender refuses as
+    older selves; with each beat, if there are some
+
     RELAYED: `node_calls.Relayed`, with the kind and the payload of another message
 
 A message whose lengths do not fit raises `MalformedMessage`, and so does one that no correct node
@@ -124,6 +127,7 @@ class MessageKind(IntEnum):
     BEAT = 3
     RELAYED = 4
     REFUSALS = 5
+    OLDER_SELVES = 6
 
 
 class PeerMethod(IntEnum):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pixy.proposal_id import FLUSH_MAX, INCARNATION_JUMP_MAX, INCARNATION_MAX, NODE_ID_MAX
 from pixy.proto.state_pb2 import NodeStart, NodeStarts
 
-__all__ = ["PeerStart", "PeerStarts", "StartClaim"]
+__all__ = ["PeerStart", "PeerStarts", "StartClaim", "lacks"]
 
 _FLUSH_JUMP_MAX = 2**44
 """Most flushes of a node that a peer can miss: half a century of ten thousand a second."""
@@ -55,6 +55,14 @@ class StartClaim(NamedTuple):
     process: bytes = b""
     found: int | None = None
     registered: int = 0
+
+
+def lacks(claim: StartClaim, newest: PeerStart) -> bool:
+    """True if a start is older than the newest one, or has not found what that had written."""
+    start, flush = claim.start, claim.start.flush_number
+    if claim.found is not None and start.incarnation > newest.incarnation:
+        flush = claim.found
+    return start.incarnation < newest.incarnation or flush < newest.flush_number
 
 
 class PeerStarts:
@@ -97,10 +105,8 @@ class PeerStarts:
         newest = self._newest.get(node_id, start)
         if process and process == self._processes.get(node_id):
             return None
-        flush = start.flush_number
-        if found is not None and start.incarnation > newest.incarnation:
-            flush = found
-        if start.incarnation < newest.incarnation or flush < newest.flush_number:
+        if lacks(claim, newest):
+            flush = start.flush_number if found is None else found
             return (
                 f"node {node_id} comes with start {start.incarnation} and flush {flush}, but has been here with "
                 f"start {newest.incarnation} and flush {newest.flush_number}: its data directory is an older copy; forget "

@@ -24,8 +24,9 @@ from pixy.cluster.peer_messages import (
     flush_number_of,
 )
 from pixy.cluster.peer_start_record import PeerStartRecord
-from pixy.cluster.peer_starts import PeerStarts
+from pixy.cluster.peer_starts import PeerStart, PeerStarts
 from pixy.cluster.relays import Relays
+from pixy.cluster.told_refusals import decode_starts
 from pixy.peers import Address, Claim, FrameDamage, Hello, NotYet, PeerChannel
 from pixy.peers.hello import Greeting
 from pixy.proposal_id import ProposalId
@@ -503,7 +504,7 @@ async def test_nothing_is_sent_to_an_older_self_by_way_of_a_node_that_has_let_it
     assert bench.judge(hello(2, 2)) is not None
     assert not bench.members.is_reachable(2), "so it can be forgotten"
     bench.members.beat(1, 2)
-    assert [receiver for receiver, _, _ in bench.channel.sent] == [3]
+    assert {receiver for receiver, _, _ in bench.channel.sent} == {3}
     # The node itself is there again, by its own connection, or by way of another one.
     assert bench.members.why_not_vouched(hello(2, 3)) is None
     assert bench.members.is_reachable(2)
@@ -529,6 +530,36 @@ async def test_an_older_self_that_was_let_in_is_cast_out_once_metadata_knows_bet
     assert bench.channel.calls[before:] == [("disconnect", 2, ""), ("connect", 2, "h2:19094")]
     assert (bench.members.is_up(2), bench.lost) == (False, [2])
     assert "older copy" in bench.members.refused[2]
+
+
+async def test_an_older_self_that_another_node_refuses_is_refused_as_long_as_it_says_so() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(3)
+    copy = replace(hello(2, 3), found_flush_number=7)
+    bench.members.told_older(3, {2: PeerStart(2, 8)})
+    reason = bench.judge(copy)
+    assert reason is not None
+    assert "node 3 knows start 2 with flush 8: its data directory is an older copy" in reason
+    assert bench.members._starts.starts.newest(2) is None, "nothing of it is kept"
+    assert bench.judge(replace(copy, found_flush_number=8)) is None, "it has what is missing in the copy"
+    bench.members.told_older(3, {})
+    assert bench.judge(copy) is None
+
+
+async def test_refusals_are_told_with_each_beat_and_only_those_that_this_node_has_found() -> None:
+    bench = Bench(node(1), node(2), node(3)).connected(3)
+    bench.members.told_older(3, {2: PeerStart(2, 200)})
+    assert bench.judge(hello(2, 3)) is not None
+    bench.members.beat(1, 2)
+    assert [kind for _, kind, _ in bench.channel.sent] == [MessageKind.BEAT]
+    bench.members.told_older(3, {})
+    assert bench.judge(hello(2, 3)) is None
+    assert bench.judge(hello(2, 2)) is not None
+    bench.channel.sent.clear()
+    bench.members.beat(1, 2)
+    told = [
+        decode_starts(payload) for _, kind, payload in bench.channel.sent if kind == MessageKind.OLDER_SELVES
+    ]
+    assert [sorted(each) for each in told] == [[2]]
 
 
 def forwarded(sequence: int, size: int = 1) -> Forwarded:
