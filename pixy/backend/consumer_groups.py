@@ -224,8 +224,8 @@ class ConsumerGroups:
     def _present(self, state: GroupsState, group: str) -> Sequence[MemberId]:
         """The members of a group, without those of processes that have ended."""
         own, nodes = self._members.process, self._node.metadata.nodes
-        members = state.membership(group).members
-        return [member_id for member_id in members if not why_ended(member_id.process, own, nodes)]
+        members, starts = state.membership(group).members, self._node.starts_of_others()
+        return [member_id for member_id in members if not why_ended(member_id.process, own, nodes, starts)]
 
     async def partition_owner(self, group: str, partition: TopicPartition) -> Owner | None:
         """As `Backend.partition_owner`."""

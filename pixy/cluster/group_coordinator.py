@@ -56,19 +56,23 @@ def _assignable(topic: Topic, members: list[MemberId], membership: Membership) -
     )
 
 
-def why_ended(process: Process, own: Process, nodes: Mapping[int, NodeInfo]) -> str:
+def why_ended(
+    process: Process, own: Process, nodes: Mapping[int, NodeInfo], starts: Mapping[int, int]
+) -> str:
     """The reason why a process is known to have ended, or does not count any more; empty if it may
     run.
 
     Args:
         own: this process.
         nodes: as metadata knows them; it may be behind.
+        starts: incarnations with which other nodes have come here. Metadata may never have one: of
+            a node that its leader refuses, or that refuses its leader.
     """
     if process.node_id == own.node_id:
         return "" if process.incarnation >= own.incarnation else "it has started again"
     node = nodes.get(process.node_id)
-    if node is None or process.incarnation > node.incarnation:
-        return ""
-    if node.removed:
+    registered = 0 if node is None else node.incarnation
+    if node is not None and node.removed and process.incarnation <= registered:
         return "it has left the cluster"
-    return "it has started again" if process.incarnation < node.incarnation else ""
+    newest = max(registered, starts.get(process.node_id, 0))
+    return "it has started again" if process.incarnation < newest else ""

@@ -44,6 +44,7 @@ class GroupKeeper:
         own: this process.
         propose: see `Propose`.
         heard_at: loop times at which other nodes were last heard of, None for never.
+        starts: incarnations with which other nodes have come.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class GroupKeeper:
         own: Process,
         propose: Propose,
         heard_at: Callable[[], Mapping[int, float | None]],
+        starts: Callable[[], Mapping[int, int]],
     ) -> None:
         self._groups = groups
         self._own = own
         self._propose = propose
         self._heard_at = heard_at
+        self._starts = starts
         self._loop = asyncio.get_running_loop()
         self._sessions = Sessions()
         self._ticked_at = self._loop.time()
@@ -65,6 +68,8 @@ class GroupKeeper:
         # Groups with a target, and processes with an expulsion from a state group, on the way.
         self._proposed: set[str] = set()
         self._expelling: set[tuple[int, Process]] = set()
+        # Processes of which the log has that they are put out. Invariant: after a tick, of those
+        # that have members.
         self._told: set[Process] = set()
         self._handle: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -98,6 +103,8 @@ class GroupKeeper:
         now = self._loop.time()
         self._sessions.tick(now - self._ticked_at, self._heard_at())
         self._ticked_at = now
+        if self._told:
+            self._told &= {process for each in self._groups.groups for process in _machine(each).processes()}
         for replica in self._groups.groups:
             group, machine = replica.group, _machine(replica)
             if self._sessions.lead(group.raft_group, group.term if group.decides else None):
@@ -109,12 +116,12 @@ class GroupKeeper:
     # --- expulsions -------------------------------------------------------------------------------
 
     def _expel_ended(self, replica: StateReplica, machine: GroupsState) -> None:
-        raft_group = replica.group.raft_group
+        raft_group, starts = replica.group.raft_group, self._starts()
         for process in list(machine.processes()):
             term = 0
             if (raft_group, process) in self._expelling:
                 continue
-            reason = why_ended(process, self._own, self._groups.metadata.nodes)
+            reason = why_ended(process, self._own, self._groups.metadata.nodes, starts)
             if not reason and self._is_silent(raft_group, process):
                 # The next leader may hear of it.
                 reason, term = "it is silent", replica.group.term

@@ -301,6 +301,7 @@ class Node:
             Process(self.node_id, self.incarnation),
             self._proposals.propose_if_room,
             self._heard_at,
+            self.starts_of_others,
         )
         self._reactions = StateReactions(
             self.state_groups,
@@ -514,6 +515,10 @@ class Node:
             each.node_id: max(each.heard_at or 0.0, relayed.get(each.node_id, 0.0)) or None
             for each in self.peers.members
         }
+
+    def starts_of_others(self) -> dict[int, int]:
+        """Incarnations with which the other nodes have come here last."""
+        return {} if self.peers is None else self.peers.members.starts()
 
     def unreachable(self) -> list[int]:
         """Ids of the nodes that cannot be reached."""

@@ -27,7 +27,7 @@ class Proposals:
     Attributes:
         commands: what was proposed.
         failing: answer proposals with an error, and do not pass them on.
-        heard_at: see `GroupKeeper`.
+        heard_at, starts: see `GroupKeeper`.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -35,9 +35,12 @@ class Proposals:
         self.commands: list[GroupsCommand] = []
         self.failing = False
         self.heard_at: dict[int, float | None] = {}
+        self.starts: dict[int, int] = {}
         cluster.node._group_keeper.stop()
         own = Process(cluster.node.node_id, cluster.node.incarnation)
-        self.keeper = GroupKeeper(cluster.node.state_groups, own, self._propose, lambda: self.heard_at)
+        self.keeper = GroupKeeper(
+            cluster.node.state_groups, own, self._propose, lambda: self.heard_at, lambda: self.starts
+        )
         cluster.node._reactions._group_keeper = self.keeper
 
     def _propose(self, replica: StateReplica, payload: bytes, done: Callable[[Any], None]) -> None:
@@ -161,6 +164,25 @@ async def test_a_silent_process_is_put_out_in_the_term_of_the_leader(tmp_path: P
         await until(lambda: not state.processes())
         (expelled,) = [each.expel_process for each in proposals.commands if each.HasField("expel_process")]
         assert expelled.term == cluster.node.state_groups.group_of("g0").group.term > 0
+
+
+async def test_the_members_of_a_process_end_when_its_node_has_come_as_a_later_start(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        proposals = Proposals(cluster)
+        before, after = MemberId(7, 1, 1), MemberId(7, 2, 1)
+        for member_id in (before, after):
+            await cluster.join("g0", "topic", member_id=member_id)
+        proposals.keeper.tick()
+        await until(lambda: proposals.settled("g0"))
+        assert before in cluster.node.state_groups.offsets_of("g0").membership("g0").members
+        proposals.starts = {7: 2}  # which metadata does not know
+        proposals.keeper.tick()
+        await until(lambda: owners(cluster, "g0") == [after])
+        (expelled,) = [each.expel_process for each in proposals.commands if each.HasField("expel_process")]
+        assert (expelled.incarnation, expelled.term) == (1, 0)
+        proposals.keeper.tick()
+        assert proposals.keeper._told == set(), "nothing is remembered of processes that are gone"
 
 
 async def test_nothing_is_proposed_after_the_stop(tmp_path: Path) -> None:
