@@ -143,7 +143,7 @@ RULES: dict[str, Rule] = {
     "a read is confirmed by a quorum": Rule(
         [patch.object(reads, "_serve", broken.serve_unconfirmed)],
         aimed(*_CUTS, habits=_READERS, weather=_SLOW),
-        seed=2,
+        seed=3,
     ),
     "a node of another cluster is refused": Rule(
         [
@@ -186,7 +186,7 @@ RULES: dict[str, Rule] = {
     "a follower does not know where the end is": Rule(
         [patch.object(LocalPartitions, "_confirm", broken.not_confirmed)],
         aimed(*_CUTS, habits=_READERS, weather=_SLOW),
-        seed=5,
+        seed=6,
     ),
     "a topic is unknown only if the leader says so": Rule(
         [patch.object(Node, "confirm_metadata", broken.not_confirmed)],
