@@ -2,25 +2,34 @@
 
 Texts in a record may come from clients, peers and files. JSON escapes them by itself; for people
 every text of a record is escaped, so that it cannot forge a line or give commands to a terminal.
+And clients may cause records: a text is cut where it is long, and of one event a minute has so many
+lines, the last of which says that others are left out. Errors are never left out.
 """
 
 import logging
 import sys
+import time
 import traceback
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TextIO
 
 import structlog
 
 from pixy.config import LoggingConfig
 from pixy.escaping import escape, escape_lines
 
-__all__ = ["setup_logging"]
+__all__ = ["FewLines", "setup_logging"]
 
 _BETWEEN_TRACEBACKS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
+
+_TEXT_CHARS_MAX = 2000
+_LINES_MAX = 200
+_MINUTE_S = 60.0
+_EVENTS_MAX = 1000
+_ERRORS = ("error", "critical", "exception")
 
 _SHARED: tuple[structlog.typing.Processor, ...] = (
     structlog.contextvars.merge_contextvars,
@@ -48,6 +57,7 @@ def setup_logging(entries: Sequence[LoggingConfig], stream: TextIO | None = None
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
+            FewLines(),
             *_SHARED,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
@@ -67,12 +77,77 @@ def _handler(entry: LoggingConfig, stream: TextIO) -> logging.Handler:
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     renderers: list[structlog.typing.Processor]
     if entry.name == "json":
-        renderers = [remove_meta, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        renderers = [
+            remove_meta,
+            _cut_texts,
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ]
     else:
         console = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_write_traceback)
-        renderers = [remove_meta, _escape_texts, console]
+        renderers = [remove_meta, _cut_texts, _escape_texts, console]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_SHARED, processors=renderers))
     return handler
+
+
+class _Lines(NamedTuple):
+    """Lines of an event in the minute that began then, written and left out."""
+
+    began: float
+    written: int = 0
+    left_out: int = 0
+
+
+class FewLines:
+    """Processor: leaves out lines of an event of which a minute has had `_LINES_MAX`. The next line
+    has their number.
+
+    Args:
+        monotonic: time in seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        # By event, of which there may be as many as `_EVENTS_MAX`.
+        self._lines: dict[str, _Lines] = {}
+
+    def __call__(
+        self, logger: structlog.typing.WrappedLogger, method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        """See `structlog.typing.Processor`."""
+        if method in _ERRORS:
+            return event
+        name, now = str(event.get("event")), self._monotonic()
+        lines = self._lines.get(name)
+        if lines is None or now - lines.began >= _MINUTE_S:
+            if lines is not None and lines.left_out:
+                event["left_out"] = lines.left_out
+            if len(self._lines) >= _EVENTS_MAX:
+                self._lines.clear()
+            lines = _Lines(now)
+        elif lines.written == _LINES_MAX:
+            self._lines[name] = lines._replace(left_out=lines.left_out + 1)
+            raise structlog.DropEvent
+        elif lines.written == _LINES_MAX - 1:
+            event["more"] = "left out for a minute"
+        self._lines[name] = lines._replace(written=lines.written + 1)
+        return event
+
+
+def _cut_texts(
+    logger: structlog.typing.WrappedLogger, method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Processor: cuts the texts of a record that are long."""
+    for name, value in event.items():
+        if isinstance(value, str) and name != "stack":
+            event[name] = _cut(value)
+    return event
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _TEXT_CHARS_MAX:
+        return text
+    return f"{text[:_TEXT_CHARS_MAX]}... ({len(text)} characters)"
 
 
 def _escape_texts(
@@ -94,5 +169,5 @@ def _write_traceback(stream: TextIO, exc_info: structlog.typing.ExcInfo) -> None
         if inside.startswith("File ") or inside in _BETWEEN_TRACEBACKS:
             written.append(escape_lines(part))
         else:
-            written.append(escape(part.removesuffix("\n")) + "\n")
+            written.append(escape(_cut(part.removesuffix("\n"))) + "\n")
     stream.write("\n" + "".join(written).removesuffix("\n"))

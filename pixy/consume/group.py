@@ -406,13 +406,17 @@ class ConsumerGroup:
             committed = await backend.committed_offsets(self.name, topic)
             marks = backend.handed_out(self.name, topic)
             there = [partition for partition in partitions if partition in ranges]
+            remarks: list[Remark] = []
             for at in range(0, len(there), _STARTED_PER_ITERATION):
                 if at:
                     await asyncio.sleep(0)
                 if self._changes != begun:
-                    return
+                    break
                 part = there[at : at + _STARTED_PER_ITERATION]
-                await self._start_part(subscription, part, topic_id, committed, marks, ranges)
+                await self._start_part(subscription, part, topic_id, committed, marks, ranges, remarks)
+            # One line for all partitions, of which a client may have set the offsets.
+            for first, count in first_of_each(remarks):
+                self._warn(first._replace(fields={**first.fields, "partitions": count}))
             if self._changes != begun:
                 return
         subscription.notify()
@@ -444,12 +448,16 @@ class ConsumerGroup:
         committed: Mapping[int, OffsetCommit],
         marks: Mapping[int, int],
         ranges: Mapping[int, OffsetRange],
+        remarks: list[Remark],
     ) -> None:
-        """Make some of the partitions live, unless a rebalance comes in between."""
+        """Make some of the partitions live, unless a rebalance comes in between.
+
+        Args:
+            remarks: log messages are added to it.
+        """
         topic, begun = subscription.topic, self._changes
         starts: dict[int, _Start] = {}
         changes: dict[TopicPartition, OffsetCommit] = {}
-        remarks: list[Remark] = []
         async for partition in in_steps(partitions):
             key = TopicPartition(topic, partition)
             before, served = committed.get(partition), ranges[partition]
@@ -479,9 +487,6 @@ class ConsumerGroup:
             return
         if refused is not None:
             starts = {number: start for number, start in starts.items() if number in committed}
-        # One line for all partitions, of which a client may have set the offsets.
-        for first, count in first_of_each(remarks):
-            self._warn(first._replace(fields={**first.fields, "partitions": count}))
         self._add(subscription, topic_id, starts)
         if refused is not None:
             subscription.notify()

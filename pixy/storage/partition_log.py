@@ -209,13 +209,13 @@ class PartitionLog:
             self.end_offset = self.written_offset = applied.end_offset
         return self._files.open(applied, exists=exists, replayed=replayed)
 
-    def write(self, appended: Sequence[Appended], aged: AgedSegments | None = None) -> None:
+    def write(self, appended: Sequence[Appended], aged: AgedSegments) -> None:
         """Write batches and parts to segments; errors are those of `LogSegments.write`.
 
         Args:
-            aged: what the writes of a job have in common; None: they are no job.
+            aged: what the writes of a job have in common.
         """
-        self._files.write(appended, self.begin_offset, aged or AgedSegments())
+        self._files.write(appended, self.begin_offset, aged)
 
     def begin_sync(self) -> None:
         """Start writeback of the bytes that `sync` will wait for; speeds up syncs of many logs."""

@@ -1,11 +1,12 @@
 import io
 import json
 import logging
+from contextlib import suppress
 
 import pytest
 import structlog
 
-from pixy.cli.logs import setup_logging
+from pixy.cli.logs import FewLines, setup_logging
 from pixy.config import LoggingConfig
 
 
@@ -110,3 +111,42 @@ def test_a_message_of_an_exception_is_one_line_of_its_traceback(error: Exception
     assert len([line for line in lines if r"\x1b[2J\x9b\u2028" in line]) >= 2
     assert not any(line.startswith("2026-01-01T00:00:00Z") for line in lines)
     assert any(line.lstrip(" |").startswith("raise error from") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["json", "console"])
+def test_a_long_text_is_cut(name: str) -> None:
+    stream = io.StringIO()
+    setup_logging([LoggingConfig(name, "info")], stream)
+    structlog.get_logger("a").warning("refused", error="x" * 100_000)
+    logging.getLogger("b").warning("y" * 100_000)
+    assert len(stream.getvalue()) < 5000
+    assert stream.getvalue().count("... (100000 characters)") == 2
+
+
+def test_an_event_has_so_many_lines_a_minute_and_the_next_line_says_what_was_left_out() -> None:
+    now = 0.0
+    few = FewLines(lambda: now)
+
+    def lines(event: str, count: int, method: str = "warning") -> list[dict[str, object]]:
+        written = []
+        for number in range(count):
+            with suppress(structlog.DropEvent):
+                written.append(dict(few(None, method, {"event": event, "number": number})))
+        return written
+
+    first = lines("asked", 1000)
+    assert [line["number"] for line in first] == list(range(200))
+    assert [line for line in first if "more" in line] == [first[-1]]
+    assert len(lines("another", 1)) == 1
+    assert len(lines("asked", 300, "error")) == 300
+    now = 60.0
+    assert lines("asked", 1) == [{"event": "asked", "number": 0, "left_out": 800}]
+    assert lines("asked", 1) == [{"event": "asked", "number": 0}]
+
+
+def test_loggers_leave_lines_out() -> None:
+    stream = io.StringIO()
+    setup_logging([LoggingConfig("json", "info")], stream)
+    for _ in range(1000):
+        structlog.get_logger("a").warning("asked")
+    assert stream.getvalue().count("\n") == 200

@@ -330,13 +330,13 @@ async def test_partitions_count_when_a_topic_gets_more_while_it_is_consumed(
 
 async def test_a_group_that_resumes_is_remarked_on_in_one_line(make_world: MakeWorld) -> None:
     world = make_world()
-    world.backend.create("wide", 50)
-    offsets = {partition: OffsetCommit(9, "no acks") for partition in range(50)}
+    world.backend.create("wide", 250)
+    offsets = {partition: OffsetCommit(9, "no acks") for partition in range(250)}
     await world.consumers.set_offsets("g", "wide", offsets)
     with capture_logs() as logs:
         await world.consume(topic="wide")
     lines = [(each["event"].split()[0], each["partitions"]) for each in logs if "partitions" in each]
-    assert sorted(lines) == [("committed", 50), ("sparse", 50)]
+    assert sorted(lines) == [("committed", 250), ("sparse", 250)]
 
 
 class At(NamedTuple):

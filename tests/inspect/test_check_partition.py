@@ -8,6 +8,7 @@ from pixy.inspect import ReadOnlyDisk, ReplayedEntries, Report, Verdict, check_p
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import patch_batch, read_header
 from pixy.storage import RealDisk
+from pixy.storage.log_segments import AgedSegments
 from pixy.storage.scan import scan_batches
 from tests.storage.batches import batch
 from tests.storage.logs import append, partition_log
@@ -24,7 +25,7 @@ class Partition:
         written = [batch(2, size, 1000 + at) for at in range(batches)]
         for each in written:
             append(log, each)
-        log.write(written)
+        log.write(written, AgedSegments())
         position = log.sync()
         self.applied = AppliedPosition(
             raft_group=1000,

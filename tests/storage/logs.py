@@ -14,6 +14,7 @@ from pixy.storage import (
     TopicLogs,
     sort_partition_directories,
 )
+from pixy.storage.log_segments import AgedSegments
 from pixy.storage.partition_directory import retire_partition_directory
 from pixy.storage.removal import remove_directories
 from pixy.storage.upkeep import Steps
@@ -88,7 +89,7 @@ def fill(log: PartitionLog, count: int, size: int = 10) -> None:
     for _ in range(count):
         append(log, batch(1, size, 1000 + log.end_offset))
     unwritten = log.unwritten()
-    log.write(unwritten.batches)
+    log.write(unwritten.batches, AgedSegments())
     log.wrote(unwritten)
 
 

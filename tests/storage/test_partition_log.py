@@ -10,6 +10,7 @@ from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
 from pixy.storage import PartitionLog, RealDisk, SyncedPosition
+from pixy.storage.log_segments import AgedSegments
 from tests.fakes.disk import RecordingDisk, full
 from tests.storage.batches import batch
 from tests.storage.logs import append, partition_log
@@ -42,7 +43,7 @@ class Model:
 
     def write(self) -> None:
         unwritten = self.log.unwritten()
-        self.log.write(unwritten.batches)
+        self.log.write(unwritten.batches, AgedSegments())
         self.log.wrote(unwritten)
 
     def sync(self) -> AppliedPosition:
@@ -248,9 +249,9 @@ def test_a_retry_after_a_full_disk_writes_nothing_twice(tmp_path: Path, what: st
     unwritten = model.log.unwritten()
     for _ in range(3):
         with pytest.raises(OSError, match="No space left"):
-            model.log.write(unwritten.batches)
+            model.log.write(unwritten.batches, AgedSegments())
     disk.heal()
-    model.log.write(unwritten.batches)
+    model.log.write(unwritten.batches, AgedSegments())
     model.log.wrote(unwritten)
     for _ in range(6):
         model.log.evict()

@@ -14,6 +14,7 @@ import pytest
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header
 from pixy.storage import KnownPartitions, LogOptions, PartitionLog, TopicLogs
+from pixy.storage.log_segments import AgedSegments
 from pixy.storage.removal import remove_files
 from tests.sim.disk import Ended, SimulatedDisk
 from tests.storage.batches import batch
@@ -118,7 +119,7 @@ class Life:
 
     def write(self) -> None:
         unwritten = self.log.unwritten()
-        self.log.write(unwritten.batches)
+        self.log.write(unwritten.batches, AgedSegments())
         self.log.wrote(unwritten)
 
 

@@ -11,6 +11,7 @@ from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
 from pixy.storage import PartitionLog, RealDisk, StagedPart
 from pixy.storage import log_segments as module
+from pixy.storage.log_segments import AgedSegments
 from tests.fakes.disk import Call, RecordingDisk, full
 from tests.staging.stages import batches_of
 from tests.storage.batches import batch
@@ -33,7 +34,7 @@ def staged(tmp_path: Path, *values: bytes, name: str = "part.batches") -> Staged
 
 def write(log: PartitionLog) -> None:
     unwritten = log.unwritten()
-    log.write(unwritten.batches)
+    log.write(unwritten.batches, AgedSegments())
     log.wrote(unwritten)
 
 
@@ -93,7 +94,7 @@ def test_a_read_during_the_removal_of_the_stage_finds_the_segment(tmp_path: Path
     part = staged(tmp_path, b"a", b"b", b"c")
     log.append_part(part, 4)
     unwritten = log.unwritten()
-    log.write(unwritten.batches)
+    log.write(unwritten.batches, AgedSegments())
     part.path.unlink()
     # The event loop has not noted the write yet.
     assert read(log) == [b"a", b"b", b"c"]
@@ -142,7 +143,7 @@ def test_a_retry_after_a_full_disk_writes_no_part_twice(tmp_path: Path, way: str
         full(disk, what, ending)
         unwritten = log.unwritten()
         with suppress(OSError):
-            log.write(unwritten.batches)
+            log.write(unwritten.batches, AgedSegments())
         disk.heal()
     write(log)
     while log.evict():
@@ -241,7 +242,7 @@ def test_a_copy_instead_of_a_link_is_retried_after_a_full_disk(
     disk.before = refuse
     for _ in range(2):
         with pytest.raises(OSError, match=r"no room"):
-            log.write(log.unwritten().batches)
+            log.write(log.unwritten().batches, AgedSegments())
     disk.fail("link", ".log", errno.EPERM)
     write(log)
     while log.evict():
@@ -258,9 +259,9 @@ def test_the_stage_of_a_deleted_topic_may_be_removed_while_its_part_is_written(
     unwritten = log.unwritten()
     part.path.unlink()
     with pytest.raises(CorruptData, match=r"part\.batches is missing, it was sealed"):
-        log.write(unwritten.batches)
+        log.write(unwritten.batches, AgedSegments())
     log.topic.deleted = True
-    log.write(unwritten.batches)
+    log.write(unwritten.batches, AgedSegments())
     log.sync()
     remove_log(RealDisk(), log)
     assert not (tmp_path / "log").exists()

@@ -13,6 +13,7 @@ from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage import LogOptions, PartitionLog, RealDisk, SyncedPosition, TopicLogs
 from pixy.storage.disk import File
+from pixy.storage.log_segments import AgedSegments
 from pixy.storage.removal import remove_files
 from tests.fakes.disk import RecordingDisk, full
 from tests.sim.disk import SimulatedDisk
@@ -105,7 +106,7 @@ def write(log: PartitionLog, *timestamps: int) -> None:
     for timestamp in timestamps:
         append(log, unstamped(batch()) if timestamp < 0 else batch(timestamp_ms=timestamp))
     unwritten = log.unwritten()
-    log.write(unwritten.batches)
+    log.write(unwritten.batches, AgedSegments())
     log.wrote(unwritten)
 
 
@@ -183,7 +184,7 @@ def test_retention_never_exceeds_the_written_offset(directory: Path) -> None:
     append(log, batch())
     assert log.retained_from(NOW) == 0
     unwritten = log.unwritten()
-    log.write(unwritten.batches)
+    log.write(unwritten.batches, AgedSegments())
     append(log, batch())
     assert log.retained_from(NOW) == 0  # the write is not noted yet
     log.wrote(unwritten)
@@ -230,7 +231,7 @@ def test_after_removal_of_all_segments_the_next_record_has_the_next_offset(
             opened.open(position, exists=True)
         assert append(opened, batch()) == 10
     unwritten = opened.unwritten()
-    opened.write(unwritten.batches)
+    opened.write(unwritten.batches, AgedSegments())
     opened.wrote(unwritten)
     assert bases(directory) == [10]
     assert opened.read(10, 1).next_offset == 11
