@@ -29,13 +29,21 @@ from pixy.proto.state_pb2 import (
     StagedPiece,
 )
 from pixy.records import (
+    FORWARDED_LIMITS,
+    NOT_SMALL,
     CheckEffort,
     check_forwarded_batches,
+    headers_of_small,
     split_batches,
 )
 from pixy.storage import EntryType, why_undecodable
 
 __all__ = ["why_not_batches", "why_not_proposable"]
+
+# Members of an enumeration are found slowly.
+_COMMAND = EntryType.COMMAND
+_RECORD_BATCH = EntryType.RECORD_BATCH
+_HEADERS_MAX = FORWARDED_LIMITS.headers_max
 
 
 def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, sender: int) -> str:
@@ -45,12 +53,17 @@ def why_not_proposable(raft_group: int, kind: int, payload: bytes | bytearray, s
         LongCheckError: the check of record batches takes more than half a millisecond; see
             `why_not_batches`.
     """
-    if kind == EntryType.COMMAND:
+    if (
+        kind == _RECORD_BATCH
+        and raft_group >= FIRST_PARTITION_GROUP
+        and NOT_SMALL < headers_of_small(payload) <= _HEADERS_MAX
+    ):
+        return ""  # nearly all
+    if kind == _COMMAND:
         return _why_not_command(raft_group, bytes(payload), sender)
     if raft_group < FIRST_PARTITION_GROUP:
-        if kind == EntryType.EMPTY and not payload:
-            return ""
-        return f"an entry of kind {kind} for state group {raft_group}"
+        is_empty = kind == EntryType.EMPTY and not payload
+        return "" if is_empty else f"an entry of kind {kind} for state group {raft_group}"
     if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES):
         return why_not_batches(kind, payload, CheckEffort())
     if kind == EntryType.STAGED_PIECE:

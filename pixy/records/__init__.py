@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         check_next_batch,
     )
     from pixy.records.partitioner import PARTITIONERS, Partitioner, make_partitioner
+    from pixy.records.small import NOT_SMALL, headers_of_small
 
 __all__ = [
     "COMPRESSION",
@@ -62,6 +63,7 @@ __all__ = [
     "HEADER_BYTES",
     "LENGTH_PREFIX_BYTES",
     "MAGIC",
+    "NOT_SMALL",
     "PARTITIONERS",
     "UNPACKED_BYTES_MAX",
     "BatchHeader",
@@ -91,6 +93,7 @@ __all__ = [
     "count_batches",
     "crc32c",
     "decompress_records",
+    "headers_of_small",
     "is_batch",
     "make_partitioner",
     "offsets_of",
@@ -136,6 +139,7 @@ _LATE = {
         "pixy.records.new_batches",
     ),
     **dict.fromkeys(("PARTITIONERS", "Partitioner", "make_partitioner"), "pixy.records.partitioner"),
+    **dict.fromkeys(("NOT_SMALL", "headers_of_small"), "pixy.records.small"),
 }
 """Modules of the names that need the codec, or are needed only with it."""
 

@@ -48,11 +48,13 @@ from pixy.records.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     Buffer,
+    batch_bytes,
     batch_crc,
     read_header,
 )
 from pixy.records.codec import Record, decompress_new, readable_batch
 from pixy.records.compiled import UNREADABLE
+from pixy.records.small import NOT_SMALL, SMALL_BYTES_MAX, headers_of_small
 from pixy.records.uniform import uniform_timestamp_delta
 from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpackLimitError
 from pixy.records.windows import HEADERS_MAX, TooManyHeadersError, decode_windows
@@ -181,6 +183,9 @@ def check_next_batch(
     if not buffer:
         raise InvalidBatch("no record batch")
     begin = before[-1].end if before else 0
+    small = _maybe_small(buffer, begin, limits, effort)
+    if small is not None:
+        return small
     place = f"record batch {len(before)} at byte {begin}"
     batch = buffer[begin : begin + _size(buffer, begin, limits, place)]
     header = read_header(batch)
@@ -194,6 +199,29 @@ def check_next_batch(
 def check_forwarded_batches(buffer: Buffer, effort: CheckEffort | None = None) -> list[NewBatch]:
     """As `check_new_batches`, for batches that another node has built or checked."""
     return check_new_batches(buffer, FORWARDED_LIMITS, effort)
+
+
+def _maybe_small(
+    buffer: memoryview, begin: int, limits: BatchLimits, effort: CheckEffort | None
+) -> NewBatch | None:
+    """The batch at a byte if it is recognized as a small one (`small`), and within the limits."""
+    if len(buffer) - begin < HEADER_BYTES:
+        return None
+    size = batch_bytes(buffer, begin)
+    if not HEADER_BYTES < size <= min(SMALL_BYTES_MAX, limits.batch_bytes_max, len(buffer) - begin):
+        return None
+    batch = bytes(buffer[begin : begin + size])
+    header = read_header(batch)
+    cost = _BATCH_RECORDS + header.records + header.records // _UNIFORM_PER_RECORD
+    if effort is not None and cost > effort.records:
+        return None
+    if limits.timestamp_ms_max is not None and header.max_timestamp > limits.timestamp_ms_max:
+        return None
+    headers = headers_of_small(batch)
+    if headers == NOT_SMALL or headers > limits.headers_max:
+        return None
+    _spend(effort, cost + headers // _HEADERS_PER_RECORD)
+    return NewBatch(begin, begin + size, header.records)
 
 
 def _size(view: memoryview, begin: int, limits: BatchLimits, place: str) -> int:

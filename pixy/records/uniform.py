@@ -1,5 +1,5 @@
 """Walk through a batch whose records differ in their offsets, keys and values only, as programs
-write them: a tenth of the time of the codec's walk.
+write them: a tenth of the time of the codec's walk. Of few records the codec's walk is shorter.
 
 If a record has L bytes and the next ones have the same length fields at distance L, 2L, 3L, these
 are records of L bytes. So each field is compared for all records at once, as a column of bytes with
@@ -12,7 +12,7 @@ from pixy.records.batch import HEADER_BYTES
 
 __all__ = ["uniform_timestamp_delta"]
 
-_RECORDS_MIN = 16
+_RECORDS_MIN = 64
 _CONTINUATION = 0x80
 _DELTA_BYTES = ((64, 1), (8192, 2), (1 << 20, 3))
 """Offset deltas below a bound, and the size of such a number."""
