@@ -21,6 +21,7 @@ answers may then differ.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pixy.cluster.commit_messages import CommitMessages
@@ -59,6 +60,7 @@ from pixy.raft import (
     StorageAppend,
     Work,
 )
+from pixy.raft.plausibility import why_impossible
 from pixy.raft.sizes import payload_size
 from pixy.raft.wire import decode_conf_change
 from pixy.steps import in_steps, run_in_steps
@@ -66,7 +68,13 @@ from pixy.storage import EntryType, Journal, RecordKind, UnitRecord
 
 __all__ = ["Driver"]
 
+# Members of enumerations are found slowly.
 _ENTRY = RecordKind.ENTRY
+_BATCHES = frozenset({EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES})
+_NEW = Novelty.NEW
+_FOLLOWER = StateType.FOLLOWER
+_APP, _APP_RESP = MessageType.APP, MessageType.APP_RESP
+_proposal_id = partial(tuple.__new__, ProposalId)
 _ENTRY_TYPES = {
     RaftEntryType.CONF_CHANGE: EntryType.CONF_CHANGE,
     RaftEntryType.CONF_CHANGE_V2: EntryType.CONF_CHANGE_V2,
@@ -288,7 +296,11 @@ class Driver:
 
     def has_place(self, group: RaftGroup, proposal: ProposalId) -> bool:
         """True if this node leads, and the node of a proposal has a place for it in its window."""
-        return group.leads and not is_window_full(proposal, group.tail_ids, self._held.get(group, ()))
+        if not group.leads:
+            return False
+        if not self._held and len(group.tail_ids) < WINDOW:
+            return True
+        return not is_window_full(proposal, group.tail_ids, self._held.get(group, ()))
 
     def propose_checked(
         self,
@@ -301,10 +313,9 @@ class Driver:
         """As `propose_for`, for an entry that was checked."""
         if not group.leads:
             return False
-        self._drop_outdated(group, proposal)
-        if kind in (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES) and (
-            group in self._held or not self._has_room(group, len(payload))
-        ):
+        if self._held:
+            self._drop_outdated(group, proposal)
+        if kind in _BATCHES and (group in self._held or not self._has_room(group, len(payload))):
             # Bounded: each node has a window of proposals under way.
             self._held.setdefault(group, {})[proposal] = (kind, payload, after)
             return True
@@ -319,15 +330,16 @@ class Driver:
         after: int,
     ) -> bool:
         """Append an entry of another node, unless it is there; see `propose_for`."""
-        known = judge(group.rows, group.tail_ids, proposal)
-        if known is Novelty.NEW:
-            if after and judge(group.rows, group.tail_ids, proposal._replace(sequence=after)) is Novelty.NEW:
+        rows, tail_ids = group.rows, group.tail_ids
+        if judge(rows, tail_ids, proposal) is _NEW:
+            before = _proposal_id((proposal[0], proposal[1], after))
+            if after and judge(rows, tail_ids, before) is _NEW:
                 return False
             sideloads = self._hooks.sideloads
             if sideloads is not None and not sideloads.may_propose(group, kind, payload):
                 return False
-            if group.tail_ids:
-                group.tail_ids.add(proposal)
+            if tail_ids:
+                tail_ids.add(proposal)
             else:
                 group.tail_ids = {proposal}  # groups without any share an empty set
             self._append(group, kind, group.stamp(kind, bytearray(payload), group.term), proposal)
@@ -357,12 +369,8 @@ class Driver:
 
     def seek_leader(self, group: RaftGroup) -> None:
         """Campaign if this node has the only vote."""
-        raft = self.open(group).raft
-        if (
-            raft.state is StateType.FOLLOWER
-            and raft.tracker.is_only_voter(self.node_id)
-            and group.node is not None
-        ):
+        raft = (group.node or self.open(group)).raft
+        if raft.state is _FOLLOWER and raft.tracker.is_only_voter(self.node_id) and group.node is not None:
             group.node.campaign()
             self.drive(group)
 
@@ -737,29 +745,30 @@ class Driver:
         group = self.groups.get(raft_group)
         if group is None or self._stopped:
             return
-        node = self.open(group)
-        if message.type in _HEARTBEATS and not (group.has_work or group.driving or group.reads):
+        node = group.node or self.open(group)
+        kind, raft = message.type, node.raft
+        if kind in _HEARTBEATS and not (group.has_work or group.driving or group.reads):
             answers = node.take_idle_heartbeat(message)
             if answers is not None:
                 if answers:
                     self._outbox.post(raft_group, answers)
                 return
-        reason = node.why_impossible(message)
-        if message.sender not in node.raft.tracker.progress and not group.may_have_replica(message.sender):
+        reason = why_impossible(raft, message)
+        if message.sender not in raft.tracker.progress and not group.may_have_replica(message.sender):
             # A configuration may lag, so that it alone does not tell who belongs to the group.
             reason = f"node {message.sender} has no replica"
         if reason:
-            self.refusals.note(raft_group, message.sender, message.type.name, reason)
+            self.refusals.note(raft_group, message.sender, kind.name, reason)
             return
-        if message.type is MessageType.APP and message.entries and not self._takes_append(group, message):
+        if kind is _APP and message.entries and not self._takes_append(group, message):
             return
-        term = node.raft.term
+        term = raft.term
         try:
             node.step(message)
         except StepPeerNotFound:
             return
         self.drive(group)
-        if message.term > term and message.type is MessageType.APP_RESP:
+        if message.term > term and kind is _APP_RESP:
             # A learner may be ahead of the only voter, which is elected at once.
             self.seek_leader(group)
 

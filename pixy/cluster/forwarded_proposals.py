@@ -47,6 +47,8 @@ from pixy.tasks import Tasks
 
 __all__ = ["ForwardedProposals"]
 
+_COMMAND = EntryType.COMMAND
+
 WAITING_BYTES_MAX = 64 << 20
 """Bytes of proposals of one node that wait for checks; more are not taken. One always is."""
 _QUEUE_MAX = 2 * WINDOW
@@ -121,10 +123,12 @@ class ForwardedProposals:
         after: int,
     ) -> bool:
         """As `Driver.propose_for`, and its errors."""
-        taken: asyncio.Future[bool | VoidEntry] = asyncio.get_running_loop().create_future()
-        done = partial(resolve, taken)
-        self._submit(group, _WaitingProposal(kind, payload, proposal, after, done, group.term))
-        result = await taken
+        result = self._maybe_propose(group, kind, payload, proposal, after)
+        if result is None:
+            taken: asyncio.Future[bool | VoidEntry] = asyncio.get_running_loop().create_future()
+            done = partial(resolve, taken)
+            self._wait(group, _WaitingProposal(kind, payload, proposal, after, done, group.term))
+            result = await taken
         if isinstance(result, VoidEntry):
             raise result
         return result
@@ -138,27 +142,40 @@ class ForwardedProposals:
         after: int = 0,
     ) -> None:
         """As `propose`, for a node that is told of a refusal alone."""
-        done = partial(self._maybe_refuse, group, kind, proposal)
-        self._submit(group, _WaitingProposal(kind, payload, proposal, after, done, group.term))
+        result = self._maybe_propose(group, kind, payload, proposal, after)
+        if result is None:
+            done = partial(self._maybe_refuse, group, kind, proposal)
+            self._wait(group, _WaitingProposal(kind, payload, proposal, after, done, group.term))
+        elif result is not True:
+            self._maybe_refuse(group, kind, proposal, result)
 
     async def stop(self) -> None:
         """Take nothing that is being checked: its node tries another one."""
         await self._tasks.cancel_all()
 
-    def _submit(self, group: RaftGroup, waiting: _WaitingProposal) -> None:
+    def _maybe_propose(
+        self,
+        group: RaftGroup,
+        kind: EntryType,
+        payload: bytes | bytearray,
+        proposal: ProposalId,
+        after: int,
+    ) -> bool | VoidEntry | None:
+        """Propose at once: the result, None if it has to wait."""
+        if self._queues and (group, proposal.node_id) in self._queues:
+            return None
+        try:
+            judged = self._judged(group, kind, payload, proposal)
+            return None if judged is None else self._driver.propose_for(group, kind, judged, proposal, after)
+        except VoidEntry as error:
+            return self._refusal(group, proposal, error)
+        except LongCheckError:
+            return None
+
+    def _wait(self, group: RaftGroup, waiting: _WaitingProposal) -> None:
         sender = waiting.proposal.node_id
         queue = self._queues.get((group, sender))
         if queue is None:
-            try:
-                judged = self._judged(group, waiting)
-                if judged is not None:
-                    waiting.done(self._driver.propose_for(group, *judged[:4]))
-                    return
-            except VoidEntry as error:
-                waiting.done(self._refusal(group, waiting.proposal, error))
-                return
-            except LongCheckError:
-                pass
             queue = deque()
         size = len(waiting.payload)
         is_too_much = self._bytes[sender] and self._bytes[sender] + size > WAITING_BYTES_MAX
@@ -186,20 +203,21 @@ class ForwardedProposals:
                 self._bytes[sender] -= len(waiting.payload)
                 waiting.done(False)
 
-    def _judged(self, group: RaftGroup, waiting: _WaitingProposal) -> _WaitingProposal | None:
-        """The proposal as it may be appended, None if that has to be waited for. One that has no
-        place comes back as it is: the driver does not take it.
+    def _judged(
+        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
+    ) -> bytes | bytearray | None:
+        """The payload as it may be appended, None if that has to be waited for. That of a proposal
+        without a place comes back as it is: the driver does not take it.
         """
-        refused = self._refused.get(waiting.proposal.node_id)
-        if refused and (reason := refused.get((group.raft_group, waiting.proposal))):
+        refused = self._refused.get(proposal.node_id)
+        if refused and (reason := refused.get((group.raft_group, proposal))):
             raise VoidEntry(reason)
-        if waiting.kind != EntryType.COMMAND or not self._driver.has_place(group, waiting.proposal):
-            return waiting
-        reason = why_too_large(group.raft_group, waiting.payload)
+        if kind != _COMMAND or not self._driver.has_place(group, proposal):
+            return payload
+        reason = why_too_large(group.raft_group, payload)
         if reason:
             raise VoidEntry(reason)
-        payload = self._commands.judge(group, waiting.payload, waiting.proposal.node_id)
-        return None if payload is None else waiting._replace(payload=payload)
+        return self._commands.judge(group, payload, proposal.node_id)
 
     async def _take(self, group: RaftGroup, waiting: _WaitingProposal) -> bool | VoidEntry:
         try:
@@ -213,12 +231,11 @@ class ForwardedProposals:
     async def _take_checked(self, group: RaftGroup, waiting: _WaitingProposal) -> bool:
         """As `Driver.propose_for`, also of what takes long to find out."""
         try:
-            judged = self._judged(group, waiting)
+            kind, payload, proposal, after, _, term = waiting
+            judged = self._judged(group, kind, payload, proposal)
             if judged is None:
-                sender = waiting.proposal.node_id
-                payload = await self._commands.wait(group, waiting.payload, sender)
-                judged = waiting._replace(payload=payload)
-            return group.term == waiting.term and self._driver.propose_for(group, *judged[:4])
+                judged = await self._commands.wait(group, payload, proposal.node_id)
+            return group.term == term and self._driver.propose_for(group, kind, judged, proposal, after)
         except LongCheckError:
             pass
         await self._turns.run(_ForwardedCheck(waiting.payload))

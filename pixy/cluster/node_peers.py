@@ -80,6 +80,7 @@ _HAND_OVER_S = 2.0
 _HAND_OVER_STEP_S = 0.02
 _BEAT_EVERY_TICKS = 5
 _LOOK_EVERY_TICKS = 20
+_RAFT, _PROPOSALS = MessageKind.RAFT, MessageKind.PROPOSALS
 _RAFT_SLICE = 100
 """Raft messages and entries of other nodes that are processed at once: about a millisecond."""
 _PROPOSALS_SLICE = 8
@@ -568,13 +569,13 @@ class NodePeers:
     def _take(
         self, node_id: int, kind: int, payload: bytes | memoryview, *, relayed: bool
     ) -> NextSlice | None:
-        if kind == MessageKind.RAFT:
+        if kind == _RAFT:
             flush_number = flush_number_of(payload)
             if not relayed:
                 self.members.flushed(node_id, flush_number)
             messages = decode_raft(payload, node_id, self._node_id)
             return None if self._step(messages) else partial(self._go_on, self._step, messages)
-        if kind == MessageKind.PROPOSALS:
+        if kind == _PROPOSALS:
             proposals = decode_proposals(payload, node_id)
             return None if self._propose(proposals) else partial(self._go_on, self._propose, proposals)
         if kind == MessageKind.BEAT:
@@ -598,11 +599,11 @@ class NodePeers:
     def _propose(self, proposals: Iterator[Forwarded]) -> bool:
         """Take a slice of proposals; True if those were all."""
         groups, left = self._driver.groups, _PROPOSALS_SLICE
-        for forwarded in proposals:
-            group = groups.get(forwarded.raft_group)
+        for raft_group, kind, payload, proposal, after in proposals:
+            group = groups.get(raft_group)
             if group is not None:
-                self._duties.forwarded.propose_nowait(group, *forwarded[1:])
-            left -= 1 + len(forwarded.payload) // _PROPOSAL_BYTES
+                self._duties.forwarded.propose_nowait(group, kind, payload, proposal, after)
+            left -= 1 + len(payload) // _PROPOSAL_BYTES
             if left <= 0:
                 return False
         return True

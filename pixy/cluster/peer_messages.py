@@ -426,7 +426,8 @@ def decode_proposals(payload: bytes | memoryview, sender: int) -> Iterator[Forwa
             if at > end:
                 raise MalformedMessage(f"a proposal up to byte {at} in a payload of {end}")
             proposal = ProposalId(node_id, incarnation, sequence)
-            if node_id != sender or not proposal.is_possible(after):
+            # `ProposalId.is_possible`, inlined.
+            if node_id != sender or not 0 < sequence <= INDEX_MAX or after > INDEX_MAX:
                 raise MalformedMessage(f"{proposal} behind {after} in a message of node {sender}")
             yield Forwarded(raft_group, _FORWARDED[kind], bytes(view[begin:at]), proposal, after)
     except (struct.error, KeyError) as error:

@@ -79,8 +79,8 @@ class Sequences:
 
     Attributes:
         next: of the next one. Invariant: above all that were used by this process.
-        in_flight: proposals in flight by sequence, of each way to propose. The window is one for
-            all: the group remembers the last results of this node, whichever way they went.
+        in_flight: proposals in flight by sequence, ascending, of each way to propose. The window is
+            one for all: the group remembers the last results of this node, whichever way they went.
     """
 
     __slots__ = ("in_flight", "next")
@@ -91,7 +91,13 @@ class Sequences:
 
     def before(self, sequence: int) -> int:
         """The last one in flight before another, 0 if there is none."""
-        return max((each for way in self.in_flight for each in way if each < sequence), default=0)
+        newest = 0
+        for way in self.in_flight:
+            for each in way:  # ascending
+                if each >= sequence:
+                    break
+                newest = max(newest, each)
+        return newest
 
     @property
     def are_used_up(self) -> bool:

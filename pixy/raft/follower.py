@@ -26,13 +26,16 @@ __all__ = [
     "handle_read_index_response",
 ]
 
+# Members of enumerations are found slowly.
+_APP, _APP_RESP = MessageType.APP, MessageType.APP_RESP
+
 
 def handle_leader_message(raft: "Raft", m: Message) -> None:
     """APP, HEARTBEAT or SNAP of the current term: the sender is the leader."""
     raft.election_elapsed = 0
     raft.lead = m.sender
     raft.awaiting_campaign = None
-    if m.type is MessageType.APP:
+    if m.type is _APP:
         _take_append(raft, m)
     elif m.type is MessageType.HEARTBEAT:
         raft.log.commit_to(m.commit)
@@ -49,13 +52,13 @@ def _take_append(raft: "Raft", m: Message) -> None:
     if m.index < log.committed:
         # A stale message. Committed entries match, so the leader may continue from there.
         if m.context != COMMIT_ONLY:
-            raft.send(Message(MessageType.APP_RESP, m.sender, index=log.committed))
+            raft.send(Message(_APP_RESP, m.sender, index=log.committed))
         return
     last_new = log.maybe_append(LogPosition(m.log_term, m.index), m.entries, m.commit)
     if last_new is not None:
         if m.context != COMMIT_ONLY:
             raft.messages_after_append.append(
-                Message(MessageType.APP_RESP, m.sender, raft.id, raft.term, index=last_new)
+                Message(_APP_RESP, m.sender, raft.id, raft.term, index=last_new)
             )
         return
     raft.trace.debug(
@@ -72,7 +75,7 @@ def _take_append(raft: "Raft", m: Message) -> None:
     hint = log.find_conflict_by_term(min(m.index, log.last_index()), m.log_term)
     raft.send(
         Message(
-            MessageType.APP_RESP,
+            _APP_RESP,
             m.sender,
             index=m.index,
             reject=True,
@@ -156,7 +159,7 @@ def _refuse_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> None:
         leader,
     )
     last = raft.log.last_index()
-    raft.send(Message(MessageType.APP_RESP, leader, index=snapshot.index, reject=True, reject_hint=last))
+    raft.send(Message(_APP_RESP, leader, index=snapshot.index, reject=True, reject_hint=last))
 
 
 def _is_needed(raft: "Raft", snapshot: Snapshot) -> bool:
@@ -176,7 +179,7 @@ def _answer_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> bool:
         snapshot.term,
     )
     index = raft.log.last_index() if restored else raft.log.committed
-    raft.send(Message(MessageType.APP_RESP, leader, index=index))
+    raft.send(Message(_APP_RESP, leader, index=index))
     return restored
 
 

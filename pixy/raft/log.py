@@ -137,6 +137,10 @@ class RaftLog:
             Compacted: `lo` was compacted.
             EntriesNotLoaded: `lo` is not in memory.
         """
+        unstable = self.unstable
+        if lo >= unstable.offset:
+            # What is new to a follower, nearly always.
+            return limit_entries(unstable.entries[lo - unstable.offset :], max_size)
         last = self.last_index()
         return self.slice(lo, last + 1, max_size) if lo <= last else []
 

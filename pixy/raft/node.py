@@ -37,7 +37,6 @@ from pixy.raft.messages import (
     SoftState,
     StateType,
 )
-from pixy.raft.plausibility import why_impossible
 from pixy.raft.proposals import NotAppended
 from pixy.raft.raft import Raft
 from pixy.raft.ready import (
@@ -78,7 +77,9 @@ _RESPONSES = (
     MessageType.STORAGE_APPEND_RESP,
     MessageType.STORAGE_APPLY_RESP,
 )
+# Members of enumerations are found slowly.
 _NORMAL = RaftEntryType.NORMAL
+_LEADER = StateType.LEADER
 _IS_LOCAL = tuple([kind in _LOCAL for kind in MessageType])
 _IS_RESPONSE = tuple([kind in _RESPONSES for kind in MessageType])
 
@@ -100,6 +101,9 @@ class RaftNode:
             count as committed, whatever commit index is stored.
         trace: trace sink.
 
+    Attributes:
+        raft: the state machine, for inspection.
+
     Raises:
         RaftConfigError: the id is reserved.
         RaftBug: the storage contradicts itself.
@@ -111,8 +115,8 @@ class RaftNode:
         "_defers_commit_index",
         "_previous_hard_state",
         "_previous_soft_state",
-        "_raft",
         "_steps_on_advance",
+        "raft",
     )
 
     def __init__(
@@ -125,27 +129,22 @@ class RaftNode:
         applied: int = 0,
         trace: Trace = NULL_TRACE,
     ) -> None:
-        self._raft = Raft(node_id, storage, config, random, trace, applied)
+        self.raft = Raft(node_id, storage, config, random, trace, applied)
         # With synchronous writes, entries are stored before they are applied. With asynchronous
         # writes, a crash might leave the application ahead of its log.
         self._apply_unstable = not config.async_storage_writes
         self._defers_commit_index = config.defer_commit_index
         # The awaited snapshot that a Ready has reported.
         self._announced_snapshot: Message | None = None
-        self._previous_soft_state = self._raft.soft_state()
-        self._previous_hard_state = self._raft.hard_state()
+        self._previous_soft_state = self.raft.soft_state()
+        self._previous_hard_state = self.raft.hard_state()
         # Messages from this node to itself once the work of the last Ready is done. None if no
         # Ready is outstanding.
         self._steps_on_advance: list[Message] | None = None
 
-    @property
-    def raft(self) -> Raft:
-        """The state machine, for inspection."""
-        return self._raft
-
     def status(self) -> RaftStatus:
         """Status of the node."""
-        return status_of(self._raft)
+        return status_of(self.raft)
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -153,13 +152,7 @@ class RaftNode:
         """Advance the logical clock by one tick, whose duration the driver defines; False if no
         timeout has passed, so that there is no new work.
         """
-        return self._raft.tick()
-
-    def why_impossible(self, message: Message) -> str:
-        """Reason why no correct node has sent a message, which is then not to be stepped; empty if
-        there is none. See `pixy.raft.plausibility`.
-        """
-        return why_impossible(self._raft, message)
+        return self.raft.tick()
 
     def step(self, message: Message) -> None:
         """Process a message from a peer or a storage thread.
@@ -173,9 +166,9 @@ class RaftNode:
         if sender < APPLY_THREAD:
             if _IS_LOCAL[kind]:
                 raise StepLocalMessage
-            if _IS_RESPONSE[kind] and sender not in self._raft.tracker.progress:
+            if _IS_RESPONSE[kind] and sender not in self.raft.tracker.progress:
                 raise StepPeerNotFound
-        self._raft.step(message)
+        self.raft.step(message)
 
     def take_idle_heartbeat(self, message: Message) -> Sequence[Message] | None:
         """The short way of a heartbeat, or its answer, that changes nothing but timers: the
@@ -183,20 +176,20 @@ class RaftNode:
 
         Only while all work was taken.
         """
-        return take_idle_heartbeat(self._raft, message)
+        return take_idle_heartbeat(self.raft, message)
 
     def report_unreachable(self, node_id: int) -> None:
         """Report that messages to this node were lost: the leader stops pipelining until it
         answers.
         """
-        self._raft.step(Message(MessageType.UNREACHABLE, self._raft.id, node_id))
+        self.raft.step(Message(MessageType.UNREACHABLE, self.raft.id, node_id))
 
     def report_snapshot(self, node_id: int, *, failed: bool) -> None:
         """Report that a snapshot for this node was delivered, or has failed.
 
         Without this report, or a response from that node, nothing more is sent to it.
         """
-        self._raft.step(Message(MessageType.SNAP_STATUS, self._raft.id, node_id, reject=failed))
+        self.raft.step(Message(MessageType.SNAP_STATUS, self.raft.id, node_id, reject=failed))
 
     def snapshot_arrived(self, snapshot: Snapshot) -> bool:
         """Report that the data of the awaited snapshot is in place: the node continues from it.
@@ -208,17 +201,17 @@ class RaftNode:
             False if the snapshot is no longer needed, because the node has a later one, is the
             leader, or received the entries instead. The data may be deleted.
         """
-        return complete_snapshot(self._raft, snapshot)
+        return complete_snapshot(self.raft, snapshot)
 
     def report_active(self, node_id: int) -> None:
         """Report a sign of life of a follower other than a message: it counts for check-quorum."""
-        progress = self._raft.tracker.progress.get(node_id)
+        progress = self.raft.tracker.progress.get(node_id)
         if progress is not None:
             progress.recently_active = True
 
     def awaits_snapshot(self, snapshot: Snapshot) -> bool:
         """True while the data of this snapshot is awaited, and the node cannot do without."""
-        return awaits_snapshot(self._raft, snapshot)
+        return awaits_snapshot(self.raft, snapshot)
 
     def snapshot_failed(self, snapshot: Snapshot, *, silently: bool = False) -> None:
         """Report that the data of the awaited snapshot cannot be fetched: the leader sends another
@@ -229,13 +222,13 @@ class RaftNode:
             silently: the leader is not told: it sends another one when its driver reports this one
                 as failed.
         """
-        abandon_snapshot(self._raft, snapshot, silently=silently)
+        abandon_snapshot(self.raft, snapshot, silently=silently)
 
     def snapshot_ready(self) -> None:
         """Report that `Storage.snapshot` has one after `SnapshotTemporarilyUnavailable`: it is sent
         at once, not after the next heartbeat.
         """
-        resume_sending(self._raft)
+        resume_sending(self.raft)
 
     def entries_loaded(self) -> None:
         """Report that entries are loaded that the storage did not have in memory
@@ -243,9 +236,9 @@ class RaftNode:
 
         They must stay in memory until the next `ready`, or be reported again.
         """
-        self._raft.log.entries_loaded()
-        resume_sending(self._raft)
-        resume_campaign(self._raft)
+        self.raft.log.entries_loaded()
+        resume_sending(self.raft)
+        resume_campaign(self.raft)
 
     def quiesce(self) -> None:
         """Suspend ticks until the group becomes active again.
@@ -253,7 +246,7 @@ class RaftNode:
         Aborts a leadership transfer, because proposals are dropped while one is pending and only
         ticks would time it out. Timers restart with the next tick.
         """
-        self._raft.quiesce()
+        self.raft.quiesce()
 
     # --- requests of the application --------------------------------------------------------------
 
@@ -275,7 +268,7 @@ class RaftNode:
             The proposal is committed if the entry that is applied at its index has its term, and
             lost if it has another. Else the reason why nothing was appended.
         """
-        raft = self._raft
+        raft = self.raft
         if raft.state is StateType.LEADER and payloads:
             return propose_payloads(raft, payloads, kind, proposal)
         return raft.propose([Entry(data=payload, kind=kind, proposal=proposal) for payload in payloads])
@@ -290,7 +283,7 @@ class RaftNode:
             As `propose`.
         """
         kind = RaftEntryType.CONF_CHANGE if isinstance(change, ConfChange) else RaftEntryType.CONF_CHANGE_V2
-        return self._raft.propose([Entry(type=kind, data=encode_conf_change(change))])
+        return self.raft.propose([Entry(type=kind, data=encode_conf_change(change))])
 
     def apply_conf_change(self, change: ConfChange | ConfChangeV2, index: int) -> ConfState:
         """Apply a committed configuration change; required for every such entry.
@@ -310,7 +303,7 @@ class RaftNode:
             ConfChangeError: the change is invalid in this configuration, which stays as it is: the
                 entry has no effect, on any node.
         """
-        return self._raft.apply_conf_change(
+        return self.raft.apply_conf_change(
             change.as_v2() if isinstance(change, ConfChange) else change, index
         )
 
@@ -320,7 +313,7 @@ class RaftNode:
 
         Entries being applied meanwhile are outdated.
         """
-        return self._raft.log.unstable.snapshot is not None
+        return self.raft.log.unstable.snapshot is not None
 
     def read_index(self, context: bytes) -> None:
         """Request the index that must be applied before a read may be served; it arrives in a
@@ -329,22 +322,22 @@ class RaftNode:
         Args:
             context: identifies the read in its `ReadState`.
         """
-        self._raft.step(Message(MessageType.READ_INDEX, self._raft.id, entries=[Entry(data=context)]))
+        self.raft.step(Message(MessageType.READ_INDEX, self.raft.id, entries=[Entry(data=context)]))
 
     def campaign(self) -> None:
         """Campaign without waiting for the election timeout."""
-        self._raft.step(Message(MessageType.HUP, self._raft.id))
+        self.raft.step(Message(MessageType.HUP, self.raft.id))
 
     def transfer_leader(self, node_id: int) -> None:
         """Ask the leader to transfer its leadership to this node.
 
         The soft state shows the outcome.
         """
-        self._raft.step(Message(MessageType.TRANSFER_LEADER, self._raft.id, node_id))
+        self.raft.step(Message(MessageType.TRANSFER_LEADER, self.raft.id, node_id))
 
     def forget_leader(self) -> None:
         """Report that the leader is gone: votes may be granted at once."""
-        self._raft.step(Message(MessageType.FORGET_LEADER, self._raft.id))
+        self.raft.step(Message(MessageType.FORGET_LEADER, self.raft.id))
 
     def bootstrap(self, peers: Sequence[tuple[int, bytes]]) -> None:
         """Create a new group of these nodes, each with a context for its configuration change. All
@@ -355,7 +348,7 @@ class RaftNode:
         """
         if not peers:
             raise RaftError("must provide at least one peer to Bootstrap")
-        raft = self._raft
+        raft = self.raft
         if raft.log.last_index() != 0:
             raise RaftError("can't bootstrap a nonempty Storage")
         self._previous_hard_state = HardState()
@@ -377,7 +370,7 @@ class RaftNode:
 
     def has_ready(self) -> bool:
         """True if `ready` has work."""
-        raft = self._raft
+        raft = self.raft
         if raft.messages or raft.messages_after_append or raft.read_states:
             return True
         log = raft.log
@@ -391,18 +384,18 @@ class RaftNode:
 
     def _hard_state_changed(self, commit_counts: bool) -> bool:
         term, vote, commit = self._previous_hard_state
-        raft = self._raft
+        raft = self.raft
         return raft.term != term or raft.vote != vote or (commit_counts and raft.log.committed != commit)
 
     def _soft_state_changed(self) -> bool:
         lead, state = self._previous_soft_state
-        return self._raft.state is not state or self._raft.lead != lead
+        return self.raft.state is not state or self.raft.lead != lead
 
     def work(self) -> Work | None:
         """Take the pending work in the form for a driver that stores and applies by itself, None if
         there is none. Only with `takes_work`.
         """
-        raft = self._raft
+        raft = self.raft
         unstable = raft.log.unstable
         term, vote, _ = self._previous_hard_state
         append = None
@@ -430,7 +423,7 @@ class RaftNode:
         return Work(append, committed, messages, soft_state, read_states, awaited)
 
     def _take_work_append(self) -> StorageAppend:
-        raft = self._raft
+        raft = self.raft
         unstable = raft.log.unstable
         hard_state = None
         if (raft.term, raft.vote) != self._previous_hard_state[:2]:
@@ -455,7 +448,7 @@ class RaftNode:
         Returns:
             Messages to send to other nodes, promises that the write has made true.
         """
-        raft = self._raft
+        raft = self.raft
         others: Sequence[Message] = ()
         if append.responses:
             others = [message for message in append.responses if message.to != raft.id]
@@ -470,7 +463,7 @@ class RaftNode:
                 raft.step(response)
         elif last is not None:
             raft.log.unstable.stable_to(last)
-        if last is not None and append.term == raft.term and raft.state is StateType.LEADER:
+        if last is not None and append.term == raft.term and raft.state is _LEADER:
             raft.own_entries_stored(last.index)
         return others
 
@@ -482,7 +475,7 @@ class RaftNode:
         is to be stored behind everything handed out before, and acknowledged by `own_stored`.
         Messages to other nodes are in the next `work`.
         """
-        raft = self._raft
+        raft = self.raft
         unstable = raft.log.unstable
         index = unstable.offset + len(unstable.entries)
         assert raft.first_own_index, "only a leader appends"
@@ -501,7 +494,7 @@ class RaftNode:
         Returns:
             Entries to apply, acknowledged by `applied`; none if the leadership was lost meanwhile.
         """
-        raft = self._raft
+        raft = self.raft
         log, index = raft.log, entry.index
         if entry.term != raft.term or not raft.first_own_index:
             return []
@@ -525,7 +518,7 @@ class RaftNode:
         """Tell the followers of the commit index that do not know it, as the leader; for
         `defer_commit_messages`.
         """
-        raft = self._raft
+        raft = self.raft
         raft.commit_message_due = False
         if raft.state is StateType.LEADER:
             for node_id, progress in raft.tracker.progress.items():
@@ -534,7 +527,7 @@ class RaftNode:
 
     def applied(self, entries: Sequence[Entry]) -> None:
         """Acknowledge that committed entries of `work` are applied."""
-        raft, index = self._raft, entries[-1].index
+        raft, index = self.raft, entries[-1].index
         log = raft.log
         if raft.uncommitted_size or log.applying_size or raft.tracker.config.auto_leave:
             raft.entries_applied(entries)
@@ -549,7 +542,7 @@ class RaftNode:
             RaftBug: the previous work was not acknowledged with `advance` (synchronous writes
                 only).
         """
-        raft = self._raft
+        raft = self.raft
         before = self._previous_hard_state
         append = self._take_append() or StorageAppend(raft.term, [], None, None, None, [])
         state = append.hard_state
@@ -577,7 +570,7 @@ class RaftNode:
         return ready
 
     def _take_append(self) -> StorageAppend | None:
-        raft = self._raft
+        raft = self.raft
         unstable = raft.log.unstable
         has_next = unstable.has_next()
         hard_state = None
@@ -597,26 +590,26 @@ class RaftNode:
         return append
 
     def _take_committed(self) -> list[Entry]:
-        entries = self._raft.log.next_committed_entries(self._apply_unstable)
+        entries = self.raft.log.next_committed_entries(self._apply_unstable)
         if entries:
-            self._raft.log.accept_applying(entries, self._apply_unstable)
+            self.raft.log.accept_applying(entries, self._apply_unstable)
         return entries
 
     def _take_soft_state(self) -> SoftState | None:
         if not self._soft_state_changed():
             return None
-        self._previous_soft_state = changed = self._raft.soft_state()
+        self._previous_soft_state = changed = self.raft.soft_state()
         return changed
 
     def _take_awaited_snapshot(self) -> Message | None:
-        awaited = self._raft.awaited_snapshot
+        awaited = self.raft.awaited_snapshot
         if awaited is self._announced_snapshot:
             return None
         self._announced_snapshot = awaited
         return awaited
 
     def _hold_back_own_messages(self, ready: Ready, append: StorageAppend) -> None:
-        raft = self._raft
+        raft = self.raft
         if self._steps_on_advance is not None:
             panic(raft.trace, "two accepted Ready structs without call to Advance")
         own: list[Message] = []
@@ -635,8 +628,8 @@ class RaftNode:
         Raises:
             RaftBug: with asynchronous writes, work is acknowledged by messages.
         """
-        if self._raft.config.async_storage_writes:
-            panic(self._raft.trace, "Advance must not be called when using AsyncStorageWrites")
+        if self.raft.config.async_storage_writes:
+            panic(self.raft.trace, "Advance must not be called when using AsyncStorageWrites")
         steps, self._steps_on_advance = self._steps_on_advance or (), None
         for message in steps:
-            self._raft.step(message)
+            self.raft.step(message)

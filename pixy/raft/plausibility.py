@@ -43,21 +43,23 @@ if TYPE_CHECKING:
 
 __all__ = ["is_deposed_by_nobody", "why_impossible"]
 
+_LEADER = StateType.LEADER
 _INDEX_JUMP_MAX = 2**48
 """Ten years of a million entries a second: what a new replica may lack."""
 
 
 def why_impossible(raft: "Raft", m: Message) -> str:
     """Reason why no correct node has sent a message, empty if there is none."""
-    if m.sender == raft.id or not NONE < m.sender < APPLY_THREAD:
-        return f"it comes from node {m.sender}"
-    if m.term > raft.term + TERM_JUMP_MAX or m.term > TERM_MAX:
-        return f"term {m.term} is too far above {raft.term}"
+    sender, term = m.sender, m.term
+    if sender == raft.id or not NONE < sender < APPLY_THREAD:
+        return f"it comes from node {sender}"
+    if term > raft.term + TERM_JUMP_MAX or term > TERM_MAX:
+        return f"term {term} is too far above {raft.term}"
     if len(raft.tracker.voters) == 1 and is_deposed_by_nobody(raft) and not _is_of_learner(raft, m):
         return "this node has the only vote"
     check = _CHECKS.get(m.type)
     # What is of an earlier term changes nothing but the sender.
-    return check(raft, m) if check is not None and (m.term >= raft.term or not m.term) else ""
+    return check(raft, m) if check is not None and (term >= raft.term or not term) else ""
 
 
 def is_deposed_by_nobody(raft: "Raft") -> bool:
@@ -96,7 +98,7 @@ def _append(raft: "Raft", m: Message) -> str:
             at = max(log.term_start(last), m.index + 1) - m.index - 1
             if at < len(m.entries) and m.entries[at].term != term:
                 return f"it replaces entry {m.entries[at].index} of its own term {term}"
-    return _of_second_leader(raft, m)
+    return "" if raft.lead == m.sender else _of_second_leader(raft, m)
 
 
 def _heartbeat(raft: "Raft", m: Message) -> str:
@@ -120,7 +122,7 @@ def _vote(_: "Raft", m: Message) -> str:
 
 
 def _append_response(raft: "Raft", m: Message) -> str:
-    if m.reject or raft.state is not StateType.LEADER or m.term != raft.term:
+    if m.reject or raft.state is not _LEADER or m.term != raft.term:
         return ""
     last = raft.log.last_index()
     return f"it confirms entry {m.index}, the log ends at {last}" if m.index > last else ""

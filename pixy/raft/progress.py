@@ -31,6 +31,10 @@ class ProgressState(Enum):
     SNAPSHOT = "StateSnapshot"
 
 
+# Members of enumerations are found slowly.
+_PROBE, _REPLICATE, _SNAPSHOT = ProgressState.PROBE, ProgressState.REPLICATE, ProgressState.SNAPSHOT
+
+
 class Inflights:
     """In-flight appends to one follower, by the index of their last entry.
 
@@ -127,7 +131,7 @@ class Progress:
         # Invariant: match < next. Entries in between are in flight.
         self.match = match
         self.next = next_index
-        self.state = ProgressState.PROBE
+        self.state = _PROBE
         # Index of the snapshot sent; 0 in all states but SNAPSHOT.
         self.pending_snapshot = 0
         # PROBE: the single message is in flight. REPLICATE: the window is full. Either: the storage
@@ -148,7 +152,7 @@ class Progress:
         self.next = next_index
         self.sent_commit = 0
         self.recently_active = False
-        self._reset(ProgressState.PROBE)
+        self._reset(_PROBE)
 
     def copy(self, learner: bool) -> "Progress":
         """A copy, as a learner or as a voter.
@@ -167,19 +171,19 @@ class Progress:
 
     def become_probe(self) -> None:
         """Search for the matching index, starting behind a delivered snapshot if there is one."""
-        delivered = self.pending_snapshot if self.state is ProgressState.SNAPSHOT else 0
-        self._reset(ProgressState.PROBE)
+        delivered = self.pending_snapshot if self.state is _SNAPSHOT else 0
+        self._reset(_PROBE)
         self.next = max(self.match, delivered) + 1
         self.sent_commit = min(self.sent_commit, self.next - 1)
 
     def become_replicate(self) -> None:
         """Send as fast as the window allows."""
-        self._reset(ProgressState.REPLICATE)
+        self._reset(_REPLICATE)
         self.next = self.match + 1
 
     def become_snapshot(self, index: int) -> None:
         """Wait until the follower has restored a snapshot of that index."""
-        self._reset(ProgressState.SNAPSHOT)
+        self._reset(_SNAPSHOT)
         self.pending_snapshot = index
         self.next = index + 1
         self.sent_commit = index
@@ -193,11 +197,11 @@ class Progress:
 
     def is_paused(self) -> bool:
         """True if nothing may be sent."""
-        return self.paused or self.state is ProgressState.SNAPSHOT
+        return self.paused or self.state is _SNAPSHOT
 
     def sent_entries(self, count: int, size: int) -> None:
         """Record an append of that many entries with `size` bytes of payload."""
-        if self.state is ProgressState.REPLICATE:
+        if self.state is _REPLICATE:
             if count:
                 self.next += count
                 self.inflights.add(self.next - 1, size)
@@ -233,9 +237,9 @@ class Progress:
         A stale one answers something else, such as a message of a lower term. etcd's leader takes
         it for an answer, sends from behind `match` on, and hence a snapshot.
         """
-        if self.state is ProgressState.SNAPSHOT:
+        if self.state is _SNAPSHOT:
             return self.match == index >= self.pending_snapshot
-        return self.state is ProgressState.PROBE and self.match == index == self.next - 1
+        return self.state is _PROBE and self.match == index == self.next - 1
 
     def maybe_decrease(self, rejected: int, match_hint: int) -> bool:
         """Process a rejection of the append behind index `rejected`.
@@ -247,7 +251,7 @@ class Progress:
         Returns:
             False if the rejection is stale and nothing changed.
         """
-        if self.state is ProgressState.REPLICATE:
+        if self.state is _REPLICATE:
             if rejected <= self.match:
                 return False
             self.next = self.match + 1

@@ -27,6 +27,10 @@ __all__ = [
     "send_commit",
 ]
 
+# Members of enumerations are found slowly.
+_APP = MessageType.APP
+_REPLICATE, _SNAPSHOT = ProgressState.REPLICATE, ProgressState.SNAPSHOT
+
 
 def progress_of_sender(raft: "Raft", m: Message) -> Progress | None:
     """Progress of the message's sender; None, and a line in the trace, if it is not a member."""
@@ -69,13 +73,13 @@ def pass_commit_on(raft: "Raft", to: int) -> None:
     to it.
     """
     pr, log = raft.tracker.progress[to], raft.log
-    if pr.state is not ProgressState.REPLICATE or pr.paused or pr.next <= log.last_index():
+    if pr.state is not _REPLICATE or pr.paused or pr.next <= log.last_index():
         maybe_send_append(raft, to, send_if_empty=True)
         return
     previous = pr.next - 1
     raft.messages.append(
         Message(
-            MessageType.APP,
+            _APP,
             to,
             raft.id,
             raft.term,
@@ -96,7 +100,7 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
     driver reports them.
     """
     pr = raft.tracker.progress[to]
-    if pr.paused or pr.state is ProgressState.SNAPSHOT:
+    if pr.paused or pr.state is _SNAPSHOT:
         return False
     log = raft.log
     previous = pr.next - 1
@@ -105,7 +109,7 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
         previous_term = log.term(previous)
         # With a full window an empty append may pass: if all messages in flight were lost, its
         # response reveals that.
-        if pr.state is not ProgressState.REPLICATE or not pr.inflights.full():
+        if pr.state is not _REPLICATE or not pr.inflights.full():
             entries = log.entries(pr.next, raft.config.max_size_per_message)
     except EntriesNotLoaded:
         pr.await_storage()
@@ -115,7 +119,7 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
     if not entries and not send_if_empty:
         return False
     raft.messages.append(
-        Message(MessageType.APP, to, raft.id, raft.term, previous_term, previous, entries, log.committed)
+        Message(_APP, to, raft.id, raft.term, previous_term, previous, entries, log.committed)
     )
     pr.sent_entries(len(entries), payload_size(entries) if entries else 0)
     pr.sent_commit = log.committed

@@ -20,6 +20,9 @@ __all__ = [
     "handle_unreachable",
 ]
 
+# Members of enumerations are found slowly.
+_PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
+
 
 def handle_append_response(raft: "Raft", m: Message) -> None:
     """APP_RESP: a follower, or this node's own storage, has stored or rejected entries."""
@@ -52,15 +55,15 @@ def _take_rejection(raft: "Raft", m: Message, pr: Progress) -> None:
         hint = raft.log.find_conflict_by_term(hint, m.log_term).index
     if pr.maybe_decrease(m.index, hint):
         raft.trace.debug("%x decreased progress of %x to [%s]", raft.id, m.sender, pr)
-        if pr.state is ProgressState.REPLICATE:
+        if pr.state is _REPLICATE:
             pr.become_probe()
         replication.send_append(raft, m.sender)
 
 
 def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
-    if pr.state is ProgressState.REPLICATE:
+    if pr.state is _REPLICATE:
         pr.inflights.free_to(m.index)
-    elif pr.state is ProgressState.PROBE:
+    elif pr.state is _PROBE:
         pr.become_replicate()
     elif pr.match + 1 >= raft.log.first_index():
         # The log continues from there, whichever snapshot the follower has restored.
@@ -99,7 +102,7 @@ def handle_heartbeat_response(raft: "Raft", m: Message) -> None:
         return
     pr.recently_active = True
     pr.paused = False
-    if pr.match < raft.log.last_index() or pr.state is ProgressState.PROBE:
+    if pr.match < raft.log.last_index() or pr.state is _PROBE:
         # Even with a full window: the empty append reveals whether the messages in flight were
         # lost.
         replication.send_append(raft, m.sender)
@@ -135,6 +138,6 @@ def handle_unreachable(raft: "Raft", m: Message) -> None:
     pr = replication.progress_of_sender(raft, m)
     if pr is None:
         return
-    if pr.state is ProgressState.REPLICATE:
+    if pr.state is _REPLICATE:
         pr.become_probe()
     raft.trace.debug("%x failed to send message to %x because it is unreachable [%s]", raft.id, m.sender, pr)

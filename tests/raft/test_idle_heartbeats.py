@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Message, MessageType, RaftConfig, RaftNode
+from pixy.raft.plausibility import why_impossible
 
 CONFIG = RaftConfig(election_tick=10, heartbeat_tick=1, async_storage_writes=True, takes_work=True)
 HEARTBEAT, HEARTBEAT_RESP = MessageType.HEARTBEAT, MessageType.HEARTBEAT_RESP
@@ -113,7 +114,7 @@ def test_both_ways_end_in_the_same_state_with_the_same_answers(make: Callable[[]
             assert state_of(short) == before
             continue
         taken += 1
-        assert not long.why_impossible(message)
+        assert not why_impossible(long.raft, message)
         long.step(message)
         work = long.work()
         if work is None:

@@ -7,6 +7,7 @@ import pytest
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Message, MessageType, RaftNode, Snapshot
 from pixy.raft.config import RaftConfig
+from pixy.raft.plausibility import why_impossible
 
 ENTRIES = [Entry(1, 1), Entry(2, 2), Entry(3, 3), Entry(3, 4)]
 MEMBERS = ConfState((1, 2, 3))
@@ -80,18 +81,18 @@ IMPOSSIBLE = [
 
 @pytest.mark.parametrize("possible", POSSIBLE, ids=lambda each: f"{each.type.name}-{each.term}")
 def test_a_follower_takes_what_a_correct_node_may_send(possible: Message) -> None:
-    assert node_at().why_impossible(possible) == ""
+    assert why_impossible(node_at().raft, possible) == ""
 
 
 @pytest.mark.parametrize(("impossible", "reason"), IMPOSSIBLE)
 def test_a_follower_is_told_why_a_message_is_impossible(impossible: Message, reason: str) -> None:
-    assert reason in node_at().why_impossible(impossible)
+    assert reason in why_impossible(node_at().raft, impossible)
 
 
 def test_no_term_is_above_the_bound() -> None:
     node = node_at(TERM_MAX - 1)
-    assert "too far" in node.why_impossible(message(MessageType.HEARTBEAT, term=TERM_MAX + 1))
-    assert node.why_impossible(message(MessageType.HEARTBEAT, term=TERM_MAX)) == ""
+    assert "too far" in why_impossible(node.raft, message(MessageType.HEARTBEAT, term=TERM_MAX + 1))
+    assert why_impossible(node.raft, message(MessageType.HEARTBEAT, term=TERM_MAX)) == ""
 
 
 def test_nobody_campaigns_for_a_term_above_the_bound() -> None:
@@ -105,13 +106,13 @@ def test_a_follower_confirms_no_more_than_the_leader_has() -> None:
     assert leader.raft.lead == 1
     last = leader.raft.log.last_index()
     confirms = message(MessageType.APP_RESP, term=4, index=last)
-    assert leader.why_impossible(confirms) == ""
+    assert why_impossible(leader.raft, confirms) == ""
     confirms.index = last + 1
-    assert leader.why_impossible(confirms) == f"it confirms entry {last + 1}, the log ends at {last}"
+    assert why_impossible(leader.raft, confirms) == f"it confirms entry {last + 1}, the log ends at {last}"
     confirms.reject = True
-    assert leader.why_impossible(confirms) == "", "it names the entry that it does not have"
+    assert why_impossible(leader.raft, confirms) == "", "it names the entry that it does not have"
 
 
 def test_a_leader_hears_of_no_other_one_in_its_term() -> None:
     leader = node_at(leads=True)
-    assert leader.why_impossible(message(MessageType.HEARTBEAT, term=4)) == "node 1 leads in term 4"
+    assert why_impossible(leader.raft, message(MessageType.HEARTBEAT, term=4)) == "node 1 leads in term 4"

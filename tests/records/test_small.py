@@ -54,7 +54,7 @@ def test_anything_else_is_left_to_the_whole_check(batch: bytes) -> None:
 
 def whole_check(batch: bytes, monkeypatch: pytest.MonkeyPatch) -> bool:
     with monkeypatch.context() as patch:
-        patch.setattr("pixy.records.new_batches._maybe_small", lambda *_: None)
+        patch.setattr("pixy.records.new_batches.SMALL_BYTES_MAX", 0)
         try:
             check_forwarded_batches(batch)
         except PixyError:
@@ -104,5 +104,5 @@ def test_a_small_batch_costs_as_much_of_an_effort_as_any(monkeypatch: pytest.Mon
         effort = CheckEffort()
         check_forwarded_batches(batch, effort)
         spent.append(CheckEffort().records - effort.records)
-        monkeypatch.setattr("pixy.records.new_batches._maybe_small", lambda *_: None)
+        monkeypatch.setattr("pixy.records.new_batches.SMALL_BYTES_MAX", 0)
     assert spent[0] == spent[1]
