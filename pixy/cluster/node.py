@@ -266,6 +266,7 @@ class Node:
             on_positions=self._on_positions,
             on_fault=self._fault,
             on_readiness=lambda topic: self._loop.call_soon(self.observer.topic_changed, topic),
+            file_time_ms=self.time.file_time_ms,
         )
         self.leaders = LeaderWatch(lambda: self.observer)
         peers = LogPeers()

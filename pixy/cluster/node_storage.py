@@ -47,13 +47,14 @@ class StorageHooks:
 
     Attributes:
         on_restored, on_positions, on_fault: see `LogHooks`.
-        on_readiness: see `Partitions`.
+        on_readiness, file_time_ms: see `Partitions`.
     """
 
     on_restored: Callable[[StateReplica], None]
     on_positions: Callable[[], None]
     on_fault: Callable[[BaseException], None]
     on_readiness: Callable[[str], object]
+    file_time_ms: Callable[[], int | None]
 
 
 class NodeStorage:
@@ -119,6 +120,7 @@ class NodeStorage:
             find_parts=self._find_parts,
             on_readiness=hooks.on_readiness,
         )
+        self.partitions.file_time_ms = hooks.file_time_ms
         self._reserve = Reserve(
             disk,
             options.directory,

@@ -102,6 +102,12 @@ class NodeTime:
         """Milliseconds since the Unix epoch, to stamp with."""
         return self._latest + self._monotonic_ms()
 
+    def file_time_ms(self) -> int | None:
+        """Time of a write to a file, None if the machine's clock, which files have their time of,
+        tells it to a minute. On any thread.
+        """
+        return None if _is_near(self.own_ahead_ms, self._latest) else self.wall_ms()
+
     def age_ms(self) -> int | None:
         """Time to measure ages by, None while nothing is to expire."""
         self.refresh()

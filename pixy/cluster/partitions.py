@@ -107,6 +107,7 @@ class Partitions:
     Attributes:
         elect: elects a leader of a new raft group, of which the other members may not know yet.
         opening: opens the raft groups of new partitions.
+        file_time_ms: see `TopicLogs`; set before topics are put.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Partitions:
         self._storage = storage
         self._driver = driver
         self.elect: Callable[[RaftGroup], None] = driver.campaign
+        self.file_time_ms: Callable[[], int | None] = lambda: None
         self._writer = writer
         self._upkeep = upkeep
         self._removal = Removal(self._disk, self._topics, upkeep)
@@ -169,7 +171,9 @@ class Partitions:
             dropped = self._dropping.pop(topic.name, None)
             if dropped is not None:
                 dropped.retire_all()
-            of_topic = self._by_topic[topic.name] = _TopicPartitions(topic, TopicLogs(options))
+            of_topic = self._by_topic[topic.name] = _TopicPartitions(
+                topic, TopicLogs(options, file_time_ms=self.file_time_ms)
+            )
         of_topic.put(topic, options)
         self._by_group.put(topic)
         if self._restored:

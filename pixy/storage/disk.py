@@ -220,6 +220,9 @@ class Disk(Protocol):
     def modified_ms(self, path: Path) -> int:
         """Time of the last change of a file, in milliseconds since the Unix epoch."""
 
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        """Give a file another time of its last change; durable with its next sync."""
+
     def open_file_limit(self) -> int:
         """Limit of open files of the process, those outside of this disk included."""
 
@@ -482,6 +485,9 @@ class RealDisk:
 
     def modified_ms(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
     def open_file_limit(self) -> int:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -10,7 +10,7 @@ segment; see `staged_part`.
 
 import errno
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,10 +71,13 @@ class TopicLogs:
         options: limits of segments and retention; may be replaced at any time.
         deleted: the topic was deleted: nothing is written or synced any more, and the files of
             parts may be missing.
+        file_time_ms: the time to give to written files, None to leave them that of the machine's
+            clock. Called by the worker.
     """
 
     options: LogOptions
     deleted: bool = False
+    file_time_ms: Callable[[], int | None] = lambda: None
 
 
 class LogSegments:
@@ -217,7 +220,7 @@ class LogSegments:
         """Make everything written durable."""
         for segment in self.segments:
             if segment.is_unsynced:
-                segment.sync()
+                segment.sync(self._topic.file_time_ms())
         if self._new_segment:
             self.disk.sync_directory(self.directory)
             self._new_segment = False
@@ -359,7 +362,7 @@ class LogSegments:
 
     def _sync_full(self, segment: Segment) -> None:
         try:
-            segment.sync()
+            segment.sync(self._topic.file_time_ms())
         except OSError as error:
             # Not an OSError, which is retried if the disk was full: a failed sync must not be.
             raise StorageFault(f"{segment.path} cannot be synced: {error}") from error

@@ -179,11 +179,14 @@ class Segment:
             raise
         self._file = file
 
-    def sync(self) -> None:
+    def sync(self, time_ms: int | None = None) -> None:
         """Make writes and a cut durable, and close the file.
 
         Once another segment follows, the size of the file is trusted. So bytes that were cut must
         not return, and bytes of a failed write must not remain.
+
+        Args:
+            time_ms: the time of the last write, if the machine's clock is wrong.
         """
         if self._file is None and self._cut:
             self._file = self._disk.open(self.path)
@@ -191,6 +194,9 @@ class Segment:
             if self._torn:
                 self._file.truncate(self.size)
                 self._torn = False
+            if time_ms is not None:
+                with suppress(OSError):  # the file keeps the time of the wrong clock
+                    self._disk.set_modified_ms(self.path, time_ms)
             self._file.sync()
             self._file.close()
             self._file = None

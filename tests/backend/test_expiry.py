@@ -134,6 +134,26 @@ def test_the_next_leader_decides(tmp_path: Path) -> None:
 DAY_MS = 86_400_000
 
 
+def test_files_of_a_node_whose_clock_is_wrong_have_the_time_of_the_others(tmp_path: Path) -> None:
+    """It is that of records without timestamps, also when the clock is right again."""
+
+    def written_ms(node: ClusterNode) -> list[int]:
+        files = sorted((tmp_path / str(node.number)).glob("topics/**/*.log"))
+        return [file.stat().st_mtime_ns // 1_000_000 for file in files]
+
+    async def scenario(cluster: NodeCluster) -> None:
+        wrong, right = cluster[1], cluster[2]
+        wrong.clock.set_wall(-DAY_MS)
+        await prepare(cluster)
+        await until(lambda: len(written_ms(wrong)) == len(written_ms(right)) >= 2)
+        now_ms = wrong.clock.true_ms()
+        # The file system has another clock than the nodes.
+        assert all(abs(each - now_ms) < DAY_MS // 2 for each in written_ms(wrong)[:-1])
+        assert all(each - now_ms > DAY_MS for each in written_ms(right)[:-1])
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
 @pytest.mark.parametrize(
     ("group_of", "error_ms"),
     [(partition_of, -8 * DAY_MS), (groups_of, 10 * DAY_MS), (sinks_of, 60_100)],

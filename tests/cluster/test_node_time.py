@@ -147,6 +147,20 @@ def test_a_clock_that_drifts_away_is_followed_for_a_minute_at_most(per_second_ms
     assert bench.age_error_ms is None
 
 
+@pytest.mark.parametrize("error_ms", [-DAY_MS, -2 * MINUTE_MS, 2 * MINUTE_MS, DAY_MS])
+def test_files_get_the_time_of_a_stamp_while_the_clock_of_their_machine_is_wrong(error_ms: int) -> None:
+    bench = Bench(0, 100)
+    assert bench.time.file_time_ms() is None
+    bench.clock.step_wall(error_ms)
+    assert bench.time.file_time_ms() == bench.time.wall_ms(), "also before the next look"
+    bench.later(1)
+    assert bench.time.file_time_ms() == bench.clock.true_ms()
+    bench.clock.set_wall(0)
+    assert bench.time.file_time_ms() is None
+    bench.clock.set_wall(MINUTE_MS // 2)
+    assert bench.time.file_time_ms() is None
+
+
 def test_small_corrections_of_a_clock_are_followed_at_once() -> None:
     bench = Bench(0, 0)
     for error_ms in (400, -30_000, 29_000):

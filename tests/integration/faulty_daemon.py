@@ -241,6 +241,9 @@ class _FaultyDisk:
     def modified_ms(self, path: Path) -> int:
         return self._disk.modified_ms(path)
 
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        self._disk.set_modified_ms(path, time_ms)
+
     def open_file_limit(self) -> int:
         return self._disk.open_file_limit()
 

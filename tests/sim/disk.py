@@ -336,6 +336,9 @@ class SimulatedDisk:
         """
         raise _error(errno.ENOENT, path)
 
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        """No effect, see `modified_ms`."""
+
     def open_file_limit(self) -> int:
         return 1024
 

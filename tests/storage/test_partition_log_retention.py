@@ -125,6 +125,22 @@ def test_the_log_begin_offset_moves_up_to_the_end_and_never_back(log: PartitionL
     assert (log.begin_offset, log.end_offset) == (10, 10)
 
 
+def test_records_without_timestamps_have_the_time_of_the_write_whatever_the_clock_of_the_machine(
+    disk: WatchedDisk, directory: Path
+) -> None:
+    log = partition_log(disk, directory, ONE)
+    log.topic.options = LogOptions(ONE, LONG_MS, retention_ms=1000)
+    present_ms = disk.modified_ms(directory.parent)
+    log.topic.file_time_ms = lambda: present_ms - 86_400_000
+    write(log, -1, -1)
+    applied_position(log)
+    log.topic.file_time_ms = lambda: None
+    write(log, -1)
+    applied_position(log)
+    assert log.retained_from(present_ms - 86_400_000 + 999) == 0
+    assert log.retained_from(present_ms - 86_400_000 + 1001) == 2
+
+
 def test_retention_moves_to_the_end_of_the_last_expired_segment(log: PartitionLog) -> None:
     asked = []
     for size in (9, 7, 6, 4, 1):
