@@ -23,6 +23,7 @@ from pixy.cli.peek import peek
 from pixy.cli.produce import produce
 from pixy.cli.serve import serve
 from pixy.cli.storage import storage
+from pixy.cli.top import top
 from pixy.cli.topics import consumers, topics
 from pixy.errors import ConfigError, PixyError
 
@@ -70,6 +71,7 @@ for command in (
     groups,
     topics,
     consumers,
+    top,
     cluster,
     contexts,
     config,

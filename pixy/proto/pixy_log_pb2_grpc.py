@@ -54,6 +54,11 @@ class LogStub(object):
                 request_serializer=pixy__log__pb2.AppendRequest.SerializeToString,
                 response_deserializer=pixy__log__pb2.AppendResponse.FromString,
                 _registered_method=True)
+        self.ConsumeBatch = channel.unary_unary(
+                '/pixy.log.v1.Log/ConsumeBatch',
+                request_serializer=pixy__log__pb2.ConsumeBatchRequest.SerializeToString,
+                response_deserializer=pixy__log__pb2.ConsumeBatchResponse.FromString,
+                _registered_method=True)
         self.Stage = channel.unary_unary(
                 '/pixy.log.v1.Log/Stage',
                 request_serializer=pixy__log__pb2.StageRequest.SerializeToString,
@@ -127,6 +132,21 @@ class LogServicer(object):
         partitions is being written, this is the `code` of those that were
         not;
         UNAVAILABLE (14)         too many batches are being written: nothing was written.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConsumeBatch(self, request, context):
+        """Hands out messages of a topic to a member of a consumer group, as many as are there, and
+        acknowledges earlier ones: as many calls of KafkaPixy.ConsumeNAck and Ack at once, with the same
+        rules. The call waits for the first message as long as these do.
+
+        The acknowledgements are taken first. If one of them is refused the call ends with that error,
+        and hands out no message; all others count. The statuses are those of ConsumeNAck, and this one.
+
+        Status codes:
+        INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,6 +233,11 @@ def add_LogServicer_to_server(servicer, server):
                     servicer.Append,
                     request_deserializer=pixy__log__pb2.AppendRequest.FromString,
                     response_serializer=pixy__log__pb2.AppendResponse.SerializeToString,
+            ),
+            'ConsumeBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConsumeBatch,
+                    request_deserializer=pixy__log__pb2.ConsumeBatchRequest.FromString,
+                    response_serializer=pixy__log__pb2.ConsumeBatchResponse.SerializeToString,
             ),
             'Stage': grpc.unary_unary_rpc_method_handler(
                     servicer.Stage,
@@ -338,6 +363,33 @@ class Log(object):
             '/pixy.log.v1.Log/Append',
             pixy__log__pb2.AppendRequest.SerializeToString,
             pixy__log__pb2.AppendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConsumeBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pixy.log.v1.Log/ConsumeBatch',
+            pixy__log__pb2.ConsumeBatchRequest.SerializeToString,
+            pixy__log__pb2.ConsumeBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -88,6 +88,17 @@ class LogStub:
                                not;
       UNAVAILABLE (14)         too many batches are being written: nothing was written.
     """
+    ConsumeBatch: _grpc.UnaryUnaryMultiCallable[_pixy_log_pb2.ConsumeBatchRequest, _pixy_log_pb2.ConsumeBatchResponse]
+    """Hands out messages of a topic to a member of a consumer group, as many as are there, and
+    acknowledges earlier ones: as many calls of KafkaPixy.ConsumeNAck and Ack at once, with the same
+    rules. The call waits for the first message as long as these do.
+
+    The acknowledgements are taken first. If one of them is refused the call ends with that error,
+    and hands out no message; all others count. The statuses are those of ConsumeNAck, and this one.
+
+    Status codes:
+      INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000.
+    """
     Stage: _grpc.UnaryUnaryMultiCallable[_pixy_log_pb2.StageRequest, _pixy_log_pb2.StageResponse]
     """Writes a piece of a stage: batches that become visible when the stage is published, and have no
     offsets until then. The first piece creates the stage. Pieces may arrive in any order and more
@@ -180,6 +191,17 @@ class LogAsyncStub(LogStub):
                                partitions is being written, this is the `code` of those that were
                                not;
       UNAVAILABLE (14)         too many batches are being written: nothing was written.
+    """
+    ConsumeBatch: _aio.UnaryUnaryMultiCallable[_pixy_log_pb2.ConsumeBatchRequest, _pixy_log_pb2.ConsumeBatchResponse]  # type: ignore[assignment]
+    """Hands out messages of a topic to a member of a consumer group, as many as are there, and
+    acknowledges earlier ones: as many calls of KafkaPixy.ConsumeNAck and Ack at once, with the same
+    rules. The call waits for the first message as long as these do.
+
+    The acknowledgements are taken first. If one of them is refused the call ends with that error,
+    and hands out no message; all others count. The statuses are those of ConsumeNAck, and this one.
+
+    Status codes:
+      INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000.
     """
     Stage: _aio.UnaryUnaryMultiCallable[_pixy_log_pb2.StageRequest, _pixy_log_pb2.StageResponse]  # type: ignore[assignment]
     """Writes a piece of a stage: batches that become visible when the stage is published, and have no
@@ -294,6 +316,23 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
                                    partitions is being written, this is the `code` of those that were
                                    not;
           UNAVAILABLE (14)         too many batches are being written: nothing was written.
+        """
+
+    @_abc_1.abstractmethod
+    def ConsumeBatch(
+        self,
+        request: _pixy_log_pb2.ConsumeBatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pixy_log_pb2.ConsumeBatchResponse, _abc.Awaitable[_pixy_log_pb2.ConsumeBatchResponse]]:
+        """Hands out messages of a topic to a member of a consumer group, as many as are there, and
+        acknowledges earlier ones: as many calls of KafkaPixy.ConsumeNAck and Ack at once, with the same
+        rules. The call waits for the first message as long as these do.
+
+        The acknowledgements are taken first. If one of them is refused the call ends with that error,
+        and hands out no message; all others count. The statuses are those of ConsumeNAck, and this one.
+
+        Status codes:
+          INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000.
         """
 
     @_abc_1.abstractmethod

@@ -65,6 +65,11 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
             raise Refused(grpc.StatusCode.NOT_FOUND, "long polling timeout")
         return self.queue.pop(0)
 
+    def ConsumeBatch(self, request: Any, context: Any) -> Any:
+        if "ConsumeBatch" not in self.answers:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method ConsumeBatch")
+        return self._answer("ConsumeBatch", request, context)
+
     def Ack(self, request: Any, context: Any) -> Any:
         self.answers.setdefault("Ack", pb.AckRs())
         return self._answer("Ack", request, context)

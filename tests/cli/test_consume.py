@@ -1,18 +1,18 @@
 import json
-import sys
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 import pytest
 
-from pixy.cli.message_output import MessageOutput
+from pixy.cli.group_consumer import GroupConsumer
+from pixy.cli.message_output import MessageOutput, ShownMessage
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 
 from .conftest import Run
 from .fake_server import FakePixy, Refused
-
-consume_module: Any = sys.modules["pixy.cli.consume"]  # the package has the command under this name
 
 
 def message(partition: int, offset: int, value: bytes, **more: Any) -> pb.ConsRs:
@@ -91,6 +91,57 @@ def test_an_empty_poll_is_repeated_until_a_message_arrives(pixy: FakePixy, run: 
     pixy.answers["ConsumeNAck"] = answer
     assert run("consume", "foo", "-g", "bar", "--no-ack").stdout == "late\n"
     assert len(pixy.consuming) == 3
+
+
+def serve_batches(pixy: FakePixy) -> None:
+    """Have the daemon know ConsumeBatch, and hand out five messages of the queue at a time."""
+
+    def answer(request: log_pb.ConsumeBatchRequest) -> log_pb.ConsumeBatchResponse:
+        taken = [
+            pixy._take(pb.ConsNAckRq()) for _ in range(min(5, request.max_messages, max(1, len(pixy.queue))))
+        ]
+        messages = [
+            log_pb.ConsumedMessage(partition=each.partition, offset=each.offset, value=each.message)
+            for each in taken
+        ]
+        return log_pb.ConsumeBatchResponse(messages=messages)
+
+    pixy.answers["ConsumeBatch"] = answer
+
+
+def test_messages_at_hand_are_consumed_together(pixy: FakePixy, run: Run) -> None:
+    serve_batches(pixy)
+    pixy.queue = [message(0, number, b"%d" % number) for number in range(7)]
+    result = run("consume", "foo", "-g", "bar", "-n", "7")
+    assert (result.exit_code, result.stdout) == (0, "".join(f"{number}\n" for number in range(7)))
+    first, second = pixy.named("ConsumeBatch")
+    assert (first.max_messages, second.max_messages) == (7, 2)
+    assert [each.offset for each in second.acks] == [0, 1, 2, 3, 4]
+    assert [each.offset for each in pixy.named("Ack")] == [5, 6]
+
+
+def test_acks_of_a_batch_that_may_have_arrived_are_not_called_lost(pixy: FakePixy, run: Run) -> None:
+    serve_batches(pixy)
+    pixy.queue = [message(0, number, b"") for number in range(3)]
+    batch = pixy.answers["ConsumeBatch"]
+    pixy.answers["ConsumeBatch"] = lambda request: batch(request) if pixy.queue else unavailable(request)
+    pixy.answers["Ack"] = unavailable
+    result = run("consume", "foo", "-g", "bar", "-n", "0", "--no-reconnect")
+    assert result.stderr.splitlines()[0] == (
+        "pixy: the acknowledgement of the last 3 messages, up to foo/0 at offset 2, is not confirmed: messages may be "
+        "redelivered: UNAVAILABLE: the daemon is stopping"
+    )
+
+
+@pytest.mark.parametrize(("option", "acks", "auto_ack"), [("--no-ack", [], False), ("--auto-ack", [], True)])
+def test_batches_are_acknowledged_as_told(
+    pixy: FakePixy, run: Run, option: str, acks: list[int], auto_ack: bool
+) -> None:
+    serve_batches(pixy)
+    pixy.queue = [message(0, number, b"") for number in range(6)]
+    run("consume", "foo", "-g", "bar", "-n", "6", option)
+    assert [(list(each.acks), each.auto_ack) for each in pixy.named("ConsumeBatch")] == [(acks, auto_ack)]
+    assert [each.auto_ack for each in pixy.named("ConsumeNAck")] == [auto_ack]
 
 
 def unavailable(_: object) -> pb.ConsRs:
@@ -228,15 +279,14 @@ def test_interrupted_between_messages_it_acknowledges_what_was_printed_and_ends_
     pixy: FakePixy, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pixy.queue = [message(0, 4, b"a")]
-    take = consume_module._Consumer._next
+    take = GroupConsumer._next
 
-    def interrupted(consumer: consume_module._Consumer, wait: float | None) -> pb.ConsRs | None:
-        if consumer.unacked is not None:
+    def interrupted(consumer: GroupConsumer, wait: float | None, most: int) -> Sequence[ShownMessage]:
+        if consumer.unacked:
             raise KeyboardInterrupt
-        taken: pb.ConsRs | None = take(consumer, wait)
-        return taken
+        return take(consumer, wait, most)
 
-    monkeypatch.setattr(consume_module._Consumer, "_next", interrupted)
+    monkeypatch.setattr(GroupConsumer, "_next", interrupted)
     result = run("consume", "foo", "-g", "bar", "-n", "0")
     assert (result.exit_code, result.stdout, result.stderr) == (130, "a\n", "")
     assert pixy.named("Ack") == [pb.AckRq(topic="foo", group="bar", partition=0, offset=4)]

@@ -7,6 +7,7 @@ has taken what was read before, and the connection accepts more output. No recor
 from collections.abc import Mapping
 from itertools import chain
 
+from pixy.api.grpc.consume_batch import BatchConsuming
 from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
@@ -58,6 +59,7 @@ class LogService:
 
     def __init__(self, proxies: Mapping[str, Proxy]) -> None:
         self._proxies = proxies
+        self._consuming = BatchConsuming(proxies)
 
     def service(self) -> Service:
         """The service with its handlers."""
@@ -66,6 +68,7 @@ class LogService:
             "ListOffsets": a_few_at_a_time(self.list_offsets),
             "Fetch": self.fetch,
             "Append": self.append,
+            "ConsumeBatch": self._consuming.consume_batch,
             **StagingMethods(self._proxies).handlers(),
         }
         parsers = {

@@ -34,6 +34,7 @@ REPEATED_MAX: dict[str, Maxima] = {
         "DescribeTopics": {"topics": _ELEMENTS},
         "ListOffsets": {"queries": _ELEMENTS},
         "Fetch": {"ranges": _ELEMENTS},
+        "ConsumeBatch": {"acks": _ELEMENTS},
         "Append": {"partitions": _PARTITIONS, "versions": _PARTITIONS},
         "Stage": {"partitions": _PARTITIONS, "versions": _PARTITIONS},
         "Publish": {"stage_ids": _STAGES},

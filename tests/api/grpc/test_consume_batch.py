@@ -1,0 +1,116 @@
+"""pixy/api/grpc/consume_batch.py: messages and acks of many calls in one."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from pixy.proto import pixy_log_pb2 as log_pb
+from pixy.records import NewRecord, build_batch
+from tests.api.grpc.bulk import ServedBulk, fails
+from tests.fakes.waiting import until
+
+pytestmark = pytest.mark.slow
+
+CODE = grpc.StatusCode
+COUNT = 250
+
+
+async def append(bulk: ServedBulk) -> None:
+    """Messages with every kind of key, value and header, in two partitions."""
+    records = [
+        NewRecord(b"k", None, [("h", None), ("h", b"\xff")], 1000),
+        NewRecord(None, b"", [], 1001),
+        *(NewRecord(b"", b"%d" % number, [], 1002) for number in range(2, COUNT)),
+    ]
+    batch = bytes(build_batch(records))
+    await bulk.log.Append(
+        log_pb.AppendRequest(
+            partitions=[
+                log_pb.PartitionBatches(topic="t", partition=each, batches=batch) for each in range(2)
+            ]
+        )
+    )
+
+
+def request(*acks: tuple[int, int], most: int = 1000, auto_ack: bool = False) -> log_pb.ConsumeBatchRequest:
+    positions = [log_pb.MessagePosition(partition=partition, offset=offset) for partition, offset in acks]
+    return log_pb.ConsumeBatchRequest(
+        topic="t", group="g", max_messages=most, acks=positions, auto_ack=auto_ack
+    )
+
+
+async def drain(bulk: ServedBulk, count: int) -> list[list[log_pb.ConsumedMessage]]:
+    """Answers until so many messages have come, each acked with the next call."""
+    answers: list[list[log_pb.ConsumedMessage]] = []
+    acks: list[tuple[int, int]] = []
+    while sum(map(len, answers)) < count:
+        answer = await bulk.log.ConsumeBatch(request(*acks), timeout=20)
+        answers.append(list(answer.messages))
+        acks = [(each.partition, each.offset) for each in answer.messages]
+    return answers
+
+
+async def test_messages_at_hand_come_together_and_are_acknowledged_with_the_next_call(
+    bulk: ServedBulk,
+) -> None:
+    await append(bulk)
+    answers = await drain(bulk, 2 * COUNT)
+    assert len(answers) < COUNT / 5
+    messages = [message for answer in answers for message in answer]
+    for partition in range(2):
+        mine = [each for each in messages if each.partition == partition]
+        assert [each.offset for each in mine] == list(range(COUNT))
+        assert mine[0] == log_pb.ConsumedMessage(
+            partition=partition,
+            key=b"k",
+            headers=[log_pb.MessageHeader(key="h"), log_pb.MessageHeader(key="h", value=b"\xff")],
+            timestamp_ms=1000,
+        )
+        assert (mine[1].HasField("key"), mine[1].HasField("value"), mine[1].value) == (False, True, b"")
+    last = [(each.partition, each.offset) for each in answers[-1]]
+    await fails(bulk.log.ConsumeBatch(request(*last), timeout=0.3), CODE.DEADLINE_EXCEEDED, "")
+    await until(lambda: bulk.proxy.counts()["offers"] == 0)
+
+
+async def test_a_call_takes_no_more_than_it_asks_for(bulk: ServedBulk) -> None:
+    await append(bulk)
+    counts = [
+        len((await bulk.log.ConsumeBatch(request(most=most, auto_ack=True), timeout=20)).messages)
+        for most in (1, 7, 150)
+    ]
+    assert counts[0] == 1
+    assert counts[1] <= 7
+    assert counts[2] <= 150
+
+
+async def test_messages_that_are_not_acknowledged_are_not_handed_out_to_others(bulk: ServedBulk) -> None:
+    await append(bulk)
+    first, second = await asyncio.gather(
+        *(bulk.log.ConsumeBatch(request(most=50), timeout=20) for _ in range(2))
+    )
+    positions = [(each.partition, each.offset) for each in (*first.messages, *second.messages)]
+    assert len(set(positions)) == len(positions)
+
+
+async def test_what_a_cancelled_call_was_to_get_goes_to_the_next(bulk: ServedBulk) -> None:
+    waiting = bulk.log.ConsumeBatch(request(auto_ack=True), timeout=20)
+    await until(lambda: bulk.proxy.counts()["waiting_consumers"] == 1)
+    waiting.cancel()
+    await append(bulk)
+    got = 0
+    while got < 2 * COUNT:
+        got += len((await bulk.log.ConsumeBatch(request(auto_ack=True), timeout=20)).messages)
+    assert got == 2 * COUNT
+
+
+async def test_an_ack_that_is_refused_is_the_answer(bulk: ServedBulk) -> None:
+    await append(bulk)
+    text = "bad partition: 2: t has 0 to 1"
+    await fails(bulk.log.ConsumeBatch(request((0, 0), (2, 0)), timeout=20), CODE.INVALID_ARGUMENT, text)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1001])
+async def test_a_number_that_is_not_allowed_is_refused(bulk: ServedBulk, most: int) -> None:
+    text = f"max_messages is {most}, expected a number from 1 to 1000"
+    await fails(bulk.log.ConsumeBatch(request(most=most)), CODE.INVALID_ARGUMENT, text)

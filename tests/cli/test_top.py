@@ -1,0 +1,82 @@
+import json
+import sys
+from typing import Any
+
+import grpc
+import pytest
+
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_topics_pb2 as topics_pb
+
+from .conftest import Run
+from .fake_server import FakePixy, Refused
+
+
+@pytest.fixture(autouse=True)
+def growing(pixy: FakePixy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two topics; from look to look `busy` gets 100 messages, of which the group consumes 40."""
+    seconds = iter(range(0, 1000, 2))
+    module: Any = sys.modules["pixy.cli.top"]
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(seconds)))
+
+    def looks() -> int:
+        return len(pixy.named("ListGroups"))
+
+    def describe(request: topics_pb.DescribeTopicRequest) -> topics_pb.TopicDescription:
+        end = 1000 + 100 * looks() if request.topic == "busy" else 10
+        ranges = topics_pb.OffsetRange(begin=5, end=end)
+        partitions = [topics_pb.PartitionDescription(offsets=ranges)]
+        return topics_pb.TopicDescription(topic=request.topic, partitions=partitions)
+
+    def offsets(request: pb.GetOffsetsRq) -> pb.GetOffsetsRs:
+        found = pb.PartitionOffset(offset=-1)
+        if request.topic == "busy":
+            found = pb.PartitionOffset(offset=40 * looks(), lag=1000 + 60 * looks())
+        return pb.GetOffsetsRs(offsets=[found])
+
+    topics = {name: pb.GetTopicMetadataRs() for name in ("idle", "busy")}
+    pixy.answers |= {
+        "ListTopics": pb.ListTopicRs(topics=topics),
+        "ListGroups": topics_pb.ListGroupsResponse(groups=["g"]),
+        "DescribeTopic": describe,
+        "GetOffsets": offsets,
+    }
+
+
+def test_top_shows_rates_and_lag(run: Run) -> None:
+    assert run("top", "-n", "1").stdout.splitlines() == [
+        "2 topics, 50 messages/s, 1 groups, lag 1120",
+        "",
+        "TOPIC  PARTITIONS  MESSAGES  RATE/S",
+        "busy            1      1195      50",
+        "idle            1         5       0",
+        "",
+        "GROUP  TOPIC   LAG  RATE/S",
+        "g      busy   1120      20",
+    ]
+
+
+def test_top_prints_a_json_object_for_each_look(run: Run) -> None:
+    looks = [json.loads(line) for line in run("top", "-n", "2", "--json").stdout.splitlines()]
+    assert [look["topics"][0]["messages"] for look in looks] == [1195, 1295]
+    assert looks[1]["groups"] == [{"group": "g", "topic": "busy", "lag": 1180, "rate": 20}]
+
+
+def test_top_goes_on_without_a_topic_that_was_deleted_and_when_the_daemon_is_back(
+    pixy: FakePixy, run: Run
+) -> None:
+    describe = pixy.answers["DescribeTopic"]
+
+    def answer(request: topics_pb.DescribeTopicRequest) -> topics_pb.TopicDescription:
+        if request.topic == "idle":
+            raise Refused(grpc.StatusCode.NOT_FOUND, "unknown topic idle")
+        if len(pixy.named("ListGroups")) == 2:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "the daemon is stopping")
+        described: topics_pb.TopicDescription = describe(request)
+        return described
+
+    pixy.answers["DescribeTopic"] = answer
+    result = run("top", "-n", "1", "--json")
+    assert [each["topic"] for each in json.loads(result.stdout)["topics"]] == ["busy"]
+    assert result.stderr.startswith("pixy: UNAVAILABLE: the daemon is stopping; trying again")
