@@ -29,6 +29,7 @@ from pixy.cluster.driver_options import DriverHooks, DriverOptions
 from pixy.cluster.entry_cache import EntryCache
 from pixy.cluster.entry_limits import entry_bytes_max
 from pixy.cluster.group_clock import GroupClock
+from pixy.cluster.group_rest import GroupRest
 from pixy.cluster.hard_states import state_records, write_hard_state
 from pixy.cluster.linearizable_reads import LinearizableReads
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
@@ -106,6 +107,7 @@ class Driver:
         snapshots: snapshots of the groups.
         watched: proposals of nodes that have no replica of the group.
         refusals: log of what other nodes send in vain.
+        rest: groups at rest.
         sequences: see `Proposer`.
         unapplied_bytes: payload of the entries that are not applied.
         entry_bytes_max: largest payload of an entry: what is larger is in no frame to a follower.
@@ -139,6 +141,7 @@ class Driver:
         self._is_resuming = False
         # Record batches of other nodes that wait for room. Invariant: none is empty.
         self._held: dict[RaftGroup, dict[ProposalId, tuple[EntryType, bytes | bytearray, int]]] = {}
+        self.rest = GroupRest(self, hooks.rest, options.config.election_tick)
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
         self.watched = WatchedProposals()
@@ -184,6 +187,7 @@ class Driver:
     def remove(self, group: RaftGroup, error: PixyError) -> None:
         """Remove a group for good; its proposals are answered with an error."""
         del self.groups[group.raft_group]
+        self.rest.end(group)
         self.sequences.pop(group.raft_group, None)
         self._stalled.pop(group, None)
         self._resumed.pop(group, None)
@@ -250,6 +254,8 @@ class Driver:
             return
         if group.proposals is None:
             group.proposals = Proposals(group, self._proposer)
+        if group.resting:
+            self.rest.wake(group)
         group.proposals.submit(kind, payload, done, deadline)
         if not group.leads:
             self.seek_leader(group)
@@ -293,6 +299,10 @@ class Driver:
         if reason:
             raise VoidEntry(reason)
         return self.propose_checked(group, kind, payload, proposal, after)
+
+    def waits_for_room(self, group: RaftGroup) -> bool:
+        """True if something of a group waits to be proposed."""
+        return group in self._held or group in self._stalled or group in self._resumed
 
     def has_place(self, group: RaftGroup, proposal: ProposalId) -> bool:
         """True if this node leads, and the node of a proposal has a place for it in its window."""
@@ -493,6 +503,8 @@ class Driver:
             raise
         finally:
             group.driving = False
+        if group.resting and (group.node is None or not group.node.raft.resting):
+            self.rest.end(group)
         if group.has_peers and group.node is not None and group.node.raft.commit_message_due:
             self._commits.due(group)
         if group.storage.wanted is not None and not group.loading:
@@ -725,7 +737,9 @@ class Driver:
     # --- peers ------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Advance the clock of every group with peers by one tick."""
+        """Advance the clock of every group with peers by one tick, but for those at rest."""
+        if not self._stopped:
+            self.rest.tick()
         self._clock.tick(list(self.groups.values()))
 
     def ticked(self, group: RaftGroup, *, timed_out: bool) -> None:
@@ -747,7 +761,12 @@ class Driver:
             return
         node = group.node or self.open(group)
         kind, raft = message.type, node.raft
-        if kind in _HEARTBEATS and not (group.has_work or group.driving or group.reads):
+        if group.resting:
+            self.rest.before(group, node)
+        is_heartbeat = kind in _HEARTBEATS
+        if is_heartbeat and message.index and not self.rest.admits(group):
+            message = replace(message, log_term=0, index=0)
+        if is_heartbeat and not (group.has_work or group.driving or group.reads):
             answers = node.take_idle_heartbeat(message)
             if answers is not None:
                 if answers:
@@ -767,6 +786,8 @@ class Driver:
             node.step(message)
         except StepPeerNotFound:
             return
+        if is_heartbeat and message.index:
+            self.rest.maybe_begin(group, node)
         self.drive(group)
         if message.term > term and kind is _APP_RESP:
             # A learner may be ahead of the only voter, which is elected at once.

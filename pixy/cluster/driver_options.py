@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from pixy.cluster.group_rest import RestHooks
 from pixy.cluster.outbox import Send
 from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.raft_group import RaftGroup
@@ -76,6 +77,7 @@ class DriverHooks:
         forward: sends a proposal to the leader of a group, for `Driver.propose_for` there, with the
             same arguments. It may be lost. None if the node has no way to.
         leader_changed: called when a group has another leader, or none; None: nobody asks.
+        rest: what groups at rest need; None: no group rests.
         sideloads: of partitions; None on a node without peers, which proposes everything itself.
         why_not_proposable: reason why the proposal of another node is refused, by raft group, kind
             and payload; empty if it may be appended. Raises LongCheckError if that takes long.
@@ -91,6 +93,7 @@ class DriverHooks:
     restore: Callable[[RaftGroup, Snapshot], None]
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
+    rest: RestHooks | None = None
     sideloads: Sideloads | None = None
     why_not_proposable: Callable[[int, int, bytes | bytearray, int], str] = why_not_proposable
 

@@ -37,13 +37,17 @@ class GroupClock:
         self._ticks = 0
 
     def tick(self, groups: Iterable[RaftGroup]) -> None:
-        """Advance the clock of every group with peers by one tick."""
+        """Advance the clock of every group with peers by one tick, but for those at rest, which are
+        looked at once in an election timeout.
+        """
         now = self._loop.time()
         self._ticks += 1
         slow = self._disk_is_slow(now)
         for group in groups:
             # In another tick for each of them: a thousand at once delay everybody else.
             timed_out = (self._ticks + group.raft_group) % self._election_tick == 0
+            if group.resting and not (timed_out and (slow or self._driver.rest.is_awake(group))):
+                continue
             has_proposals = group.proposals is not None and len(group.proposals) > 0
             if has_proposals and group.proposals is not None:
                 group.proposals.expire(now)
@@ -58,6 +62,8 @@ class GroupClock:
                         self._driver.ticked(group, timed_out=True)
                     else:
                         group.look_at_role()
+                if timed_out:
+                    self._driver.rest.look(group, group.node)
 
     def _disk_is_slow(self, now: float) -> bool:
         """True if the oldest write takes longer than followers wait for a leader."""

@@ -38,6 +38,7 @@ from pixy.cluster.peer_messages import (
     MessageKind,
     RefusedProposal,
     encode_beat,
+    encode_claim,
     encode_proposal,
     encode_raft,
     encode_refusal,
@@ -45,6 +46,7 @@ from pixy.cluster.peer_messages import (
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStart, StartClaim
 from pixy.cluster.relays import Relays
+from pixy.cluster.resting_groups import RestClaim
 from pixy.cluster.told_refusals import ToldRefusals, encode_starts
 from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel
 from pixy.raft import MalformedMessage, Message
@@ -484,6 +486,10 @@ class Members:
             self._relays.send(node_id, MessageKind.BEAT, (payload,))
             if older and self._channel.is_connected(node_id):
                 self._channel.send(node_id, MessageKind.OLDER_SELVES, (older,))
+
+    def claim(self, node_id: int, claim: RestClaim) -> None:
+        """Tell a node what rests with it under the lead of this one."""
+        self._relays.send(node_id, MessageKind.CLAIM, (encode_claim(claim),))
 
     def flushed(self, node_id: int, flush_number: int) -> None:
         """A node has synced this flush, on which its messages rest."""

@@ -30,6 +30,7 @@ from pixy.cluster.driver_options import (
     Sideloads,
 )
 from pixy.cluster.entry_loading import EntryLoading
+from pixy.cluster.group_rest import RestHooks
 from pixy.cluster.incarnation import Incarnation
 from pixy.cluster.journal_retention import JournalRetention, RetentionParts
 from pixy.cluster.node_options import NodeOptions, unsynced_logs_max
@@ -71,7 +72,8 @@ class LogPeers:
     """The other nodes of a cluster.
 
     Attributes:
-        send, fetch, forward, leader_changed, sideloads, why_not_proposable: see `DriverHooks`.
+        send, fetch, forward, leader_changed, rest, sideloads, why_not_proposable: see
+            `DriverHooks`.
         random: source of randomness for election timeouts.
         config: options of the Raft core.
         cache_bytes: limit of the applied entries in memory, for nodes that are close behind.
@@ -82,6 +84,7 @@ class LogPeers:
     fetch: Callable[[RaftGroup, Message], None] = _no_peer
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
+    rest: RestHooks | None = None
     sideloads: Sideloads | None = None
     why_not_proposable: Callable[[int, int, bytes | bytearray, int], str] = why_not_proposable
     random: RandomSource = field(default_factory=Random)
@@ -190,6 +193,7 @@ class NodeLog:
                 restore=self._restore,
                 forward=peers.forward,
                 leader_changed=peers.leader_changed,
+                rest=peers.rest,
                 sideloads=peers.sideloads,
                 why_not_proposable=peers.why_not_proposable,
             ),

@@ -26,6 +26,7 @@ from pixy.cluster.driver import Driver
 from pixy.cluster.entry_limits import entry_bytes_max, frame_bytes_max
 from pixy.cluster.failover import Failover
 from pixy.cluster.forwarded_proposals import ForwardedProposals
+from pixy.cluster.group_rest import RestHooks
 from pixy.cluster.joining import check_join, check_place
 from pixy.cluster.leader_placement import LeaderPlacement
 from pixy.cluster.members import Members
@@ -41,6 +42,7 @@ from pixy.cluster.peer_messages import (
     PeerMethod,
     RefusedProposal,
     decode_beat,
+    decode_claim,
     decode_proposals,
     decode_raft,
     decode_refusals,
@@ -50,6 +52,7 @@ from pixy.cluster.peer_starts import PeerStart
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import cluster_id_of
 from pixy.cluster.relays import Relays, sender_of
+from pixy.cluster.resting_groups import RestClaim
 from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.cluster.snapshot_serving import SnapshotServing
 from pixy.cluster.state_groups import StateGroups
@@ -262,7 +265,13 @@ class NodePeers:
 
     def log_peers(self) -> LogPeers:
         """The peers, for the node's log."""
-        return LogPeers(send=self._send, fetch=self._fetch, forward=self._forward, random=self._random)
+        return LogPeers(
+            send=self._send,
+            fetch=self._fetch,
+            forward=self._forward,
+            rest=RestHooks(is_up=self._is_up, claim=self._claim),
+            random=self._random,
+        )
 
     def attach(
         self, node_log: NodeLog, identity: NodeIdentity, groups: StateGroups, duties: PeerDuties
@@ -515,6 +524,7 @@ class NodePeers:
             self._up_since.setdefault(node_id, self._loop.time())
             self._serving.lost(node_id)
             self.members.on_up(node_id, hello)
+            self._driver.rest.node_changed(node_id)
             if self._log is not None:
                 journal, number = self._log.journal, self._log.incarnation.number
                 self.members.beat_first(node_id, number, journal.flush_number)
@@ -524,6 +534,7 @@ class NodePeers:
         if self._node_id:
             self._up_since.pop(node_id, None)
             self._serving.lost(node_id)
+            self._driver.rest.node_changed(node_id)
             self.members.on_down(node_id, closed)
             self._duties.nodes_seen()
 
@@ -536,6 +547,12 @@ class NodePeers:
     def _send(self, node_id: int, messages: Sequence[tuple[int, Message]]) -> None:
         assert self._log is not None
         self.members.send_raft(node_id, messages, self._log.journal.flush_number)
+
+    def _is_up(self, node_id: int) -> bool:
+        return self.members.is_up(node_id)
+
+    def _claim(self, node_id: int, claim: RestClaim) -> None:
+        self.members.claim(node_id, claim)
 
     def _fetch(self, group: RaftGroup, message: Message) -> None:
         self._fetching.fetch(group, message)
@@ -583,6 +600,8 @@ class NodePeers:
         elif kind == MessageKind.OLDER_SELVES:
             if not relayed:
                 self.members.told_older(node_id, decode_starts(payload))
+        elif kind == MessageKind.CLAIM:
+            self._driver.rest.heard(node_id, decode_claim(payload))
         elif kind == MessageKind.REFUSALS:
             self._refused(node_id, payload)
         elif kind == MessageKind.RELAYED:

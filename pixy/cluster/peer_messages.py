@@ -59,6 +59,9 @@ times as long. All numbers are little-endian.
     OLDER_SELVES: `state.NodeStarts`, newest known starts of the nodes that the sender refuses as
     older selves; with each beat, if there are some
 
+    CLAIM: number and digest of the raft groups that rest with the receiver under the lead of the
+    sender (8 bytes each), see `cluster/resting_groups`
+
     RELAYED: `node_calls.Relayed`, with the kind and the payload of another message
 
 A message whose lengths do not fit raises `MalformedMessage`, and so does one that no correct node
@@ -93,6 +96,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pixy.cluster.nodes import NODES_MAX
+from pixy.cluster.resting_groups import RestClaim
 from pixy.log_position import INDEX_MAX, TERM_MAX, LogPosition
 from pixy.proposal_id import FLUSH_MAX, INCARNATION_MAX, ProposalId
 from pixy.raft import Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
@@ -108,10 +112,12 @@ __all__ = [
     "PeerMethod",
     "RefusedProposal",
     "decode_beat",
+    "decode_claim",
     "decode_proposals",
     "decode_raft",
     "decode_refusals",
     "encode_beat",
+    "encode_claim",
     "encode_proposal",
     "encode_raft",
     "encode_refusal",
@@ -128,6 +134,7 @@ class MessageKind(IntEnum):
     RELAYED = 4
     REFUSALS = 5
     OLDER_SELVES = 6
+    CLAIM = 7
 
 
 class PeerMethod(IntEnum):
@@ -200,6 +207,7 @@ _PROPOSAL = struct.Struct("<QHIIQQI")
 _REFUSAL = struct.Struct("<QQIQH")
 _REASON_BYTES_MAX = 1000
 _BEAT = struct.Struct("<QQQ")
+_CLAIM = struct.Struct("<QQ")
 _LENGTH = struct.Struct("<I")
 _NODE_ID_BYTES = 4
 _WALL_MS_MAX = 2**53
@@ -485,3 +493,15 @@ def decode_beat(payload: bytes | memoryview) -> Beat:
             f"{FLUSH_MAX} and {_WALL_MS_MAX}"
         )
     return Beat(incarnation, flush_number, wall_ms, reaches)
+
+
+def encode_claim(claim: RestClaim) -> bytes:
+    """Encode a claim about groups at rest."""
+    return _CLAIM.pack(*claim)
+
+
+def decode_claim(payload: bytes | memoryview) -> RestClaim:
+    """Raises MalformedMessage if these bytes are not a claim."""
+    if len(payload) != _CLAIM.size:
+        raise MalformedMessage(f"{len(payload)} bytes are not a claim of groups at rest")
+    return RestClaim(*_CLAIM.unpack(payload))

@@ -90,6 +90,10 @@ class RaftGroup:
         loading: True while entries are being loaded for a follower.
         met: configuration and replicas of a partition that need no change by the present nodes of
             the cluster, as this node has found as the leader; None if they may.
+        resting: True while it takes no ticks: see `GroupRest`. The core may be awake already, until
+            it is driven.
+        quiet_index, quiet_timeouts: last entry as of the last look of a leader, and number of looks
+            since which nothing has happened.
         told: configuration that was logged, or that this node has found as a leader; None before.
     """
 
@@ -113,11 +117,14 @@ class RaftGroup:
         "position",
         "position_file",
         "proposals",
+        "quiet_index",
+        "quiet_timeouts",
         "raft_group",
         "reads",
         "removed",
         "reset",
         "reset_file",
+        "resting",
         "stamp",
         "storage",
         "tail_ids",
@@ -159,6 +166,8 @@ class RaftGroup:
         self.loading = False
         self.met: tuple[ConfState, tuple[int, ...]] | None = None
         self.told: ConfState | None = None
+        self.resting = False
+        self.quiet_index = self.quiet_timeouts = 0
 
     def look_at_members(self) -> None:
         """The configuration in `storage` is a new one."""

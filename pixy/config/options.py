@@ -540,8 +540,8 @@ class LimitsConfig:
     max_partitions: int = _integer(
         0,
         "Partitions of all its topics together. 0: 10000 while the cluster has one node, and 1000 "
-        "with several: each partition with replicas on other nodes takes processor time also at "
-        "rest, 1000 of them 5 % of a core of each of three nodes.",
+        "with several: each partition with replicas on other nodes takes processor time while one "
+        "of its nodes is away, 1000 of them 5 to 8 % of a core of each node. At rest it is 1 to 2 %.",
     )
     max_groups: int = _integer(
         20_000,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pixy.log_position import LogPosition
-from pixy.raft import conf_change
+from pixy.raft import conf_change, rest
 from pixy.raft.config import ReadOnlyOption
 from pixy.raft.messages import COMMIT_ONLY, NONE, Entry, Message, MessageType, ReadState, Snapshot, StateType
 from pixy.raft.proposals import NotAppended
@@ -39,7 +39,9 @@ def handle_leader_message(raft: "Raft", m: Message) -> None:
         _take_append(raft, m)
     elif m.type is MessageType.HEARTBEAT:
         raft.log.commit_to(m.commit)
-        raft.send(Message(MessageType.HEARTBEAT_RESP, m.sender, context=m.context))
+        raft.resting = rest.agrees(raft, m)
+        index = m.index if raft.resting else 0
+        raft.send(Message(MessageType.HEARTBEAT_RESP, m.sender, index=index, context=m.context))
     else:
         _take_snapshot(raft, m)
 

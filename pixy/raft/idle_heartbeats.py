@@ -35,6 +35,9 @@ def take_idle_heartbeat(raft: "Raft", m: Message) -> Sequence[Message] | None:
     if (
         m.term != raft.term
         or m.context
+        or m.index
+        or raft.resting
+        or raft.rest_answers is not None  # else nobody has been asked
         or raft.commit_message_due
         or pr is None
         or sender == raft.id

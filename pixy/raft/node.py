@@ -49,6 +49,7 @@ from pixy.raft.ready import (
     apply_response,
 )
 from pixy.raft.replication import broadcast_append, pass_commit_on, resume_sending
+from pixy.raft.rest import all_agree, may_ask, stop_asking, wake
 from pixy.raft.status import RaftStatus, status_of
 from pixy.raft.storage import Storage
 from pixy.raft.trace import NULL_TRACE, Trace
@@ -247,6 +248,55 @@ class RaftNode:
         ticks would time it out. Timers restart with the next tick.
         """
         self.raft.quiesce()
+
+    def ask_to_rest(self) -> bool:
+        """Ask the followers to rest, with the next heartbeats; False if there is something to do.
+        See `pixy.raft.rest`.
+        """
+        raft = self.raft
+        if not may_ask(raft):
+            return False
+        raft.rest_index, raft.rest_answers = raft.log.last_index(), None
+        return True
+
+    def stop_asking(self) -> None:
+        """Ask no more, unless this node rests."""
+        if not self.raft.resting:
+            stop_asking(self.raft)
+
+    def may_rest(self) -> bool:
+        """True for a leader whose followers all rest."""
+        return all_agree(self.raft)
+
+    def rest(self) -> None:
+        """Rest, as a leader that may."""
+        assert self.may_rest()
+        raft = self.raft
+        raft.rest_answers = None
+        raft.resting = True
+        raft.election_elapsed = raft.heartbeat_elapsed = 0
+        for progress in raft.tracker.progress.values():
+            progress.recently_active = True
+
+    def report_silence(self, ticks: int) -> None:
+        """Report for how many ticks nothing has proven the leader of this node, if that rests as a
+        follower: so much of its timeout has passed.
+        """
+        if self.raft.resting and self.raft.state is StateType.FOLLOWER:
+            self.raft.election_elapsed = ticks
+
+    def wake(self, silent: int = NONE) -> None:
+        """End the rest of this node, unless it is awake.
+
+        Args:
+            silent: node that does not count as active for check-quorum.
+        """
+        raft = self.raft
+        if raft.resting:
+            wake(raft)
+        progress = raft.tracker.progress.get(silent)
+        if progress is not None:
+            progress.recently_active = False
 
     # --- requests of the application --------------------------------------------------------------
 
@@ -481,6 +531,8 @@ class RaftNode:
         assert raft.first_own_index, "only a leader appends"
         assert raft.lead_transferee == NONE, "the leadership is being transferred"
         assert unstable.offset_in_progress == index, "an earlier entry was not handed out"
+        if raft.resting:
+            wake(raft)
         entry = Entry(raft.term, index, _NORMAL, payload, kind, proposal)
         unstable.entries.append(entry)
         unstable.offset_in_progress = index + 1

@@ -14,6 +14,7 @@ clock and no threads, and does no I/O.
     leader.py       proposals, configuration changes (§6), leadership transfer (thesis §3.10)
     reads.py        linearizable reads (§8)
     follower.py     the follower's counterpart of all that
+    rest.py         groups without ticks
 
 A handler is a function of node and message. Messages of type VOTE_RESP, PRE_VOTE_RESP and APP_RESP
 make promises about stable storage: they go to `messages_after_append` and are sent once all earlier
@@ -24,7 +25,7 @@ itself take the same path, and so do its vote requests.
 from collections.abc import Sequence
 
 from pixy.log_position import LogPosition
-from pixy.raft import conf_change, election, follower, leader, reads, replication
+from pixy.raft import conf_change, election, follower, leader, reads, replication, rest
 from pixy.raft.config import RaftConfig, RandomSource, check_node_id
 from pixy.raft.errors import ProposalDropped, panic
 from pixy.raft.log import RaftLog
@@ -101,6 +102,9 @@ class Raft:
         "randomized_election_timeout",
         "read_only",
         "read_states",
+        "rest_answers",
+        "rest_index",
+        "resting",
         "state",
         "term",
         "trace",
@@ -159,6 +163,12 @@ class Raft:
         # Reads that wait for the first commit of this leader's term.
         self.pending_reads: list[Message] = []
         self.read_states: list[ReadState] = []
+        # Without ticks and heartbeats, see `pixy.raft.rest`. Invariant: False for candidates.
+        self.resting = False
+        # Index of the entry behind which a leader asks its followers to rest, 0 if it does not ask;
+        # followers that do, None before it has asked. Invariant: 0 and None at others.
+        self.rest_index = 0
+        self.rest_answers: set[int] | None = None
         self.messages: list[Message] = []
         self.messages_after_append: list[Message] = []
         self._handlers = HANDLERS[StateType.FOLLOWER]
@@ -216,7 +226,9 @@ class Raft:
         return not self.is_learner and self.id in self.tracker.progress and self.log.unstable.snapshot is None
 
     def tick(self) -> bool:
-        """Advance the logical clock by one tick; False if no timeout has passed."""
+        """Advance the logical clock by one tick; False if no timeout has passed, or at rest."""
+        if self.resting:
+            return False
         self.election_elapsed += 1
         if self.state is not StateType.LEADER:
             if self.election_elapsed < self.randomized_election_timeout or not self.promotable():
@@ -262,6 +274,8 @@ class Raft:
         Raises:
             ProposalDropped: the message is a forwarded proposal and was dropped.
         """
+        if self.resting and not rest.is_of_rest(self, message):
+            rest.wake(self, message)
         if message.term != self.term and message.term and not reconcile_terms(self, message):
             return
         self._handlers[message.type](self, message)
@@ -337,6 +351,8 @@ class Raft:
         self.lead_transferee = NONE
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
+        self.resting = False
+        self.rest_index, self.rest_answers = 0, None
         self.randomized_election_timeout = self.config.election_tick + self._random.randrange(
             self.config.election_tick
         )
@@ -398,6 +414,8 @@ class Raft:
                 self.id,
             )
             return None
+        if self.resting:
+            rest.wake(self)
         self.log.unstable.extend(entries)
         own, term = self.id, self.term
         if not self.config.takes_work:
@@ -573,6 +591,8 @@ class Raft:
         self.tracker.check_invariants()
         assert self.state is not StateType.LEADER or self.lead == self.id
         assert (self.first_own_index > 0) == (self.state is StateType.LEADER)
+        assert (self.rest_answers is None and not self.rest_index) or self.state is StateType.LEADER
+        assert not self.resting or self.state in (StateType.LEADER, StateType.FOLLOWER)
         assert self.state is not StateType.CANDIDATE or (self.vote == self.id and self.lead == NONE)
         assert self.state is StateType.LEADER or self.lead_transferee == NONE
         assert self.is_learner == (self.id in self.tracker.config.learners)

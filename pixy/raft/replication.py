@@ -6,6 +6,7 @@ follower is served again upon its next response, see `pixy.raft.responses`.
 
 from typing import TYPE_CHECKING
 
+from pixy.raft import rest
 from pixy.raft.errors import EntriesNotLoaded, SnapshotTemporarilyUnavailable, StorageError
 from pixy.raft.messages import COMMIT_ONLY, Entry, Message, MessageType
 from pixy.raft.progress import Progress, ProgressState
@@ -173,9 +174,13 @@ def beat(raft: "Raft", _: Message) -> None:
 def broadcast_heartbeat(raft: "Raft") -> None:
     """Send heartbeats to all followers, with the number of reads waiting for confirmation."""
     context = raft.read_only.context()
+    asked = rest.asked_entry(raft)
     for node_id, pr in raft.tracker.progress.items():
         if node_id != raft.id:
             # The follower may lack committed entries; it must not commit entries that it cannot
             # match.
             commit = min(pr.match, raft.log.committed)
-            raft.send(Message(MessageType.HEARTBEAT, node_id, commit=commit, context=context))
+            heartbeat = Message(MessageType.HEARTBEAT, node_id, commit=commit, context=context)
+            if asked is not None:
+                heartbeat.log_term, heartbeat.index = asked
+            raft.send(heartbeat)

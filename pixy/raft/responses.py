@@ -6,7 +6,7 @@ sent is sent. A heartbeat response makes a follower active again that was consid
 
 from typing import TYPE_CHECKING
 
-from pixy.raft import reads, replication
+from pixy.raft import reads, replication, rest
 from pixy.raft.messages import Message, MessageType
 from pixy.raft.progress import Progress, ProgressState
 
@@ -102,6 +102,7 @@ def handle_heartbeat_response(raft: "Raft", m: Message) -> None:
         return
     pr.recently_active = True
     pr.paused = False
+    rest.take_answer(raft, m)
     if pr.match < raft.log.last_index() or pr.state is _PROBE:
         # Even with a full window: the empty append reveals whether the messages in flight were
         # lost.

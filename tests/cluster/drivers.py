@@ -15,6 +15,7 @@ from pixy.cluster.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.cluster.forwarded_commands import ForwardedCommands
 from pixy.cluster.forwarded_proposals import ForwardedProposals
 from pixy.cluster.group_recovery import entry_of, recovered_group
+from pixy.cluster.group_rest import RestHooks
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.peer_messages import RefusedProposal
@@ -23,6 +24,7 @@ from pixy.cluster.proposals import NEVER
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import WantedEntries
+from pixy.cluster.resting_groups import RestClaim
 from pixy.cluster.sinks import SinksState
 from pixy.config import LimitsConfig
 from pixy.log_position import LogPosition
@@ -150,7 +152,8 @@ class NodeSetup:
         recovered: what a start has found in the journal.
         incarnation: number of its start.
         cache_bytes, tick_s, commit_delay_s: see `DriverOptions`.
-        wire: where its messages go.
+        rests: its groups may rest.
+        wire, claims: where its messages go, and its claims, with sender and receiver.
     """
 
     voters: tuple[int, ...] = (1,)
@@ -159,7 +162,9 @@ class NodeSetup:
     cache_bytes: int = 1 << 20
     tick_s: float = 0.1
     commit_delay_s: float = 0.0
+    rests: bool = False
     wire: list[Letter] = field(default_factory=list)
+    claims: list[tuple[int, int, RestClaim]] = field(default_factory=list)
 
 
 class DriverNode:
@@ -173,6 +178,7 @@ class DriverNode:
         refused: proposals of other nodes that `forwarded_to` has refused.
         results: results of proposals, by the names given to `propose`.
         holds_writes: the journal's worker does nothing.
+        down: nodes without a connection to it.
     """
 
     def __init__(self, directory: Path, node_id: int = 1, setup: NodeSetup | None = None) -> None:
@@ -188,6 +194,7 @@ class DriverNode:
         self.refused: list[RefusedProposal] = []
         self.results: dict[bytes, Any] = {}
         self.holds_writes = False
+        self.down: set[int] = set()
         self.worker = StepWorker()
         directory.mkdir(exist_ok=True)
         self.journal = self._make_journal()
@@ -232,6 +239,9 @@ class DriverNode:
             assert message.snapshot is not None
             self.fetches.append((group, message.snapshot))
 
+        def claim(peer: int, made: RestClaim) -> None:
+            self.setup.claims.append((self.node_id, peer, made))
+
         return DriverHooks(
             room=lambda: self.room,
             keeps_up=lambda: self.room >= 0,
@@ -240,6 +250,7 @@ class DriverNode:
             send=send,
             fetch=fetch,
             restore=lambda _, snapshot: self.restored.append(snapshot),
+            rest=RestHooks(lambda peer: peer not in self.down, claim) if self.setup.rests else None,
             forward=lambda _, *proposal: self.forwarded.append(proposal[:3]),
             why_not_proposable=lambda raft_group, kind, payload, sender: (
                 "" if kind is COMMAND else why_not_proposable(raft_group, kind, payload, sender)
@@ -324,18 +335,20 @@ class DriverNetwork:
     Attributes:
         nodes: by id.
         wire: messages on their way, oldest first.
+        claims: the same of claims of groups at rest.
         cut: nodes whose messages are lost, in both directions.
         lost: tells of other messages that are lost.
     """
 
     def __init__(self, directory: Path, *node_ids: int, setup: NodeSetup | None = None) -> None:
         self.wire: list[Letter] = []
+        self.claims: list[tuple[int, int, RestClaim]] = []
         self.cut: set[int] = set()
         self.lost: Callable[[Message], bool] = lambda _: False
         self.nodes: dict[int, DriverNode] = {}
         common = setup or NodeSetup()
         for node_id in node_ids:
-            own = replace(common, voters=node_ids, wire=self.wire)
+            own = replace(common, voters=node_ids, wire=self.wire, claims=self.claims)
             self.nodes[node_id] = DriverNode(directory / str(node_id), node_id, own).bind()
 
     def __getitem__(self, node_id: int) -> DriverNode:
@@ -343,6 +356,11 @@ class DriverNetwork:
 
     def deliver(self) -> bool:
         """Deliver what is on its way; True if there was a message."""
+        claims = self.claims[:]
+        self.claims.clear()
+        for sender, to, claim in claims:
+            if not self.cut & {sender, to}:
+                self.nodes[to].driver.rest.heard(sender, claim)
         letters = self.wire[:]
         self.wire.clear()
         for sender, to, raft_group, message in letters:

@@ -15,15 +15,18 @@ from pixy.cluster.peer_messages import (
     Forwarded,
     RefusedProposal,
     decode_beat,
+    decode_claim,
     decode_proposals,
     decode_raft,
     decode_refusals,
     encode_beat,
+    encode_claim,
     encode_proposal,
     encode_raft,
     encode_refusal,
     flush_number_of,
 )
+from pixy.cluster.resting_groups import RestClaim
 from pixy.log_position import INDEX_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
@@ -186,6 +189,16 @@ def test_a_beat_is_three_numbers_and_the_nodes_that_are_reached() -> None:
     numbers = b"".join([number.to_bytes(8, "little") for number in (1, 2, 3)])
     assert encode_beat(Beat(1, 2, 3)) == numbers
     assert encode_beat(Beat(1, 2, 3, (4, 5))) == numbers + bytes.fromhex("04000000 05000000")
+
+
+def test_a_claim_is_two_numbers() -> None:
+    claim = RestClaim(3, 2**64 - 1)
+    payload = (3).to_bytes(8, "little") + b"\xff" * 8
+    assert encode_claim(claim) == payload
+    assert decode_claim(memoryview(payload)) == claim
+    for damaged in (b"", payload[:-1], payload + b"\0"):
+        with pytest.raises(MalformedMessage, match=f"{len(damaged)} bytes are not a claim"):
+            decode_claim(damaged)
 
 
 def test_a_beat_names_at_most_as_many_nodes_as_a_cluster_has() -> None:

@@ -14,6 +14,7 @@ from pixy.cluster.proposer_rows import Novelty, ProposerRows, RowsSnapshot
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import PartitionReplica, RestoredState, StateReplica
+from pixy.cluster.resting_groups import RestClaim, RestingGroups, Waking
 from pixy.cluster.snapshots import Snapshots
 from pixy.errors import PixyError
 from pixy.log_position import LogPosition
@@ -21,6 +22,7 @@ from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Entry, MessageType, RaftNode, Snapshot, Work
 from pixy.raft.raft import Raft
+from pixy.raft.rest import may_ask
 from pixy.storage import CheckpointId, Journal, UnitRecord
 from pixy.storage.gathered_units import GatheredUnits
 from tests.sim.disk import SimulatedDisk
@@ -242,3 +244,25 @@ def position_of_unsynced(replica: PartitionReplica, snapshot: Snapshot) -> Appli
     del position.rows[:]
     position.rows.extend(descriptor.rows)
     return position
+
+
+# --- rest -----------------------------------------------------------------------------------------
+
+_tick_at_rest = RestingGroups.tick
+
+
+def one_agrees(raft: Raft) -> bool:
+    """A leader rests as soon as one follower does."""
+    return bool(raft.rest_answers) and may_ask(raft)
+
+
+def heard_of_anything(self: RestingGroups, node_id: int, _: RestClaim) -> None:
+    """A claim proves whatever rests with its node."""
+    pair = self._pairs.get(node_id)
+    if pair is not None:
+        pair.unheard = pair.unproven = 0
+
+
+def tick_for_ever(self: RestingGroups) -> list[Waking]:
+    """Followers rest although no claim comes."""
+    return [each for each in _tick_at_rest(self) if each.silent]

@@ -12,6 +12,7 @@ from zlib import crc32
 
 from pixy.clock import Clock
 from pixy.cluster.checkpoint_state import restored_state
+from pixy.cluster.group_rest import RestHooks
 from pixy.cluster.group_states import conf_state_of
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, Topic
 from pixy.cluster.missing_copies import MissingCopies
@@ -32,7 +33,7 @@ from pixy.records import LongCheckError, TopicPartition
 from pixy.storage import Checkpoint, DamagedLog, EntryType, MakeWorker, Upkeep, run_on
 from tests.sim.cluster.counters import Counters
 from tests.sim.cluster.history import require
-from tests.sim.cluster.packets import ForwardedProposal, Packet, RaftMessages, SnapshotReport
+from tests.sim.cluster.packets import ClaimOfRest, ForwardedProposal, Packet, RaftMessages, SnapshotReport
 from tests.sim.cluster.swarm import NODES, TOPIC, Layout, Sizes
 from tests.sim.disk import SimulatedDisk
 from tests.sim.world import DIRECTORY
@@ -200,6 +201,10 @@ class LogMember:
             send=lambda to, messages: self._outside.send(to, RaftMessages(messages)),
             fetch=self._fetch,
             forward=self._forward,
+            # Whatever stands: the claims alone tell.
+            rest=RestHooks(
+                is_up=lambda _: True, claim=lambda to, claim: self._outside.send(to, ClaimOfRest(claim))
+            ),
             random=self._outside.random,
             config=self._sizes.raft,
             cache_bytes=self._sizes.cache_bytes,
@@ -331,6 +336,8 @@ class LogMember:
                 driver.propose_for(self.groups[raft_group], kind, packet.received(), proposal, after)
             case SnapshotReport(raft_group, failed):
                 driver.snapshots.report(self.groups[raft_group], sender, failed=failed)
+            case ClaimOfRest(claim):
+                driver.rest.heard(sender, claim)
 
     def _forward(
         self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, after: int
@@ -354,6 +361,7 @@ class LogMember:
     def lost_peer(self, node_id: int) -> None:
         if not self._started:
             return
+        self._log.driver.rest.node_changed(node_id)
         for group in list(self.groups.values()):
             node = group.node
             if node is not None and node.raft.state is StateType.LEADER:

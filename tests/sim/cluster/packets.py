@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from pixy.cluster.resting_groups import RestClaim
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, Message
 from pixy.raft.text import message_type_name
@@ -11,7 +12,7 @@ from pixy.raft.wire import decode_message, encode_message
 from pixy.storage import EntryType
 from tests.sim.cluster.history import require
 
-__all__ = ["ForwardedProposal", "Packet", "RaftMessages", "SnapshotReport", "sent_copy"]
+__all__ = ["ClaimOfRest", "ForwardedProposal", "Packet", "RaftMessages", "SnapshotReport", "sent_copy"]
 
 
 class RaftMessages(NamedTuple):
@@ -57,7 +58,16 @@ class SnapshotReport(NamedTuple):
         return f"{self.raft_group} snapshot {'failed' if self.failed else 'fetched'}"
 
 
-Packet = RaftMessages | ForwardedProposal | SnapshotReport
+class ClaimOfRest(NamedTuple):
+    """A node tells another one what rests with it under its lead."""
+
+    claim: RestClaim
+
+    def __str__(self) -> str:
+        return f"claims {self.claim.number} resting groups"
+
+
+Packet = RaftMessages | ForwardedProposal | SnapshotReport | ClaimOfRest
 
 
 def sent_copy(message: Message, *, encodes: bool) -> Message:

@@ -13,8 +13,9 @@ from pixy.cluster.driver import Driver
 from pixy.cluster.proposals import Proposals
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.resting_groups import RestingGroups
 from pixy.cluster.snapshots import Snapshots
-from pixy.raft import NO_LIMIT, Entry, Message, StateType
+from pixy.raft import NO_LIMIT, Entry, Message, RaftNode, StateType
 
 __all__ = ["Rare", "counting"]
 
@@ -39,6 +40,10 @@ class Rare(StrEnum):
     KEPT_BACK = "a follower took no append for want of room in its segments"
     TOOK_POSITION = "a replica without the entries, and with all records, took over a position"
     REMOVED_LEADER = "a leader applied its own removal"
+    RESTED = "a raft group came to rest on all its nodes"
+    WOKE = "a raft group at rest was woken"
+    UNPROVEN = "followers at rest were woken because nothing had proven their leader"
+    UNHEARD = "a leader at rest was woken because nothing was heard of a follower"
 
 
 @contextmanager
@@ -56,6 +61,9 @@ def counting(counts: Counter[str]) -> Iterator[None]:
             (Proposals, "overtaken", _overtaken),
             (Snapshots, "finish_install", _finish_install),
             (Driver, "hand_over", _hand_over),
+            (RaftNode, "rest", _rest),
+            (RestingGroups, "end", _end_of_rest),
+            (RestingGroups, "tick", _tick_at_rest),
         ):
             stack.enter_context(patch.object(where, name, spy(getattr(where, name), counts)))
         yield
@@ -160,3 +168,29 @@ def _hand_over(method: Method, counts: Counter[str]) -> Method:
         counts[Rare.HANDED_OVER] += not group.leads
 
     return hand_over
+
+
+def _rest(method: Method, counts: Counter[str]) -> Method:
+    def rest(self: RaftNode) -> None:
+        counts[Rare.RESTED] += 1
+        method(self)
+
+    return rest
+
+
+def _end_of_rest(method: Method, counts: Counter[str]) -> Method:
+    def end(self: RestingGroups, group: RaftGroup) -> None:
+        counts[Rare.WOKE] += group.resting
+        method(self, group)
+
+    return end
+
+
+def _tick_at_rest(method: Method, counts: Counter[str]) -> Method:
+    def tick(self: RestingGroups) -> Any:
+        waking = method(self)
+        for each in waking:
+            counts[Rare.UNHEARD if each.silent else Rare.UNPROVEN] += 1
+        return waking
+
+    return tick

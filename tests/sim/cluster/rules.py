@@ -22,13 +22,15 @@ from pixy.cluster import replica as replicas
 from pixy.cluster import state_group_recovery as recovery
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.group_clock import GroupClock
+from pixy.cluster.group_rest import GroupRest
 from pixy.cluster.incarnation import Incarnation
 from pixy.cluster.peer_starts import PeerStarts
 from pixy.cluster.proposals import Proposals
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.resting_groups import RestingGroups
 from pixy.cluster.snapshots import Snapshots
-from pixy.raft import ConfState, RaftNode
+from pixy.raft import ConfState, RaftNode, node
 from pixy.raft.raft import Raft
 from pixy.storage import CheckpointStore, Journal, WriterPace
 from pixy.storage.segment import Segment
@@ -77,6 +79,26 @@ def _late_packets(swarm: Swarm) -> Swarm:
     weather = replace(CALM, late_s=0.5, late=0.15)
     swarm = aimed(FaultKind.TRANSFER, FaultKind.ISOLATE_LEADER)(swarm)
     return replace(swarm, weather=weather, request_s=0.03)
+
+
+def _at_rest(*kinds: FaultKind) -> Focus:
+    """Few requests and short timeouts: partitions rest while faults happen."""
+
+    def focus(swarm: Swarm) -> Swarm:
+        swarm = aimed(*kinds)(swarm)
+        raft = replace(swarm.sizes.raft, election_tick=4)
+        return replace(
+            swarm,
+            sizes=replace(swarm.sizes, raft=raft),
+            layout=replace(swarm.layout, conf_state=ConfState((1, 2, 3))),
+            weather=replace(CALM, lost=0.02),
+            faults_count=4,
+            quiet_from_s=0.5,
+            duration_s=14.0,
+            request_s=0.6,
+        )
+
+    return focus
 
 
 def _quiet(swarm: Swarm) -> Swarm:
@@ -223,6 +245,18 @@ RULES: dict[str, Rule] = {
         ],
         seed=7,
         focus=_quiet,
+    ),
+    "a leader rests only when all others do": Rule(
+        [patch.object(node, "all_agree", broken.one_agrees)], seed=2, focus=_at_rest(*_CRASHES)
+    ),
+    "a follower at rest wakes when nothing proves its leader": Rule(
+        [
+            patch.object(RestingGroups, "heard", broken.heard_of_anything),
+            patch.object(RestingGroups, "tick", broken.tick_for_ever),
+            patch.object(GroupRest, "node_changed", lambda *_: None),
+        ],
+        seed=8,
+        focus=_at_rest(FaultKind.CRASH_LEADER),
     ),
     "an older self is refused": Rule(
         [patch.object(PeerStarts, "admit", lambda *_: None)],

@@ -20,6 +20,7 @@ from tests.sim.cluster.failure import ClusterFailure
 from tests.sim.cluster.faults import Fault, draw_faults
 from tests.sim.cluster.lives import LivesLoop
 from tests.sim.cluster.rare import counting
+from tests.sim.cluster.rest_audit import RestAudit
 from tests.sim.cluster.swarm import Focus
 from tests.sim.cluster.trouble import Trouble
 from tests.sim.outcome import Outcome
@@ -59,6 +60,7 @@ class Simulation:
         self._focus = focus
         self._prints = prints
         self.faults: list[Fault] = []
+        self._rest_audit = RestAudit()
         self._cluster: Cluster
         self._trouble: Trouble
 
@@ -73,6 +75,7 @@ class Simulation:
         try:
             with (
                 counting(counts),
+                self._rest_audit.watching(),
                 # A cache of a few bytes is to hold some entries.
                 patch.multiple(entry_cache, ENTRY_BYTES=0, ROW_BYTES=0),
                 capture_logs(),
@@ -94,6 +97,7 @@ class Simulation:
         cluster = self._cluster = Cluster(self.seed, loop, prints=self._prints, focus=self._focus)
         self._trouble = Trouble(cluster)
         swarm, scene = cluster.swarm, cluster.scene
+        self._rest_audit.begin(scene, cluster.machines)
         cluster.start()
         faults = draw_faults(scene.random("faults"), swarm.faults, swarm.faults_count, swarm.duration_s)
         self.faults = [fault for fault in faults if fault.number not in self._skipped]

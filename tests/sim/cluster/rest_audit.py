@@ -1,0 +1,111 @@
+"""Checks of raft groups at rest: a leader rests only once all others have rested behind the same
+entry, and no follower rests for long under a node that does not lead.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.resting_groups import RestingGroups
+from pixy.raft import RaftNode, StateType
+from pixy.raft.raft import Raft
+from tests.sim.cluster.failure import ClusterFailure
+from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.scene import Scene
+from tests.sim.cluster.swarm import TICK_S
+
+__all__ = ["RestAudit"]
+
+_LOOK_S = 0.2
+_PATIENCE_S = 1.0
+"""Time beyond an election timeout, at which followers at rest wake: claims may be late."""
+
+
+class RestAudit:
+    """Looks at the raft groups at rest of all machines."""
+
+    _scene: Scene
+    _machines: Mapping[int, Machine]
+
+    def __init__(self) -> None:
+        # Who has rested as a follower, by raft group, term and last entry.
+        self._agreed: dict[tuple[int, int, int], set[int]] = {}
+        # Since when followers rest under a node that does not lead.
+        self._misled: dict[RaftGroup, float] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the nodes that run meanwhile."""
+        with ExitStack() as stack:
+            for where, name, spy in ((RestingGroups, "begin", self._begin), (RaftNode, "rest", self._rest)):
+                stack.enter_context(patch.object(where, name, spy(getattr(where, name))))
+            yield
+
+    def begin(self, scene: Scene, machines: Mapping[int, Machine]) -> None:
+        """The cluster is there.
+
+        Args:
+            machines: by id of their nodes.
+        """
+        self._scene, self._machines = scene, machines
+        self._look()
+
+    def _begin(self, method: Callable[..., None]) -> Callable[..., None]:
+        def begin(resting: RestingGroups, group: RaftGroup, node_id: int) -> None:
+            method(resting, group, node_id)
+            raft = group.node and group.node.raft
+            if raft and raft.state is StateType.FOLLOWER:
+                position = group.raft_group, raft.term, raft.log.last_index()
+                self._agreed.setdefault(position, set()).add(node_id)
+
+        return begin
+
+    def _rest(self, method: Callable[..., None]) -> Callable[..., None]:
+        def rest(node: RaftNode) -> None:
+            raft = node.raft
+            found = [each for each in self._groups(raft.id) if each.node is node]
+            method(node)
+            for group in found:
+                position = group.raft_group, raft.term, raft.log.last_index()
+                missing = raft.tracker.progress.keys() - {raft.id} - self._agreed.get(position, set())
+                if missing:
+                    self._fail(f"node {raft.id} rests with group {group.raft_group} without {missing}")
+
+        return rest
+
+    def _look(self) -> None:
+        now = self._scene.now
+        misled: dict[RaftGroup, float] = {}
+        for machine in self._machines.values():
+            for group in self._groups(machine.id):
+                if (
+                    group.resting
+                    and group.node is not None
+                    and self._is_misled(group.raft_group, group.node.raft)
+                ):
+                    misled[group] = since = self._misled.get(group, now)
+                    timeout_s = group.node.raft.config.election_tick * TICK_S
+                    if now - since > timeout_s + _PATIENCE_S:
+                        self._fail(
+                            f"node {machine.id} rests with group {group.raft_group}, which nobody leads"
+                        )
+        self._misled = misled
+        self._scene.loop.outside(_LOOK_S, self._look)
+
+    def _is_misled(self, raft_group: int, raft: Raft) -> bool:
+        if raft.state is not StateType.FOLLOWER or not raft.resting:
+            return False
+        for group in self._groups(raft.lead):
+            led = group.node.raft if group.node is not None and group.raft_group == raft_group else None
+            if led is not None and led.state is StateType.LEADER and led.term == raft.term:
+                return False
+        return True
+
+    def _groups(self, node_id: int) -> list[RaftGroup]:
+        machine = self._machines.get(node_id)
+        member = None if machine is None else machine.member
+        return [] if member is None or not member.online else list(member.groups.values())
+
+    def _fail(self, text: str) -> None:
+        self._scene.fail(ClusterFailure(text))
