@@ -75,6 +75,10 @@ _STARTED_PER_ITERATION = 100
 _NO_PARTITIONS = frozenset[int]()
 """Assigned to the processes that get none, each time the same."""
 
+_MANY_TOPICS = 50
+_TOPIC_S = 0.0005
+"""Pause for each topic before other topics are subscribed to: 50 ms for a hundred."""
+
 _log = structlog.get_logger()
 
 
@@ -111,9 +115,11 @@ class ConsumerGroup:
         "_membership",
         "_on_empty",
         "_on_over",
+        "_pausing",
         "_revocations",
         "_setting",
         "_stopping",
+        "_subscribed_at",
         "_subscriptions",
         "_topics",
         "_work",
@@ -147,6 +153,10 @@ class ConsumerGroup:
         self._ending = False
         # Number of `set_offsets` in progress.
         self._setting = 0
+        # When the group has subscribed to `_topics`.
+        self._subscribed_at = float("-inf")
+        # A timer wakes the keeper to subscribe to others.
+        self._pausing = False
         self._work = SmallEvent()
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
@@ -289,7 +299,7 @@ class ConsumerGroup:
     async def _reconcile(self) -> None:
         try:
             topics = await self._committed_topics()
-            if topics != self._topics:
+            if topics != self._topics and self._may_subscribe(len(topics)):
                 await self._subscribe(topics)
         except Exception as fault:
             error = self._environment.tasks.expected(fault)
@@ -352,6 +362,23 @@ class ConsumerGroup:
         if len(missing) > room:
             raise limit.exceeded((self.name, subscription.topic), subscription.topic, len(assigned))
 
+    def _may_subscribe(self, topics: int) -> bool:
+        """True if the group may subscribe to other topics now. If it has many, changes of some time
+        are made in one: each has the names of all topics, and all members go through them.
+        """
+        timers = self._environment.timers
+        pause_s = self._subscribed_at + topics * _TOPIC_S - timers.monotonic()
+        if topics < _MANY_TOPICS or pause_s <= 0:
+            return True
+        if not self._pausing:
+            self._pausing = True
+            timers.call_later(pause_s, self._end_pause)
+        return False
+
+    def _end_pause(self) -> None:
+        self._pausing = False
+        self._wake_keeper()
+
     async def _subscribe(self, topics: list[str]) -> None:
         environment = self._environment
         if not topics:
@@ -371,6 +398,7 @@ class ConsumerGroup:
         else:
             await self._membership.subscribe(topics)
         self._topics = topics
+        self._subscribed_at = environment.timers.monotonic()
         if topics != sorted(self._subscriptions):
             self._work.set()
 

@@ -195,6 +195,23 @@ async def test_requests_of_a_group_that_cannot_start_get_the_reason(make_world: 
 # --- assignment -----------------------------------------------------------------------------------
 
 
+async def test_a_group_with_many_topics_subscribes_to_others_together(make_world: MakeWorld) -> None:
+    world = make_world()
+    topics = [f"u{number:03}" for number in range(100)]
+    waiting = []
+    for topic in topics:
+        world.backend.create(topic, 1)
+        world.log(0, topic).append(b"x")
+        waiting.append(await world.consume(topic=topic, auto_ack=True))
+    subscribed = [len(event) - 2 for event in world.backend.groups.events if event[0] != "commit"]
+    assert subscribed == list(range(1, 50)), "no pause for few topics"
+    for _ in range(4):
+        await world.pass_time(0.1)
+    assert [len(answers.offers) for answers in waiting] == [1] * 100
+    subscribed = [len(event) - 2 for event in world.backend.groups.events if event[0] != "commit"]
+    assert subscribed[49:] == [100]
+
+
 async def test_a_second_topic_is_added_to_the_membership(make_world: MakeWorld) -> None:
     world = make_world(long_polling_timeout=1.0)
     world.backend.create("u", 1)
