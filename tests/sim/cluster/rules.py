@@ -232,7 +232,7 @@ RULES: dict[str, Rule] = {
         [patch.object(Journal, "_write", broken.write_without_sync)]
     ),
     "segments are durable before their applied position": Rule(
-        [patch.object(Segment, "sync", lambda _: None)], seed=2, focus=aimed(*_CRASHES)
+        [patch.object(Segment, "sync", lambda *_: None)], seed=2, focus=aimed(*_CRASHES)
     ),
     "a position is taken over in one unit with its log reset": Rule(
         [patch.object(Snapshots, "position_records", broken.position_apart)], seed=3, focus=_quiet
