@@ -8,6 +8,7 @@ from pixy.cli.group_consumer import (
     acknowledge,
     check_topic,
     create_topic,
+    key_fields,
     make_stubs,
 )
 from pixy.cli.message_output import MessageOutput, output_options, separator_of
@@ -90,7 +91,8 @@ def consume(
         raise click.UsageError("--no-ack and --auto-ack are mutually exclusive")
     wait = _WAIT_SECONDS if wait is None and count else wait
     end = b"\0" if null_separated else b"" if raw and count == 1 else b"\n"
-    output = MessageOutput(connection.as_json, verbose, separator_of(key_separator), raw, end)
+    fields = key_fields if verbose else None
+    output = MessageOutput(connection.as_json, fields, separator_of(key_separator), raw, end)
     printed = 0
     if create:
         create_topic(connection, topic)

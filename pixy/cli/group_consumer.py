@@ -29,6 +29,7 @@ __all__ = [
     "acknowledge",
     "check_topic",
     "create_topic",
+    "key_fields",
     "make_stubs",
 ]
 
@@ -241,7 +242,6 @@ def _shown(topic: str, message: "ConsRs") -> ShownMessage:
         key,
         None if message.value_undefined else message.message,
         [(header.key, header.value) for header in message.headers],
-        fields=_fields(key),
     )
 
 
@@ -254,9 +254,9 @@ def _shown_of_batch(topic: str, message: "ConsumedMessage") -> ShownMessage:
         key,
         message.value if message.HasField("value") else None,
         [(header.key, header.value if header.HasField("value") else None) for header in message.headers],
-        fields=_fields(key),
     )
 
 
-def _fields(key: bytes | None) -> list[str]:
-    return [] if key is None else [f"key={readable_bytes(key)}"]
+def key_fields(message: ShownMessage) -> Sequence[str]:
+    """The key for people, if there is one."""
+    return [] if message.key is None else [f"key={readable_bytes(message.key)}"]

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -21,9 +21,8 @@ _GATHERED_MAX = 256
 _ESCAPES = {"t": "\t", "n": "\n", "0": "\0", "\\": "\\"}
 
 
-@dataclass(frozen=True, slots=True)
-class ShownMessage:
-    """A message of a topic. `timestamp_ms` None: not known. `fields`: its fields for people."""
+class ShownMessage(NamedTuple):
+    """A message of a topic. `timestamp_ms` None: not known."""
 
     topic: str
     partition: int
@@ -32,7 +31,6 @@ class ShownMessage:
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
     timestamp_ms: int | None = None
-    fields: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -41,14 +39,15 @@ class MessageOutput:
 
     Args:
         as_json: as an object of JSON each.
-        with_fields: partition, offset and fields before each value.
+        fields: makes the fields that stand before each value, with partition and offset; None: only
+            the value.
         key_separator: key and separator before each value; None: no key.
         raw: bytes as they are, else text for people.
         end: after each message.
     """
 
     as_json: bool
-    with_fields: bool
+    fields: Callable[[ShownMessage], Sequence[str]] | None
     key_separator: bytes | None = None
     raw: bool = False
     end: bytes = b"\n"
@@ -75,8 +74,8 @@ class MessageOutput:
         if self.raw:
             value = message.value or b""
             return value if self.key_separator is None else (message.key or b"") + self.key_separator + value
-        if self.with_fields:
-            fields = list(message.fields)
+        if self.fields is not None:
+            fields = list(self.fields(message))
             if message.value is None:
                 fields.append("value=null")
             line = message_line(message.partition, message.offset, fields, message.value or b"")

@@ -82,7 +82,8 @@ def peek(
 
     _check_range(partition, offset, from_end, since, until, follow)
     separator, end = separator_of(key_separator), b"\0" if null_separated else b"\n"
-    output = MessageOutput(connection.as_json, not raw and separator is None, separator, raw, end)
+    fields = None if raw or separator is not None else _fields
+    output = MessageOutput(connection.as_json, fields, separator, raw, end)
     with ReconnectingStub(connection, LogStub, reconnects=not no_reconnect) as link:
         reader = _TopicReader(connection, link, topic)
         partitions = reader.partitions(partition)
@@ -295,10 +296,14 @@ def _readable_time(timestamp_ms: int) -> str:
 
 
 def _shown(topic: str, partition: int, record: "Record") -> ShownMessage:
-    fields = [f"time={_readable_time(record.timestamp)}"]
-    if record.key is not None:
-        fields.append(f"key={readable_bytes(record.key)}")
-    fields += [f"{name}={readable_bytes(value or b'')}" for name, value in record.headers]
     return ShownMessage(
-        topic, partition, record.offset, record.key, record.value, record.headers, record.timestamp, fields
+        topic, partition, record.offset, record.key, record.value, record.headers, record.timestamp
     )
+
+
+def _fields(message: ShownMessage) -> list[str]:
+    """Time, key and headers for people."""
+    fields = [] if message.timestamp_ms is None else [f"time={_readable_time(message.timestamp_ms)}"]
+    if message.key is not None:
+        fields.append(f"key={readable_bytes(message.key)}")
+    return fields + [f"{name}={readable_bytes(value or b'')}" for name, value in message.headers]
