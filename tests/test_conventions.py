@@ -26,7 +26,7 @@ PATCHES_MAX = {
     "rpc/test_stream.py": 1,
     "backend/kafka/test_staged_writes.py": 1,
     "backend/test_embedded.py": 1,
-    "cli/test_consume.py": 1,
+    "cli/test_consume.py": 2,
     "cluster/test_journal_retention.py": 2,
     "fakes/steps.py": 1,
     "cluster/test_large_topics.py": 2,

@@ -176,9 +176,12 @@ def test_an_ack_that_may_have_arrived_is_not_called_lost(pixy: FakePixy, run: Ru
     ]
 
 
-def test_a_daemon_that_is_not_back_in_time_is_an_error(pixy: FakePixy, run: Run) -> None:
+def test_a_daemon_that_is_not_back_in_time_is_an_error(
+    pixy: FakePixy, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pixy.cli.reconnection._FIRST_PAUSE_SECONDS", 100.0)
     pixy.answers["ConsumeNAck"] = unavailable
-    result = run("consume", "foo", "-g", "bar", "--wait", "0.15")
+    result = run("consume", "foo", "-g", "bar", "--wait", "60")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (
         1,
         "pixy: UNAVAILABLE: the daemon is stopping",
