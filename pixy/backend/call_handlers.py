@@ -4,12 +4,12 @@ them, and what its consumers answer.
 A call is never passed on: the caller knows which nodes have replicas.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from pixy.backend.local_partitions import LocalPartitions
 from pixy.backend.partition_finder import CONFIRM_S
 from pixy.backend.remote_partitions import FETCH_BYTES_MAX
-from pixy.cluster import Node, PartitionReplica, PeerMethod
+from pixy.cluster import Node, PartitionReplica, PeerMethod, replicas_in_sync
 from pixy.errors import FailedPrecondition, InvalidArgument, Unavailable, UnknownPartition
 from pixy.proto.node_calls_pb2 import (
     FetchRequest,
@@ -108,11 +108,27 @@ class CallHandlers:
         )
 
     async def leaders(self, caller: int, payload: bytes) -> bytes:
-        """The raft groups that are led here, or will be as soon as they are used."""
+        """The raft groups that are led here, or will be as soon as they are used, and replicas that
+        are known not to be in sync.
+        """
         self._check_running()
-        asked = set(LeadersRequest.FromString(payload).raft_groups)
-        led = [each async for each in in_steps(asked) if _leads(self._node.find_partition(each))]
-        return LeadersResponse(raft_groups=led).SerializeToString()
+        request, response = LeadersRequest.FromString(payload), LeadersResponse()
+        async for raft_group in in_steps(set(request.raft_groups)):
+            replica = self._node.find_partition(raft_group)
+            if _leads(replica):
+                response.raft_groups.append(raft_group)
+            nodes = self._out_of_sync(replica) if request.tell_out_of_sync and replica is not None else ()
+            if nodes:
+                response.out_of_sync.add(raft_group=raft_group, nodes=nodes)
+        return response.SerializeToString()
+
+    def _out_of_sync(self, replica: PartitionReplica) -> Collection[int]:
+        """Nodes with a replica of a partition that this node knows not to be in sync."""
+        if not replica.is_well:
+            return (self._node.node_id,)
+        if replica.group is None or not replica.group.leads:
+            return ()
+        return set(replica.replicas) - replicas_in_sync(replica.group)
 
     async def consumers(self, caller: int, payload: bytes) -> bytes:
         """Whatever the consumers of nodes say to each other."""

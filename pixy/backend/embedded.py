@@ -62,7 +62,7 @@ from pixy.tasks import Tasks
 __all__ = ["EmbeddedBackend"]
 
 _TOPICS_ASKED = 100
-"""Topics whose leaders are asked for at a time: each may have 10 000 partitions."""
+"""Topics that are asked about at a time: each may have 10 000 partitions."""
 _PARTITIONS_PER_ITERATION = 200
 """Partitions visited in one iteration of the event loop: a topic may have 10 000."""
 _LED_S = 30.0
@@ -92,7 +92,7 @@ class EmbeddedBackend:
         self._descriptions = TopicDescriptions(node, self._start.check)
         # Called for every record.
         self.topic = self._descriptions.find
-        self._leaders = RemoteLeaders(node, self._tasks, self._descriptions.changed)
+        self._leaders = RemoteLeaders(node, self._tasks, self._descriptions.told)
         self._descriptions.on_unknown_leader = self._leaders.ask_soon
         self._staging = NodeStaging(node, self._finder, self._check_writable)
         node.observer = TopicObserver(self._members, self._descriptions, self._readiness_changed)
@@ -168,14 +168,14 @@ class EmbeddedBackend:
     async def describe_topic(self, name: str) -> TopicDescription:
         self._check_served()
         topic = await self._finder.topic(name)
-        await self._leaders.ask(topic)
+        await self._leaders.ask([topic])
         return await self._descriptions.describe(topic)
 
     async def list_topics(self, names: Sequence[str] | None = None) -> Sequence[TopicDescription]:
         self._check_served()
         topics = await self._finder.topics(names)
         for at in range(0, len(topics), _TOPICS_ASKED):
-            await asyncio.gather(*map(self._leaders.ask, topics[at : at + _TOPICS_ASKED]))
+            await self._leaders.ask(topics[at : at + _TOPICS_ASKED])
         return [await self._descriptions.describe(topic) async for topic in in_steps(topics)]
 
     async def create_topic(

@@ -7,10 +7,12 @@ after (`NodeObserver`).
     partition              leader                        in sync
     ---------------------  ----------------------------  -----------------------------------------
     led here               this node                     of these, the ones that follow closely
-    with a replica here    as this node knows            replicas on nodes that can be reached
-    without one here       as another node has told,     replicas on nodes that can be reached
+    with a replica here    as this node knows            of these, as other nodes have told
+    without one here       as another node has told,     of these, as other nodes have told
                            and can be reached
     damaged, only replica  none                          none
+
+"These" are the replicas on nodes that can be reached, without damage, that wait for no copy.
 """
 
 import asyncio
@@ -18,12 +20,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from pixy.backend.protocol import PartitionDescription, TopicDescription
+from pixy.backend.remote_leaders import OutOfSync
 from pixy.cluster import PARTITIONS_MAX, Node, PartitionReplica, Topic, replicas_in_sync
 
 __all__ = ["TopicDescriptions"]
 
 _DESCRIBED_PER_ITERATION = 1000
 _NO_LEADER = -1
+_NOBODY: frozenset[int] = frozenset()
 
 
 class _Described(NamedTuple):
@@ -53,6 +57,8 @@ class TopicDescriptions:
         self.on_unknown_leader: Callable[[Topic], None] = lambda _: None
         # By name.
         self._described: dict[str, _Described] = {}
+        # What other nodes have told, by name of the topic.
+        self._out_of_sync: dict[str, OutOfSync] = {}
         # Descriptions of undamaged partitions of a node alone by number, shared by all topics.
         self._whole: list[PartitionDescription] = []
 
@@ -85,9 +91,21 @@ class TopicDescriptions:
         if described is not None:
             self._described[name] = described._replace(topic=None)
 
+    def told(self, topic: Topic, out_of_sync: OutOfSync) -> None:
+        """Other nodes have told of the leaders and replicas of a topic."""
+        if self._metadata.topics.get(topic.name) is not topic:
+            return
+        own = {group: out_of_sync[group] for group in topic.raft_groups if group in out_of_sync}
+        if own:
+            self._out_of_sync[topic.name] = own
+        else:
+            self._out_of_sync.pop(topic.name, None)
+        self.changed(topic.name)
+
     def deleted(self, name: str) -> None:
         """A topic was deleted."""
         self._described.pop(name, None)
+        self._out_of_sync.pop(name, None)
 
     def all_changed(self) -> None:
         """The nodes have changed."""
@@ -133,18 +151,25 @@ class TopicDescriptions:
         count, here = len(topic.raft_groups), self._node.node_id
         self._make_whole(count)
         made = self._node.partitions.made(topic.name)
+        told = self._out_of_sync.get(topic.name, {})
         for number in range(count):
             replicas = topic.replicas[number] if number < len(topic.replicas) else (here,)
             replica = made[number] if number < len(made) else None
             if replicas != (here,) or _has_peers(replica):
-                yield self._replicated(number, topic.raft_groups[number], replicas, replica)
+                raft_group = topic.raft_groups[number]
+                yield self._replicated(number, raft_group, replicas, replica, told.get(raft_group, _NOBODY))
             elif replica is not None and replica.fault is not None:
                 yield PartitionDescription(number, _NO_LEADER, replicas, ())
             else:
                 yield self._whole[number]
 
     def _replicated(
-        self, number: int, raft_group: int, replicas: tuple[int, ...], replica: PartitionReplica | None
+        self,
+        number: int,
+        raft_group: int,
+        replicas: tuple[int, ...],
+        replica: PartitionReplica | None,
+        out_of_sync: frozenset[int],
     ) -> PartitionDescription:
         node = self._node
         assert node.peers is not None
@@ -155,10 +180,10 @@ class TopicDescriptions:
         else:
             leader = 0 if node.calls is None else node.calls.leaders.get(raft_group, 0)
             leader = leader if is_up(leader) else 0
-        in_sync = {each for each in replicas if is_up(each)}
+        in_sync = {each for each in replicas if node.peers.members.is_reachable(each)} - out_of_sync
         if leader == node.node_id and group is not None:
             in_sync &= replicas_in_sync(group)
-        if replica is not None and replica.fault is not None:
+        if replica is not None and not replica.is_well:
             in_sync.discard(node.node_id)
         isr = tuple([each for each in replicas if each in in_sync])
         return PartitionDescription(number, leader or _NO_LEADER, replicas, isr)

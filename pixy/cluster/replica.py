@@ -138,6 +138,11 @@ class PartitionReplica:
         """True when its topic was deleted."""
         return self.log.topic.deleted
 
+    @property
+    def is_well(self) -> bool:
+        """True while it is not damaged and gets its entries."""
+        return self.fault is None and not self.needs_copy
+
     def may_have_replica(self, node_id: int) -> bool:
         """As `Application`."""
         return node_id in self.replicas

@@ -408,16 +408,20 @@ class LeadersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    TELL_OUT_OF_SYNC_FIELD_NUMBER: _builtins.int
+    tell_out_of_sync: _builtins.bool
+    """The caller knows `out_of_sync`."""
     @_builtins.property
     def raft_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         raft_groups: _abc.Iterable[_builtins.int] | None = ...,
+        tell_out_of_sync: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_groups", b"raft_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_groups", b"raft_groups", "tell_out_of_sync", b"tell_out_of_sync"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -428,20 +432,53 @@ class LeadersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    OUT_OF_SYNC_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def raft_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def out_of_sync(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutOfSync]:
+        """Of the raft groups that are asked for, those with replicas that the node knows not to be in sync: it
+        leads them and the replicas do not follow, or its own replica is damaged or waits for a copy.
+        """
+
     def __init__(
         self,
         *,
         raft_groups: _abc.Iterable[_builtins.int] | None = ...,
+        out_of_sync: _abc.Iterable[Global___OutOfSync] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_groups", b"raft_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["out_of_sync", b"out_of_sync", "raft_groups", b"raft_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeadersResponse: _TypeAlias = LeadersResponse  # noqa: Y015
+
+@_typing.final
+class OutOfSync(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Nodes with such a replica."""
+
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        nodes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutOfSync: _TypeAlias = OutOfSync  # noqa: Y015
 
 @_typing.final
 class StagedRequest(_message.Message):

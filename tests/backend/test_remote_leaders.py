@@ -1,4 +1,4 @@
-"""Leaders of partitions that this node has no replica of."""
+"""Leaders of partitions that this node has no replica of, and replicas that are not in sync."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +29,7 @@ class Calls:
         ((1000,), {1000: 2, 1001: 3}),
         ((), {1001: 3}),
         ((1001,), {1001: 3}),
-        ((1000, 1001), {1001: 3}),
+        ((1000, 1001), {1000: 2, 1001: 3}),
         (range(100_000), {1001: 3}),
     ],
 )
@@ -37,7 +37,7 @@ async def test_a_node_says_of_nothing_else_than_what_it_was_asked_for_that_it_le
     led: Any, leaders: dict[int, int]
 ) -> None:
     calls = Calls(*led)
-    node: Any = SimpleNamespace(node_id=1, calls=calls)
+    node: Any = SimpleNamespace(node_id=1, calls=calls, peers=None)
     tasks: Any = None
-    await RemoteLeaders(node, tasks, lambda _: None).ask(TOPIC)
+    await RemoteLeaders(node, tasks, lambda *_: None).ask([TOPIC])
     assert calls.leaders == leaders

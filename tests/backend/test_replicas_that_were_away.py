@@ -2,15 +2,18 @@
 all records they go on, whatever else they lack; without them they wait for a copy.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pixy.cluster import ClusterStatus, problems
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
 from pixy.config import JournalConfig, StorageConfig
+from pixy.errors import CorruptData
 from pixy.records import TopicPartition
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
@@ -72,6 +75,12 @@ async def fill(nodes: list[ClusterNode], *, until_lost: int) -> None:
         await nodes[0].append(b"." * 2000, topic="busy")
 
 
+def told_damaged(status: ClusterStatus) -> set[int]:
+    """The nodes that are told to have damaged replicas, also as a problem."""
+    assert any("damaged partition topic-0" in problem for problem in problems(status))
+    return {replica.node_id for group in status.groups for replica in group.damaged}
+
+
 async def only_elections(nodes: list[ClusterNode]) -> list[bytes]:
     return []
 
@@ -117,8 +126,65 @@ def test_a_replica_without_a_record_waits_for_a_copy(tmp_path: Path) -> None:
         await away.start()
         await until(lambda: replica_on(away).needs_copy)
         assert replica_on(away).log.end_offset == 3
+        expected = {each.id for each in nodes}
+        for node in cluster.nodes.values():
+            described = [
+                await node.backend.describe_topic("topic"),
+                *await node.backend.list_topics(["topic"]),
+            ]
+            assert [set(each.partitions[0].isr) for each in described] == [expected] * 2
 
     run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_a_replica_that_waits_for_a_copy_is_out_of_sync_at_nodes_without_one(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        nodes, away = await quiet_and_busy(cluster)
+        await nodes[0].append(b"missed")
+        await elect(nodes)
+        await fill(nodes, until_lost=group_on(nodes[0]).applied_index)
+        await away.start()
+        await until(lambda: replica_on(away).needs_copy)
+        fourth = await cluster.add()
+        described = await fourth.backend.describe_topic("topic")
+        assert fourth.id not in described.partitions[0].replicas
+        assert set(described.partitions[0].isr) == {each.id for each in nodes}
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_a_damaged_replica_is_in_sync_at_no_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        nodes = list(cluster.nodes.values())
+        for damaged in nodes:
+            damaged.node.partitions.set_fault(replica_on(damaged), CorruptData("a damaged segment"))
+            expected = {each.id for each in nodes if replica_on(each).fault is None}
+            for node in nodes:
+                (partition,) = (await node.backend.describe_topic("topic")).partitions
+                assert set(partition.isr) == expected
+                assert damaged.id in told_damaged(await node.backend.cluster_status())
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+def test_a_disk_that_does_not_finish_a_write_is_a_problem_at_every_node(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        cluster[1].stalling.stall()
+        writing = asyncio.create_task(cluster[2].append(b"value"))
+        await asyncio.sleep(3.0)
+        for node in cluster.nodes.values():
+            assert any(
+                "its disk has not finished a write for" in problem
+                for problem in problems(await node.backend.cluster_status())
+            )
+        cluster[1].stalling.resume()
+        await writing
+        await until(lambda: not cluster[1].node.disk_stalls)
+        assert problems(await cluster[2].backend.cluster_status()) == ()
+
+    run_cluster(scenario, tmp_path)
 
 
 def test_an_empty_partition_lacks_no_record(tmp_path: Path) -> None:
