@@ -46,6 +46,7 @@ from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, SharedSecr
 from pixy.proxy import Proxy
 from pixy.scheduling import run_soon
 from pixy.storage import RealDisk, ThreadWorker
+from pixy.troubles import low_disk
 
 __all__ = ["Daemon", "QuietCollections", "prepare_interpreter", "run", "settle_interpreter"]
 
@@ -395,8 +396,17 @@ class Daemon:
         )
         open_channel = None if self._peers is None else self._peers.channel
         node = Node(RealDisk(), self._clock, options, self.on_fault, open_channel)
+        node.troubles = partial(self._troubles, options.directory)
         self._times[name] = node.time
         return EmbeddedBackend(node, config.producer.timeout, config.consumer.rebalance_timeout)
+
+    def _troubles(self, directory: Path) -> list[str]:
+        """What this process knows to be wrong beside its nodes."""
+        reached = [] if self._server is None else self._server.limits_reached
+        limits = (
+            [f"limits were reached within two minutes, see its log: {', '.join(reached)}"] if reached else []
+        )
+        return [*low_disk(directory), *limits]
 
     def counts(self) -> dict[str, int]:
         """Current numbers of tasks, connections and calls, and of what each cluster buffers for its

@@ -19,6 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
+from pixy.cluster import problems
 from pixy.config import load_config
 from pixy.daemon import Daemon, DaemonFault, QuietCollections
 from pixy.errors import PixyError
@@ -60,6 +61,21 @@ async def test_an_embedded_cluster_that_is_not_ready_is_logged_with_its_reason(d
         ("not ready: waits for node 2", "default"),
         ("ready again", "default"),
     ]
+
+
+async def test_a_full_disk_and_limits_that_were_reached_are_problems_of_the_status(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await daemon.wait_ready()
+    backend = daemon._backends["default"]
+    assert problems(await backend.cluster_status()) == ()
+    assert daemon._server is not None
+    monkeypatch.setattr("pixy.daemon.low_disk", lambda directory: [f"{directory.name} gets full"])
+    daemon._server._server._environment.limits.hit("consumer.max_groups", "10.0.0.1:1")
+    assert problems(await backend.cluster_status()) == (
+        "node 1 (127.0.0.1:19094): default gets full",
+        "node 1 (127.0.0.1:19094): limits were reached within two minutes, see its log: consumer.max_groups",
+    )
 
 
 async def test_each_cluster_has_a_health_of_its_own(tmp_path: Path) -> None:

@@ -295,13 +295,13 @@ def _group_row(group: "RaftGroupStatus") -> list[object]:
 
 
 def _behind(group: "RaftGroupStatus") -> str:
-    """Members that lack entries: `3 by 12` or `3 checkpoint`."""
+    """Members that lack entries or are damaged: `3 by 12`, `3 checkpoint` or `3 damaged`."""
     lag = [
         f"{member.node_id} {f'by {member.behind}' if member.state == 'replicating' else member.state}"
         for member in group.members
         if member.state not in ("leader", "replicating") or member.behind
     ]
-    return ", ".join(lag) or "-"
+    return ", ".join([*lag, *(f"{replica.node_id} damaged" for replica in group.damaged)]) or "-"
 
 
 def _ids(node_ids: Any) -> str:
@@ -325,6 +325,7 @@ def _json_of(found: "StatusResponse") -> dict[str, Any]:
                 "silent_ms": node.silent_ms if node.HasField("silent_ms") else None,
                 "clock_offset_ms": node.clock_offset_ms,
                 "problem": node.problem,
+                "troubles": list(node.troubles),
                 "removed": node.removed,
                 "reasons_to_stay": list(node.reasons_to_stay),
             }
@@ -344,6 +345,7 @@ def _json_of(found: "StatusResponse") -> dict[str, Any]:
                     {"node_id": each.node_id, "match": each.match, "behind": each.behind, "state": each.state}
                     for each in group.members
                 ],
+                "damaged": [{"node_id": each.node_id, "reason": each.reason} for each in group.damaged],
             }
             for group in found.groups
         ],

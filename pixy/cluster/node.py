@@ -36,7 +36,7 @@ from pixy.cluster.node_entry import NodeEntry
 from pixy.cluster.node_log import LogPeers, NodeLog
 from pixy.cluster.node_options import NodeObserver, NodeOptions
 from pixy.cluster.node_peers import Handler, NodePeers, OpenChannel, PeerDuties
-from pixy.cluster.node_status import StatusReports, status_of_nobody
+from pixy.cluster.node_status import SelfReports, StatusReports, status_of_nobody
 from pixy.cluster.node_storage import NodeStorage, StorageHooks
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
@@ -104,6 +104,7 @@ class Node:
         methods: handlers of other nodes' calls; the layers above add theirs before `start`.
         reads: linearizable reads, from `start` on.
         leaders: what is noticed of leaders, from `start` on.
+        troubles: tells what the process knows to be wrong with itself, for the status.
         calls, remote: calls and proposals to nodes with replicas of partitions that this one has
             none of, from `start` on; None without peers.
         on_fault: as given.
@@ -159,6 +160,7 @@ class Node:
         self._limits = ClusterLimits(options.limits, self.metadata)
         self.node_id = 0
         self.observer: NodeObserver = NodeObserver()
+        self.troubles: Callable[[], Sequence[str]] = tuple
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -289,8 +291,7 @@ class Node:
             self.state_groups,
             self.partitions,
             self.peers,
-            self._why_not_ready,
-            self._why_blocked,
+            SelfReports(self._why_not_ready, self._why_blocked, self._own_troubles),
         )
         if self.peers is not None:
             self.calls = ReplicaCalls(self.peers.relays, self._is_up)
@@ -408,6 +409,13 @@ class Node:
         """Reason why the node writes no messages, empty if it does."""
         blocked = self.blocked if self.has_started else None
         return "" if blocked is None else str(blocked)
+
+    def _own_troubles(self) -> list[str]:
+        """What else the node and its process know to be wrong with themselves."""
+        since = self._log.journal.oldest_unsynced_at
+        stalled_s = 0.0 if since is None else self._loop.time() - since
+        stalls = [f"its disk has not finished a write for {stalled_s:.0f} s"] if stalled_s > _STALL_S else []
+        return [*stalls, *self.troubles()]
 
     def _on_restored(self, replica: StateReplica) -> None:
         self._reactions.restored(replica)

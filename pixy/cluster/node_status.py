@@ -1,9 +1,9 @@
 """Status of a cluster as a node knows it: by itself, and with what the others tell."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -16,9 +16,11 @@ from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import cluster_id_of
 from pixy.cluster.relays import Relays
+from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.status import (
     ClusterStatus,
+    DamagedReplica,
     MemberState,
     MemberStatus,
     NodeStatus,
@@ -35,7 +37,7 @@ from pixy.raft import StateType
 from pixy.raft.progress import Progress, ProgressState
 from pixy.steps import in_steps
 
-__all__ = ["StatusReports", "raft_group_status", "status_of", "status_of_nobody"]
+__all__ = ["SelfReports", "StatusReports", "raft_group_status", "status_of", "status_of_nobody"]
 
 T = TypeVar("T")
 
@@ -49,6 +51,20 @@ _GROUP_BYTES_MAX = 1 << 10
 """Of a raft group in a status, on average: its name, and some members."""
 
 
+class SelfReports(NamedTuple):
+    """Callables that tell what is wrong with a node itself.
+
+    Attributes:
+        not_ready: why it has not started, empty once it has.
+        blocked: why it writes no messages, empty while it does.
+        troubles: what else the node knows to be wrong.
+    """
+
+    not_ready: Callable[[], str]
+    blocked: Callable[[], str]
+    troubles: Callable[[], Sequence[str]]
+
+
 class StatusReports:
     """Reports of one node.
 
@@ -57,8 +73,7 @@ class StatusReports:
         incarnation: number of its start.
         state_groups, partitions: its raft groups.
         peers: the other nodes; None if it never has any.
-        not_ready: tells why it has not started, empty once it has.
-        blocked: tells why it writes no messages, empty while it does.
+        knows: tells what is wrong with the node itself.
     """
 
     def __init__(
@@ -68,16 +83,14 @@ class StatusReports:
         state_groups: StateGroups,
         partitions: Partitions,
         peers: NodePeers | None,
-        not_ready: Callable[[], str],
-        blocked: Callable[[], str],
+        knows: SelfReports,
     ) -> None:
         self._cluster_id, self._node_id = cluster_id_of(identity), identity.node_id
         self._incarnation = incarnation
         self._state_groups = state_groups
         self._partitions = partitions
         self._peers = peers
-        self._not_ready = not_ready
-        self._blocked = blocked
+        self._not_ready, self._blocked, self._troubles = knows
         self._loop = asyncio.get_running_loop()
 
     async def own(self) -> ClusterStatus:
@@ -138,8 +151,11 @@ class StatusReports:
         return tuple(self._judged(self._node(node, peers)) for node in nodes if not node.lost)
 
     def _judged(self, node: NodeStatus) -> NodeStatus:
-        blocked = self._blocked() if node.is_self else ""
-        return replace(node, problem=f"it writes no messages: {blocked}") if blocked else node
+        if not node.is_self:
+            return node
+        blocked = self._blocked()
+        problem = f"it writes no messages: {blocked}" if blocked else node.problem
+        return replace(node, problem=problem, troubles=tuple(self._troubles()))
 
     def _node(self, node: NodeInfo, peers: NodePeers) -> NodeStatus:
         member = peers.members.get(node.node_id)
@@ -172,9 +188,9 @@ class StatusReports:
             raft_group_status(each.group, each.name, self._node_id) for each in self._state_groups.replicas()
         ]
         groups += [
-            raft_group_status(each.group, "{}-{}".format(*each.partition), self._node_id)
+            _partition_status(each, self._node_id)
             async for each in in_steps(list(self._partitions))
-            if each.group is not None
+            if each.group is not None or each.fault is not None
         ]
         return tuple(sorted(groups, key=lambda group: group.raft_group))
 
@@ -245,6 +261,19 @@ def raft_group_status(group: RaftGroup, name: str, node_id: int) -> RaftGroupSta
         tuple(config.voters_outgoing),
         members,
     )
+
+
+def _partition_status(replica: PartitionReplica, node_id: int) -> RaftGroupStatus:
+    """The status of a partition whose raft group was used, or that is damaged."""
+    name = "{}-{}".format(*replica.partition)
+    if replica.group is not None:
+        status = raft_group_status(replica.group, name, node_id)
+    else:
+        leader = node_id if replica.replicas == (node_id,) else 0
+        status = RaftGroupStatus(replica.raft_group, name, leader, 0, tuple(sorted(replica.replicas)))
+    if replica.fault is None or node_id not in replica.replicas:
+        return status
+    return replace(status, damaged=(DamagedReplica(node_id, str(replica.fault)),))
 
 
 def _state(group: RaftGroup, is_leader: bool, progress: Progress) -> MemberState:

@@ -6,7 +6,8 @@ all nodes know: the members of each group are taken from its leader.
 
 `problems`, `safe_to_stop` and `reasons_to_keep` judge a status. A voter counts where it can confirm
 the next entry: its node is up, and it has all entries but the newest ones. While replication to it
-stands still, for a checkpoint or a copy, it does not count.
+stands still, for a checkpoint or a copy, it does not count, and neither does a damaged replica,
+which confirms entries and serves none.
 
 A node that is removed leaves its raft groups one after the other. It is needed, and listed, as long
 as one of them has it as a member.
@@ -16,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from pixy.cluster.membership import state_group_members
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
@@ -24,6 +26,7 @@ from pixy.cluster.node_time import CLOCK_OFF_MS
 __all__ = [
     "CAUGHT_UP_ENTRIES",
     "ClusterStatus",
+    "DamagedReplica",
     "MemberState",
     "MemberStatus",
     "NodeStatus",
@@ -78,6 +81,13 @@ class MemberStatus:
         return replicates and self.behind <= CAUGHT_UP_ENTRIES
 
 
+class DamagedReplica(NamedTuple):
+    """A replica of a partition that serves nothing, with the damage that its node has found."""
+
+    node_id: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class RaftGroupStatus:
     """A raft group.
@@ -90,6 +100,7 @@ class RaftGroupStatus:
         voters, learners: node ids.
         voters_outgoing: the voters before, while the configuration is joint, else empty.
         members: as the leader sees them; empty if it has not told.
+        damaged: replicas whose nodes have found damage, by node.
     """
 
     raft_group: int
@@ -100,6 +111,7 @@ class RaftGroupStatus:
     learners: tuple[int, ...] = ()
     voters_outgoing: tuple[int, ...] = ()
     members: tuple[MemberStatus, ...] = ()
+    damaged: tuple[DamagedReplica, ...] = ()
 
     def has(self, node_id: int) -> bool:
         """True if a node is a member."""
@@ -123,6 +135,8 @@ class NodeStatus:
         through: the node through which it is reached, 0 for a connection or none.
         removed: it was removed from the cluster.
         max_message_bytes: its `producer.max_message_bytes`, 0 if it has not told.
+        troubles: what it knows to be wrong with itself beside `problem`, such as a disk that gets
+            full.
     """
 
     node_id: int
@@ -139,6 +153,7 @@ class NodeStatus:
     through: int = 0
     removed: bool = False
     max_message_bytes: int = 0
+    troubles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,28 +191,39 @@ def merged(own: ClusterStatus, others: Iterable[ClusterStatus]) -> ClusterStatus
     """The status with what other nodes know of raft groups, of their links and of themselves.
 
     Of each group the report of its leader in the highest term counts, else the one of the highest
-    term.
+    term; of its damaged replicas all reports.
     """
     groups: dict[int, RaftGroupStatus] = {}
+    damaged: dict[int, set[DamagedReplica]] = defaultdict(set)
     cut_links: set[tuple[int, int]] = set()
-    own_problems: dict[int, str] = {}
+    reported: dict[int, NodeStatus] = {}
     for status in (own, *others):
         for node in status.nodes:
             if node.is_self:
-                own_problems[node.node_id] = node.problem
+                reported[node.node_id] = node
             if node.through:
                 cut_links.add((min(status.self_id, node.node_id), max(status.self_id, node.node_id)))
         for group in status.groups:
             known = groups.get(group.raft_group)
             if known is None or _weight(group) > _weight(known):
                 groups[group.raft_group] = group
-    nodes = (replace(node, problem=node.problem or own_problems.get(node.node_id, "")) for node in own.nodes)
+            if group.damaged:
+                damaged[group.raft_group].update(group.damaged)
+    for raft_group, replicas in damaged.items():
+        groups[raft_group] = replace(groups[raft_group], damaged=tuple(sorted(replicas)))
     return replace(
         own,
-        nodes=tuple(nodes),
+        nodes=tuple(_with_own_report(node, reported.get(node.node_id)) for node in own.nodes),
         groups=tuple(groups[raft_group] for raft_group in sorted(groups)),
         cut_links=tuple(sorted(cut_links)),
     )
+
+
+def _with_own_report(node: NodeStatus, reported: NodeStatus | None) -> NodeStatus:
+    """A node with what it tells of itself."""
+    if reported is None:
+        return node
+    return replace(node, problem=node.problem or reported.problem, troubles=reported.troubles)
 
 
 def with_unreported(
@@ -298,11 +324,17 @@ def _unable(group: RaftGroupStatus, configurations: Iterable[tuple[int, ...]], u
         return "no leader, so nobody knows which replicas are complete"
     if not group.members:
         return f"the leader, node {group.leader}, has not told which replicas are complete"
-    rest = {member.node_id for member in group.members if member.caught_up and member.node_id in up}
+    damaged = {replica.node_id for replica in group.damaged}
+    rest = {
+        member.node_id
+        for member in group.members
+        if member.caught_up and member.node_id in up and member.node_id not in damaged
+    }
     for voters in configurations:
         left = [voter for voter in voters if voter in rest]
         if not _is_majority(left, voters):
-            return f"{_of_voters(left, voters)} would be up and caught up"
+            without = " and undamaged" if damaged.intersection(voters) else ""
+            return f"{_of_voters(left, voters)} would be up and caught up{without}"
     return ""
 
 
@@ -328,6 +360,7 @@ def _problems(status: ClusterStatus) -> Iterator[str]:
     for one, other in status.cut_links:
         yield f"{_no_connection(one, other)}, and go through other nodes"
     yield from _leaderless(status)
+    yield from _damaged(status)
     yield from _leaving(status)
     yield from _lagging(status)
     if status.under_replicated:
@@ -348,6 +381,8 @@ def _node_problems(node: NodeStatus) -> Iterator[str]:
         yield f"{name} is not reachable: not heard of {heard}{reason}"
     elif node.problem:
         yield f"{name}: {node.problem}"
+    for trouble in node.troubles:
+        yield f"{name}: {trouble}"
 
 
 def _wrong_clocks(status: ClusterStatus) -> Iterator[str]:
@@ -430,6 +465,19 @@ def _leaderless(status: ClusterStatus) -> Iterator[str]:
         elif not _is_majority(range(len(voters) - len(lost)), voters):
             reason += f", and {_counted('node', lost)} will hardly come back: others have their addresses"
         yield f"no leader for {_groups(names)}: {reason}"
+
+
+def _damaged(status: ClusterStatus) -> Iterator[str]:
+    by_node: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for group in status.groups:
+        for node_id, reason in group.damaged:
+            by_node[node_id].append((group.name, reason))
+    for node_id, damages in sorted(by_node.items()):
+        names = [name for name, _ in damages]
+        yield (
+            f"node {node_id} has damaged {_counted('partition', names)}, and serves nothing of "
+            f"{'it' if len(names) == 1 else 'them'}: {damages[0][1]}"
+        )
 
 
 def _leaving(status: ClusterStatus) -> Iterator[str]:

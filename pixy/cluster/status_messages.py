@@ -4,6 +4,7 @@ from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.nodes import NODES_MAX
 from pixy.cluster.status import (
     ClusterStatus,
+    DamagedReplica,
     MemberState,
     MemberStatus,
     NodeStatus,
@@ -18,6 +19,9 @@ _SILENT_MS_MAX = 2**53
 
 
 _TEXT_MAX = 2000
+_DAMAGE_MAX = 300
+"""Characters of the damage of a partition: there may be 10 000 of them."""
+TROUBLES_MAX = 200
 
 
 def encode_status(status: ClusterStatus) -> pb.StatusResponse:
@@ -36,12 +40,13 @@ def is_possible(message: pb.StatusResponse, elements_max: int) -> bool:
     """True if the status of another node has no more elements than one can have: so many raft
     groups or nodes, of which each has members on nodes of the cluster.
     """
-    return all(
-        len(each) <= elements_max for each in (message.nodes, message.groups, message.under_replicated)
-    ) and all(
+    lists = (message.nodes, message.groups, message.under_replicated)
+    if any(len(node.troubles) > TROUBLES_MAX for node in message.nodes[:elements_max]):
+        return False
+    return all(len(each) <= elements_max for each in lists) and all(
         len(each) <= NODES_MAX
         for group in message.groups
-        for each in (group.voters, group.learners, group.voters_outgoing, group.members)
+        for each in (group.voters, group.learners, group.voters_outgoing, group.members, group.damaged)
     )
 
 
@@ -71,6 +76,7 @@ def _encode_node(node: NodeStatus) -> pb.NodeStatus:
         through=node.through,
         removed=node.removed,
         max_message_bytes=node.max_message_bytes,
+        troubles=node.troubles[:TROUBLES_MAX],
     )
 
 
@@ -90,6 +96,7 @@ def _decode_node(node: pb.NodeStatus, *, is_self: bool) -> NodeStatus:
         node.through,
         node.removed,
         node.max_message_bytes,
+        tuple(trouble[:_TEXT_MAX] for trouble in node.troubles),
     )
 
 
@@ -109,6 +116,7 @@ def _encode_group(group: RaftGroupStatus) -> pb.RaftGroupStatus:
             for member in group.members
         ],
         is_partition=group.raft_group >= FIRST_PARTITION_GROUP,
+        damaged=[pb.DamagedReplica(node_id=id, reason=reason[:_DAMAGE_MAX]) for id, reason in group.damaged],
     )
 
 
@@ -125,6 +133,7 @@ def _decode_group(group: pb.RaftGroupStatus) -> RaftGroupStatus:
             MemberStatus(each.node_id, each.match, each.behind, _decode_state(each.state))
             for each in group.members
         ),
+        tuple(DamagedReplica(each.node_id, each.reason[:_DAMAGE_MAX]) for each in group.damaged),
     )
 
 

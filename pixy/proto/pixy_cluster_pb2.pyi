@@ -118,6 +118,7 @@ class NodeStatus(_message.Message):
     THROUGH_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    TROUBLES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     """Node id."""
     address: _builtins.str
@@ -150,6 +151,12 @@ class NodeStatus(_message.Message):
     def reasons_to_stay(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Reasons against stopping it. Empty: it can be stopped without a failed call."""
 
+    @_builtins.property
+    def troubles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What it knows to be wrong with itself beside `problem`, such as a disk that gets full, or limits that
+        clients have reached in the last minute.
+        """
+
     def __init__(
         self,
         *,
@@ -167,10 +174,11 @@ class NodeStatus(_message.Message):
         through: _builtins.int = ...,
         removed: _builtins.bool = ...,
         max_message_bytes: _builtins.int = ...,
+        troubles: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "silent_ms", b"silent_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "removed", b"removed", "silent_ms", b"silent_ms", "through", b"through", "up", b"up", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "removed", b"removed", "silent_ms", b"silent_ms", "through", b"through", "troubles", b"troubles", "up", b"up", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__silent_ms: _TypeAlias = _typing.Literal["silent_ms"]  # noqa: Y015
     _WhichOneofArgType__silent_ms: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms"]  # noqa: Y015
@@ -191,6 +199,7 @@ class RaftGroupStatus(_message.Message):
     VOTERS_OUTGOING_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     IS_PARTITION_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     """Id of the raft group."""
     name: _builtins.str
@@ -217,6 +226,10 @@ class RaftGroupStatus(_message.Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]:
         """Members as the leader sees them. Empty: the leader has not answered, or there is none."""
 
+    @_builtins.property
+    def damaged(self) -> _containers.RepeatedCompositeFieldContainer[Global___DamagedReplica]:
+        """Replicas in which their nodes have found damage: they confirm entries and serve none."""
+
     def __init__(
         self,
         *,
@@ -229,14 +242,39 @@ class RaftGroupStatus(_message.Message):
         voters_outgoing: _abc.Iterable[_builtins.int] | None = ...,
         members: _abc.Iterable[Global___MemberStatus] | None = ...,
         is_partition: _builtins.bool = ...,
+        damaged: _abc.Iterable[Global___DamagedReplica] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_partition", b"is_partition", "leader", b"leader", "learners", b"learners", "members", b"members", "name", b"name", "raft_group", b"raft_group", "term", b"term", "voters", b"voters", "voters_outgoing", b"voters_outgoing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged", b"damaged", "is_partition", b"is_partition", "leader", b"leader", "learners", b"learners", "members", b"members", "name", b"name", "raft_group", b"raft_group", "term", b"term", "voters", b"voters", "voters_outgoing", b"voters_outgoing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RaftGroupStatus: _TypeAlias = RaftGroupStatus  # noqa: Y015
+
+@_typing.final
+class DamagedReplica(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    """Node id."""
+    reason: _builtins.str
+    """The damage, with file and byte."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DamagedReplica: _TypeAlias = DamagedReplica  # noqa: Y015
 
 @_typing.final
 class MemberStatus(_message.Message):

@@ -53,6 +53,11 @@ class LimitLog:
         else:
             hits[client if client in hits or len(hits) < _CLIENTS_MAX else _OTHERS] += times
 
+    @property
+    def reached(self) -> list[str]:
+        """The limits that were reached in the last interval or the one before, by name."""
+        return sorted(self._hits)
+
     def stop(self) -> None:
         """Log what was not logged yet."""
         for limit, hits in self._hits.items():

@@ -75,6 +75,11 @@ class RpcServer:
         self._empty = asyncio.Event()
 
     @property
+    def limits_reached(self) -> list[str]:
+        """See `LimitLog.reached`."""
+        return self._environment.limits.reached
+
+    @property
     def counters(self) -> Counters:
         """Counts since the start."""
         return self._environment.counters.snapshot(self.connection_counters)

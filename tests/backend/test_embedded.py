@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from pixy.backend import EmbeddedBackend, FetchResult, StagedBatches, StageSeal, TopicPartition, timestamps
-from pixy.cluster import Node, NodeOptions, PartitionReplica
+from pixy.cluster import Node, NodeOptions, PartitionReplica, problems
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import (
     CorruptData,
@@ -189,6 +189,9 @@ async def test_a_damaged_partition_is_not_ready_and_names_the_position_while_oth
     await asyncio.sleep(0)
     assert (await cold.backend.describe_topic("topic")).partitions[0].leader == -1
     assert (await cold.backend.describe_topic("other")).partitions[0].leader == 1
+    (problem,) = problems(await cold.backend.cluster_status())
+    assert problem.startswith("node 1 has damaged partition topic-0, and serves nothing of it: ")
+    assert "0000.log is corrupt at byte" in problem
     other = TopicPartition("other", 0)
     appended = asyncio.get_running_loop().create_future()
     new = build_batch([NewRecord(None, b"value", (), 1000)])

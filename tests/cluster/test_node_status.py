@@ -7,7 +7,13 @@ import pytest
 
 from pixy.cluster.node_status import raft_group_status, status_of
 from pixy.cluster.status import MemberState
-from pixy.proto.pixy_cluster_pb2 import MemberStatus, NodeStatus, RaftGroupStatus, StatusResponse
+from pixy.proto.pixy_cluster_pb2 import (
+    DamagedReplica,
+    MemberStatus,
+    NodeStatus,
+    RaftGroupStatus,
+    StatusResponse,
+)
 from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode
 
 LEADER, REPLICATING, PROBING = MemberState.LEADER, MemberState.REPLICATING, MemberState.PROBING
@@ -79,6 +85,8 @@ def test_of_another_node_the_status_of_known_raft_groups_is_taken() -> None:
         {"under_replicated": [""] * 1100},
         {"groups": [RaftGroupStatus(members=[MemberStatus()] * 101)]},
         {"groups": [RaftGroupStatus(voters=[1] * 101)]},
+        {"groups": [RaftGroupStatus(damaged=[DamagedReplica()] * 101)]},
+        {"nodes": [NodeStatus(troubles=["t"] * 201)]},
         {"groups": [RaftGroupStatus(learners=[1] * 101)]},
         {"groups": [RaftGroupStatus(voters_outgoing=[1] * 101)]},
         {"not_ready": "x" * (2 << 20)},

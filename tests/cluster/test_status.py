@@ -5,6 +5,7 @@ import pytest
 from pixy.cluster.status import (
     CAUGHT_UP_ENTRIES,
     ClusterStatus,
+    DamagedReplica,
     MemberState,
     MemberStatus,
     NodeStatus,
@@ -104,6 +105,18 @@ def test_a_follower_counts_while_it_lacks_only_the_newest_entries(behind: int, s
     assert (not safe_to_stop(cluster(group(behind={3: behind})), 2)) == safe
 
 
+def test_a_damaged_replica_cannot_replace_another_one() -> None:
+    damaged = (DamagedReplica(3, "file f at byte 3"),)
+    status = cluster(group(), replace(group(1000, "topic-0"), damaged=damaged))
+    assert safe_to_stop(status, 2) == (
+        "raft group topic-0: of voters 1, 2 and 3 only 1 would be up and caught up and undamaged",
+    )
+    assert reasons_to_keep(status, 2) == (
+        "raft group topic-0: of voters 1 and 3 only 1 would be up and caught up and undamaged",
+    )
+    assert safe_to_stop(status, 3) == ()
+
+
 def test_a_group_without_a_leader_keeps_its_voters() -> None:
     status = cluster(group(leader=0), group(1000, "topic-0", voters=(1,)))
     assert safe_to_stop(status, 2) == (
@@ -137,6 +150,34 @@ def test_a_joint_configuration_needs_both_majorities() -> None:
 def test_a_cluster_that_is_well_has_no_problems() -> None:
     assert problems(WELL) == ()
     assert problems(cluster(group(voters=(1,)), nodes=(node(1),))) == ()
+
+
+def test_damaged_partitions_are_named_with_their_node_and_the_damage() -> None:
+    one = replace(group(1000, "topic-0"), damaged=(DamagedReplica(2, "file f at byte 3"),))
+    two = replace(group(1001, "topic-1"), damaged=(DamagedReplica(2, "file g at byte 4"),))
+    assert problems(cluster(group(), one)) == (
+        "node 2 has damaged partition topic-0, and serves nothing of it: file f at byte 3",
+    )
+    assert problems(cluster(group(), one, two)) == (
+        "node 2 has damaged partitions topic-0 and topic-1, and serves nothing of them: file f at byte 3",
+    )
+
+
+def test_what_every_node_tells_of_itself_and_of_its_replicas_is_kept() -> None:
+    def told_by(node_id: int) -> ClusterStatus:
+        nodes = tuple(
+            replace(node(each), is_self=each == node_id, troubles=(f"trouble {node_id}",)) for each in (1, 2)
+        )
+        damaged = (DamagedReplica(node_id, f"damage {node_id}"),)
+        return cluster(replace(group(leader=node_id), term=5 + node_id, damaged=damaged), nodes=nodes)
+
+    status = merged(told_by(1), [told_by(2)])
+    assert [each.troubles for each in status.nodes] == [("trouble 1",), ("trouble 2",)]
+    assert [group.damaged for group in status.groups] == [((1, "damage 1"), (2, "damage 2"))]
+    assert [each for each in problems(status) if "trouble" in each] == [
+        "node 1 (10.0.0.1:19094): trouble 1",
+        "node 2 (10.0.0.2:19094): trouble 2",
+    ]
 
 
 def test_a_node_that_is_down_is_named_with_the_time_since_it_was_heard_of() -> None:

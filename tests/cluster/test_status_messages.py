@@ -1,6 +1,13 @@
 import pytest
 
-from pixy.cluster.status import ClusterStatus, MemberState, MemberStatus, NodeStatus, RaftGroupStatus
+from pixy.cluster.status import (
+    ClusterStatus,
+    DamagedReplica,
+    MemberState,
+    MemberStatus,
+    NodeStatus,
+    RaftGroupStatus,
+)
 from pixy.cluster.status_messages import decode_status, encode_status
 
 STATUS = ClusterStatus(
@@ -8,7 +15,7 @@ STATUS = ClusterStatus(
     (
         NodeStatus(1, "a:1", "a:2", "r1", "1.2", 7, is_self=True),
         NodeStatus(2, "b:1", "b:2", "r2", "1.3", 9, up=False, heard_s=1.5, clock_offset_ms=-250, problem="p"),
-        NodeStatus(3, "c:1", "c:2", "r3", "1.3", 1, up=True, heard_s=0.1, through=1),
+        NodeStatus(3, "c:1", "c:2", "r3", "1.3", 1, up=True, heard_s=0.1, through=1, troubles=("t", "u")),
     ),
     (
         RaftGroupStatus(1, "metadata", 2, 5, (1, 2), (3,), (2, 4)),
@@ -22,6 +29,7 @@ STATUS = ClusterStatus(
                 MemberStatus(1, 10, 0, MemberState.LEADER),
                 MemberStatus(2, 8, 2, MemberState.COPY),
             ),
+            damaged=(DamagedReplica(2, "file f at byte 3"),),
         ),
     ),
     ("t", "u"),

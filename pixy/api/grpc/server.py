@@ -62,6 +62,11 @@ class GrpcServer:
         """Counts of each open connection."""
         return self._server.connection_counters
 
+    @property
+    def limits_reached(self) -> list[str]:
+        """Limits that clients have reached in the last minute or two, by option."""
+        return self._server.limits_reached
+
     async def start(self) -> dict[str, str]:
         """Listen, with health NOT_SERVING.
 
