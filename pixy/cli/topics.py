@@ -131,8 +131,9 @@ def create(
     """Create TOPIC.
 
     Options of a topic take precedence over the cluster's: retention_ms, retention_bytes,
-    segment_bytes, segment_ms; replication is the number of replicas. Kafka's names (retention.ms)
-    are accepted too. With --json an object as of `topics show`, without offsets.
+    segment_bytes, segment_ms; replication is the number of replicas, at most that of the nodes.
+    Kafka's names (retention.ms) are accepted too. With --json an object as of `topics show`,
+    without offsets.
     """
     from pixy.proto import pixy_topics_pb2
 
@@ -168,8 +169,8 @@ def alter(
     """Change the number of partitions or the options of TOPIC, or both at once.
 
     More partitions move keys to other partitions: order of messages with the same key holds only
-    from then on. Options are those of `topics create`. With --json an object as of `topics show`,
-    without offsets.
+    from then on. Options are those of `topics create`; replicas stay as they are. With --json an
+    object as of `topics show`, without offsets.
     """
     from pixy.proto import pixy_topics_pb2
 

@@ -14,8 +14,20 @@ from pixy.cluster.nodes import PLACEMENT_LEVEL, removal
 from pixy.cluster.proposals import NEVER, Repeated
 from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
-from pixy.cluster.topic_commands import alter_command, create_command, delete_command
-from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, Unavailable, UnknownTopic
+from pixy.cluster.topic_commands import (
+    alter_command,
+    create_command,
+    delete_command,
+    why_no_such_replicas,
+)
+from pixy.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    PixyError,
+    ResourceExhausted,
+    Unavailable,
+    UnknownTopic,
+)
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.proto.state_pb2 import (
     ForgetNode,
@@ -77,7 +89,10 @@ class NodeCommands:
             InvalidTopic, InvalidArgument, TopicExists, ResourceExhausted.
         """
         topic_id = self._random_bytes(16)
-        return await self._topic(name, create_command(name, topic_id, partitions, config), topic_id)
+        command = create_command(name, topic_id, partitions, config)
+        if name not in self._metadata.topics:
+            await self._check_replication(config, name)
+        return await self._topic(name, command, topic_id)
 
     async def alter_topic(self, name: str, partitions: int | None, config: Mapping[str, str | None]) -> Topic:
         """Add partitions to a topic, or change its options.
@@ -87,7 +102,9 @@ class NodeCommands:
         """
         known = self._metadata.topics.get(name)
         topic_id = b"" if known is None else known.topic_id
-        return await self._topic(name, alter_command(name, partitions, config), topic_id)
+        command = alter_command(name, partitions, config)
+        await self._check_replication(command.alter_topic.set_config, name)
+        return await self._topic(name, command, topic_id)
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
         """Delete a topic and its records; with `force` also if records of it are staged.
@@ -120,6 +137,21 @@ class NodeCommands:
                 raise UnknownTopic(f"topic {name} was deleted meanwhile")
         assert isinstance(topic, Topic)
         return topic
+
+    async def _check_replication(self, wanted: Mapping[str, str], name: str) -> None:
+        """Refuse a number of replicas that the topic cannot get: nothing would come of it."""
+
+        def refusal() -> InvalidArgument | None:
+            topics = self._metadata.topics
+            return why_no_such_replicas(wanted, len(self._metadata.started), topics.get(name))
+
+        if refusal() is None:
+            return
+        if len(self._metadata.registered) > 1:
+            # Another node may have joined.
+            await self._confirm(_CONFIRM_S)
+        if (refused := refusal()) is not None:
+            raise refused
 
     def _name_unreachable(self, command: MetadataCommand) -> None:
         """Add the nodes that this one does not reach to a command that may place replicas, if every

@@ -5,11 +5,12 @@ Everything that can be rejected without looking at existing topics is rejected h
 
 from collections.abc import Mapping
 
-from pixy.cluster.metadata import check_partitions
+from pixy.cluster.metadata import Topic, check_partitions
 from pixy.cluster.topic_config import check_option_names, check_topic_config
+from pixy.errors import InvalidArgument
 from pixy.proto.state_pb2 import AlterTopic, CreateTopic, DeleteTopic, MetadataCommand
 
-__all__ = ["alter_command", "create_command", "delete_command"]
+__all__ = ["alter_command", "create_command", "delete_command", "why_no_such_replicas"]
 
 
 def create_command(name: str, topic_id: bytes, partitions: int, config: Mapping[str, str]) -> MetadataCommand:
@@ -43,3 +44,32 @@ def alter_command(name: str, partitions: int | None, config: Mapping[str, str | 
 def delete_command(name: str) -> MetadataCommand:
     """Delete a topic."""
     return MetadataCommand(delete_topic=DeleteTopic(name=name))
+
+
+def why_no_such_replicas(
+    wanted: Mapping[str, str], nodes: int, topic: Topic | None
+) -> InvalidArgument | None:
+    """Reason why a topic cannot get as many replicas as its new options ask for, None if it can.
+
+    Args:
+        wanted: the options that are set.
+        nodes: number of nodes of the cluster.
+        topic: the topic to change, None for a new one.
+    """
+    if "replication" not in wanted:
+        return None
+    replication = int(wanted["replication"])
+    if replication > nodes:
+        return InvalidArgument(
+            f"topic option replication is {replication}, and the cluster has {nodes} node{'' if nodes == 1 else 's'}: "
+            "ask for no more, or let nodes join first"
+        )
+    present = {len(replicas) for replicas in topic.replicas} if topic is not None else {replication}
+    if topic is None or present == {replication}:
+        return None
+    counts = " or ".join(map(str, sorted(present)))
+    return InvalidArgument(
+        f"topic option replication is {replication}, and the partitions of topic {topic.name} have {counts} "
+        f"replica{'' if counts == '1' else 's'}, which stay where they are: make a new topic with replication "
+        f"{replication}, and copy the records"
+    )

@@ -20,6 +20,7 @@ from pixy.errors import (
     DataDirectoryError,
     DeadlineExceeded,
     FailedPrecondition,
+    InvalidArgument,
     OffsetOutOfRange,
     TopicExists,
     Unavailable,
@@ -386,6 +387,33 @@ def test_a_fetch_that_waits_ends_when_the_partition_has_no_leader(tmp_path: Path
         waiting = asyncio.create_task(alone.fetch(1, max_wait=None))
         await cluster[1].append(b"value")
         assert (await waiting).next_offset == 2
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_number_of_replicas_that_a_topic_cannot_get_is_refused(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        backend = cluster[2].backend
+        with pytest.raises(
+            InvalidArgument, match="replication is 5, and the cluster has 3 nodes: ask for no"
+        ):
+            await backend.create_topic("topic", 1, {"replication": "5"})
+        with pytest.raises(UnknownTopic):
+            await backend.describe_topic("topic")
+        await backend.create_topic("topic", 1, {"replication": "1"})
+        for replication, reason in (
+            ("3", "the partitions of topic topic have 1 replica, which"),
+            ("5", "3 nodes"),
+        ):
+            for partitions in (None, 4):
+                with pytest.raises(InvalidArgument, match=reason):
+                    await backend.alter_topic(
+                        "topic", partitions=partitions, config={"replication": replication}
+                    )
+        described = await backend.describe_topic("topic")
+        assert (described.config, len(described.partitions)) == ({"replication": "1"}, 1)
+        await backend.alter_topic("topic", config={"replication": "1", "segment_ms": "60000"})
+        await backend.alter_topic("topic", config={"replication": None})
 
     run_cluster(scenario, tmp_path)
 
