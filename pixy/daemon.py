@@ -38,7 +38,7 @@ from pixy.api.grpc import GrpcServer
 from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import Clock, SystemClock
 from pixy.cluster import ClusterOptions, Node, NodeOptions, frame_bytes_max, unsynced_logs_max
-from pixy.config import Config, ProxyConfig, effective_client_id
+from pixy.config import Config, ProxyConfig, check_files, effective_client_id, find_unverified
 from pixy.drain_report import report_drain
 from pixy.errors import Internal, StartError
 from pixy.faults import FaultLog
@@ -138,6 +138,9 @@ class Daemon:
         self._make_backend = {"embedded": self._embedded_backend, "kafka": self._kafka_backend}
         # The clusters, by name.
         self._backends: dict[str, Backend] = {}
+        # The nodes of embedded clusters, by name, and the names of those whose directories are new.
+        self._nodes: dict[str, Node] = {}
+        self._new: set[str] = set()
         # Clocks of those whose nodes agree on a time.
         self._times: dict[str, Clock] = {}
         # Every cluster was ready once, and the drain has not begun.
@@ -236,6 +239,21 @@ class Daemon:
     async def _wait_cluster(self, name: str, backend: Backend) -> None:
         await backend.wait_ready()
         self._ready_clusters.add(name)
+        node = self._nodes.get(name)
+        if node is None:
+            brokers = ", ".join(self._config.proxies[name].kafka.seed_peers)
+            log.info("a Kafka cluster can be used", cluster=name, brokers=brokers)
+        else:
+            log.info(
+                "a cluster can be used",
+                cluster=name,
+                directory=str(self._directory(name).absolute()),
+                found="a new directory" if name in self._new else "the directory of an earlier start",
+                cluster_id=node.cluster_id.hex(),
+                node=node.node_id,
+                start=node.incarnation,
+                topics=len(node.metadata.topics),
+            )
         self._tell_health()
 
     def _readiness_changed(self, name: str) -> None:
@@ -376,8 +394,10 @@ class Daemon:
         )
 
     def _embedded_backend(self, name: str, config: ProxyConfig) -> Backend:
+        if not (self._directory(name) / "identity").exists():
+            self._new.add(name)
         options = NodeOptions(
-            directory=Path(self._config.data_dir) / name,
+            directory=self._directory(name),
             journal=config.journal,
             storage=config.storage,
             random_bytes=os.urandom,
@@ -396,9 +416,14 @@ class Daemon:
         )
         open_channel = None if self._peers is None else self._peers.channel
         node = Node(RealDisk(), self._clock, options, self.on_fault, open_channel)
+        self._nodes[name] = node
         node.troubles = partial(self._troubles, options.directory)
         self._times[name] = node.time
         return EmbeddedBackend(node, config.producer.timeout, config.consumer.rebalance_timeout)
+
+    def _directory(self, name: str) -> Path:
+        """Directory of a cluster."""
+        return Path(self._config.data_dir) / name
 
     def _troubles(self, directory: Path) -> list[str]:
         """What this process knows to be wrong beside its nodes."""
@@ -454,9 +479,10 @@ def _outermost_module(error: BaseException) -> str:
 
 
 async def _run(config: Config, on_ready: OnReady) -> None:
+    _log_start(config)
     daemon = Daemon(config)
     loop = asyncio.get_running_loop()
-    for warning in config.warnings:
+    for warning in (*config.warnings, *find_unverified(config)):
         log.warning(warning)
 
     def on_signal(number: int) -> None:
@@ -471,6 +497,7 @@ async def _run(config: Config, on_ready: OnReady) -> None:
         loop.add_signal_handler(number, on_signal, number)
     loop.add_signal_handler(signal.SIGUSR1, daemon.log_counts)
     addresses = await daemon.start()
+    log.info("listening", **{name.replace("-", "_"): address for name, address in addresses.items()})
     settle_interpreter()
     collections = QuietCollections(loop)
     if await daemon.wait_ready():
@@ -480,6 +507,15 @@ async def _run(config: Config, on_ready: OnReady) -> None:
     await daemon.drain_and_stop()
 
 
+def _log_start(config: Config) -> None:
+    log.info(
+        "starting",
+        version=__version__,
+        data_dir=str(Path(config.data_dir).absolute()),
+        clusters=", ".join(f"{name} ({proxy.kind})" for name, proxy in config.proxies.items()),
+    )
+
+
 def run(config: Config, on_ready: OnReady) -> None:
     """Run a daemon until it is told to stop.
 
@@ -487,11 +523,13 @@ def run(config: Config, on_ready: OnReady) -> None:
         on_ready: called with the addresses by listener name.
 
     Raises:
+        ConfigError: a file that the configuration names cannot be used.
         StartError: it cannot start; the message is for the operator.
         CorruptData: stored data is damaged.
         DaemonFault: a fault that only a restart repairs. Unanswered requests may or may not be
             written.
     """
+    check_files(config)
     prepare_interpreter()
     _raise_file_limit()
     try:

@@ -20,15 +20,17 @@ def config() -> None:
 def check(file: Path | None) -> None:
     """Check FILE, together with the environment (PIXY_...).
 
-    Without FILE: the file named by PIXY_CONFIG, or the defaults. Prints every problem with its line
-    and exits with 2, or reports that the configuration is valid, with warnings if there are any.
+    Without FILE: the file named by PIXY_CONFIG, or the defaults. Certificates and keys are read,
+    too. Prints every problem with its line and exits with 2, or reports that the configuration is
+    valid, with warnings if there are any.
     """
-    from pixy.config import load_config
+    from pixy.config import check_files, find_unverified, load_config
 
     loaded = load_config(file, os.environ, {})
+    check_files(loaded)
     named = file or os.environ.get("PIXY_CONFIG")
     print_line(f"{named} is valid" if named else "the configuration is valid")
-    for warning in loaded.warnings:
+    for warning in (*loaded.warnings, *find_unverified(loaded)):
         print_line(f"warning: {warning}")
 
 

@@ -45,7 +45,7 @@ from pixy.cluster.proposals import NEVER
 from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.publisher import Publisher, SinksGroup
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.recovery import RecoveredNode
+from pixy.cluster.recovery import RecoveredNode, cluster_id_of
 from pixy.cluster.remote_proposals import RemoteProposals
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
 from pixy.cluster.replica_calls import ReplicaCalls
@@ -88,7 +88,7 @@ class Node:
 
     Attributes:
         metadata: the topics.
-        node_id: its id, from `start` on.
+        node_id, cluster_id: its id and that of its cluster, from `start` on.
         time: its clock, as far as others agree.
         state_groups: the state machines in memory.
         commands: changes of topics, nodes and consumer groups, from `start` on.
@@ -159,6 +159,7 @@ class Node:
         self.metadata = self.state_groups.metadata
         self._limits = ClusterLimits(options.limits, self.metadata)
         self.node_id = 0
+        self.cluster_id = b""
         self.observer: NodeObserver = NodeObserver()
         self.troubles: Callable[[], Sequence[str]] = tuple
 
@@ -184,7 +185,7 @@ class Node:
         self.has_started = True
 
     async def _start(self, recovered: RecoveredNode, files: Worker) -> None:
-        self.node_id = recovered.identity.node_id
+        self.node_id, self.cluster_id = recovered.identity.node_id, cluster_id_of(recovered.identity)
         self._open(recovered, files)
         await self._restore(recovered)
         self._log.retention.start()

@@ -5,6 +5,7 @@ A leaf package: of pixy it imports only the errors and the escaping of texts.
 """
 
 from pixy.config.addresses import is_loopback, is_socket_path, split_address, why_not_dialled
+from pixy.config.files import check_files, find_unverified
 from pixy.config.identity import effective_client_id
 from pixy.config.kafka_pixy import FLAGS as KAFKA_PIXY_FLAGS
 from pixy.config.load import load_config
@@ -52,9 +53,11 @@ __all__ = [
     "StorageConfig",
     "TlsConfig",
     "ZooKeeperConfig",
+    "check_files",
     "check_regular",
     "config_values",
     "effective_client_id",
+    "find_unverified",
     "format_duration",
     "is_loopback",
     "is_socket_path",

@@ -54,7 +54,9 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
         path = Path(environment["PIXY_CONFIG"])
     root, problems = _read_file(path) if path is not None else (Branch(Place("defaults")), [])
     given = {name: value for name, value in flags.items() if value is not None}
+    in_file = dict(_scalars(root, ""))
     from_environment = lay_environment_over(root, environment, _cluster_names(root))
+    overridden = list(_overridden(in_file, dict(_scalars(root, ""))))
     problems += from_environment.problems
     problems += _lay_flags_over(root, given)
     warnings = kafka_pixy.adapt(root, problems)
@@ -67,6 +69,7 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
     if problems:
         raise _error(problems)
     warnings += kafka_pixy.warnings(config, builder.places)
+    warnings += overridden
     warnings += checks.find_warnings(config)
     warnings += _secret_warnings(config)
     named = [*from_environment.secret_files, *private_files(config)]
@@ -92,6 +95,23 @@ def _read_file(path: Path) -> tuple[Branch, list[Problem]]:
     if problems:
         raise _error(problems)
     return Branch(Place(source)), []
+
+
+def _scalars(branch: Branch, path: str) -> Iterator[tuple[str, Scalar]]:
+    """The single values of a tree, by dotted path."""
+    for name, (_, node) in branch.entries.items():
+        if isinstance(node, Branch):
+            yield from _scalars(node, f"{path}{name}.")
+        elif isinstance(node, Scalar):
+            yield f"{path}{name}", node
+
+
+def _overridden(in_file: Mapping[str, Scalar], effective: Mapping[str, Scalar]) -> Iterator[str]:
+    """Warnings about options of the file that a variable sets to something else."""
+    for path, scalar in in_file.items():
+        other = effective.get(path, scalar)
+        if other.place != scalar.place and other.text != scalar.text:
+            yield f"{scalar.place}: {path} has no effect: the environment variable {other.place} sets it to another value"
 
 
 def _cluster_names(root: Branch) -> tuple[str, ...]:

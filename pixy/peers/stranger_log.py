@@ -2,6 +2,7 @@
 the number of those that were left out.
 """
 
+from collections.abc import Hashable
 from typing import Any
 
 import structlog
@@ -21,16 +22,27 @@ class StrangerLog:
         self._began = float("-inf")
         self._lines = 0
         self._left_out = 0
+        # The `again` of this minute's lines.
+        self._written: set[Hashable] = set()
 
-    def write(self, level: str, event: str, now: float, **fields: Any) -> bool:
-        """Write a line, unless there were too many in this minute; True if it was written."""
+    def write(
+        self, level: str, event: str, now: float, again: Hashable | None = None, /, **fields: Any
+    ) -> bool:
+        """Write a line, unless there were too many in this minute, or one with the same `again`.
+
+        Returns:
+            True if it was written.
+        """
         self.tick(now)
         if now - self._began >= _MINUTE_S:
             self._began, self._lines = now, 0
-        if self._lines >= LINES_MAX:
+            self._written.clear()
+        is_repeated = again is not None and again in self._written
+        if self._lines >= LINES_MAX or is_repeated:
             self._left_out += 1
             return False
         self._lines += 1
+        self._written.add(again)
         getattr(log, level)(event, **fields)
         return True
 

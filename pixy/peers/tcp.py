@@ -112,6 +112,12 @@ class TcpNetwork:
         return await _connected(host, found)
 
 
+_HUNG_UP = (
+    "the peer has ended it, as one does that does not trust the certificate of this node: see its log, and compare its "
+    "cluster.tls.ca_file with cluster.tls.cert_file here"
+)
+
+
 class _TcpListening:
     """A listening socket of `TcpNetwork`."""
 
@@ -189,7 +195,7 @@ class _TcpListening:
         if gone is not None:
             gone.cancel()
 
-    async def _open(self, accepted: socket.socket, peer: object) -> None:
+    async def _open(self, accepted: socket.socket, peer: Sequence[Any]) -> None:
         self._unopened.remove(accepted)
         context = None
         if self._certificates is not None:
@@ -208,7 +214,7 @@ class _TcpListening:
             await _opened(opening, accepted)
         except OSError as error:
             accepted.close()
-            self._failed(str(peer), str(error))
+            self._failed("{}:{}".format(*peer), str(error) or _HUNG_UP)
 
     def _ended(self, accepted: socket.socket, opening: "asyncio.Task[None]") -> None:
         self._slots.remove(opening)
@@ -219,7 +225,8 @@ class _TcpListening:
 
     def _failed(self, peer: str, reason: str) -> None:
         event, now = "a connection of a peer has failed in its TLS handshake", self._loop.time()
-        if self._strangers.write("warning", event, now, peer=peer, reason=shown(reason)):
+        again = peer.rpartition(":")[0], reason
+        if self._strangers.write("warning", event, now, again, peer=peer, reason=shown(reason)):
             return
         if self._count_later is None or self._count_later.when() < now:
             self._count_later = self._loop.call_later(_COUNT_S, self._count)

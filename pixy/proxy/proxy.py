@@ -265,7 +265,8 @@ class Proxy:
             waiter=waiter,
             sync=sync,
         )
-        return self._create_first(topic, size, append, partial(done, (waiter,), -1, -1))
+        fail = partial(done, (waiter,), -1, -1)
+        return self._create_first(topic, size, append, fail, getattr(waiter, "peer", ""))
 
     def consume(  # noqa: PLR0913, PLR0917  as `Consumers.consume`
         self,
@@ -295,7 +296,8 @@ class Proxy:
             raise ShuttingDown
         consume = self._consumers.consume
         later = partial(consume, group, topic, done, auto_ack, ack, ack_if_offered, deadline, client)
-        return self._create_first(topic, 0, partial(_call_without, later), partial(done, None))
+        peer = "" if client is None else client.peer
+        return self._create_first(topic, 0, partial(_call_without, later), partial(done, None), peer)
 
     def _create_first(
         self,
@@ -303,8 +305,9 @@ class Proxy:
         size: int,
         request: Callable[[TopicDescription], PendingRequest | None],
         fail: Callable[[PixyError], None],
+        client: str,
     ) -> PendingRequest:
-        """Create a missing topic, then send a request of `size` bytes."""
+        """Create a missing topic, then send a request of `size` bytes of a client."""
         deferred = _Deferred()
 
         def go_on() -> None:
@@ -315,11 +318,11 @@ class Proxy:
                 if created is not None:
                     deferred.next = request(created)
                 else:  # deleted as soon as it was created
-                    self._topics.create(topic, size, go_on, fail)
+                    self._topics.create(topic, size, go_on, fail, client)
             except PixyError as error:
                 fail(error)
 
-        self._topics.create(topic, size, go_on, fail)
+        self._topics.create(topic, size, go_on, fail, client)
         return deferred
 
     def _create_again(self, topic: str, fail: Callable[[PixyError], None]) -> None:

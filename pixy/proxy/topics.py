@@ -8,6 +8,8 @@ process may have created the topic.
 from collections.abc import Callable
 from contextlib import suppress
 
+import structlog
+
 from pixy.backend import Backend
 from pixy.config import ProxyConfig
 from pixy.errors import PixyError, ShuttingDown, TopicExists, TopicMissing, Unavailable, UnknownTopic
@@ -18,12 +20,17 @@ from pixy.tasks import Tasks
 __all__ = ["TopicCreator"]
 
 
+log = structlog.get_logger(__name__)
+
+
 class _Creation:
     """A topic under creation, with the requests that wait for it."""
 
-    __slots__ = ("size", "waiting")
+    __slots__ = ("client", "size", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, client: str) -> None:
+        # Address of the client that has asked first.
+        self.client = client
         self.waiting: list[tuple[Callable[[], None], Callable[[PixyError], None]]] = []
         self.size = 0
 
@@ -53,7 +60,12 @@ class TopicCreator:
         return len(self._creations)
 
     def create(
-        self, name: str, size: int, then: Callable[[], None], fail: Callable[[PixyError], None]
+        self,
+        name: str,
+        size: int,
+        then: Callable[[], None],
+        fail: Callable[[PixyError], None],
+        client: str = "",
     ) -> None:
         """Create a missing topic, then call `then`, or `fail` with the error.
 
@@ -61,6 +73,7 @@ class TopicCreator:
 
         Args:
             size: bytes that the waiting request holds.
+            client: address of the client that asks, empty if unknown.
 
         Raises:
             InvalidTopic: no topic may have that name.
@@ -70,7 +83,7 @@ class TopicCreator:
         self._check_room(size)
         creation = self._creations.get(name)
         if creation is None:
-            creation = self._creations[name] = _Creation()
+            creation = self._creations[name] = _Creation(client)
             self._tasks.spawn(self._create(name, creation), f"create topic {name}")
         creation.waiting.append((then, fail))
         creation.size += size
@@ -117,7 +130,7 @@ class TopicCreator:
 
     async def _create(self, name: str, creation: _Creation) -> None:
         try:
-            await self._find_or_create(name)
+            await self._find_or_create(name, creation.client)
         except PixyError as refused:
             self._end(name, creation, refused)
         except Exception as bug:
@@ -126,7 +139,7 @@ class TopicCreator:
         else:
             self._end(name, creation, None)
 
-    async def _find_or_create(self, name: str) -> None:
+    async def _find_or_create(self, name: str, client: str) -> None:
         with suppress(UnknownTopic):
             await self._backend.describe_topic(name)
             return
@@ -134,6 +147,12 @@ class TopicCreator:
             raise TopicMissing(f"topic {name} does not exist, and auto_create_topics is off")
         try:
             await self._backend.create_topic(name, self._config.default_partitions)
+            log.info(
+                "a topic was made on its first use",
+                topic=name,
+                partitions=self._config.default_partitions,
+                asked_by=client,
+            )
         except TopicExists:  # another process was faster
             await self._backend.describe_topic(name)
 

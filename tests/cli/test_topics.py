@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
 from pixy.cli import main
@@ -25,6 +26,14 @@ from .conftest import Run
 from .fake_server import FakePixy, Refused
 
 SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def silent_server() -> Iterator[None]:
+    """Servers of these tests share standard output with the commands."""
+    with capture_logs():
+        yield
+
 
 METADATA = pb.GetTopicMetadataRs(
     version=1,

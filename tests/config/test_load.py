@@ -115,3 +115,21 @@ def test_the_clusters_keep_the_order_of_the_file(file: Path) -> None:
     config = load_config(file, {}, {})
     assert list(config.proxies) == ["zebra", "ant"]
     assert config.effective_default_cluster == "zebra"
+
+
+def test_an_option_of_the_file_that_a_variable_changes_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "pixy.yaml"
+    file.write_text(
+        "data_dir: /srv/pixy\ngrpc_addr: 127.0.0.1:1\nproxies: {p: {producer: {max_headers: 7}}}\n"
+    )
+    variables = {
+        "PIXY_DATA_DIR": "/var/lib/pixy",
+        "PIXY_GRPC_ADDR": "127.0.0.1:1",
+        "PIXY_PROXIES__p__PRODUCER__MAX_HEADERS": "8",
+    }
+    warnings = load_config(file, variables, {}).warnings
+    assert [each for each in warnings if "has no effect: the environment" in each] == [
+        f"{file}:1: data_dir has no effect: the environment variable PIXY_DATA_DIR sets it to another value",
+        f"{file}:3: proxies.p.producer.max_headers has no effect: the environment variable "
+        "PIXY_PROXIES__p__PRODUCER__MAX_HEADERS sets it to another value",
+    ]

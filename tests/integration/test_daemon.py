@@ -18,6 +18,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+import pixy
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.fakes.waiting import until_blocking
@@ -81,6 +82,41 @@ def test_it_prints_one_line_with_the_actual_port_when_it_is_ready(daemon: Daemon
     daemon.signal(signal.SIGTERM)
     assert daemon.next_line(SECONDS) is None, "more than one line on standard output"
     assert daemon.wait() == 0
+
+
+def test_the_log_of_a_start_says_who_and_where_it_is_and_who_makes_topics(daemon: Daemon) -> None:
+    produce(daemon.stub(), "t", b"m")
+    log, data = daemon.log(), daemon.config["data_dir"]
+    (starting,) = re.findall(r"starting .*", log)
+    assert f"version={pixy.__version__}" in starting
+    assert f"data_dir={data}" in starting
+    assert "'default (embedded)'" in starting
+    assert f"grpc={daemon.address}" in log
+    first = r"a cluster can be used .*cluster_id=([0-9a-f]{32}) directory=%s/default found='a new directory' node=1 start=1"
+    (cluster_id,) = re.findall(first % re.escape(data), log)
+    assert re.search(
+        r"a topic was made on its first use .*asked_by=127\.0\.0\.1:\d+ partitions=4 topic=t", log
+    )
+    daemon.restart()
+    again = r"cluster_id=([0-9a-f]{32}) .*found='the directory of an earlier start' node=1 start=2 topics=1"
+    assert re.findall(again, daemon.log()) == [cluster_id]
+
+
+def test_a_fault_of_a_file_that_the_configuration_names_exits_with_2(make_daemon: MakeDaemon) -> None:
+    tls = {"certificate_path": "none.pem", "key_path": "none.key"}
+    code, log = wait_until_refused(make_daemon({"tls": tls}))
+    assert code == 2
+    assert "pixy: tls.certificate_path none.pem cannot be read: No such file or directory" in log
+
+
+def test_the_directory_of_a_cluster_is_refused_as_data_directory(
+    daemon: Daemon, make_daemon: MakeDaemon
+) -> None:
+    daemon.stop()
+    code, log = wait_until_refused(make_daemon({"data_dir": str(daemon.data)}))
+    assert code == 2
+    assert "is the directory of one cluster" in log
+    assert not (daemon.data / "default").exists()
 
 
 def test_a_port_in_use_prevents_the_start(daemon: Daemon, make_daemon: MakeDaemon) -> None:

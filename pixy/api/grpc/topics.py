@@ -7,6 +7,8 @@ option. The backend decides which options exist and which values they take.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+import structlog
+
 from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
@@ -17,6 +19,8 @@ from pixy.proxy import Proxy
 from pixy.rpc import Handler, JoinedMessage, Service, UnaryCall, join_in_steps
 
 __all__ = ["TopicsService"]
+
+log = structlog.get_logger(__name__)
 
 V = TypeVar("V", str, str | None)
 
@@ -49,6 +53,7 @@ class TopicsService:
         proxy = proxy_of(self._proxies, request.cluster)
         config = _options(request.config.items())
         topic = await proxy.create_topic(request.topic, request.partitions or None, config)
+        log.info("a topic was made", topic=topic.name, partitions=len(topic.partitions), asked_by=call.peer)
         return await _description(call, topic)
 
     async def alter_topic(self, request: pb.AlterTopicRequest, call: UnaryCall) -> JoinedMessage:
@@ -58,12 +63,21 @@ class TopicsService:
             *request.set.items(),
             *((name, None) for name in request.unset),
         ]
-        topic = await proxy.alter_topic(request.topic, request.partitions or None, _options(changes))
+        options = _options(changes)
+        topic = await proxy.alter_topic(request.topic, request.partitions or None, options)
+        log.info(
+            "a topic was changed",
+            topic=topic.name,
+            partitions=len(topic.partitions),
+            options=", ".join(options),
+            asked_by=call.peer,
+        )
         return await _description(call, topic)
 
     async def delete_topic(self, request: pb.DeleteTopicRequest, call: UnaryCall) -> pb.DeleteTopicResponse:
         """# pixy_topics.proto: DeleteTopic"""
         await proxy_of(self._proxies, request.cluster).delete_topic(request.topic, force=request.force)
+        log.info("a topic was deleted", topic=request.topic, asked_by=call.peer)
         return pb.DeleteTopicResponse()
 
     async def describe_topic(self, request: pb.DescribeTopicRequest, call: UnaryCall) -> JoinedMessage:

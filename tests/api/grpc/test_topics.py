@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, OffsetRange, TopicPartition
 from pixy.proto import kafkapixy_pb2 as kafkapixy
@@ -149,6 +150,23 @@ async def test_a_deleted_topic_is_unknown_and_a_recreated_one_is_empty(
     second = await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=1))
     assert second.topic_id != first.topic_id
     assert ranges(await describe(stub)) == [(0, 0)]
+
+
+async def test_every_change_of_topics_is_logged_with_who_has_asked(stub: TopicsAsyncStub) -> None:
+    with capture_logs() as logs:
+        await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=1))
+        await stub.AlterTopic(pb.AlterTopicRequest(topic="t", partitions=2, set={"retention.ms": "1000"}))
+        await stub.DeleteTopic(pb.DeleteTopicRequest(topic="t"))
+        await fails(stub.DeleteTopic(pb.DeleteTopicRequest(topic="t")), CODE.NOT_FOUND, "unknown topic t")
+    told = [each for each in logs if each["event"].startswith("a topic was")]
+    assert [each["event"] for each in told] == [
+        "a topic was made",
+        "a topic was changed",
+        "a topic was deleted",
+    ]
+    assert [each.get("partitions") for each in told] == [1, 2, None]
+    assert told[1]["options"] == "retention_ms"
+    assert all(each["topic"] == "t" and each["asked_by"].startswith("127.0.0.1:") for each in told)
 
 
 async def test_a_cluster_can_be_named(stub: TopicsAsyncStub) -> None:
