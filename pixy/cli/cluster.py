@@ -64,10 +64,20 @@ cluster.add_command(recover)
     help="Tell only if this node can be stopped without a failed call; self: the node that answers. With --watch: "
     "wait until it can.",
 )
+@click.option(
+    "--accept-unreplicated",
+    is_flag=True,
+    help="With --safe-to-stop: topics with too few replicas to go on without the node may stop until it is back.",
+)
 @client_command
 @click.pass_context
 def status(
-    ctx: click.Context, connection: DaemonConnection, watch: bool, every: bool, safe_to_stop: int | None
+    ctx: click.Context,
+    connection: DaemonConnection,
+    watch: bool,
+    every: bool,
+    safe_to_stop: int | None,
+    accept_unreplicated: bool,
 ) -> None:
     """Show nodes, raft groups and problems of a cluster.
 
@@ -77,8 +87,10 @@ def status(
 
     Exits with 0 if nothing is wrong, or the node can be stopped, else with 1.
     """
+    if accept_unreplicated and safe_to_stop is None:
+        raise click.UsageError("--accept-unreplicated needs --safe-to-stop")
     if safe_to_stop is not None:
-        well = _tell_safety(connection, safe_to_stop, watch=watch)
+        well = _tell_safety(connection, safe_to_stop, watch=watch, accepts=accept_unreplicated)
     elif watch:
         well = _watch(connection, every=every)
     else:
@@ -184,8 +196,12 @@ def _watch(connection: DaemonConnection, *, every: bool) -> bool:
         time.sleep(_WATCH_S)
 
 
-def _tell_safety(connection: DaemonConnection, node_id: int, *, watch: bool) -> bool:
-    """Print if a node can be stopped. With `watch` return once it can, whatever fails meanwhile."""
+def _tell_safety(connection: DaemonConnection, node_id: int, *, watch: bool, accepts: bool) -> bool:
+    """Print if a node can be stopped. With `watch` return once it can, whatever fails meanwhile.
+
+    Args:
+        accepts: topics with too few replicas may stop.
+    """
     told = ""
     while True:
         try:
@@ -203,17 +219,17 @@ def _tell_safety(connection: DaemonConnection, node_id: int, *, watch: bool) -> 
             node = next((node for node in found.nodes if node.node_id == wanted), None)
             if node is None:
                 raise CallFailed(f"the cluster has no node {node_id}")
-            reasons = "\n".join(node.reasons_to_stay)
+            against = [each for each in node.reasons_to_stay if not (accepts and each == node.unreplicated)]
+            reasons = "\n".join(against)
             if not watch or reasons != told or not reasons:
-                _print_safety(connection, node)
+                _print_safety(connection, node, against)
             if not watch or not reasons:
                 return not reasons
             told = reasons
         time.sleep(_WATCH_S)
 
 
-def _print_safety(connection: DaemonConnection, node: "NodeStatus") -> None:
-    reasons = list(node.reasons_to_stay)
+def _print_safety(connection: DaemonConnection, node: "NodeStatus", reasons: list[str]) -> None:
     if connection.as_json:
         print_json({"node": node.node_id, "safe": not reasons, "reasons": reasons})
     elif not reasons:
@@ -328,6 +344,7 @@ def _json_of(found: "StatusResponse") -> dict[str, Any]:
                 "troubles": list(node.troubles),
                 "removed": node.removed,
                 "reasons_to_stay": list(node.reasons_to_stay),
+                "unreplicated": node.unreplicated,
             }
             for node in found.nodes
         ],

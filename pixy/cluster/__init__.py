@@ -39,6 +39,7 @@ from pixy.cluster.status import (
     reasons_to_keep,
     safe_to_stop,
     staying_without,
+    unreplicated,
 )
 from pixy.cluster.status_messages import decode_status, encode_status
 from pixy.cluster.stopped_node import StoppedNode, stopped_node
@@ -105,6 +106,7 @@ __all__ = [
     "staying_without",
     "stopped_node",
     "takes_publication",
+    "unreplicated",
     "unsynced_logs_max",
     "why_ended",
     "why_impossible",

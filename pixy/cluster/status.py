@@ -36,6 +36,7 @@ __all__ = [
     "reasons_to_keep",
     "safe_to_stop",
     "staying_without",
+    "unreplicated",
     "without_gone",
 ]
 
@@ -43,6 +44,8 @@ CAUGHT_UP_ENTRIES = 1000
 """Entries that a member may lack and still count as caught up: some are always on their way."""
 
 _NAMES_SHOWN = 3
+_TOO_FEW = 2
+"""Voters of which none can be missed."""
 
 
 class MemberState(StrEnum):
@@ -278,7 +281,43 @@ def safe_to_stop(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
         if node_id not in (one, other):
             return (f"{_no_connection(one, other)}, and may need it",)
     up = {each.node_id for each in status.nodes if each.up}
-    return _stuck((group, _reason_to_stay(group, node_id, up)) for group in status.groups)
+    lasting, named = unreplicated(status, node_id), {group.raft_group for group in _too_few(status, node_id)}
+    others = [group for group in status.groups if group.raft_group not in named]
+    stuck = _stuck((group, _reason_to_stay(group, node_id, up)) for group in others)
+    return (*filter(None, [lasting]), *stuck)
+
+
+def unreplicated(status: ClusterStatus, node_id: int) -> str:
+    """The reason against stopping a node that does not pass: topics with too few replicas to go on
+    without it, though all of these are well. Empty if there is none.
+    """
+    groups = _too_few(status, node_id)
+    topics = list(dict.fromkeys(group.name.rpartition("-")[0] for group in groups))
+    if not topics:
+        return ""
+    replicas = " or ".join(sorted({str(len(group.voters)) for group in groups}))
+    return (
+        f"{_counted('topic', topics)} would stop until it is back: {len(groups)} "
+        f"partition{'' if len(groups) == 1 else 's'} with {replicas} replica{'' if replicas == '1' else 's'} only, one of "
+        "them there. They stay so: copy the records to a new topic, or go on with --accept-unreplicated"
+    )
+
+
+def _too_few(status: ClusterStatus, node_id: int) -> list[RaftGroupStatus]:
+    """Partitions that need a node which is up, and will need it when everything is well."""
+    node, up = status.node(node_id), {each.node_id for each in status.nodes if each.up}
+    if node is None or not node.up or sum(not each.removed for each in status.nodes) == 1:
+        return []
+    return [
+        group
+        for group in status.groups
+        if group.raft_group >= FIRST_PARTITION_GROUP
+        and node_id in group.voters
+        and len(group.voters) <= _TOO_FEW
+        and not group.voters_outgoing
+        and group.leader
+        and _able(group, up).issuperset(group.voters)
+    ]
 
 
 def reasons_to_keep(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
@@ -324,18 +363,19 @@ def _unable(group: RaftGroupStatus, configurations: Iterable[tuple[int, ...]], u
         return "no leader, so nobody knows which replicas are complete"
     if not group.members:
         return f"the leader, node {group.leader}, has not told which replicas are complete"
-    damaged = {replica.node_id for replica in group.damaged}
-    rest = {
-        member.node_id
-        for member in group.members
-        if member.caught_up and member.node_id in up and member.node_id not in damaged
-    }
+    rest = _able(group, up)
     for voters in configurations:
         left = [voter for voter in voters if voter in rest]
         if not _is_majority(left, voters):
-            without = " and undamaged" if damaged.intersection(voters) else ""
+            without = " and undamaged" if group.damaged else ""
             return f"{_of_voters(left, voters)} would be up and caught up{without}"
     return ""
+
+
+def _able(group: RaftGroupStatus, up: set[int]) -> set[int]:
+    """Members of a group that can confirm its next entry, and serve it."""
+    damaged = {replica.node_id for replica in group.damaged}
+    return {each.node_id for each in group.members if each.caught_up and each.node_id in up - damaged}
 
 
 def _is_majority(some: Sequence[int], voters: Sequence[int]) -> bool:

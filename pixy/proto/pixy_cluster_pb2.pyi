@@ -119,6 +119,7 @@ class NodeStatus(_message.Message):
     REMOVED_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     TROUBLES_FIELD_NUMBER: _builtins.int
+    UNREPLICATED_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     """Node id."""
     address: _builtins.str
@@ -147,6 +148,10 @@ class NodeStatus(_message.Message):
     """It was removed from the cluster."""
     max_message_bytes: _builtins.int
     """Its producer.max_message_bytes; 0 if it has not told."""
+    unreplicated: _builtins.str
+    """That of the reasons against stopping it which does not pass: topics with too few replicas to go on
+    without it. Empty if there are none.
+    """
     @_builtins.property
     def reasons_to_stay(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Reasons against stopping it. Empty: it can be stopped without a failed call."""
@@ -175,10 +180,11 @@ class NodeStatus(_message.Message):
         removed: _builtins.bool = ...,
         max_message_bytes: _builtins.int = ...,
         troubles: _abc.Iterable[_builtins.str] | None = ...,
+        unreplicated: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "silent_ms", b"silent_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "removed", b"removed", "silent_ms", b"silent_ms", "through", b"through", "troubles", b"troubles", "up", b"up", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "removed", b"removed", "silent_ms", b"silent_ms", "through", b"through", "troubles", b"troubles", "unreplicated", b"unreplicated", "up", b"up", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__silent_ms: _TypeAlias = _typing.Literal["silent_ms"]  # noqa: Y015
     _WhichOneofArgType__silent_ms: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms"]  # noqa: Y015

@@ -150,8 +150,10 @@ async def test_the_status_is_printed_as_json(run_on: RunOnServer, served: FakeSe
         "silent_ms": 12_000,
         "clock_offset_ms": 0,
         "problem": "",
+        "troubles": [],
         "removed": False,
         "reasons_to_stay": [],
+        "unreplicated": "",
     }
     assert found["nodes"][0]["silent_ms"] is None
     assert found["groups"][0] == {
@@ -168,6 +170,7 @@ async def test_the_status_is_printed_as_json(run_on: RunOnServer, served: FakeSe
             {"node_id": 2, "match": 50, "behind": 0, "state": "replicating"},
             {"node_id": 3, "match": 43, "behind": 7, "state": "replicating"},
         ],
+        "damaged": [],
     }
     assert len(found["problems"]) == 2
 
@@ -207,6 +210,26 @@ async def test_a_node_that_has_to_stay_is_exit_code_1(run_on: RunOnServer, serve
     )
     result = await run_on("status", "--safe-to-stop", "3")
     assert (result.exit_code, result.stdout) == (0, "node 3 can be stopped: it is not up\n")
+
+
+async def test_topics_with_too_few_replicas_may_stop_if_that_is_accepted(
+    run_on: RunOnServer, served: FakeServer
+) -> None:
+    lone = RaftGroupStatus(1000, "orders-0", 2, 5, (2,), members=(MemberStatus(2, 50, 0, LEADER),))
+    served.backend.status = replace(WELL, groups=(group(1, "metadata"), lone))
+    command = ("status", "--safe-to-stop", "2")
+    result = await run_on(*command)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("node 2 must not be stopped: topic orders would stop until it is back: ")
+    assert "go on with --accept-unreplicated" in result.stdout
+    result = await run_on(*command, "--accept-unreplicated")
+    assert (result.exit_code, result.stdout) == (0, "node 2 can be stopped\n")
+    result = await run_on(*command, "--accept-unreplicated", "--watch")
+    assert (result.exit_code, result.stdout) == (0, "node 2 can be stopped\n")
+    served.backend.status = replace(DOWN, groups=(group(1, "metadata"), lone))
+    result = await run_on(*command, "--accept-unreplicated")
+    assert (result.exit_code, result.stdout.count("must not be stopped")) == (1, 1)
+    assert (await run_on("status", "--accept-unreplicated")).exit_code == 2
 
 
 async def test_safety_is_printed_as_json(run_on: RunOnServer) -> None:

@@ -14,6 +14,7 @@ from pixy.cluster.status import (
     problems,
     reasons_to_keep,
     safe_to_stop,
+    unreplicated,
     with_unreported,
     without_gone,
 )
@@ -103,6 +104,30 @@ def test_a_follower_that_waits_cannot_replace_another_node(state: MemberState) -
 @pytest.mark.parametrize(("behind", "safe"), [(CAUGHT_UP_ENTRIES, True), (CAUGHT_UP_ENTRIES + 1, False)])
 def test_a_follower_counts_while_it_lacks_only_the_newest_entries(behind: int, safe: bool) -> None:
     assert (not safe_to_stop(cluster(group(behind={3: behind})), 2)) == safe
+
+
+def test_topics_with_too_few_replicas_are_a_reason_that_does_not_pass() -> None:
+    lone, pair = group(1000, "my-orders-0", voters=(1,)), group(1001, "pair-0", voters=(1, 2))
+    status = cluster(group(), lone, group(1002, "my-orders-1", voters=(1,)), group(1003, "well-0"), pair)
+    (reason,) = safe_to_stop(status, 1)
+    assert reason == unreplicated(status, 1)
+    assert reason.startswith(
+        "topics my-orders and pair would stop until it is back: 3 partitions with 1 or 2 replicas "
+    )
+    assert unreplicated(status, 2).startswith(
+        "topic pair would stop until it is back: 1 partition with 2 replicas only"
+    )
+    assert safe_to_stop(status, 3) == () == (unreplicated(status, 3) or ())
+
+
+def test_a_replica_that_lags_or_is_damaged_passes_and_keeps_the_other_one() -> None:
+    pair = group(1001, "pair-0", voters=(1, 2))
+    for other in (
+        replace(pair, damaged=(DamagedReplica(2, "file f at byte 3"),)),
+        group(1001, "pair-0", voters=(1, 2), states={2: COPY}),
+    ):
+        assert unreplicated(cluster(group(), other), 1) == ""
+        assert safe_to_stop(cluster(group(), other), 1)[0].startswith("raft group pair-0: of voters 1 and 2 ")
 
 
 def test_a_damaged_replica_cannot_replace_another_one() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
-from pixy.cluster import ClusterStatus, encode_status, problems, safe_to_stop
+from pixy.cluster import ClusterStatus, encode_status, problems, safe_to_stop, unreplicated
 from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proxy import Proxy
 from pixy.rpc import Handler, JoinedMessage, Service, UnaryCall
@@ -58,4 +58,5 @@ def _judged(status: ClusterStatus) -> JoinedMessage:
     response.problems.extend(problems(status))
     for node in response.nodes:
         node.reasons_to_stay.extend(safe_to_stop(status, node.node_id))
+        node.unreplicated = unreplicated(status, node.node_id)
     return JoinedMessage([response.SerializeToString()])
