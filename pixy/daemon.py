@@ -426,7 +426,7 @@ class Daemon:
         return Path(self._config.data_dir) / name
 
     def _troubles(self, directory: Path) -> list[str]:
-        """What this process knows to be wrong beside its nodes."""
+        """Troubles of this process that its nodes do not know of."""
         reached = [] if self._server is None else self._server.limits_reached
         limits = (
             [f"limits were reached within two minutes, see its log: {', '.join(reached)}"] if reached else []

@@ -412,7 +412,7 @@ class Node:
         return "" if blocked is None else str(blocked)
 
     def _own_troubles(self) -> list[str]:
-        """What else the node and its process know to be wrong with themselves."""
+        """Troubles of the node and of its process, beside `_why_blocked`."""
         since = self._log.journal.oldest_unsynced_at
         stalled_s = 0.0 if since is None else self._loop.time() - since
         stalls = [f"its disk has not finished a write for {stalled_s:.0f} s"] if stalled_s > _STALL_S else []

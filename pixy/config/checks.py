@@ -20,9 +20,13 @@ GRPC_HEADROOM_BYTES = 65_536
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
-def find_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
-    """All contradictions between options, each with the place where one of the options was set."""
-    check = _Checks(config, places)
+def find_problems(config: Config, places: Mapping[str, Place], *, is_new: bool = True) -> list[Problem]:
+    """All contradictions between options, each with the place where one of the options was set.
+
+    Args:
+        is_new: as for `find_contradictions`.
+    """
+    check = _Checks(config, places, is_new=is_new)
     for rule in (
         check.addresses,
         check.public_address,
@@ -79,10 +83,11 @@ def _broker_address(address: str) -> None:
 class _Checks:
     """The rules; each adds to `problems`."""
 
-    def __init__(self, config: Config, places: Mapping[str, Place]) -> None:
+    def __init__(self, config: Config, places: Mapping[str, Place], *, is_new: bool) -> None:
         self.problems: list[Problem] = []
         self._config = config
         self._places = places
+        self._is_new = is_new
 
     def addresses(self) -> None:
         config = self._config
@@ -130,7 +135,7 @@ class _Checks:
             self._report(message, "default_cluster")
 
     def nodes(self) -> None:
-        for message, options in find_contradictions(self._config):
+        for message, options in find_contradictions(self._config, is_new=self._is_new):
             self._report(message, *options)
 
     def sizes(self) -> None:

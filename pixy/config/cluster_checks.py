@@ -19,15 +19,20 @@ class Contradiction(NamedTuple):
     options: tuple[str, ...]
 
 
-def find_contradictions(config: Config) -> Iterator[Contradiction]:
-    """All contradictions between the options of a cluster's nodes."""
+def find_contradictions(config: Config, *, is_new: bool) -> Iterator[Contradiction]:
+    """All contradictions between the options of a cluster's nodes.
+
+    Args:
+        is_new: the node belongs to no cluster yet. One that does needs its join list no more, which
+            may have an address that it had before.
+    """
     unusable = list(_unusable_addresses(config))
     yield from unusable
     yield from _tls(config)
     if not unusable:
         yield from _own_address(config)
-        yield from _node_list(config, "cluster.join", config.cluster.join)
-        yield from _node_list(config, "peers", config.peers)
+        yield from _node_list(config, "cluster.join", config.cluster.join, names_itself=is_new)
+        yield from _node_list(config, "peers", config.peers, names_itself=True)
         yield from _unprotected(config)
 
 
@@ -85,8 +90,10 @@ def _own_address(config: Config) -> Iterator[Contradiction]:
         yield Contradiction(message, ("peer_addr",))
 
 
-def _node_list(config: Config, name: str, addresses: Sequence[str]) -> Iterator[Contradiction]:
-    """Contradictions of a list of nodes, which has to name this one."""
+def _node_list(
+    config: Config, name: str, addresses: Sequence[str], *, names_itself: bool
+) -> Iterator[Contradiction]:
+    """Contradictions of a list of nodes, which may have to name this one."""
     if not addresses:
         return
     if not config.peer_addr:
@@ -98,7 +105,7 @@ def _node_list(config: Config, name: str, addresses: Sequence[str]) -> Iterator[
         yield Contradiction(f"{name} has {repeated[0]} more than once", (name,))
     option = "advertised.peer" if config.advertised.peer else "peer_addr"
     own = config.advertised.peer or config.peer_addr
-    if not is_every_interface(own) and _node(own) not in nodes:
+    if names_itself and not is_every_interface(own) and _node(own) not in nodes:
         message = (
             f"{name} does not name this node, which is {own} by {option}: add it, on all nodes, or set "
             f"advertised.peer to the address in the list that is this node's ({', '.join(addresses)})"

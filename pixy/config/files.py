@@ -5,6 +5,7 @@ Whoever uses them reads them again, now or later; here their faults are found to
 anything starts, and with the option that names the file.
 """
 
+import os
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ def check_files(config: Config) -> None:
 
 
 def _faults(config: Config) -> Iterator[str]:
-    if (Path(config.data_dir) / "identity").is_file():
+    if os.path.isfile(os.path.join(config.data_dir, "identity")):
         directory = Path(config.data_dir).absolute()
         yield (
             f"data_dir {config.data_dir} is the directory of one cluster, and would get another one in it: set data_dir to "

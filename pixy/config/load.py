@@ -1,9 +1,11 @@
 """Loads a `Config`: file, environment and flags, overlaid in this order, then checked as a whole.
 
 All problems are reported together, each with its file and line, variable or flag. Only the named
-file and the files of secrets are read, and nothing is remembered.
+file and the files of secrets are read, and nothing is remembered. Of directories of data it
+matters if they are there.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +66,7 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
     config = builder.build(Config, root)
     problems += builder.problems
     config = replace(config, logging=_logging(config.logging, given, problems))
-    problems += checks.find_problems(config, builder.places)
+    problems += checks.find_problems(config, builder.places, is_new=_is_new(config))
     problems += _secret_problems(config, builder.places)
     if problems:
         raise _error(problems)
@@ -183,6 +185,14 @@ def _has_secret(config: Config, places: Mapping[str, Place], source: str) -> boo
     secrets = [leaf.path for leaf in leaves(ProxyConfig) if leaf.option.secret]
     set_at = [places.get(f"proxies.{name}.{path}") for name in config.proxies for path in secrets]
     return any(place is not None and place.source == source for place in set_at)
+
+
+def _is_new(config: Config) -> bool:
+    """True if the node of an embedded cluster has no identity yet."""
+    clusters = [name for name, proxy in config.proxies.items() if proxy.kind == "embedded"]
+    # A directory that the user of `pixy config check` cannot read counts as new.
+    files = [os.path.join(config.data_dir, name, "identity") for name in clusters]
+    return not files or not all(map(os.path.isfile, files))
 
 
 def _secret_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:

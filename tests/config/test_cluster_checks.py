@@ -66,6 +66,17 @@ def test_a_join_list_without_this_node_is_rejected(own: str, option: str) -> Non
     ]
 
 
+@pytest.mark.parametrize("own", ["peer_addr", "advertised.peer"])
+def test_a_node_that_belongs_to_a_cluster_may_have_left_the_address_in_the_list(
+    own: str, tmp_path: Path
+) -> None:
+    flags = {"cluster.join": THREE, own: "127.0.0.1:1", "data_dir": str(tmp_path)}
+    assert len(problems_of(**flags)) == 1
+    (tmp_path / "default").mkdir()
+    (tmp_path / "default" / "identity").touch()
+    assert load_config(None, {}, flags).cluster.join == tuple(THREE.split(","))
+
+
 def test_a_join_list_needs_an_address_to_listen_on() -> None:
     assert problems_of(**{"cluster.join": THREE, "peer_addr": ""}) == [
         "--peer-addr: cluster.join needs peer_addr, which is empty"
