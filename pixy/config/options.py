@@ -652,6 +652,11 @@ class ProxyConfig:
     auto_create_topics: bool = _boolean(
         True, "Create a topic on the first produce or consume request for it."
     )
+    auto_create_patterns: tuple[str, ...] = _texts(
+        (),
+        "Names of the topics that are created so, with * for any characters and ? for one: orders-* or "
+        "tmp.?. Others have to be created on purpose, so a misspelt name creates none. Empty: all.",
+    )
     default_partitions: int = _integer(
         4, "Number of partitions of topics that are created automatically.", minimum=1, maximum=10_000
     )

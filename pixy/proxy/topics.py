@@ -7,6 +7,7 @@ process may have created the topic.
 
 from collections.abc import Callable
 from contextlib import suppress
+from fnmatch import fnmatchcase
 
 import structlog
 
@@ -145,6 +146,9 @@ class TopicCreator:
             return
         if not self._config.auto_create_topics:
             raise TopicMissing(f"topic {name} does not exist, and auto_create_topics is off")
+        patterns = self._config.auto_create_patterns
+        if patterns and not any(fnmatchcase(name, pattern) for pattern in patterns):
+            raise TopicMissing(f"topic {name} does not exist, and none of auto_create_patterns matches it")
         try:
             await self._backend.create_topic(name, self._config.default_partitions)
             log.info(

@@ -50,10 +50,17 @@ class Outcomes:
 async def make(
     enabled: bool = True,
     producer: ProducerConfig = ProducerConfig(),  # noqa: B008 - frozen
+    patterns: tuple[str, ...] = (),
 ) -> tuple[TopicCreator, SlowBackend, Outcomes]:
     backend, outcomes = SlowBackend(), Outcomes()
     await backend.start()
-    config = replace(ProxyConfig(), default_partitions=3, auto_create_topics=enabled, producer=producer)
+    config = replace(
+        ProxyConfig(),
+        default_partitions=3,
+        auto_create_topics=enabled,
+        auto_create_patterns=patterns,
+        producer=producer,
+    )
     return TopicCreator(backend, config, outcomes.fault), backend, outcomes
 
 
@@ -110,6 +117,22 @@ async def test_topics_are_not_created_if_disabled() -> None:
     assert isinstance(refused, TopicMissing)
     assert str(refused) == "topic t does not exist, and auto_create_topics is off"
     assert backend.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "is_made"),
+    [("orders-eu", True), ("tmp.1", True), ("order", False), ("Orders-eu", False), ("tmp.12", False)],
+)
+async def test_only_topics_that_a_pattern_matches_are_created(name: str, is_made: bool) -> None:
+    creator, backend, outcomes = await make(patterns=("orders-*", "tmp.?"))
+    backend.go.set()
+    creator.create(name, 0, outcomes.then, outcomes.fail)
+    await outcomes.arrived.wait()
+    (refused,) = outcomes.all
+    assert (refused is None) == is_made
+    if not is_made:
+        assert str(refused) == f"topic {name} does not exist, and none of auto_create_patterns matches it"
+        assert isinstance(refused, TopicMissing)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
