@@ -243,7 +243,7 @@ RULES: dict[str, Rule] = {
             consuming=_CONSUMERS | {"auto_acks": 0.5},
             **_FEW,
         ),
-        seed=20,
+        seed=16,
     ),
     "records are handed out under a lease": Rule(
         [patch.object(GroupMembership, "lease", property(lambda _: Lease(), lambda *_: None), create=True)],
