@@ -1,5 +1,6 @@
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -17,8 +18,8 @@ def growing(pixy: FakePixy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two topics; from look to look `busy` gets 100 messages, of which the group consumes 40."""
     seconds = iter(range(0, 1000, 2))
     module: Any = sys.modules["pixy.cli.top"]
-    monkeypatch.setattr(module.time, "sleep", lambda _: None)
-    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(seconds)))
+    clock = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: float(next(seconds)))
+    monkeypatch.setattr(module, "time", clock)
 
     def looks() -> int:
         return len(pixy.named("ListGroups"))
