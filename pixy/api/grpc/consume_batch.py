@@ -5,7 +5,7 @@ delivered together, or none is.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pixy.api.grpc.refusals import proxy_of
 from pixy.consume import ConsumeDone, Offer, PendingRequest
@@ -13,6 +13,7 @@ from pixy.errors import InvalidArgument, LongPollTimeout, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import Proxy
 from pixy.rpc import Cancellable, UnaryCall
+from pixy.steps import run_in_steps
 
 __all__ = ["BatchConsuming"]
 
@@ -21,6 +22,8 @@ _ANSWER_BYTES = 1 << 20
 """Size of messages after which an answer takes no further one."""
 _TAKEN_AT_ONCE = 100
 """Messages that are taken in one iteration of the loop: half a millisecond."""
+_ACKED_AT_ONCE = 50
+"""Acks, likewise."""
 
 
 class BatchConsuming:
@@ -73,9 +76,16 @@ class _BatchCall:
         self._loop = asyncio.get_running_loop()
 
     def begin(self) -> None:
-        """Acknowledge, and hand out messages when all acks are answered."""
+        """Acknowledge, some in each iteration of the loop, and hand out messages when all acks are
+        answered.
+        """
+        run_in_steps(self._ack_all())
+
+    def _ack_all(self) -> Iterator[None]:
         request = self._request
-        for ack in request.acks:
+        for at, ack in enumerate(request.acks):
+            if at and not at % _ACKED_AT_ONCE:
+                yield
             self._acks += 1
             try:
                 self._proxy.ack(
