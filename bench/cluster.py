@@ -20,7 +20,8 @@ in one run; the servers and the load share the cores of this machine.
     leaders   time until all of 1000 partitions have leaders after a node was killed
     rest      processor time of nodes at rest with 100 partitions
     topics    the same with 2000 idle topics of four partitions, per 1000 of them
-    polls     memory and processor time of nodes with 10 000 groups that wait in long polls
+    polls     memory and processor time of nodes with 10 000 groups that wait in long polls, and
+              Python's memory of a group of one partition
 
 Messages have 100 bytes, and every answered one is on the disks of two servers. `python -m
 bench.beside` compares a lone node with that of another checkout.
@@ -39,7 +40,7 @@ from pathlib import Path
 
 import grpc
 
-from bench.cluster_at_rest import groups_figures, topics_figure
+from bench.cluster_at_rest import group_memory_figures, groups_figures, topics_figure
 from bench.cluster_gaps import gap_figures, leaders_figure
 from bench.cluster_groups import ack_figures, consume_figures, pause_figures, rest_figure
 from bench.figures import Figure, as_markdown, as_table, machine
@@ -318,7 +319,7 @@ def topics(_: Sides, scale: Scale) -> list[Figure]:
 
 def polls(_: Sides, scale: Scale) -> list[Figure]:
     """Many idle groups."""
-    return groups_figures(scale.polls)
+    return [*group_memory_figures(), *groups_figures(scale.polls)]
 
 
 MEASURES = {

@@ -17,10 +17,11 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+from tests.backend.idle_groups import bytes_of_idle_group
 from tests.integration.clusters import Cluster
 from tests.integration.daemon import proxy_config
 
-__all__ = ["groups_figures", "topics_figure"]
+__all__ = ["group_memory_figures", "groups_figures", "topics_figure"]
 
 _TOPIC = "bench"
 _PARTITIONS = 4
@@ -30,6 +31,7 @@ _REST_S = 20.0
 _SETTLE_S = 40.0
 """A full garbage collection comes within 30 s."""
 _GROUPS_AT_ONCE = 50
+_GROUPS_TRACED = 100
 _PAUSE_S = 0.5
 _LONGEST_S = 3600.0
 
@@ -76,6 +78,24 @@ def topics_figure(count: int) -> Figure:
         target=f"<= {_PERCENT_PER_1000_WANTED:g} %",
         met=used <= _PERCENT_PER_1000_WANTED,
     )
+
+
+def group_memory_figures() -> list[Figure]:
+    """Python's memory of a group of one partition, without the calls and connections of clients."""
+    figures = []
+    for what, polls_s in (("subscribed lately", 3.0), ("waiting", 1800.0)):
+        with tempfile.TemporaryDirectory(prefix="pixy-bench-") as folder:
+            each_kb = bytes_of_idle_group(Path(folder), polls_s, _GROUPS_TRACED) / 1000
+        figures.append(
+            Figure(
+                f"memory of a node for an idle group of one partition, {what}",
+                each_kb,
+                "KB",
+                target=f"<= {_KB_PER_GROUP_WANTED:g} KB",
+                met=each_kb <= _KB_PER_GROUP_WANTED,
+            )
+        )
+    return figures
 
 
 def groups_figures(count: int) -> list[Figure]:

@@ -130,12 +130,12 @@ class CallHandlers:
             return ()
         return set(replica.replicas) - replicas_in_sync(replica.group)
 
-    async def consumers(self, caller: int, payload: bytes) -> bytes:
+    def consumers(self, caller: int, payload: bytes) -> Awaitable[bytes]:
         """Whatever the consumers of nodes say to each other."""
         self._check_running()
         if self.consume is None:
             raise Unavailable(f"node {self._node.node_id} has no consumers")
-        return await self.consume(caller, payload)
+        return self.consume(caller, payload)
 
     async def staged(self, caller: int, payload: bytes) -> bytes:
         """The sinks with unpublished records of a topic here."""

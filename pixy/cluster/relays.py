@@ -17,7 +17,7 @@ is cut, and there need not be such a node.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pixy.cluster.peer_messages import MessageKind, PeerMethod
@@ -141,18 +141,18 @@ class Relays:
             relayed = self._relayed(node_id, kind, b"".join(payload))
             self._channel.send(through, MessageKind.RELAYED, (relayed.SerializeToString(),))
 
-    async def call(
+    def call(
         self, node_id: int, method: int, payload: bytes, timeout: float, *, bulk: bool = False
-    ) -> bytes:
+    ) -> Coroutine[None, None, bytes]:
         """As `PeerChannel.call`."""
         through = self.through(node_id)
         if through in (node_id, None):
-            return await self._channel.call(node_id, method, payload, timeout, bulk=bulk)
+            return self._channel.call(node_id, method, payload, timeout, bulk=bulk)
         assert through is not None
         relayed = self._relayed(node_id, method, payload)
         relayed.timeout_ms, relayed.bulk = round(timeout * 1000), bulk
         request = relayed.SerializeToString()
-        return await self._channel.call(through, PeerMethod.RELAY, request, timeout, bulk=bulk)
+        return self._channel.call(through, PeerMethod.RELAY, request, timeout, bulk=bulk)
 
     def _relayed(self, node_id: int, kind: int, payload: bytes) -> Relayed:
         return Relayed(target=node_id, sender=self._hello().to_message(), kind=kind, payload=payload)

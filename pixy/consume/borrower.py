@@ -176,6 +176,22 @@ class Borrower:
     async def _ask(self, owner: _Owner) -> None:
         """Ask one question."""
         monotonic = self._environment.timers.monotonic
+        number, call = self._begin_question(owner)
+        asked = monotonic()
+        owner.asking = True
+        try:
+            answer = await call
+            lent = decode_answer(LentRecords, answer, 2 * LENT_BYTES_MAX)
+        except PixyError:
+            owner.borrowing.failed(number)
+            raise
+        finally:
+            owner.asking = False
+        owner.borrowing.confirmed(number)
+        self._take(owner, lent, is_late=monotonic() - asked - lent.waited_ms / 1000 > _LATE_S)
+
+    def _begin_question(self, owner: _Owner) -> tuple[int, Awaitable[bytes]]:
+        """The number of what a question tells, and its call: nothing else of it stays in memory."""
         wanted = self._wanted(owner)
         number, settlements = owner.borrowing.tell()
         request = OffersRequest(
@@ -186,20 +202,12 @@ class Borrower:
             held=encode_positions(owner.borrowing.held),
             settled=self._packed(settlements),
         )
-        asked = monotonic()
-        owner.asking = True
+        timeout_s = _PATIENCE_S + (_WAIT_S if wanted else 0)
         try:
-            answer = await self._call(
-                owner, ConsumerCall(offers=request), _PATIENCE_S + (_WAIT_S if wanted else 0)
-            )
-            lent = decode_answer(LentRecords, answer, 2 * LENT_BYTES_MAX)
+            return number, self._call(owner, ConsumerCall(offers=request), timeout_s)
         except PixyError:
             owner.borrowing.failed(number)
             raise
-        finally:
-            owner.asking = False
-        owner.borrowing.confirmed(number)
-        self._take(owner, lent, is_late=monotonic() - asked - lent.waited_ms / 1000 > _LATE_S)
 
     def _take(self, owner: _Owner, lent: LentRecords, *, is_late: bool) -> None:
         """Hand out the records of an answer."""

@@ -37,6 +37,10 @@ class Settlements(NamedTuple):
         return {*self.delivered, *self.acked, *self.undelivered}
 
 
+_NOTHING = Settlements([], [], [])
+"""Told with all questions that have nothing to tell; never changed."""
+
+
 class _BorrowedPartition:
     """The owner of borrowed offers of a partition, as their recipients see it."""
 
@@ -135,9 +139,10 @@ class Borrowing:
     def tell(self) -> tuple[int, Settlements]:
         """Settlements to tell, and the number under which it is confirmed."""
         self._told += 1
+        if not self._untold:
+            return self._told, _NOTHING
         settlements, self._untold = self._untold, Settlements([], [], [])
-        if settlements:
-            self._unconfirmed[self._told] = settlements
+        self._unconfirmed[self._told] = settlements
         return self._told, settlements
 
     def confirmed(self, number: int) -> None:

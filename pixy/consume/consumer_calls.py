@@ -53,8 +53,9 @@ class ConsumerCalls:
             case "reset":
                 await self._reset(call.reset)
             case "offers":
-                found = await self._found(call.offers).lender.lend(node_id, call.offers)
-                return found.SerializeToString()
+                lending = self._found(call.offers).lender.lend(node_id, call.offers)
+                del call, request  # not kept while it waits
+                return (await lending).SerializeToString()
             case "settled":
                 self._found(call.settled).lender.settle(node_id, call.settled)
             case "set_offsets":

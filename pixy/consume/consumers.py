@@ -123,6 +123,9 @@ class Consumers:
         # is disabled.
         self._refusing = options.disabled
         self._quiet = SmallEvent()
+        # Bound once: each group would have its own.
+        self._callbacks = self._on_over, self._on_empty
+        self._quiet_callback = self._on_quiet
         # Acks of topics without a subscription here, while the owner is looked up.
         self._looking_up = 0
         calls = ConsumerCalls(
@@ -426,7 +429,7 @@ class Consumers:
         known = self._environment.backend.topic(topic)
         partitions = 0 if known is None else len(known.partitions)
         self._environment.partition_limit.check(topic, partitions, address)
-        subscription = self._group(group, address).subscribe(topic, self._on_quiet)
+        subscription = self._group(group, address).subscribe(topic, self._quiet_callback)
         self._subscription_shares.take((group, topic), address)
         self._subscriptions[group, topic] = subscription
         self._environment.partition_limit.begin((group, topic), partitions, address)
@@ -441,7 +444,7 @@ class Consumers:
             if self._group_shares.is_used_up(address):
                 raise _share_used_up("max_groups", self._group_shares.share, "consumer groups")
             self._group_shares.take(name, address)
-            group = self._groups[name] = ConsumerGroup(self._environment, name, self._on_over, self._on_empty)
+            group = self._groups[name] = ConsumerGroup(self._environment, name, *self._callbacks)
         return group
 
     def _on_over(self, subscription: Subscription) -> None:

@@ -87,8 +87,10 @@ class Lender:
         self._settle(borrower, request.settled)
         wanted = request.wanted if begun >= self._paused_until else 0
         borrower.lending.ask(wanted, set(decode_positions(request.held)), begun)
-        if request.wanted:
-            await self._wait(borrower, number, begun + request.wait_ms / 1000, node_id)
+        is_asked, until = bool(request.wanted), begun + request.wait_ms / 1000
+        del request  # not kept while it waits
+        if is_asked:
+            await self._wait(borrower, number, until, node_id)
         if borrower.questions != number:
             return LentRecords()
         offers = borrower.lending.take()

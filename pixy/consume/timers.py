@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
 from math import inf
+from types import MethodType
 from typing import Protocol
 
 from pixy.clock import Clock
@@ -64,11 +65,15 @@ class Timers:
 class Alarm:
     """A timer that fires at the earliest of the requested times."""
 
-    __slots__ = ("_callback", "_handle", "_timers", "when")
+    __slots__ = ("_function", "_handle", "_owner", "_timers", "when")
 
     def __init__(self, timers: Timers, callback: Callable[[float], None]) -> None:
         self._timers = timers
-        self._callback = callback
+        # A method is kept in parts: the whole takes as much memory as the alarm.
+        self._owner: object = None
+        self._function: Callable[..., object] = callback
+        if isinstance(callback, MethodType):
+            self._owner, self._function = callback.__self__, callback.__func__
         self._handle: TimerHandle | None = None
         # The time it fires. Invariant: infinite exactly while it is not set.
         self.when = inf
@@ -92,4 +97,8 @@ class Alarm:
     def _fire(self) -> None:
         self._handle = None
         self.when = inf
-        self._callback(self._timers.monotonic())
+        now = self._timers.monotonic()
+        if self._owner is None:
+            self._function(now)
+        else:
+            self._function(self._owner, now)
