@@ -12,7 +12,7 @@ Nothing is judged that other damage makes doubtful: without a whole journal, the
 unknown.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,7 +221,8 @@ class _NodeCheck:
         for number, group in enumerate(groups):
             if group.whole and metadata.whole and self._journal.whole:
                 assert isinstance(group.machine, GroupsState)
-                self._committed(f"groups-{number}", group.machine)
+                elsewhere = _elsewhere(metadata.machine, owner[1] if owner else 0)
+                self._committed(f"groups-{number}", group.machine, elsewhere)
         for name in names:
             if name == "identity.part":
                 self.report.warn("identity", self._directory / name, "left from a crash at the first start")
@@ -456,7 +457,10 @@ class _NodeCheck:
             else:
                 self.report.add("state", "sinks", f"{name} is not finished: the next start goes on with it")
 
-    def _committed(self, name: str, groups: GroupsState) -> None:
+    def _committed(self, name: str, groups: GroupsState, elsewhere: Container[tuple[bytes, int]]) -> None:
+        """Compare committed offsets with the ends of partitions; what is also `elsewhere` may be
+        behind here, or not here at all.
+        """
         for key, value in groups.snapshot():
             if key.startswith(_GROUP_KEY):
                 continue
@@ -468,6 +472,16 @@ class _NodeCheck:
             if place not in self._known:
                 found = f"group {record.group} has committed offset {offset.offset} of {where}, which no topic has"
                 self.report.warn("state", name, found)
-            elif end is not None and offset.offset > end:
+            elif end is not None and offset.offset > end and place not in elsewhere:
                 found = f"group {record.group} has committed offset {offset.offset} of {where}, which ends at {end}"
                 self.report.damaged("state", name, found)
+
+
+def _elsewhere(metadata: MetadataState, node_id: int) -> set[tuple[bytes, int]]:
+    """Partitions with replicas on other nodes, by topic id and number."""
+    return {
+        (topic.topic_id, number)
+        for topic in metadata.topics.values()
+        for number, replicas in enumerate(topic.replicas)
+        if any(replica != node_id for replica in replicas)
+    }

@@ -13,7 +13,7 @@ from pixy.cluster.recovery import recover_node
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump, node_directories
 from pixy.proto.state_pb2 import HardState
-from pixy.records import NewRecord, build_batch, patch_batch
+from pixy.records import NewRecord, OffsetCommit, TopicPartition, build_batch, patch_batch
 from pixy.storage import (
     EntryType,
     RealDisk,
@@ -25,6 +25,7 @@ from pixy.storage import (
 )
 from pixy.storage.identity import write_partition_identity
 from pixy.storage.journal_format import flush_frame, record_head
+from tests.cluster.node_clusters import NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster, Sizes, commit_command
 from tests.cluster.stopped import contents, make_stopped, wrong
 
@@ -422,3 +423,19 @@ def test_a_directory_without_a_node_is_refused(node: Path, tmp_path: Path) -> No
     (tmp_path / "some" / "thing").mkdir(parents=True)
     with pytest.raises(DataDirectoryError, match="has no node in it"):
         node_directories(ReadOnlyDisk(), tmp_path / "some")
+
+
+@pytest.mark.slow
+def test_commits_in_partitions_of_other_nodes_are_not_compared_with_an_end(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 3, {"replication": "1"})
+        for partition in range(3):
+            assert await cluster[1].append(b"a", partition=partition) == 0
+        committed = {TopicPartition("topic", partition): OffsetCommit(1) for partition in range(3)}
+        for group in map(str, range(16)):
+            await cluster[1].backend.commit_offsets(group, committed)
+        await cluster.stop()
+
+    run_cluster(scenario, tmp_path)
+    for number in (1, 2, 3):
+        assert wrong(tmp_path / str(number)) == []
