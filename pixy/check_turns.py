@@ -14,6 +14,7 @@ loop, because a thread has to wait for the interpreter, for milliseconds if the 
 
 import asyncio
 from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager, nullcontext
 from time import thread_time
 
 from pixy.address_quota import AddressSemaphore
@@ -116,20 +117,29 @@ class CheckTurns:
         """True if no check has a turn."""
         return not self._turn.acquired and self._thread.is_idle
 
-    async def run(self, check: SteppedCheck, client: str = "") -> None:
+    async def run(
+        self,
+        check: SteppedCheck,
+        client: str = "",
+        room: AbstractAsyncContextManager[None] | None = None,
+    ) -> None:
         """Run a check to its end.
 
         Args:
             client: address of the client that it is for; "": of no client.
+            room: entered for the turns, if it needs any.
 
         Raises:
             MessageTooLarge: it costs too much.
             PixyError: what the check finds.
         """
         is_long = check.advance_shortly()
-        while not check.is_done:
-            async with self._turn.holding(client, 1):
-                if is_long:
-                    await self._thread.run(check.advance)
-                is_long = check.advance_shortly()
-            await asyncio.sleep(0)
+        if check.is_done:
+            return
+        async with room or nullcontext():
+            while not check.is_done:
+                async with self._turn.holding(client, 1):
+                    if is_long:
+                        await self._thread.run(check.advance)
+                    is_long = check.advance_shortly()
+                await asyncio.sleep(0)

@@ -1,6 +1,7 @@
 """Checks of the batches of requests, in turns (`check_turns`), before any of them is written."""
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
 from pixy.backend import TopicPartition
@@ -34,19 +35,23 @@ class BatchChecks:
         return self._turns.is_idle
 
     async def check(
-        self, partitions: Sequence[PartitionBatches], limits: BatchLimits, client: str = ""
+        self,
+        partitions: Sequence[PartitionBatches],
+        limits: BatchLimits,
+        client: str = "",
+        room: AbstractAsyncContextManager[None] | None = None,
     ) -> list[Checked]:
         """Check the batches of a request, by partition.
 
         Args:
-            client: see `CheckTurns.run`.
+            client, room: see `CheckTurns.run`.
 
         Raises:
             InvalidBatch, MessageTooLarge: something is not a batch that could be appended, or the
                 request costs too much.
         """
         check = _RequestCheck(partitions, limits)
-        await self._turns.run(check, client)
+        await self._turns.run(check, client, room)
         return check.checked
 
 

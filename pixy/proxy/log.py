@@ -431,8 +431,8 @@ class Log:
         latest_ms = self._clock.wall_ms() + round(producer.timestamp_after_max * 1000)
         limits = BatchLimits(producer.max_message_bytes, latest_ms, producer.max_headers)
         size = _bytes_of(partitions)
-        async with self._checks_of(size).holding(client, size):
-            return await self._checks.check(partitions, limits, client)
+        room = self._checks_of(size).holding(client, size)
+        return await self._checks.check(partitions, limits, client, room)
 
     async def update(self, versions: Sequence[TopicVersion]) -> None:
         """Ask the cluster for the topics that differ here from these versions: another process may

@@ -34,6 +34,7 @@ from pixy.proxy import (
     silent_appends,
 )
 from pixy.proxy.topics import TopicCreator
+from pixy.records import build_batch
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of, raw_batch, raw_record
 from tests.fakes.clock import FakeClock
@@ -536,3 +537,15 @@ async def test_searches_for_a_timestamp_take_turns_by_address(monkeypatch: pytes
     for asked in (first, second, other):
         assert await asked == [-1, -1]
     assert sorted(searches) == [1, 1, 3, 3, 4, 4]
+
+
+async def test_what_is_checked_at_once_waits_for_no_room_of_the_checks_of_its_own_address() -> None:
+    log, _ = await make(room=200_000)
+    long = bytes(build_batch([(None, bytes(number % 2), (), 1000) for number in range(20_000)], 4))
+    checks = [
+        asyncio.create_task(log.append([PartitionBatches(T0, long)], [], "10.0.0.1:1")) for _ in range(4)
+    ]
+    await until(lambda: bool(log._small_checks.queued or log._large_checks.queued))
+    assert (await log.append([PartitionBatches(T0, BATCH)], [], "10.0.0.1:2"))[0].error is None
+    assert not all(each.done() for each in checks)
+    await asyncio.gather(*checks)
