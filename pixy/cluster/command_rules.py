@@ -166,7 +166,9 @@ def _time(timestamp_ms: int) -> None:
     _require(0 <= timestamp_ms <= _MS_MAX, f"the time {timestamp_ms} ms, 0 to {_MS_MAX} are allowed")
 
 
-def _topic_id(topic_id: bytes) -> None:
+def _topic_id(topic_id: bytes, *, may_be_empty: bool = False) -> None:
+    if may_be_empty and not topic_id:
+        return
     _require(len(topic_id) == _ID_BYTES, f"a topic id of {len(topic_id)} bytes, {_ID_BYTES} are expected")
 
 
@@ -203,10 +205,12 @@ def _alter_topic(command: AlterTopic, _: Sender) -> None:
         check_partitions(command.partitions)
     check_forwarded_config(command.set_config)
     check_option_names(command.unset_config)
+    _topic_id(command.topic_id, may_be_empty=True)
 
 
 def _delete_topic(command: DeleteTopic, _: Sender) -> None:
     check_topic_name(command.name)
+    _topic_id(command.topic_id, may_be_empty=True)
 
 
 def _register_node(command: RegisterNode, _: Sender) -> None:

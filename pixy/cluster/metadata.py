@@ -284,9 +284,9 @@ class MetadataState:
         return topic
 
     def _alter_topic(self, command: AlterTopic) -> Topic | PixyError:
-        topic = self.topics.get(command.name)
-        if topic is None:
-            return UnknownTopic(f"unknown topic {command.name}")
+        topic = self._named(command)
+        if isinstance(topic, UnknownTopic):
+            return topic
         present = len(topic.raft_groups)
         wanted = command.partitions or present
         if not present <= wanted <= PARTITIONS_MAX:
@@ -306,12 +306,22 @@ class MetadataState:
         return topic
 
     def _delete_topic(self, command: DeleteTopic) -> DeletedTopic | PixyError:
-        topic = self.topics.pop(command.name, None)
-        if topic is None:
-            return UnknownTopic(f"unknown topic {command.name}")
+        topic = self._named(command)
+        if isinstance(topic, UnknownTopic):
+            return topic
+        del self.topics[command.name]
         self._counts.remove(topic.replicas)
         self.partitions -= len(topic.raft_groups)
         return DeletedTopic(topic)
+
+    def _named(self, command: AlterTopic | DeleteTopic) -> Topic | UnknownTopic:
+        """The topic of a command, which may come late: another one may have the name."""
+        topic = self.topics.get(command.name)
+        if topic is None:
+            return UnknownTopic(f"unknown topic {command.name}")
+        if command.topic_id not in (b"", topic.topic_id):
+            return UnknownTopic(f"topic {command.name} was deleted meanwhile, and made anew")
+        return topic
 
     def exceeded(
         self, topics: int, partitions: int, max_topics: int, max_partitions: int

@@ -10,7 +10,7 @@ from typing import Any
 from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.metadata import Topic
-from pixy.cluster.nodes import PLACEMENT_LEVEL, removal
+from pixy.cluster.nodes import IDENTITY_LEVEL, PLACEMENT_LEVEL, removal
 from pixy.cluster.proposals import NEVER, Repeated
 from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
@@ -100,11 +100,10 @@ class NodeCommands:
         Raises:
             UnknownTopic, InvalidArgument, ResourceExhausted.
         """
+        command = alter_command(name, partitions, config, await self._identify(name))
         known = self._metadata.topics.get(name)
-        topic_id = b"" if known is None else known.topic_id
-        command = alter_command(name, partitions, config)
         await self._check_replication(command.alter_topic.set_config, name)
-        return await self._topic(name, command, topic_id)
+        return await self._topic(name, command, b"" if known is None else known.topic_id)
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
         """Delete a topic and its records; with `force` also if records of it are staged.
@@ -112,13 +111,33 @@ class NodeCommands:
         Raises:
             UnknownTopic, FailedPrecondition.
         """
-        command = delete_command(name)
+        command = delete_command(name, await self._identify(name))
         topic = self._metadata.topics.get(name)
         if topic is None:
             await self._run(command, _COMMAND_S)
             return
         with self._staging.deleting(topic, force=force):
             await self._run(command, _COMMAND_S)
+
+    async def _identify(self, name: str) -> bytes:
+        """Id of the topic that has a name now. The command may be carried out long after its caller
+        has given it up, when another topic has it.
+
+        Returns:
+            b"" while there are nodes that would not look at it.
+
+        Raises:
+            UnknownTopic: there is none.
+            Unavailable: metadata has no leader that answers in time.
+        """
+        if self._metadata.feature_level < IDENTITY_LEVEL:
+            return b""
+        if len(self._metadata.registered) > 1:
+            await self._confirm(_CONFIRM_S)
+        topic = self._metadata.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"unknown topic {name}")
+        return topic.topic_id
 
     async def _topic(self, name: str, command: MetadataCommand, topic_id: bytes) -> Topic:
         """Carry out a command.

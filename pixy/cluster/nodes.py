@@ -51,6 +51,7 @@ __all__ = [
     "FIRST_NODE",
     "LIMITS_LEVEL",
     "NODES_MAX",
+    "IDENTITY_LEVEL",
     "PLACEMENT_LEVEL",
     "SECOND_PROTOCOL_LEVEL",
     "WAITING_MAX",
@@ -67,7 +68,7 @@ __all__ = [
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 4
+FEATURE_LEVEL = 5
 """Feature level of this release:
 
     0  a node alone
@@ -77,6 +78,7 @@ FEATURE_LEVEL = 4
        count from their first start on, and are limited in number
     4  placement of replicas by the nodes that are reached; a removal names the nodes that
        stay
+    5  commands that name a topic or stages say which one had the name
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -93,6 +95,9 @@ REMOVAL_LEVEL = 4
 
 PLACEMENT_LEVEL = 4
 """First level at which all nodes place replicas by the nodes that are reached."""
+
+IDENTITY_LEVEL = 5
+"""First level at which all nodes look whether a name still belongs to what a command was for."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""

@@ -330,9 +330,13 @@ class ReplicatedStaging:
 
     # --- discarded and idle stages ----------------------------------------------------------------
 
-    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
-        """Drop stages that were not published. As `StagedWrites.discard`."""
-        command = DiscardStages(sink_id=sink_id, stage_ids=stage_ids)
+    async def discard(self, sink_id: str, stage_ids: Sequence[str], next_stage: int) -> None:
+        """Drop stages that were not published. As `StagedWrites.discard`.
+
+        Args:
+            next_stage: those from this number on stay; 0: none does.
+        """
+        command = DiscardStages(sink_id=sink_id, stage_ids=stage_ids, next_stage=next_stage)
         await self._parts.command(SinksCommand(discard_stages=command))
 
     async def touch(self, sink_id: str) -> None:

@@ -279,7 +279,9 @@ class StageTable:
     def discard(self, command: DiscardStages) -> GoneStages:
         """Drop stages."""
         names = (StageName(command.sink_id, stage_id) for stage_id in command.stage_ids)
-        return self._drop(stage for name in names if (stage := self.find(name)) is not None)
+        end = command.next_stage or self.next_stage
+        found = map(self.find, names)
+        return self._drop(stage for stage in found if stage is not None and stage.number < end)
 
     def expire(self, command: ExpireStages) -> GoneStages:
         """Drop stages that have expired."""

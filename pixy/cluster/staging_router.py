@@ -22,6 +22,7 @@ import structlog
 from pixy.cluster.confirmed_reads import ConfirmedReads
 from pixy.cluster.driver import Driver
 from pixy.cluster.metadata import Topic
+from pixy.cluster.nodes import IDENTITY_LEVEL
 from pixy.cluster.partition_proposals import PartitionProposals
 from pixy.cluster.piece_calls import PieceCalls
 from pixy.cluster.piece_retention import PieceRetention
@@ -246,7 +247,7 @@ class StagingRouter:
         await self._publisher.discard(sink_id, stage_ids)
         names = [StageName(sink_id, stage_id) for stage_id in stage_ids]
         if stage_ids and (not self._node.is_alone() or any(map(self._replicated.has, names))):
-            await self._replicated.discard(sink_id, stage_ids)
+            await self._replicated.discard(sink_id, stage_ids, await self._next_stage())
         else:
             await self._replicated.touch(sink_id)
 
@@ -265,6 +266,13 @@ class StagingRouter:
             if publication.stages and any(part.topic_id == topic_id for part in publication.parts)
         }
         return sorted({*self._publisher.staged_by(topic_id), *replicated, *unfinished})
+
+    async def _next_stage(self) -> int:
+        """Number of the next stage of all nodes; 0 while there are nodes that would not look at it."""
+        if self._node.state_groups.metadata.feature_level < IDENTITY_LEVEL:
+            return 0
+        await self.confirm()
+        return self._state.table.next_stage
 
     @contextmanager
     def deleting(self, topic: Topic, *, force: bool) -> Iterator[None]:

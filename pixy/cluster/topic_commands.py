@@ -25,8 +25,13 @@ def create_command(name: str, topic_id: bytes, partitions: int, config: Mapping[
     return MetadataCommand(create_topic=command)
 
 
-def alter_command(name: str, partitions: int | None, config: Mapping[str, str | None]) -> MetadataCommand:
+def alter_command(
+    name: str, partitions: int | None, config: Mapping[str, str | None], topic_id: bytes = b""
+) -> MetadataCommand:
     """Add partitions to a topic, or change its options; None as an option's value removes it.
+
+    Args:
+        topic_id: of the topic; empty: of whichever has the name.
 
     Raises:
         InvalidArgument: as `create_command`.
@@ -37,13 +42,15 @@ def alter_command(name: str, partitions: int | None, config: Mapping[str, str | 
         check_partitions(partitions)
     unset = [option for option, value in config.items() if value is None]
     check_option_names(unset)
-    command = AlterTopic(name=name, partitions=partitions or 0, set_config=wanted, unset_config=unset)
+    command = AlterTopic(
+        name=name, partitions=partitions or 0, set_config=wanted, unset_config=unset, topic_id=topic_id
+    )
     return MetadataCommand(alter_topic=command)
 
 
-def delete_command(name: str) -> MetadataCommand:
-    """Delete a topic."""
-    return MetadataCommand(delete_topic=DeleteTopic(name=name))
+def delete_command(name: str, topic_id: bytes = b"") -> MetadataCommand:
+    """Delete a topic; without an id, whichever has the name."""
+    return MetadataCommand(delete_topic=DeleteTopic(name=name, topic_id=topic_id))
 
 
 def why_no_such_replicas(

@@ -774,11 +774,14 @@ class AlterTopic(_message.Message):
     UNSET_CONFIG_FIELD_NUMBER: _builtins.int
     MAX_PARTITIONS_FIELD_NUMBER: _builtins.int
     UNREACHABLE_NODES_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
     """New number of partitions; 0: unchanged."""
     max_partitions: _builtins.int
     """See `CreateTopic`."""
+    topic_id: _builtins.bytes
+    """See `DeleteTopic`."""
     @_builtins.property
     def set_config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -794,10 +797,11 @@ class AlterTopic(_message.Message):
         unset_config: _abc.Iterable[_builtins.str] | None = ...,
         max_partitions: _builtins.int = ...,
         unreachable_nodes: _abc.Iterable[_builtins.int] | None = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_partitions", b"max_partitions", "name", b"name", "partitions", b"partitions", "set_config", b"set_config", "unreachable_nodes", b"unreachable_nodes", "unset_config", b"unset_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_partitions", b"max_partitions", "name", b"name", "partitions", b"partitions", "set_config", b"set_config", "topic_id", b"topic_id", "unreachable_nodes", b"unreachable_nodes", "unset_config", b"unset_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -808,15 +812,21 @@ class DeleteTopic(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    topic_id: _builtins.bytes
+    """The topic that had the name when it was asked for; by now another one may have it. Empty:
+    whichever has it.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1442,7 +1452,10 @@ class DiscardStages(_message.Message):
 
     SINK_ID_FIELD_NUMBER: _builtins.int
     STAGE_IDS_FIELD_NUMBER: _builtins.int
+    NEXT_STAGE_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
+    next_stage: _builtins.int
+    """Stages from this number on were opened after this was asked for, and stay. 0: none was."""
     @_builtins.property
     def stage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -1450,10 +1463,11 @@ class DiscardStages(_message.Message):
         *,
         sink_id: _builtins.str = ...,
         stage_ids: _abc.Iterable[_builtins.str] | None = ...,
+        next_stage: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sink_id", b"sink_id", "stage_ids", b"stage_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_stage", b"next_stage", "sink_id", b"sink_id", "stage_ids", b"stage_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,6 +29,7 @@ from pixy.errors import (
 )
 from pixy.peers import Hello
 from pixy.proto.pixy_cluster_pb2 import StatusResponse
+from pixy.proto.state_pb2 import MetadataCommand
 from pixy.raft import ConfState, Message, MessageType, Snapshot
 from pixy.raft.progress import ProgressState
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
@@ -603,6 +604,38 @@ def test_topics_are_created_altered_and_deleted_at_any_node(tmp_path: Path) -> N
             with pytest.raises(UnknownTopic):
                 await node.backend.describe_topic("topic")
             assert await node.backend.list_topics() == []
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("change", ["delete", "alter"])
+def test_a_command_that_comes_late_leaves_the_next_topic_of_the_name(tmp_path: Path, change: str) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        await cluster[1].backend.create_topic("topic", 1)
+        late = cluster[2]
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        run = late.node.commands._run
+
+        async def run_late(command: MetadataCommand, patience_s: float) -> object:
+            begun.set()
+            await go_on.wait()
+            return await run(command, patience_s)
+
+        late.node.commands._run = run_late  # type: ignore[method-assign]
+        changing = asyncio.create_task(
+            late.backend.delete_topic("topic")
+            if change == "delete"
+            else late.backend.alter_topic("topic", config={"retention_ms": "1"})
+        )
+        await begun.wait()
+        await cluster[1].backend.delete_topic("topic")
+        made = await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].append(b"acknowledged")
+        go_on.set()
+        with pytest.raises(UnknownTopic, match="topic topic was deleted meanwhile, and made anew"):
+            await changing
+        assert await cluster[1].values() == [b"acknowledged"]
+        assert (await cluster[3].backend.describe_topic("topic")).config == made.config
 
     run_cluster(scenario, tmp_path)
 

@@ -45,6 +45,33 @@ async def all_values(cluster: NodeCluster, partitions: int = 3) -> list[list[byt
     return found[0]
 
 
+def test_a_discard_that_comes_late_leaves_the_next_stage_of_the_name(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        one, two = cluster[1].backend, cluster[2]
+        await one.create_topic("topic", 3)
+        await one.stage("sink", "stage", 0, piece_of(PIECES[0]))
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        discard = two.node.staging._replicated.discard
+
+        async def discard_late(sink_id: str, stage_ids: Sequence[str], next_stage: int) -> None:
+            begun.set()
+            await go_on.wait()
+            await discard(sink_id, stage_ids, next_stage)
+
+        two.node.staging._replicated.discard = discard_late  # type: ignore[method-assign]
+        discarding = asyncio.create_task(two.backend.discard("sink", ["stage"]))
+        await begun.wait()
+        await one.discard("sink", ["stage"])
+        pieces = [piece_of(PIECES[1])]
+        await one.stage("sink", "stage", 0, pieces[0], seal_of(*pieces))
+        go_on.set()
+        await discarding
+        assert await one.publish("sink", 5, "query", ["stage"]) == Published(True, 5)
+        assert await all_values(cluster) == [[b"10"], [b"11"], [b"12"]]
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_each_request_may_go_to_another_node(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         one, two, three = (node.backend for node in cluster.nodes.values())

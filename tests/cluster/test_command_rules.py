@@ -43,9 +43,15 @@ CASES: list[tuple[type[Message], str, dict[str, Any], list[dict[str, Any]]]] = [
         pb.MetadataCommand,
         "alter_topic",
         {"name": "t", "set_config": {"retention_ms": "-1"}, "unset_config": ["segment_ms"]},
-        [{"name": ".."}, {"partitions": -1}, {"set_config": {"retention_ms": ""}}, {"unset_config": ["no"]}],
+        [
+            {"name": ".."},
+            {"partitions": -1},
+            {"set_config": {"retention_ms": ""}},
+            {"unset_config": ["no"]},
+            {"topic_id": b"short"},
+        ],
     ),
-    (pb.MetadataCommand, "delete_topic", {"name": "t"}, [{"name": "a b"}]),
+    (pb.MetadataCommand, "delete_topic", {"name": "t"}, [{"name": "a b"}, {"topic_id": b"short"}]),
     (
         pb.MetadataCommand,
         "start_node",

@@ -227,6 +227,24 @@ def test_a_topic_keeps_its_version_over_a_checkpoint() -> None:
     assert [topic.version for topic in restored.topics.values()] == [1, 2]
 
 
+def test_a_command_for_a_topic_that_was_deleted_leaves_the_next_one_of_its_name() -> None:
+    state = MetadataState()
+    state.apply(create("a", topic_id=b"first"))
+    late = [
+        MetadataCommand(delete_topic=DeleteTopic(name="a", topic_id=b"first")),
+        MetadataCommand(alter_topic=AlterTopic(name="a", topic_id=b"first", partitions=9)),
+    ]
+    state.apply(delete("a"))
+    again = applied(state, create("a", topic_id=b"second"))
+    for command in late:
+        refused = state.apply(command.SerializeToString())
+        assert isinstance(refused, UnknownTopic)
+        assert str(refused) == "topic a was deleted meanwhile, and made anew"
+    assert state.topics["a"] == again
+    its_own = MetadataCommand(delete_topic=DeleteTopic(name="a", topic_id=b"second"))
+    assert state.apply(its_own.SerializeToString()) == DeletedTopic(again)
+
+
 def test_a_deleted_topic_is_returned_and_its_raft_groups_are_never_reused() -> None:
     state = MetadataState()
     first = applied(state, create("a", 2, b"first"))

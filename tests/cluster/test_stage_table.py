@@ -251,6 +251,15 @@ def test_discarded_stages_are_gone_and_others_are_passed_over(sinks: Sinks) -> N
     assert "discarded" in refusal(sinks.add(1, piece(1, (A, 0, 1))), FailedPrecondition)
 
 
+def test_stages_that_were_opened_after_they_were_to_be_discarded_stay(sinks: Sinks) -> None:
+    sinks.staged("a"), sinks.staged("b")
+    late = DiscardStages(sink_id="sink", stage_ids=["a", "b"], next_stage=sinks.state.table.next_stage)
+    sinks.run(discard_stages=DiscardStages(sink_id="sink", stage_ids=["a"]))
+    sinks.staged("a")
+    assert sinks.run(discard_stages=late) == GoneStages((2,))
+    assert sinks.state.table.find(StageName("sink", "a")) is sinks.stage(3)
+
+
 def test_stages_expire_when_their_sink_is_idle(sinks: Sinks) -> None:
     sinks.staged("a", at_ms=1000)
     sinks.staged("a", "other", at_ms=1000)
