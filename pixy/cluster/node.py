@@ -135,6 +135,8 @@ class Node:
     ) -> None:
         self._disk = disk
         self._clock = clock
+        # `metadata.next_node_id` when no raft group had another member.
+        self._alone_since = -1
         self.time = NodeTime(clock, has_peers=open_channel is not None)
         self._time_timer: asyncio.TimerHandle | None = None
         self._options = options
@@ -365,7 +367,7 @@ class Node:
             channel=None if self.peers is None else self.peers.relays,
             sideloading=self._sideloading,
             command=partial(self._proposals.run, self.state_groups.sinks_replica),
-            is_alone=lambda: self.is_alone,
+            is_alone=lambda: self._stages_alone,
             now_ms=self.time.wall_ms,
         )
         return StagingRouter(node, self._options.staging.expiry)
@@ -565,6 +567,21 @@ class Node:
     def is_alone(self) -> bool:
         """True if there is no other node in the cluster."""
         return self.peers is None or self.metadata.registered == [self.node_id]
+
+    @property
+    def _stages_alone(self) -> bool:
+        """True if no raft group has another member either: they leave some time after metadata says
+        so, and would have to have the stages that are published meanwhile.
+        """
+        if not self.is_alone:
+            return False
+        # Groups get other members only after another node has joined, with an id of its own.
+        nodes = self.metadata.next_node_id
+        if self._alone_since != nodes and not any(
+            group.has_peers for group in self._log.driver.groups.values()
+        ):
+            self._alone_since = nodes
+        return self._alone_since == nodes
 
     @property
     def has_left(self) -> bool:

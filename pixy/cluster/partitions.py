@@ -428,7 +428,8 @@ class Partitions:
             return FailedPrecondition(
                 f"publication {command.publication} comes before its predecessor {command.predecessor}"
             )
-        if len(replica.replicas) > 1 and not all(part.stage_number for part in command.parts):
+        shared = len(replica.replicas) > 1 or replica.has_peers
+        if shared and not all(part.stage_number for part in command.parts):
             return undecodable()  # a stage in a directory of one node, which has the only replica
         for part in self._find_parts(replica, command):
             assert part is not None, f"{replica.partition} lacks a part of publication {command.publication}"

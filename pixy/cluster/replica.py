@@ -134,6 +134,11 @@ class PartitionReplica:
         self.proposed_publication = 0
 
     @property
+    def has_peers(self) -> bool:
+        """True if its raft group has other members, also one that is leaving."""
+        return self.group is not None and self.group.has_peers
+
+    @property
     def deleted(self) -> bool:
         """True when its topic was deleted."""
         return self.log.topic.deleted

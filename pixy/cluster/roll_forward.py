@@ -26,11 +26,13 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, NamedTuple
 
+import structlog
+
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import PartitionReplica, Replica
 from pixy.cluster.sinks import Publication
-from pixy.errors import CorruptData
+from pixy.errors import CorruptData, FailedPrecondition, VoidEntry
 from pixy.futures import resolve
 from pixy.proto.state_pb2 import (
     FinishPublications,
@@ -41,6 +43,8 @@ from pixy.proto.state_pb2 import (
 )
 from pixy.records import TopicPartition
 from pixy.staging import StageName, Stages
+
+log = structlog.get_logger(__name__)
 
 __all__ = ["Propose", "RollForward", "RollForwardEvent", "RollForwardState", "next_state"]
 
@@ -248,7 +252,7 @@ class RollForward:
             self._partitions.set_fault(replica, damage)
             self._stick(progress, part, damage)
             return
-        self._propose(replica, command.SerializeToString(), partial(self._applied, progress))
+        self._propose(replica, command.SerializeToString(), partial(self._answered, progress, part))
 
     def _can_apply(self, progress: _Progress, part: PublicationPart, replica: PartitionReplica) -> bool:
         """True if partition and stages are undamaged at a start; else the part is stuck."""
@@ -294,7 +298,19 @@ class RollForward:
                 add(stage_id=stage_id, bytes=staged_bytes, records=staged.records)
         return command if size == part.bytes else None
 
-    def _applied(self, progress: _Progress, _: Any) -> None:
+    def _answered(self, progress: _Progress, part: PublicationPart, result: Any) -> None:
+        """A partition has taken its part, or refused it: then it is in none of its records."""
+        if isinstance(result, VoidEntry | FailedPrecondition):
+            number = progress.publication.number
+            damage = CorruptData(
+                f"{part.topic}-{part.partition} has not taken publication {number}: {result}"
+            )
+            log.error("publication refused", publication=number, error=str(damage))
+            self._stick(progress, part, damage)
+            return
+        self._applied(progress)
+
+    def _applied(self, progress: _Progress) -> None:
         """A partition has applied its part, or is deleted."""
         progress.unapplied -= 1
         if progress.state is RollForwardState.APPLYING:
@@ -317,7 +333,7 @@ class RollForward:
             stuck = progress.stuck
             progress.stuck = [each for each in stuck if each[0].topic_id != topic_id]
             for _ in range(len(stuck) - len(progress.stuck)):
-                self._applied(progress, None)
+                self._applied(progress)
         self.maybe_finish()
 
     def _replica(self, part: PublicationPart) -> PartitionReplica | None:

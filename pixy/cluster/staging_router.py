@@ -66,7 +66,7 @@ class StagingNode:
         channel: to the other nodes; None without peers.
         sideloading: of its partitions; None without peers.
         command: runs a command of `sinks`, with a limit in seconds.
-        is_alone: tells whether there is no other node in the cluster.
+        is_alone: tells whether there is no other node in the cluster, nor in any of its raft groups.
         now_ms: its time, to stamp with.
     """
 
@@ -178,7 +178,7 @@ class StagingRouter:
         here = (self._node.driver.node_id,)
         for each in batches:
             replica = self._publisher.partitions.get(TopicPartition(each.topic, each.partition))
-            if replica is None or replica.replicas != here:
+            if replica is None or replica.replicas != here or replica.has_peers:
                 raise FailedPrecondition(
                     f"stage {name.stage_id} was begun while its node was alone, and partition {each.partition} of topic "
                     f"{each.topic} has replicas elsewhere: begin another stage"

@@ -45,6 +45,45 @@ async def all_values(cluster: NodeCluster, partitions: int = 3) -> list[list[byt
     return found[0]
 
 
+@pytest.mark.parametrize("pause_s", [0, 2])
+def test_publications_go_on_while_the_last_other_node_is_removed(tmp_path: Path, pause_s: int) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        one, two = cluster[1], cluster[2]
+        await one.backend.create_topic("topic", 3, {"replication": "2"})
+        published: list[bytes] = []
+
+        async def publish() -> None:
+            for epoch in range(1, 50):
+                value = b"%d" % epoch
+                piece = piece_of({TopicPartition("topic", each): [value] for each in range(3)})
+                for attempt in range(50):
+                    try:
+                        await one.backend.stage("sink", f"{epoch}", 0, piece, seal_of(piece))
+                        assert (await one.backend.publish("sink", epoch, "query", [f"{epoch}"])).published
+                        break
+                    except Unavailable:
+                        assert attempt < 49
+                        await asyncio.sleep(0.2)
+                published.append(value)
+                await asyncio.sleep(0.05)
+
+        publishing = asyncio.create_task(publish())
+        await until(lambda: len(published) > 3 or publishing.done())
+        removing = asyncio.create_task(one.backend.remove_node(two.id))
+        await until(lambda: one.node.is_alone)
+        if pause_s:
+            cluster.network.split([one.host], [two.host])
+            await asyncio.sleep(pause_s)
+            cluster.network.heal()
+        await removing
+        await publishing
+        assert one.node.is_alone
+        for partition in range(3):
+            assert await one.values(partition=partition) == published
+
+    run_cluster(scenario, tmp_path, 2)
+
+
 def test_a_discard_that_comes_late_leaves_the_next_stage_of_the_name(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         one, two = cluster[1].backend, cluster[2]
