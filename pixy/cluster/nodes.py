@@ -49,9 +49,9 @@ from pixy.proto.state_pb2 import MetadataCommand, NodeRecord, RegisterNode, Remo
 __all__ = [
     "FEATURE_LEVEL",
     "FIRST_NODE",
+    "IDENTITY_LEVEL",
     "LIMITS_LEVEL",
     "NODES_MAX",
-    "IDENTITY_LEVEL",
     "PLACEMENT_LEVEL",
     "SECOND_PROTOCOL_LEVEL",
     "WAITING_MAX",

@@ -66,7 +66,7 @@ class StagingNode:
         channel: to the other nodes; None without peers.
         sideloading: of its partitions; None without peers.
         command: runs a command of `sinks`, with a limit in seconds.
-        is_alone: tells whether there is no other node in the cluster, nor in any of its raft groups.
+        is_alone: tells whether there is no other node in the cluster, nor in its raft groups.
         now_ms: its time, to stamp with.
     """
 
@@ -268,7 +268,7 @@ class StagingRouter:
         return sorted({*self._publisher.staged_by(topic_id), *replicated, *unfinished})
 
     async def _next_stage(self) -> int:
-        """Number of the next stage of all nodes; 0 while there are nodes that would not look at it."""
+        """Number of the next stage of all nodes; 0 while there are nodes that do not look at it."""
         if self._node.state_groups.metadata.feature_level < IDENTITY_LEVEL:
             return 0
         await self.confirm()

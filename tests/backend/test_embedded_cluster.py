@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -616,7 +617,7 @@ def test_a_command_that_comes_late_leaves_the_next_topic_of_the_name(tmp_path: P
         begun, go_on = asyncio.Event(), asyncio.Event()
         run = late.node.commands._run
 
-        async def run_late(command: MetadataCommand, patience_s: float) -> object:
+        async def run_late(command: MetadataCommand, patience_s: float = 0.0) -> Any:
             begun.set()
             await go_on.wait()
             return await run(command, patience_s)
