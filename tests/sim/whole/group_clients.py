@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pixy.cluster import Process
 from pixy.consume import NEWEST, OLDEST, Offer, PendingRequest
+from pixy.consume.lending import RecordPosition
 from pixy.consume.partition import LivePartition
 from pixy.errors import PixyError, Unavailable
 from pixy.records import OffsetCommit, TopicPartition
@@ -304,9 +305,21 @@ class GroupClients:
         ack = machine.process.consumers.ack
         if self._wrong.random() < _WRONG_ACKS:
             # Of a record that perhaps nobody got: the audit notices if that one is skipped.
-            wrong = held.offset + self._wrong.randint(1, _WRONG_BY_MAX)
-            ack(held.key.group, held.topic, held.key.partition, wrong, lambda _: None)
+            wrong = RecordPosition(held.key.partition, held.offset + self._wrong.randint(1, _WRONG_BY_MAX))
+            # Of one that another node has, and says nothing of, the ack says that a client got it.
+            if not self._is_lent(held.key.group, held.topic, wrong):
+                ack(held.key.group, held.topic, *wrong, lambda _: None)
         ack(held.key.group, held.topic, held.key.partition, held.offset, partial(self._calls.answered, call))
+
+    def _is_lent(self, group: str, topic: str, position: RecordPosition) -> bool:
+        processes = [machine.process for machine in self._serving() if machine.process is not None]
+        subscriptions = [each.consumers._subscriptions.get((group, topic)) for each in processes]
+        return any(
+            position in borrower.lending._sent or position in borrower.lending._granted
+            for subscription in subscriptions
+            if subscription is not None
+            for borrower in subscription.lender._borrowers.values()
+        )
 
     def _acked(self, client: _Client, held: _Held, call: Call) -> None:
         if call.outcome is Outcome.OK:

@@ -243,7 +243,7 @@ RULES: dict[str, Rule] = {
             consuming=_CONSUMERS | {"auto_acks": 0.5},
             **_FEW,
         ),
-        seed=16,
+        seed=60,
     ),
     "records are handed out under a lease": Rule(
         [patch.object(GroupMembership, "lease", property(lambda _: Lease(), lambda *_: None), create=True)],
