@@ -805,6 +805,13 @@ class GrpcConfig:
         "allow as many beside the files of the clusters.",
         minimum=1,
     )
+    max_calls: int = _integer(
+        50_000,
+        "Maximum number of open calls of all connections: those that wait, like long polls, and "
+        "those at work. Further ones are answered RESOURCE_EXHAUSTED. A call takes 1 to 10 KB while "
+        "it is open.",
+        minimum=1,
+    )
     max_concurrent_streams: int = _integer(
         4096,
         "Concurrent calls per connection. Clients with thousands of long polls use one "
@@ -1011,11 +1018,11 @@ class Config:
     client_share_percent: int = _integer(
         50,
         "Largest part, in percent, that the clients of one address may take of "
-        "grpc.max_connections and of the buffer of large requests, and of consumer.max_groups, "
-        "consumer.max_subscriptions, consumer.max_partitions, staging.max_bytes and sinks of each "
-        "cluster, so that they cannot shut out all others. All unix sockets are one address, and so "
-        "is an IPv6 network of 64 bits. 100: no such limit, for a server whose clients all come "
-        "through one proxy.",
+        "grpc.max_connections, grpc.max_calls and the buffer of large requests, and of "
+        "consumer.max_groups, consumer.max_subscriptions, consumer.max_partitions, "
+        "staging.max_bytes and sinks of each cluster, so that they cannot shut out all others. All "
+        "unix sockets are one address, and so is an IPv6 network of 64 bits. 100: no such limit, for "
+        "a server whose clients all come through one proxy.",
         minimum=1,
         maximum=100,
     )

@@ -40,6 +40,8 @@ __all__ = ["NOT_A_MESSAGE", "Call", "UnaryCall", "answer_all"]
 
 NOT_A_MESSAGE = GrpcError(Status.INTERNAL, "the request does not parse as the method's message")
 
+_PATIENT_PART = 0.5
+"""A reset costs no token if this part of the time until the call's deadline was over."""
 _OK = ResponseTemplate(ANSWER_HEADERS, OK_TRAILERS)
 
 
@@ -185,6 +187,17 @@ class Call:
         self._connection.environment.counters.gone += 1
         self._settle()
         self._cancel_work()
+
+    def was_patient(self, now: float) -> bool:
+        """True for a call that is reset near its deadline, as every client of gRPC does.
+
+        The client's clock started before ours. However short the deadline, such a call has occupied
+        one of the connection's streams for its time, and its work is charged: many of them gain
+        nothing over answered calls. No rapid reset lives so long.
+        """
+        if not self.timeout_s or self.deadline is None:
+            return False
+        return now >= self.deadline - self.timeout_s * (1 - _PATIENT_PART)
 
     def incomplete(self) -> None:
         """The client's time to complete the request is over."""

@@ -34,6 +34,7 @@ from pixy.rpc.environment import Environment
 from pixy.rpc.headers import TIMEOUT, CallHeaders, read_call_headers, read_timeout, read_varying
 from pixy.rpc.incomplete_requests import IncompleteRequests
 from pixy.rpc.link import Link
+from pixy.rpc.open_calls import ClientCalls
 from pixy.rpc.protocol_limits import limit_of
 from pixy.rpc.receipts import Receipt, Receipts
 from pixy.rpc.refusals import Refusals
@@ -46,9 +47,9 @@ __all__ = ["GrpcConnection"]
 
 log = structlog.get_logger(__name__)
 
-_PATIENT_PART = 0.5
-"""A reset costs no token if this part of the time until the call's deadline was over."""
 _DROPPED_PER_SLICE = 64
+_STREAM_BYTES = 1024
+"""Memory of a stream without a call: it was not begun, or its answer waits for the client."""
 _LIMIT_CODES = (ErrorCode.ENHANCE_YOUR_CALM, ErrorCode.SETTINGS_TIMEOUT)
 
 
@@ -57,6 +58,7 @@ class GrpcConnection:
 
     Args:
         environment: shared by all connections.
+        client: calls of its client address.
         closed: called when the connection is gone, or was never made.
         secure: the transport is TLS.
 
@@ -74,11 +76,13 @@ class GrpcConnection:
     __slots__ = (
         "_accepted_at",
         "_calls",
+        "_client",
         "_closed",
         "_drain",
         "_draining",
         "_dropping",
         "_held",
+        "_open_calls",
         "_output_semaphore",
         "_refusals",
         "_since",
@@ -97,10 +101,17 @@ class GrpcConnection:
     )
 
     def __init__(
-        self, environment: Environment, closed: Callable[["GrpcConnection"], None], *, secure: bool
+        self,
+        environment: Environment,
+        client: ClientCalls,
+        closed: Callable[["GrpcConnection"], None],
+        *,
+        secure: bool,
     ) -> None:
         now = environment.monotonic()
         self.environment = environment
+        # Invariant: both count each of `_calls`.
+        self._open_calls, self._client = environment.open_calls, client
         self._closed = closed
         self.core = Http2Connection(environment.options.http2, now)
         self.receipts = Receipts(environment.note)
@@ -151,6 +162,8 @@ class GrpcConnection:
         """Remove a call that has ended."""
         stream_id = call.stream_id
         del self._calls[stream_id]
+        self._open_calls.open -= 1
+        self._client.open -= 1
         if stream_id in self._held:
             self.incomplete.release(stream_id)
         if self._since:
@@ -160,6 +173,8 @@ class GrpcConnection:
         """End a call with its whole answer. The fast path of `forget` and `answered` in one."""
         stream_id = call.stream_id
         del self._calls[stream_id]
+        self._open_calls.open -= 1
+        self._client.open -= 1
         if self._held and stream_id in self._held:
             self.incomplete.release(stream_id)
         if not self.touched:
@@ -251,7 +266,8 @@ class GrpcConnection:
     @property
     def kept_bytes(self) -> int:
         """See `EventLayer`."""
-        return self.incomplete.held_bytes + self._unpacked_bytes
+        without_call = max(self.core.running - len(self._calls), 0)
+        return self.incomplete.held_bytes + self._unpacked_bytes + without_call * _STREAM_BYTES
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -273,6 +289,7 @@ class GrpcConnection:
     def tick(self, now: float) -> None:
         """Act on the time. Called about once a second."""
         self.link.tick(now)
+        self.link.note_held()
         self._log_limits()
         if self._since and self.environment.options.request_s:
             self.workload.run(partial(self._end_incomplete, now - self.environment.options.request_s))
@@ -398,6 +415,12 @@ class GrpcConnection:
         method = head.method or self._refusals.maybe_admit(stream_id, head, ended=ended)
         if method is None:
             return False
+        open_calls, client = self._open_calls, self._client
+        if client.open >= open_calls.share or open_calls.open >= open_calls.limit:
+            self._refusals.refuse_beyond(stream_id)
+            return False
+        open_calls.open += 1
+        client.open += 1
         self.calls += 1
         deadline = None
         if timeout_s is not None:
@@ -452,24 +475,12 @@ class GrpcConnection:
             self.resets_received += 1
         call = self._calls.get(event.stream_id)
         if call is not None:
-            if event.by_client and self._was_patient(call):
+            if event.by_client and call.was_patient(self.workload.now):
                 self.core.refund_reset()
             call.gone()
         else:
             self._refusals.reset(event.stream_id)
         self.receipts.reset(event.stream_id)
-
-    def _was_patient(self, call: Call) -> bool:
-        """True for a call that was reset near its deadline, as every client of gRPC does.
-
-        The client's clock started before ours. However short the deadline, such a call has occupied
-        one of the connection's streams for its time, and its work is charged: many of them gain
-        nothing over answered calls. No rapid reset lives so long.
-        """
-        timeout_s, deadline = call.timeout_s, call.deadline
-        if not timeout_s or deadline is None:
-            return False
-        return self.workload.now >= deadline - timeout_s * (1 - _PATIENT_PART)
 
     def _on_terminated(self, event: ConnectionTerminated) -> None:
         if event.code is not ErrorCode.NO_ERROR:

@@ -20,6 +20,7 @@ from pixy.rpc.interception import Interceptor
 from pixy.rpc.limit_log import LimitLog
 from pixy.rpc.memory import Memory
 from pixy.rpc.methods import Method
+from pixy.rpc.open_calls import OpenCalls
 from pixy.rpc.status import GrpcError, Status
 from pixy.tasks import Tasks
 
@@ -42,8 +43,9 @@ class ServerOptions:
         request_s: time to complete a request that has begun, or a message for which a handler
             waits.
         connections_max: connections in all; more are closed at once.
-        client_share_percent: part of them, and of admitted large requests, that one client address
-            may have.
+        calls_max: open calls of all connections; more are refused.
+        client_share_percent: part of connections, open calls and admitted large requests that one
+            client address may have.
         turn_bytes: input of one connection in a slice of its work, see `Http2Connection.receive`.
         age_s: older connections are drained, a tenth earlier or later.
         age_grace_s: time for the running calls of such a connection.
@@ -56,6 +58,7 @@ class ServerOptions:
     buffer_bytes: int = 256 * _MIB
     request_s: float = 120
     connections_max: int = 10_000
+    calls_max: int = 50_000
     client_share_percent: int = 50
     turn_bytes: int = 16 * 1024
     age_s: float = 0
@@ -87,6 +90,7 @@ class Environment:
         draining: the server drains; new connections are served nevertheless.
         tasks: of handlers, and of the server itself. An exception that ends one is noted.
         limits: log of the limits that clients reach.
+        open_calls: of all connections.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class Environment:
         self.counters = Totals()
         self.scheduler = FairScheduler(clock.monotonic)
         self.limits = LimitLog()
+        self.open_calls = OpenCalls(options.calls_max, options.client_share_percent)
         self.memory = Memory(options.buffer_bytes, self.limits)
         uploads_bytes = options.buffer_bytes // 2
         uploads_share = share_of(uploads_bytes, options.client_share_percent)

@@ -1,4 +1,4 @@
-"""Requests that begin no call: their header section or the interceptor refuses them.
+"""Requests that begin no call: their header section, the interceptor or a limit refuses them.
 
 A client of gRPC is answered at once, one that does not speak it when its request is complete.
 """
@@ -55,6 +55,12 @@ class Refusals:
         else:
             self._answer(stream_id, refusal)
         return None
+
+    def refuse_beyond(self, stream_id: int) -> None:
+        """Refuse a call that exceeds the open calls of the server, or of a client address."""
+        limit, refusal = self._environment.open_calls.refusal()
+        self._environment.limits.hit(limit, self._link.peer)
+        self._answer(stream_id, refusal)
 
     def complete(self, stream_id: int) -> None:
         """Answer a refused request that is complete, or has not been for too long."""

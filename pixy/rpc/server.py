@@ -12,7 +12,6 @@ block the loop for long.
 
 import asyncio
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
@@ -28,6 +27,7 @@ from pixy.rpc.link import Link
 from pixy.rpc.listeners import Listener, TlsFiles, bind_tcp, bind_unix
 from pixy.rpc.memory import Memory
 from pixy.rpc.methods import Service, method_table
+from pixy.rpc.open_calls import ClientCalls
 
 __all__ = ["RpcServer"]
 
@@ -63,8 +63,8 @@ class RpcServer:
         )
         # By connection, the client that it counts for.
         self._connections: dict[GrpcConnection, str] = {}
-        # Connections by client. Invariant: they count the values of `_connections`; none is 0.
-        self._by_client: Counter[str] = Counter()
+        # By client, each with a connection. Invariant: they count the values of `_connections`.
+        self._clients: dict[str, ClientCalls] = {}
         self._listeners: list[Listener] = []
         # Connections that were not ticked in this second.
         self._unticked: list[GrpcConnection] = []
@@ -163,6 +163,11 @@ class RpcServer:
             async with asyncio.timeout(_CUT_OFF_S):
                 await self._environment.tasks.cancel_all()
 
+    @property
+    def open_calls(self) -> int:
+        """Number of calls that have begun and were not answered."""
+        return self._environment.open_calls.open
+
     # --- for listeners ----------------------------------------------------------------------------
 
     @property
@@ -178,17 +183,19 @@ class RpcServer:
         """
         client, limit = client_address(peer), ""
         options = self._environment.options
+        calls = self._clients.get(client) or ClientCalls()
         if len(self._connections) >= options.connections_max:
             limit = "grpc.max_connections"
-        elif self._by_client[client] >= share_of(options.connections_max, options.client_share_percent):
+        elif calls.connections >= share_of(options.connections_max, options.client_share_percent):
             limit = "client_share_percent of grpc.max_connections"
         if limit:
             self._environment.counters.refused += 1
             self._environment.limits.hit(limit, peer)
             return None
-        connection = GrpcConnection(self._environment, self._closed, secure=secure)
+        connection = GrpcConnection(self._environment, calls, self._closed, secure=secure)
         self._connections[connection] = client
-        self._by_client[client] += 1
+        self._clients[client] = calls
+        calls.connections += 1
         return connection.link
 
     def note(self, bug: BaseException) -> None:
@@ -208,9 +215,10 @@ class RpcServer:
             # It was given up while it was made.
             return
         client = self._connections.pop(connection)
-        self._by_client[client] -= 1
-        if not self._by_client[client]:
-            del self._by_client[client]
+        calls = self._clients[client]
+        calls.connections -= 1
+        if not calls.connections:
+            del self._clients[client]
         self._environment.counters.add(connection.counters)
         if not self._connections:
             self._empty.set()

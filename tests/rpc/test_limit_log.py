@@ -98,6 +98,12 @@ async def three_streams(echo: EchoServer) -> None:
         assert (await client.answer(streams[-1])).reset == ErrorCode.REFUSED_STREAM
 
 
+async def two_calls(echo: EchoServer) -> None:
+    async with open_client(echo.address) as client:
+        client.request(UNARY, value(b"hold"))
+        assert (await client.call(UNARY, value(b"x"))).status == 8
+
+
 async def large_headers(echo: EchoServer) -> None:
     async with open_client(echo.address) as client:
         answer = await client.call(UNARY, value(b"x"), [("a", "x" * 1500)])
@@ -115,6 +121,8 @@ async def many_pings(echo: EchoServer) -> None:
 LIMITED: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[EchoServer], Any]]] = [
     ("grpc.max_connections", {"connections_max": 1, "client_share_percent": 100}, {}, two_connections),
     ("client_share_percent of grpc.max_connections", {"connections_max": 2}, {}, two_connections),
+    ("grpc.max_calls", {"calls_max": 1, "client_share_percent": 100}, {}, two_calls),
+    ("client_share_percent of grpc.max_calls", {"calls_max": 2}, {}, two_calls),
     ("grpc.max_message_bytes", {"message_bytes_max": 1000}, {}, a_large_message),
     ("grpc.max_concurrent_streams", {}, {"max_concurrent_streams": 2}, three_streams),
     ("grpc.max_header_list_bytes", {}, {"max_header_list_bytes": 1024}, large_headers),

@@ -48,6 +48,7 @@ def server_options(config: GrpcConfig, client_share_percent: int) -> ServerOptio
         buffer_bytes=config.buffer_bytes,
         request_s=config.request_timeout,
         connections_max=config.max_connections,
+        calls_max=config.max_calls,
         client_share_percent=client_share_percent,
         turn_bytes=config.turn_bytes,
         age_s=config.max_connection_age,
