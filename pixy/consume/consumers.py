@@ -27,6 +27,7 @@ from pixy.consume.group import ConsumerGroup
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.passed_acks import UNDECIDED, check_ack, pass_ack
+from pixy.consume.pins import bounded_pins
 from pixy.consume.sparse_acks import METADATA_BYTES_MAX
 from pixy.consume.subscription import Subscription
 from pixy.consume.timers import Timers
@@ -110,6 +111,7 @@ class Consumers:
             on_missing,
             Unpacking(options.max_unpacked_bytes, timers, unpack),
             bounded_fetches(options.max_fetched_bytes, timers),
+            bounded_pins(options.max_fetched_bytes, timers),
             PartitionLimit(options.max_partitions, client_share_percent),
         )
         self._groups: dict[str, ConsumerGroup] = {}

@@ -10,6 +10,7 @@ from pixy.consume.handed_out import HandedOut
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.partition_offers import PartitionOffers
+from pixy.consume.pins import Pins
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import Unpacking
 from pixy.consume.voided import VoidedByPartition
@@ -57,6 +58,7 @@ class ConsumeEnvironment:
     on_missing: OnMissing
     unpacking: Unpacking
     fetched: BoundedMemory
+    pins: Pins
     partition_limit: PartitionLimit
     feeding: LoopShare = field(default_factory=LoopShare)
     # Ends of subscriptions and partitions, of which there may be thousands at once.

@@ -6,7 +6,9 @@ a partition has little fetched at a time, and only once it has used up what it h
 partitions hold comes to its end, and the others have their turns.
 
 What others need is given back: the position stays, and it is fetched again from there. A partition
-that waits for the decompression of its batch keeps it as long as clients want its records.
+whose batch is being decompressed keeps it; one that waits for that keeps it while it has a pin
+(`pins`), which is for a part of the memory, and clients want its records. Without one it waits for
+it first, and then fetches again.
 
 A fetch is counted as a whole until its last batch is used up, since its batches may be views of one
 buffer.
@@ -18,6 +20,7 @@ from pixy.backend import Batch
 from pixy.consume.bounded_memory import BoundedMemory
 from pixy.consume.memory_turns import Demand, MemoryPlace
 from pixy.consume.partition_offers import LITTLE_BYTES, PartitionOffers
+from pixy.consume.pins import Pin, Pins
 from pixy.consume.timers import Timers
 from pixy.errors import Unavailable
 
@@ -74,6 +77,7 @@ class FetchedMemory:
 
     Args:
         memory: of all partitions.
+        pins: of all partitions.
         group: the consumer group.
         offers: the offers, which have what was fed to them.
         demand: the demand for records of the partition.
@@ -82,6 +86,7 @@ class FetchedMemory:
 
     Attributes:
         counted: bytes that the place holds, 0 while it waits.
+        unpacks: the batch is being decompressed.
     """
 
     __slots__ = (
@@ -91,17 +96,22 @@ class FetchedMemory:
         "_memory",
         "_needed",
         "_offers",
+        "_pin",
+        "_pin_needed",
+        "_pins",
         "_place",
         "_turns",
         "_waits",
         "counted",
         "group",
         "memory_waits",
+        "unpacks",
     )
 
     def __init__(
         self,
         memory: BoundedMemory,
+        pins: Pins,
         group: str,
         offers: PartitionOffers,
         demand: Callable[[float], Demand],
@@ -110,6 +120,7 @@ class FetchedMemory:
     ) -> None:
         self._memory = memory
         self._turns = memory.turns
+        self._pins = pins
         self.group = group
         self._offers = offers
         self._demand = demand
@@ -123,6 +134,10 @@ class FetchedMemory:
         self._needed = 0
         # The place waits for its turn, or has it and is not filled.
         self._waits = False
+        self.unpacks = False
+        # The last pin, and its bytes to wait for before the next fetch, 0: none.
+        self._pin: Pin | None = None
+        self._pin_needed = 0
 
     # --- fetching ---------------------------------------------------------------------------------
 
@@ -140,6 +155,9 @@ class FetchedMemory:
 
     async def turn(self) -> None:
         """Wait for the turn to fetch. `admit` is to follow."""
+        if self._pin is not None and self._pin_needed:
+            size, self._pin_needed = self._pin_needed, 0
+            await self._pin.turn(size)
         self._offers.fetch_little()
         if not self._waits:
             self._waits = True
@@ -174,6 +192,8 @@ class FetchedMemory:
         if self._waits:
             self._waits = False
             self._memory.release(self._place)
+        if self._offers.packed is None:
+            self.unpin()
         self.settle()
 
     def settle(self) -> None:
@@ -185,6 +205,30 @@ class FetchedMemory:
                 self._memory.shrink(self._place, size)
             else:
                 self._memory.release(self._place)
+
+    # --- decompression ----------------------------------------------------------------------------
+
+    def pin(self, *, small: bool) -> None:
+        """The next batch waits for its decompression: keep what was fetched, if it may stay.
+
+        Args:
+            small: it takes turns with small batches.
+        """
+        self._pin_needed = 0
+        pin, memory = self._pin, self._pins.small if small else self._pins.large
+        if pin is None or pin.memory is not memory:
+            if pin is not None:
+                if small and pin.held:
+                    return  # it seemed small before, too
+                pin.release()
+            pin = self._pin = Pin(memory, self)
+        if not pin.held:
+            pin.maybe_hold(max(1, self.counted))
+
+    def unpin(self) -> None:
+        """Nothing waits for its decompression any more."""
+        if self._pin is not None:
+            self._pin.release()
 
     # --- giving back ------------------------------------------------------------------------------
 
@@ -198,13 +242,19 @@ class FetchedMemory:
         return self._demand(now)
 
     def is_pinned(self, now: float) -> bool:
-        """True while the offers do not have all of it, or clients wait for its decompression."""
-        if self._arriving:
+        """True while the offers do not have all of it, while it is being decompressed, or if it may
+        stay until then and clients want it.
+        """
+        if self._arriving or self.unpacks:
             return True
-        return self._offers.packed is not None and self._demand(now) is not Demand.NONE
+        return self._pin is not None and self._pin.held and self._demand(now) is not Demand.NONE
 
     def give_back(self) -> None:
         """Others need the memory: fetch again when it is this partition's turn."""
         self.counted = 0
         self._needed = _LITTLE
+        self.unpin()
+        packed = self._offers.packed
+        if packed is not None:
+            self._needed = self._pin_needed = max(_LITTLE, memory_of((packed,)))
         self._drop_offers()

@@ -121,7 +121,13 @@ class PartitionFetcher:
         self._short_of_memory = False
         # Memory of what the offers have, and of what comes for them.
         self._fetched = FetchedMemory(
-            environment.fetched, group, offers, demand, self._drop_fetched, self.memory_waits
+            environment.fetched,
+            environment.pins,
+            group,
+            offers,
+            demand,
+            self._drop_fetched,
+            self.memory_waits,
         )
 
     def start(self) -> None:
@@ -138,6 +144,7 @@ class PartitionFetcher:
         self._has_memory()
         self._task = self._unpacking = None
         self._idle, self._fetching = False, None
+        self._fetched.unpin()
         self._fetched.end()
 
     def wake(self) -> None:
@@ -240,6 +247,7 @@ class PartitionFetcher:
         offers = self._offers
         while (batch := offers.packed) is not None:
             await self._unpack_batch(batch)
+            self._fetched.unpin()
             self.release_dropped()
         self._unpacking = None
         self._on_fed()
@@ -247,8 +255,10 @@ class PartitionFetcher:
     async def _unpack_batch(self, batch: Batch) -> None:
         offers = self._offers
         size, self._unpacked_bytes = self._unpacked_bytes, 0
+        unpacking = self._environment.unpacking
+        self._fetched.pin(small=unpacking.is_small(batch, size))
         try:
-            held = await self._environment.unpacking.unpack(self, batch, offers.position, size)
+            held = await unpacking.unpack(self, batch, offers.position, size)
         except CorruptData as error:
             offers.unpacked(batch, error)
         except Exception as bug:
@@ -288,6 +298,14 @@ class PartitionFetcher:
         self._held = None
         self._offers.give_back()
         self.wake()
+
+    def unpacks(self, *, running: bool) -> None:
+        """Keep the batch while it is being decompressed."""
+        self._fetched.unpacks = running
+
+    def is_large(self) -> None:
+        """The batch is decompressed with large ones, although it seemed small."""
+        self._fetched.pin(small=False)
 
     def _drop_fetched(self) -> None:
         """Others need the memory of what was fetched."""

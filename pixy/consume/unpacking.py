@@ -9,8 +9,8 @@ take turns of a second, are not in front of them.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 from pixy.backend import Batch
 from pixy.consume.bounded_memory import BoundedMemory
@@ -37,6 +37,16 @@ _SMALL_SHARE = 4
 _OBJECTS_BYTES = 128 << 10
 """Records that are decoded ahead of a small batch; those of others are a little of their size."""
 _LIMIT = "consumer.max_unpacked_bytes"
+
+
+class UnpackingPartition(MemoryHolder, Protocol):
+    """A partition of a consumer group whose batch is decompressed."""
+
+    def unpacks(self, *, running: bool) -> None:
+        """The turn of the batch has come, or is over."""
+
+    def is_large(self) -> None:
+        """The batch takes turns with large ones, although it seemed small."""
 
 
 class BatchUnpacker:
@@ -103,7 +113,7 @@ class BoundedUnpacking:
         return self._memory.held_bytes
 
     async def unpack(
-        self, partition: MemoryHolder, batch: Batch, first_offset: int, size: int
+        self, partition: UnpackingPartition, batch: Batch, first_offset: int, size: int
     ) -> HeldRecords:
         """Decompress a batch when there is memory for it.
 
@@ -120,7 +130,11 @@ class BoundedUnpacking:
         try:
             while True:
                 await self._memory.turn(place)
-                records, size = await self._unpack(batch, first_offset, self._batch_bytes_max)
+                partition.unpacks(running=True)
+                try:
+                    records, size = await self._unpack(batch, first_offset, self._batch_bytes_max)
+                finally:
+                    partition.unpacks(running=False)
                 if self._memory.filled(place, size + self._objects_bytes):
                     return HeldRecords(self._memory, place, records)
                 del records
@@ -150,11 +164,18 @@ class Unpacking:
         """Bytes of decompressed batches that partitions hold."""
         return self._small.held_bytes + self._large.held_bytes
 
+    @staticmethod
+    def is_small(batch: Batch, size: int) -> bool:
+        """True if a batch takes turns with small ones at first; `size` as in `unpack`."""
+        return len(batch) <= _SMALL_PACKED_BYTES and size <= _SMALL_BYTES + _OBJECTS_BYTES
+
     async def unpack(
-        self, partition: MemoryHolder, batch: Batch, first_offset: int, size: int
+        self, partition: UnpackingPartition, batch: Batch, first_offset: int, size: int
     ) -> HeldRecords:
         """As `BoundedUnpacking.unpack`, under the bound for the size of the batch."""
-        if len(batch) <= _SMALL_PACKED_BYTES and size <= _SMALL_BYTES + _OBJECTS_BYTES:
-            with suppress(UnpackedTooLarge):
+        if self.is_small(batch, size):
+            try:
                 return await self._small.unpack(partition, batch, first_offset, size)
+            except UnpackedTooLarge:
+                partition.is_large()
         return await self._large.unpack(partition, batch, first_offset, size)

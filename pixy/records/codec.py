@@ -244,7 +244,7 @@ def decompress_new(batch: bytearray, unpacked_bytes_max: int) -> Buffer:
 
     Raises:
         UnpackLimitError: it exceeds the limit when decompressed.
-        Exception: one of `UNREADABLE`; also for several gzip members or empty snappy blocks.
+        Exception: one of `UNREADABLE`; also for several gzip members or tiny snappy blocks.
     """
     return _decompress(batch, read_header(batch).codec, unpacked_bytes_max, strict=True)
 

@@ -28,7 +28,7 @@ and if its records are not what the header says (`_Walk`):
     more than `producer.max_headers` headers           each is 70 bytes of objects in a reader
     larger than `unpacked_bytes_max` without           readers would need unbounded memory
     compression
-    several gzip members, empty snappy blocks          a small batch would take long to decompress
+    several gzip members, snappy blocks below 1 KiB    a small batch would take long to decompress
 
 The records are decoded by the codec of the readers, in windows: 0.2 us each and 0.1 ms/MB, half of
 what the fastest walk in Python takes.

@@ -47,6 +47,10 @@ _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _BLOCK_SIZE = struct.Struct(">i")
+_STRICT_BLOCK_BYTES = 1 << 10
+"""Least decompressed size of all xerial blocks but the last, if `strict`. It is the smallest that
+Java's writer can be set to; its default, and that of the others, is 32 KiB.
+"""
 _BUFFER_IS_FULL = "failed to write whole buffer"
 """cramjam's message when the output buffer is full."""
 
@@ -70,8 +74,8 @@ def unpack(codec: int, packed: bytes, bytes_max: int, *, strict: bool = False) -
         codec: a value of `COMPRESSION` other than 0.
         packed: everything after the batch's header.
         bytes_max: limit of the output.
-        strict: accept one gzip member only, and no empty snappy blocks: a great many of them take
-            long and are no output.
+        strict: accept one gzip member only, and no snappy blocks below 1 KiB but the last: a great
+            many of them take long and are little output.
 
     Returns:
         The records. Valid until this thread decompresses again.
@@ -128,10 +132,13 @@ def _snappy(packed: bytes, bytes_max: int, *, strict: bool) -> Buffer:
         if not 0 <= size <= len(packed) - at:
             raise ValueError(f"snappy block of {size} bytes with {len(packed) - at} bytes left")
         block = _snappy_block(view[at : at + size], bytes_max - len(unpacked))
-        if strict and not block:
-            raise ValueError("an empty snappy block")
         unpacked += block
         at += size
+        if strict and len(block) < _STRICT_BLOCK_BYTES and (at < len(packed) or not block):
+            raise ValueError(
+                f"a snappy block of {len(block)} bytes decompressed, expected at least {_STRICT_BLOCK_BYTES}, "
+                "and in the last block at least 1"
+            )
     return unpacked
 
 

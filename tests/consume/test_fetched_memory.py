@@ -181,6 +181,70 @@ async def test_batches_that_wait_for_their_decompression_are_kept_while_clients_
     assert other.offsets == [0]
 
 
+def next_unpacked(world: World) -> None:
+    """End the decompressions in progress; the next ones wait for the next call."""
+    done = world.backend.gates.get("unpack")
+    world.backend.gates["unpack"] = asyncio.Event()
+    if done is not None:
+        done.set()
+
+
+def add_small_batch(world: World, topic: str, compression: str) -> None:
+    log = world.log(topic=topic)
+    batch = build_batch([NewRecord(None, bytes(20_000), (), 1)], COMPRESSION[compression])
+    patch_batch(batch, log.end, 0)
+    log.batches.append(bytes(batch))
+    log.end += 1
+    log.wake()
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+async def test_batches_that_wait_for_their_decompression_do_not_hold_up_others(
+    make_world: MakeWorld, compression: str
+) -> None:
+    world = make_world(4, max_fetched_bytes=8 * BATCH, subscription_timeout=1000.0)
+    for partition in range(4):
+        add_batch(world, partition, compression="zstd")
+    next_unpacked(world)
+    waiting = [await world.consume(group=f"packed{number}") for number in range(10)]
+    await world.pass_time(0.2)
+    for number in range(3):
+        world.backend.create(f"topic{number}", 1)
+        add_small_batch(world, f"topic{number}", compression)
+        answers = await world.consume(group="other", topic=f"topic{number}")
+        for _ in range(10):
+            await world.pass_time(0.1)
+        next_unpacked(world)
+        await settle()
+        assert answers.offsets == [0]
+        assert really_held(world) <= held(world) <= 8 * BATCH
+    assert sum(not each.offers for each in waiting) >= 5
+
+
+async def test_what_waits_for_its_decompression_has_its_turn_and_is_fetched_again_for_it_once(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(max_fetched_bytes=8 * BATCH, subscription_timeout=1000.0, long_polling_timeout=100.0)
+    add_batch(world, compression="zstd")
+    world.backend.create("other", 8)
+    for partition in range(8):
+        add_batch(world, partition, "other")
+    next_unpacked(world)
+    packed = [await world.consume(group=f"packed{number}") for number in range(20)]
+    others = []
+    for step in range(22):
+        if step % 5 == 0:
+            others.append(await world.consume(group=f"other{step}", topic="other"))
+        await world.pass_time(0.2)
+        next_unpacked(world)
+        await settle()
+    assert [answers.offsets for answers in packed] == [[0]] * 20
+    assert [answers.offsets for answers in others] == [[0]] * 5
+    assert len(world.unpacked) == 20  # none was dropped while it was decompressed
+    fetched = [offset for partition, offset, _ in world.backend.fetched if partition.topic == "t"]
+    assert fetched.count(0) <= 3 * 20
+
+
 @pytest.mark.parametrize("groups", [["g"], ["first", "g"]], ids=["held", "queued"])
 @pytest.mark.parametrize("how", ["reset", "timeout", "revocation", "deletion", "drain"])
 async def test_whatever_ends_a_partition_gives_its_bytes_back(

@@ -16,6 +16,7 @@ from pixy.consume.offer import Offer, OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.partition_limit import PartitionLimit
+from pixy.consume.pins import bounded_pins
 from pixy.consume.sparse_acks import AckRange
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import Unpacking
@@ -58,6 +59,7 @@ class Host:
             lambda topic, fail: None,
             Unpacking(1 << 20, timers),
             bounded_fetches(1 << 20, timers),
+            bounded_pins(1 << 20, timers),
             PartitionLimit(100),
         )
         self.live: LivePartition | None = None

@@ -5,6 +5,7 @@ import os
 import random
 import struct
 
+import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -303,15 +304,36 @@ def test_compressed_records_may_be_four_times_a_batch(codec: int) -> None:
     assert BatchLimits(1000).unpacked_bytes_max == 4 << 20
 
 
+def xerial(*blocks: bytes) -> bytes:
+    """Snappy blocks in the frames of Java's writer."""
+    packed = [bytes(cramjam.snappy.compress_raw(block)) for block in blocks]
+    framed = [struct.pack(">i", len(block)) + block for block in packed]
+    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(framed)
+
+
 def test_a_small_batch_cannot_take_long_to_decompress() -> None:
     record = raw_record(0, b"x")
     members = gzip.compress(b"") * 1000 + gzip.compress(record)
-    blocks = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + struct.pack(">iB", 1, 0) * 1000
-    for codec, packed, text in ((1, members, "behind the gzip member"), (2, blocks, "an empty snappy block")):
+    for codec, packed, text in (
+        (1, members, "behind the gzip member"),
+        (2, xerial(*[b""] * 1000), "a snappy block of 0 bytes"),
+        (2, xerial(record, b""), "a snappy block of 8 bytes"),
+        (2, xerial(*(record[at : at + 1] for at in range(8))), "a snappy block of 1 bytes"),
+    ):
         batch = bytearray(raw_batch([packed]))
         batch[ATTRIBUTES + 1] = codec
         with pytest.raises(InvalidRecords, match=text):
             check_new_batches(patched(bytes(batch), 0, b""), ANY_SIZE)
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 10, 32 << 10])
+def test_the_snappy_blocks_of_javas_writer_are_accepted(block_bytes: int) -> None:
+    record = raw_record(0, bytes(100_000))
+    blocks = [record[at : at + block_bytes] for at in range(0, len(record), block_bytes)]
+    assert len(blocks[-1]) < 1 << 10 or block_bytes > 1 << 10
+    batch = bytearray(raw_batch([xerial(*blocks)]))
+    batch[ATTRIBUTES + 1] = 2
+    assert check_new_batches(patched(bytes(batch), 0, b""), ANY_SIZE)
 
 
 def test_a_check_that_takes_long_is_left_to_another_thread() -> None:
