@@ -122,6 +122,9 @@ _MAKES: Mapping[str, Make] = {
         topic=rng.choice(TOPICS), key_undefined=True, message=bytes(rng.choice([10, 1000, 20_000]))
     ),
     "ConsumeNAck": _consume,
+    "ConsumeBatch": lambda rng: log_pb.ConsumeBatchRequest(
+        topic=rng.choice(TOPICS), group=rng.choice(GROUPS), max_messages=rng.choice([1, 100])
+    ),
     "Ack": _ack,
     "GetOffsets": lambda rng: pb.GetOffsetsRq(topic=rng.choice(TOPICS), group=rng.choice(GROUPS)),
     "SetOffsets": lambda rng: pb.SetOffsetsRq(

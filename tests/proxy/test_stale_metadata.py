@@ -158,11 +158,14 @@ def test_an_ack_of_a_partition_that_is_new_here_counts(
 ) -> None:
     async def scenario(current: Proxy, behind: Proxy) -> None:
         async with altered(current, 4):
-            topic = await current.describe_topic("t")
+            # Not described: other nodes would be asked which replicas are in sync.
+            topic = current._backend.topic("t")
+            assert topic is not None
             here = topic.partitions[0].leader
             added = next(each.partition for each in topic.partitions[1:] if each.replicas[0] == here)
+            version = TopicVersion("t", topic.version, topic.topic_id)
             for offset in (0, 1):
-                assert await append(current, await version_of(current), added) == offset
+                assert await append(current, version, added) == offset
             assert partitions_at(behind) == 1
             await acks(behind, added)
             with pytest.raises(InvalidAck, match="t has 0 to 3"):

@@ -27,7 +27,7 @@ from tests.sim.whole.verdict import Verdict
 
 __all__ = ["PATIENCE_S", "Simulation"]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """Virtual time within which a healed cluster answers everything and all nodes are equal."""
 _STEP_S = 0.2
 _COMMITTED_S = 2.0
