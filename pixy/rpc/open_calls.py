@@ -46,10 +46,11 @@ class OpenCalls:
         self.limit = limit
         self.share = share_of(limit, client_share_percent)
         self.open = 0
-        self._beyond_limit = _refusal(f"the server has {limit} open calls, {_LIMIT}: try again later")
+        self._beyond_limit = _refusal(_LIMIT, f"the server has {limit} open calls, {_LIMIT}: try again later")
         self._beyond_share = _refusal(
+            _SHARE,
             f"clients of this address have {self.share} open calls, their share (`client_share_percent`) "
-            f"of {_LIMIT}, {limit}: wait until some of them are answered"
+            f"of {_LIMIT}, {limit}: wait until some of them are answered",
         )
 
     def refusal(self) -> tuple[str, Refusal]:
@@ -59,5 +60,5 @@ class OpenCalls:
         return _SHARE, self._beyond_share
 
 
-def _refusal(text: str) -> Refusal:
-    return Refusal(refusal_fields(GrpcError(Status.RESOURCE_EXHAUSTED, text)))
+def _refusal(limit: str, text: str) -> Refusal:
+    return Refusal(refusal_fields(GrpcError(Status.RESOURCE_EXHAUSTED, text, limit=limit)))
