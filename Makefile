@@ -17,6 +17,7 @@ $(BIN)/.pixy: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "pixy needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: "setuptools>=78.1.1" wheel
+	@$(BIN)/pip uninstall --yes -qq pixy  # as earlier checkouts call the distribution
 	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable .
 	@touch $@
 

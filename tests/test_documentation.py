@@ -4,6 +4,7 @@ pages are short.
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -161,6 +162,16 @@ def test_lines_of_prose_end_at_100_characters(path: Path) -> None:
 def test_every_page_is_on_the_map() -> None:
     linked = {link.partition("#")[0] for link in links_of(DOCS / "index.md")}
     assert {path.name for path in DOCS.glob("*.md")} - {"index.md"} <= linked
+
+
+def test_every_page_installs_the_distribution_and_no_namesake() -> None:
+    name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"]
+    told = {
+        found
+        for path in PAGES_IN_MARKDOWN
+        for found in re.findall(r"pip\s+install\s+'?(pixy[a-z]*)", path.read_text())
+    }
+    assert told == {name}
 
 
 def test_the_readme_is_short() -> None:

