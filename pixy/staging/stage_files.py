@@ -13,7 +13,9 @@ each: other stages get their turns in between, but no other call for the same st
 Sealing makes the files durable, then their names, then the file `stage`: a stage that has it is
 complete. A stage without it was left by a process that ended before, which has told no caller that
 it is durable. A removal begins with a durable rename to `<number>-deleted`, because half of a stage
-is none.
+is none. The leftovers of ended processes are removed behind the start, which may take minutes on a
+slow disk: an unsealed stage where it is, because half of it is unsealed as well, and its number is
+not used again while it is there.
 
     found at a start                                       done
     -----------------------------------------------------  -----------------------------------------
@@ -21,8 +23,8 @@ is none.
                   least as long as it says
     longer        a segment of a log, by another name      taken: bytes behind the length are not
                                                            the stage's
-    unsealed      no file `stage`                          removed and logged
-    half removed  `<number>-deleted`                       removed and logged
+    unsealed      no file `stage`                          logged, and removed later
+    half removed  `<number>-deleted`                       logged, and removed later
     incomplete    a valid file `stage`, and a file is      taken as damaged: it cannot be published,
                   missing or short                         and a partition that waits for it is not
                                                            ready
@@ -50,7 +52,6 @@ from pixy.storage import (
     StagedPart,
     Steps,
     read_stage_record,
-    remove_with_files,
     sync_is_final,
     unlink_directories,
     write_stage_record,
@@ -144,10 +145,13 @@ class _PartFile:
 
 
 class RecoveredStages(NamedTuple):
-    """Stages found at start. New stages get numbers from `next_number` on."""
+    """Stages found at start. New stages get numbers from `next_number` on; `leftovers` are
+    directories to be removed.
+    """
 
     stages: list[SealedStage]
     next_number: int
+    leftovers: list[Path]
 
 
 class _StepSize:
@@ -300,7 +304,7 @@ class StageFiles:
 
 
 def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredStages:
-    """Find the sealed stages, and remove other leftovers of ended processes. Blocks.
+    """Find the sealed stages, and the leftovers of ended processes. Blocks.
 
     Raises:
         DataDirectoryError: a foreign file, or one of a newer release.
@@ -308,11 +312,15 @@ def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredS
         OSError: the disk refuses.
     """
     found: list[SealedStage] = []
+    leftovers: list[Path] = []
     names: dict[tuple[str, str], Path] = {}
+    last = 0
     for name in disk.names(directory):
         path = directory / name
         stage = _sort(disk, path)
+        last = max(last, int(name[:20]))
         if stage is None:
+            leftovers.append(path)
             continue
         if stage.record.cluster_id != cluster_id:
             raise DataDirectoryError(
@@ -325,26 +333,22 @@ def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredS
         # The process that sealed it may have ended before the name of its file was durable.
         disk.sync_directory(path)
         found.append(stage)
-    # A leftover that could not be removed keeps its number.
-    taken = [int(name[:20]) for name in disk.names(directory)]
-    return RecoveredStages(found, max(taken, default=0) + 1)
+    return RecoveredStages(found, last + 1, leftovers)
 
 
 def _sort(disk: Disk, path: Path) -> SealedStage | None:
-    """Stage at a path in the directory of stages; None for a leftover, which is removed."""
+    """Stage at a path in the directory of stages; None for a leftover."""
     try:
         files = disk.names(path)
     except NotADirectoryError as error:
         raise DataDirectoryError(f"{path} is not a directory; move it out of the way") from error
     if _DELETED.fullmatch(path.name):
         log.warning("removing what the removal of a stage has left", directory=str(path))
-        remove_with_files(disk, path)
         return None
     if _NAME.fullmatch(path.name) is None:
         raise DataDirectoryError(f"{path} is not a stage; move it out of the way")
     if STAGE_FILE not in files:
         log.warning("removing a stage that was never sealed", directory=str(path))
-        remove_with_files(disk, path)
         return None
     record = read_stage_record(disk, path / STAGE_FILE)
     return SealedStage(int(path.name), record, find_fault(disk, path, record))

@@ -8,7 +8,8 @@ stages that it works on, and held stages are neither discarded nor expired.
 All file work runs on one worker, which the clients share fairly (`stage_jobs`). A piece or a seal
 that has begun goes on when its callers go away, and a retry gets the same answer; before that it is
 dropped, and a retry begins it anew. A stop drops every piece and seal that is not finished: it has
-told no caller that they are, and the next start removes what is not sealed.
+told no caller that they are. What is not sealed is removed behind the next start, in turns with the
+work for clients.
 
 Invariants: `bytes` is the disk space of all stages, at most `bytes_max`; `bytes_of` is that of the
 clients of each address, at most their share, without what was staged before a restart; `extents` is
@@ -44,7 +45,7 @@ from pixy.staging.stage import Piece, Stage, StageSeal
 from pixy.staging.stage_client import NO_CLIENT, StageClient
 from pixy.staging.stage_files import PieceBatches, StageFiles, recover_stages, remove_stages, staged_part
 from pixy.staging.stage_jobs import DroppedJob, StageJobs
-from pixy.storage import Disk, StagedPart, Worker, is_disk_full, run_on
+from pixy.storage import Disk, StagedPart, Worker, is_disk_full, run_on, unlink_directories
 
 __all__ = [
     "EXTENTS_MAX",
@@ -64,6 +65,9 @@ KAFKA_CLUSTER_ID = b"kafka"
 
 STAGES_MAX = 10_000
 """Stages of one node."""
+
+_LEFTOVERS = Lane("", "")
+"""Of no client and no sink: the turns of stages that an earlier process has left."""
 
 _REMOVE_AGAIN_S = 1.0
 """Pause before stages are removed that a full disk has kept."""
@@ -127,7 +131,7 @@ class Stages:
         self.extents = 0
 
     async def recover(self, cluster_id: bytes) -> None:
-        """Find the sealed stages.
+        """Find the sealed stages, and begin to remove the leftovers of earlier processes.
 
         Raises:
             DataDirectoryError, CorruptData: the files cannot be used.
@@ -149,6 +153,14 @@ class Stages:
             stage.seal = StageSeal(len(record.pieces), seal_crc(record.pieces))
             self._has_topics(stage, (part.topic_id for part in record.parts))
             self._count(stage, sum(part.bytes for part in record.parts), 0, NO_CLIENT)
+        if found.leftovers:
+            steps = unlink_directories(self._disk, found.leftovers)
+            self._jobs.submit(_LEFTOVERS, steps, self._removed_leftovers)
+
+    def _removed_leftovers(self, _: None, error: BaseException | None) -> None:
+        # A stop drops the removal, and the next start begins it anew.
+        if error is not None and not isinstance(error, DroppedJob):
+            self._on_fault(error)
 
     def stop(self) -> None:
         """Finish removals, drop pieces and seals in progress, and stop."""

@@ -42,7 +42,6 @@ from pixy.storage.partition_directory import (
     DirectoryKind,
     KnownPartitions,
     judge_partition_directory,
-    remove_with_files,
     sort_partition_directories,
 )
 from pixy.storage.partition_log import PartitionLog, SyncedPosition
@@ -139,7 +138,6 @@ __all__ = [
     "read_whole",
     "recover_journal",
     "regular_file",
-    "remove_with_files",
     "run_on",
     "run_steps",
     "scan_batches",

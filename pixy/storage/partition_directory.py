@@ -46,7 +46,6 @@ __all__ = [
     "KnownPartitions",
     "SortedDirectories",
     "judge_partition_directory",
-    "remove_with_files",
     "rename_partition_directory",
     "retire_partition_directory",
     "sort_partition_directories",
@@ -221,13 +220,13 @@ class _Sorting:
                 log.warning(
                     "removing a partition's directory that a crash left unfinished", directory=str(path)
                 )
-                remove_with_files(self._disk, path)
+                _remove_with_files(self._disk, path)
 
     def _retire(self, path: Path, raft_group: int) -> None:
         left = path.with_name(f"{raft_group}-deleted")
         if left in self.retired:
             # No deletion leaves both: the directory was copied by hand.
-            remove_with_files(self._disk, left)
+            _remove_with_files(self._disk, left)
         self.retired[rename_partition_directory(self._disk, path, raft_group)] = None
 
 
@@ -268,7 +267,7 @@ def _read_identity(disk: Disk, path: Path, files: list[str]) -> PartitionIdentit
     return read_partition_identity(disk, path / _IDENTITY)
 
 
-def remove_with_files(disk: Disk, path: Path) -> None:
+def _remove_with_files(disk: Disk, path: Path) -> None:
     """Remove an obsolete directory and its files. Blocks.
 
     A failure is logged; the next start removes the rest.

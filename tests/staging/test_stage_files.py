@@ -7,7 +7,7 @@ import pytest
 
 from pixy.records import read_records
 from pixy.staging import StageFiles, recover_stages, remove_stages, staged_part
-from pixy.storage import run_steps
+from pixy.storage import run_steps, unlink_directories
 from tests.fakes.disk import RecordingDisk
 from tests.staging.stages import batches_of, piece_of, seal_stage
 from tests.storage.logs import CLUSTER_ID
@@ -93,8 +93,10 @@ def test_what_cannot_be_removed_keeps_its_number(tmp_path: Path) -> None:
     seal_stage(disk, tmp_path, 5, piece_of(b"0"))
     disk.fail("unlink", ".batches", errno.EIO)
     run_steps(remove_stages(disk, tmp_path, [5]))
-    assert recover_stages(disk, tmp_path, CLUSTER_ID).next_number == 6
+    found = recover_stages(disk, tmp_path, CLUSTER_ID)
+    assert found.next_number == 6
     disk.heal()
+    run_steps(unlink_directories(disk, found.leftovers))
     assert recover_stages(disk, tmp_path, CLUSTER_ID).next_number == 1
 
 

@@ -225,6 +225,36 @@ async def test_a_stop_answers_whoever_waits_and_ends_removals_only(tmp_path: Pat
     assert again.stages.sinks() == ["sink"]
 
 
+async def test_a_start_waits_for_no_removal_and_clients_take_turns_with_it(tmp_path: Path) -> None:
+    """Stages that a killed process has not sealed are removed behind the start; a stop in between
+    leaves the rest to the next one.
+    """
+    directory = tmp_path / "staging"
+    async with made(directory) as (bench, worker):
+        for number in range(20):  # a thousand files
+            await steps_until(bench.ask(f"sink/{number}", WIDE, seals=False), worker)
+        assert bench.disk.did("unlink") == []
+    for client_asks, stops in ((True, True), (False, False)):
+        worker = StepWorker()
+        again = Bench(directory, worker)
+        recovering = asyncio.ensure_future(again.stages.recover(CLUSTER_ID))
+        await steps_until(recovering, worker)
+        await recovering
+        assert again.disk.did("unlink") == []
+        if client_asks:
+            assert await steps_until(again.ask("sink/new", [piece_of(b"1")]), worker) <= 4
+            assert 0 < len(again.disk.did("unlink", ".batches")) <= 150
+        if stops:
+            again.stages.stop()
+            assert len(again.disk.did("unlink", ".batches")) <= 200
+        while worker:
+            worker.step()
+            await settle(3)
+        assert again.faults == []
+    assert [stage.name.stage_id for stage in again.stages.of_sink("sink")] == ["new"]
+    assert len(again.disk.names(directory)) == 1
+
+
 async def test_stages_of_several_clients_are_removed_together(tmp_path: Path) -> None:
     async with made(tmp_path / "staging") as (bench, worker):
         for number, client in enumerate((A, B, A)):
