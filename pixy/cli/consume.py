@@ -44,7 +44,7 @@ _WAIT_SECONDS = 10.0
     metavar="SECONDS",
     help=f"How long to wait for each message. [default: {_WAIT_SECONDS:g}; with -n 0: no limit]",
 )
-@click.option("--create", is_flag=True, help="Create TOPIC if it does not exist.")
+@click.option("--create", is_flag=True, help="Create TOPIC if it does not exist, or is deleted meanwhile.")
 @click.option(
     "--no-reconnect",
     is_flag=True,
@@ -82,7 +82,8 @@ def consume(
     none), value (null: null), headers (a list of objects with key and value); bytes that are not
     UTF-8 are {"base64": "..."}. `pixy produce --from-json` takes these objects.
 
-    A topic that does not exist is created only with --create. While the daemon restarts, or the
+    A topic that does not exist is created only with --create. One that is deleted meanwhile ends
+    the command; with -n 0 it waits until the topic exists again. While the daemon restarts, or the
     node is lost, the command waits for it as long as for messages.
 
     Exits with 3 if fewer messages arrived than requested (with -n 0: none).
@@ -99,7 +100,9 @@ def consume(
     with ReconnectingStub(connection, make_stubs, reconnects=not no_reconnect) as link:
         if not create:
             check_topic(connection, link, topic)
-        consumer = GroupConsumer(connection, link, topic, group, no_ack=no_ack, auto_ack=auto_ack)
+        consumer = GroupConsumer(
+            connection, link, topic, group, no_ack, auto_ack, creates=create, waits=not count
+        )
         for messages in consumer.batches(wait, count):
             for message in messages:
                 output.add(message)

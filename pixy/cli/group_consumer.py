@@ -2,7 +2,10 @@
 
 A daemon hands out what is at hand in one call (ConsumeBatch of pixy_log.proto), with which the acks
 of the batch before are sent. An older daemon does not know that call, and hands out messages one by
-one; so does any for a command that wants a single one.
+one.
+
+No topic is created for a command, unless it says so: a daemon would create one that is deleted
+while a consumer polls it.
 """
 
 import time
@@ -36,6 +39,8 @@ __all__ = [
 _BATCH_MAX = 1000
 """The daemon's maximum of `max_messages`."""
 _LAST_ACK_SECONDS = 5.0
+_TOPIC_LOOK_SECONDS = 0.5
+"""Pause between two looks for a topic that was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +73,16 @@ class GroupConsumer:
     group: str
     no_ack: bool
     auto_ack: bool
+    # The topic is created if it is deleted meanwhile.
+    creates: bool = False
+    # A deleted topic is waited for.
+    waits: bool = False
     # Positions of printed messages that are not acknowledged, as far as is known.
     unacked: list[tuple[int, int]] = field(default_factory=list, init=False)
     # The daemon knows ConsumeBatch, as far as is known.
     _batches: bool = field(default=True, init=False)
+    # The deletion of the topic was reported.
+    _told: bool = field(default=False, init=False)
 
     def batches(self, wait: float | None, count: int) -> Iterator[Sequence[ShownMessage]]:
         """Messages, `count` at most (0: any number), until none arrives for `wait` seconds. On any
@@ -114,7 +125,7 @@ class GroupConsumer:
         while deadline is None or (left := deadline - time.monotonic()) > 0:
             poll = timeout if deadline is None else min(timeout, left)
             try:
-                messages = self._many(most, poll) if most > 1 and self._batches else [self._one(poll)]
+                messages = self._many(most, poll) if self._batches else [self._one(poll)]
             except grpc.RpcError as error:
                 status = status_name(error)
                 if status == "UNIMPLEMENTED" and self._batches:
@@ -122,13 +133,38 @@ class GroupConsumer:
                 elif status == "NOT_FOUND":
                     self.link.answered()
                     self.unacked = []
+                elif status == "INVALID_ARGUMENT" and self._is_deleted():
+                    self._wait_for_topic(deadline)
                 elif status != "DEADLINE_EXCEEDED" and not self.link.again(error, deadline):
                     raise
             else:
                 self.link.answered()
-                self.unacked = []
+                self.unacked, self._told = [], False
                 return messages
         return []
+
+    def _is_deleted(self) -> bool:
+        """True if the topic does not exist."""
+        try:
+            check_topic(self.connection, self.link, self.topic)
+        except CallFailed:
+            return True
+        return False
+
+    def _wait_for_topic(self, deadline: float | None) -> None:
+        """Pause because the topic was deleted, unless the command ends with it.
+
+        Raises:
+            CallFailed: it does.
+        """
+        self.unacked = []
+        if not self.waits:
+            raise CallFailed(f"topic {self.topic} was deleted")
+        if not self._told:
+            self._told = True
+            report_error(f"topic {self.topic} was deleted; waiting until it exists again")
+        left = _TOPIC_LOOK_SECONDS if deadline is None else deadline - time.monotonic()
+        time.sleep(max(0.0, min(_TOPIC_LOOK_SECONDS, left)))
 
     def _many(self, most: int, poll: float) -> Sequence[ShownMessage]:
         from pixy.proto import pixy_log_pb2
@@ -139,6 +175,7 @@ class GroupConsumer:
             group=self.group,
             max_messages=most,
             auto_ack=self.auto_ack,
+            must_exist=not self.creates,
             acks=[pixy_log_pb2.MessagePosition(partition=each[0], offset=each[1]) for each in self.unacked],
         )
         answer = self.link.stub.log.ConsumeBatch(request, timeout=poll)

@@ -179,6 +179,7 @@ class Consumers:
         ack_if_offered: bool = False,
         deadline: float | None = None,
         client: Client | None = None,
+        must_exist: bool = False,
     ) -> PendingRequest | None:
         """Ask for the next record of a topic, for a consumer group.
 
@@ -192,6 +193,8 @@ class Consumers:
             ack_if_offered: the ack counts only if its record is outstanding.
             deadline: on the monotonic clock; the long polling timeout applies if it is earlier.
             client: the caller, None for another node.
+            must_exist: of a request without an ack: `TopicMissing` if the topic is deleted while it
+                waits; else it is created again.
 
         Returns:
             The pending request, None if `done` has been called.
@@ -211,7 +214,7 @@ class Consumers:
             except TooManyRequests as error:
                 done(None, error)
                 return None
-        return subscription.consume(done, auto_ack, ack, ack_if_offered, deadline)
+        return subscription.consume(done, auto_ack, ack, ack_if_offered, deadline, must_exist)
 
     def ack(
         self,

@@ -67,7 +67,7 @@ the dispatcher.
 class Waiter:
     """A consume request in the queue of a dispatcher."""
 
-    __slots__ = ("_waiters", "auto_ack", "deadline", "done", "limit")
+    __slots__ = ("_waiters", "auto_ack", "deadline", "done", "limit", "must_exist")
 
     def __init__(
         self,
@@ -76,8 +76,11 @@ class Waiter:
         auto_ack: bool,
         limit: float,
         deadline: float,
+        must_exist: bool = False,
     ) -> None:
         self._waiters = waiters
+        # The topic is not created for it.
+        self.must_exist = must_exist
         self.done = done
         self.auto_ack = auto_ack
         # Time of the long polling timeout. Invariant: ascends with the order of arrival.
@@ -176,8 +179,18 @@ class Dispatcher:
         """True if records and requests wait for a new lease."""
         return now >= self.lease.until and bool(self._ready and self._waiters)
 
-    def consume(self, done: ConsumeDone, auto_ack: bool, deadline: float | None, now: float) -> Waiter | None:
+    def consume(
+        self,
+        done: ConsumeDone,
+        auto_ack: bool,
+        deadline: float | None,
+        now: float,
+        must_exist: bool = False,
+    ) -> Waiter | None:
         """Answer a request at once, or queue it until `deadline` or the long polling timeout.
+
+        Args:
+            must_exist: see `fail_where_it_must_exist`.
 
         Returns:
             The queued request, None if `done` has been called.
@@ -192,7 +205,7 @@ class Dispatcher:
             done(None, self._too_many())
             return None
         limit = now + self._poll_timeout
-        waiter = Waiter(self._waiters, done, auto_ack, limit, limit)
+        waiter = Waiter(self._waiters, done, auto_ack, limit, limit, must_exist)
         if deadline is not None and deadline < limit:
             waiter.deadline = deadline
             self._push_early(waiter)
@@ -275,6 +288,13 @@ class Dispatcher:
         for _ in range(len(self._waiters)):
             if self._waiters:
                 waiter, _ = self._waiters.popitem(last=False)
+                waiter.done(None, error)
+
+    def fail_where_it_must_exist(self, error: PixyError) -> None:
+        """Answer those waiting requests for which the topic is not created again."""
+        for waiter in [each for each in self._waiters if each.must_exist]:
+            if waiter.waiting:
+                waiter.cancel()
                 waiter.done(None, error)
 
     def _next(self) -> Offer | None:

@@ -14,7 +14,8 @@ continue, and so do those that stay after all.
 
 When the topic is deleted, its partitions are closed and their offers void. Waiting consume requests
 are then treated like requests for a missing topic by `on_missing`: the topic is created again and
-they keep waiting, or they are answered. Waiting acks are answered `UnknownTopic`.
+they keep waiting, or they are answered. Requests that do not want it created are answered
+`TopicMissing`, waiting acks `UnknownTopic`.
 """
 
 from collections.abc import Callable, Collection
@@ -42,6 +43,7 @@ from pixy.errors import (
     PixyError,
     ResourceExhausted,
     ShuttingDown,
+    TopicMissing,
 )
 
 __all__ = ["Covers", "Subscription", "SubscriptionHost"]
@@ -203,6 +205,7 @@ class Subscription:
         ack: tuple[int, int] | None,
         ack_if_offered: bool,
         deadline: float | None,
+        must_exist: bool = False,
     ) -> PendingRequest | None:
         """See `Consumers.consume`."""
         now = self._last_request = self._monotonic()
@@ -220,7 +223,7 @@ class Subscription:
                     live.ack(ack[1], ack_if_offered)
                 except AckBeyondEnd:
                     return self.acks.consume(done, auto_ack, ack, ack_if_offered, deadline, now)
-        waiter = self.dispatcher.consume(done, auto_ack, deadline, now)
+        waiter = self.dispatcher.consume(done, auto_ack, deadline, now, must_exist)
         if waiter is not None:
             self._wait(waiter, now)
         return waiter
@@ -404,6 +407,7 @@ class Subscription:
 
     def topic_deleted(self) -> None:
         """Treat waiting requests as requests for a missing topic."""
+        self.dispatcher.fail_where_it_must_exist(TopicMissing(f"topic {self.topic} was deleted"))
         if self.dispatcher.waiting:
             self._environment.on_missing(self.topic, self.dispatcher.fail_all)
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0epixy_log.proto\x12\x0bpixy.log.v1\"P\n\x15\x44\x65scribeTopicsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x16\n\x0e\x63reate_missing\x18\x03 \x01(\x08\"l\n\x16\x44\x65scribeTopicsResponse\x12\"\n\x06topics\x18\x01 \x03(\x0b\x32\x12.pixy.log.v1.Topic\x12\x13\n\x0bpartitioner\x18\x02 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x03\"M\n\x05Topic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12\x12\n\npartitions\x18\x04 \x01(\x05\"P\n\x12ListOffsetsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12)\n\x07queries\x18\x02 \x03(\x0b\x32\x18.pixy.log.v1.OffsetQuery\"s\n\x0bOffsetQuery\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x12\n\x08\x65\x61rliest\x18\x03 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x04 \x01(\x08H\x00\x12\x16\n\x0ctimestamp_ms\x18\x05 \x01(\x03H\x00\x42\x04\n\x02\x61t\"A\n\x13ListOffsetsResponse\x12*\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x19.pixy.log.v1.OffsetAnswer\"9\n\x0cOffsetAnswer\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x19\n\x11unknown_partition\x18\x02 \x01(\x08\"p\n\x0c\x46\x65tchRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\'\n\x06ranges\x18\x02 \x03(\x0b\x32\x17.pixy.log.v1.FetchRange\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\x05\"h\n\nFetchRange\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x0b\x66rom_offset\x18\x03 \x01(\x03\x12\x11\n\tto_offset\x18\x04 \x01(\x03\x12\x10\n\x08topic_id\x18\x05 \x01(\x0c\"\x9e\x01\n\rFetchResponse\x12\r\n\x05range\x18\x01 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x18\n\x10log_begin_offset\x18\x04 \x01(\x03\x12\x16\n\x0elog_end_offset\x18\x05 \x01(\x03\x12&\n\x05state\x18\x06 \x01(\x0e\x32\x17.pixy.log.v1.RangeState\"\x98\x01\n\x13\x43onsumeBatchRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x14\n\x0cmax_messages\x18\x04 \x01(\x05\x12\x10\n\x08\x61uto_ack\x18\x05 \x01(\x08\x12*\n\x04\x61\x63ks\x18\x06 \x03(\x0b\x32\x1c.pixy.log.v1.MessagePosition\"4\n\x0fMessagePosition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"F\n\x14\x43onsumeBatchResponse\x12.\n\x08messages\x18\x01 \x03(\x0b\x32\x1c.pixy.log.v1.ConsumedMessage\"\xaf\x01\n\x0f\x43onsumedMessage\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x10\n\x03key\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x04 \x01(\x0cH\x01\x88\x01\x01\x12+\n\x07headers\x18\x05 \x03(\x0b\x32\x1a.pixy.log.v1.MessageHeader\x12\x14\n\x0ctimestamp_ms\x18\x06 \x01(\x03\x42\x06\n\x04_keyB\x08\n\x06_value\":\n\rMessageHeader\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"E\n\x10PartitionBatches\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x0c\"@\n\x0cTopicVersion\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\"\x80\x01\n\rAppendRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x31\n\npartitions\x18\x02 \x03(\x0b\x32\x1d.pixy.log.v1.PartitionBatches\x12+\n\x08versions\x18\x03 \x03(\x0b\x32\x19.pixy.log.v1.TopicVersion\"<\n\x0e\x41ppendResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.pixy.log.v1.AppendResult\"B\n\x0c\x41ppendResult\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xd2\x01\n\x0cStageRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07sink_id\x18\x02 \x01(\t\x12\x10\n\x08stage_id\x18\x03 \x01(\t\x12\r\n\x05piece\x18\x04 \x01(\x05\x12\x31\n\npartitions\x18\x05 \x03(\x0b\x32\x1d.pixy.log.v1.PartitionBatches\x12+\n\x08versions\x18\x06 \x03(\x0b\x32\x19.pixy.log.v1.TopicVersion\x12\x1f\n\x04seal\x18\x07 \x01(\x0b\x32\x11.pixy.log.v1.Seal\"#\n\x04Seal\x12\x0e\n\x06pieces\x18\x01 \x01(\x05\x12\x0b\n\x03\x63rc\x18\x02 \x01(\x07\"%\n\rStageResponse\x12\x14\n\x0cstaged_bytes\x18\x01 \x01(\x03\"\x95\x01\n\x0ePublishRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07sink_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x10\n\x08query_id\x18\x04 \x01(\t\x12\x12\n\nreset_sink\x18\x05 \x01(\x08\x12\x11\n\tstage_ids\x18\x06 \x03(\t\x12\x19\n\x11replaces_query_id\x18\x07 \x01(\t\"8\n\x0fPublishResponse\x12\x11\n\tpublished\x18\x01 \x01(\x08\x12\x12\n\nlast_epoch\x18\x02 \x01(\x03\"E\n\x0e\x44iscardRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07sink_id\x18\x02 \x01(\t\x12\x11\n\tstage_ids\x18\x03 \x03(\t\"\x11\n\x0f\x44iscardResponse*h\n\nRangeState\x12\x08\n\x04MORE\x10\x00\x12\x10\n\x0c\x45ND_OF_RANGE\x10\x01\x12\x0e\n\nEND_OF_LOG\x10\x02\x12\x17\n\x13OFFSET_OUT_OF_RANGE\x10\x03\x12\x15\n\x11UNKNOWN_PARTITION\x10\x04\x32\xe8\x04\n\x03Log\x12[\n\x0e\x44\x65scribeTopics\x12\".pixy.log.v1.DescribeTopicsRequest\x1a#.pixy.log.v1.DescribeTopicsResponse\"\x00\x12R\n\x0bListOffsets\x12\x1f.pixy.log.v1.ListOffsetsRequest\x1a .pixy.log.v1.ListOffsetsResponse\"\x00\x12\x42\n\x05\x46\x65tch\x12\x19.pixy.log.v1.FetchRequest\x1a\x1a.pixy.log.v1.FetchResponse\"\x00\x30\x01\x12\x43\n\x06\x41ppend\x12\x1a.pixy.log.v1.AppendRequest\x1a\x1b.pixy.log.v1.AppendResponse\"\x00\x12U\n\x0c\x43onsumeBatch\x12 .pixy.log.v1.ConsumeBatchRequest\x1a!.pixy.log.v1.ConsumeBatchResponse\"\x00\x12@\n\x05Stage\x12\x19.pixy.log.v1.StageRequest\x1a\x1a.pixy.log.v1.StageResponse\"\x00\x12\x46\n\x07Publish\x12\x1b.pixy.log.v1.PublishRequest\x1a\x1c.pixy.log.v1.PublishResponse\"\x00\x12\x46\n\x07\x44iscard\x12\x1b.pixy.log.v1.DiscardRequest\x1a\x1c.pixy.log.v1.DiscardResponse\"\x00\x42\x13Z\x11pixy/log/v1;logv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0epixy_log.proto\x12\x0bpixy.log.v1\"P\n\x15\x44\x65scribeTopicsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x16\n\x0e\x63reate_missing\x18\x03 \x01(\x08\"l\n\x16\x44\x65scribeTopicsResponse\x12\"\n\x06topics\x18\x01 \x03(\x0b\x32\x12.pixy.log.v1.Topic\x12\x13\n\x0bpartitioner\x18\x02 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x03\"M\n\x05Topic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12\x12\n\npartitions\x18\x04 \x01(\x05\"P\n\x12ListOffsetsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12)\n\x07queries\x18\x02 \x03(\x0b\x32\x18.pixy.log.v1.OffsetQuery\"s\n\x0bOffsetQuery\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x12\n\x08\x65\x61rliest\x18\x03 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x04 \x01(\x08H\x00\x12\x16\n\x0ctimestamp_ms\x18\x05 \x01(\x03H\x00\x42\x04\n\x02\x61t\"A\n\x13ListOffsetsResponse\x12*\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x19.pixy.log.v1.OffsetAnswer\"9\n\x0cOffsetAnswer\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x19\n\x11unknown_partition\x18\x02 \x01(\x08\"p\n\x0c\x46\x65tchRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\'\n\x06ranges\x18\x02 \x03(\x0b\x32\x17.pixy.log.v1.FetchRange\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\x05\"h\n\nFetchRange\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x0b\x66rom_offset\x18\x03 \x01(\x03\x12\x11\n\tto_offset\x18\x04 \x01(\x03\x12\x10\n\x08topic_id\x18\x05 \x01(\x0c\"\x9e\x01\n\rFetchResponse\x12\r\n\x05range\x18\x01 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x18\n\x10log_begin_offset\x18\x04 \x01(\x03\x12\x16\n\x0elog_end_offset\x18\x05 \x01(\x03\x12&\n\x05state\x18\x06 \x01(\x0e\x32\x17.pixy.log.v1.RangeState\"\xac\x01\n\x13\x43onsumeBatchRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x14\n\x0cmax_messages\x18\x04 \x01(\x05\x12\x10\n\x08\x61uto_ack\x18\x05 \x01(\x08\x12*\n\x04\x61\x63ks\x18\x06 \x03(\x0b\x32\x1c.pixy.log.v1.MessagePosition\x12\x12\n\nmust_exist\x18\x07 \x01(\x08\"4\n\x0fMessagePosition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"F\n\x14\x43onsumeBatchResponse\x12.\n\x08messages\x18\x01 \x03(\x0b\x32\x1c.pixy.log.v1.ConsumedMessage\"\xaf\x01\n\x0f\x43onsumedMessage\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x10\n\x03key\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x04 \x01(\x0cH\x01\x88\x01\x01\x12+\n\x07headers\x18\x05 \x03(\x0b\x32\x1a.pixy.log.v1.MessageHeader\x12\x14\n\x0ctimestamp_ms\x18\x06 \x01(\x03\x42\x06\n\x04_keyB\x08\n\x06_value\":\n\rMessageHeader\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"E\n\x10PartitionBatches\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x0c\"@\n\x0cTopicVersion\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\"\x80\x01\n\rAppendRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x31\n\npartitions\x18\x02 \x03(\x0b\x32\x1d.pixy.log.v1.PartitionBatches\x12+\n\x08versions\x18\x03 \x03(\x0b\x32\x19.pixy.log.v1.TopicVersion\"<\n\x0e\x41ppendResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.pixy.log.v1.AppendResult\"B\n\x0c\x41ppendResult\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xd2\x01\n\x0cStageRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07sink_id\x18\x02 \x01(\t\x12\x10\n\x08stage_id\x18\x03 \x01(\t\x12\r\n\x05piece\x18\x04 \x01(\x05\x12\x31\n\npartitions\x18\x05 \x03(\x0b\x32\x1d.pixy.log.v1.PartitionBatches\x12+\n\x08versions\x18\x06 \x03(\x0b\x32\x19.pixy.log.v1.TopicVersion\x12\x1f\n\x04seal\x18\x07 \x01(\x0b\x32\x11.pixy.log.v1.Seal\"#\n\x04Seal\x12\x0e\n\x06pieces\x18\x01 \x01(\x05\x12\x0b\n\x03\x63rc\x18\x02 \x01(\x07\"%\n\rStageResponse\x12\x14\n\x0cstaged_bytes\x18\x01 \x01(\x03\"\x95\x01\n\x0ePublishRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07sink_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x10\n\x08query_id\x18\x04 \x01(\t\x12\x12\n\nreset_sink\x18\x05 \x01(\x08\x12\x11\n\tstage_ids\x18\x06 \x03(\t\x12\x19\n\x11replaces_query_id\x18\x07 \x01(\t\"8\n\x0fPublishResponse\x12\x11\n\tpublished\x18\x01 \x01(\x08\x12\x12\n\nlast_epoch\x18\x02 \x01(\x03\"E\n\x0e\x44iscardRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07sink_id\x18\x02 \x01(\t\x12\x11\n\tstage_ids\x18\x03 \x03(\t\"\x11\n\x0f\x44iscardResponse*h\n\nRangeState\x12\x08\n\x04MORE\x10\x00\x12\x10\n\x0c\x45ND_OF_RANGE\x10\x01\x12\x0e\n\nEND_OF_LOG\x10\x02\x12\x17\n\x13OFFSET_OUT_OF_RANGE\x10\x03\x12\x15\n\x11UNKNOWN_PARTITION\x10\x04\x32\xe8\x04\n\x03Log\x12[\n\x0e\x44\x65scribeTopics\x12\".pixy.log.v1.DescribeTopicsRequest\x1a#.pixy.log.v1.DescribeTopicsResponse\"\x00\x12R\n\x0bListOffsets\x12\x1f.pixy.log.v1.ListOffsetsRequest\x1a .pixy.log.v1.ListOffsetsResponse\"\x00\x12\x42\n\x05\x46\x65tch\x12\x19.pixy.log.v1.FetchRequest\x1a\x1a.pixy.log.v1.FetchResponse\"\x00\x30\x01\x12\x43\n\x06\x41ppend\x12\x1a.pixy.log.v1.AppendRequest\x1a\x1b.pixy.log.v1.AppendResponse\"\x00\x12U\n\x0c\x43onsumeBatch\x12 .pixy.log.v1.ConsumeBatchRequest\x1a!.pixy.log.v1.ConsumeBatchResponse\"\x00\x12@\n\x05Stage\x12\x19.pixy.log.v1.StageRequest\x1a\x1a.pixy.log.v1.StageResponse\"\x00\x12\x46\n\x07Publish\x12\x1b.pixy.log.v1.PublishRequest\x1a\x1c.pixy.log.v1.PublishResponse\"\x00\x12\x46\n\x07\x44iscard\x12\x1b.pixy.log.v1.DiscardRequest\x1a\x1c.pixy.log.v1.DiscardResponse\"\x00\x42\x13Z\x11pixy/log/v1;logv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,8 +32,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pixy_log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z\021pixy/log/v1;logv1'
-  _globals['_RANGESTATE']._serialized_start=2514
-  _globals['_RANGESTATE']._serialized_end=2618
+  _globals['_RANGESTATE']._serialized_start=2534
+  _globals['_RANGESTATE']._serialized_end=2638
   _globals['_DESCRIBETOPICSREQUEST']._serialized_start=31
   _globals['_DESCRIBETOPICSREQUEST']._serialized_end=111
   _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=113
@@ -55,39 +55,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FETCHRESPONSE']._serialized_start=848
   _globals['_FETCHRESPONSE']._serialized_end=1006
   _globals['_CONSUMEBATCHREQUEST']._serialized_start=1009
-  _globals['_CONSUMEBATCHREQUEST']._serialized_end=1161
-  _globals['_MESSAGEPOSITION']._serialized_start=1163
-  _globals['_MESSAGEPOSITION']._serialized_end=1215
-  _globals['_CONSUMEBATCHRESPONSE']._serialized_start=1217
-  _globals['_CONSUMEBATCHRESPONSE']._serialized_end=1287
-  _globals['_CONSUMEDMESSAGE']._serialized_start=1290
-  _globals['_CONSUMEDMESSAGE']._serialized_end=1465
-  _globals['_MESSAGEHEADER']._serialized_start=1467
-  _globals['_MESSAGEHEADER']._serialized_end=1525
-  _globals['_PARTITIONBATCHES']._serialized_start=1527
-  _globals['_PARTITIONBATCHES']._serialized_end=1596
-  _globals['_TOPICVERSION']._serialized_start=1598
-  _globals['_TOPICVERSION']._serialized_end=1662
-  _globals['_APPENDREQUEST']._serialized_start=1665
-  _globals['_APPENDREQUEST']._serialized_end=1793
-  _globals['_APPENDRESPONSE']._serialized_start=1795
-  _globals['_APPENDRESPONSE']._serialized_end=1855
-  _globals['_APPENDRESULT']._serialized_start=1857
-  _globals['_APPENDRESULT']._serialized_end=1923
-  _globals['_STAGEREQUEST']._serialized_start=1926
-  _globals['_STAGEREQUEST']._serialized_end=2136
-  _globals['_SEAL']._serialized_start=2138
-  _globals['_SEAL']._serialized_end=2173
-  _globals['_STAGERESPONSE']._serialized_start=2175
-  _globals['_STAGERESPONSE']._serialized_end=2212
-  _globals['_PUBLISHREQUEST']._serialized_start=2215
-  _globals['_PUBLISHREQUEST']._serialized_end=2364
-  _globals['_PUBLISHRESPONSE']._serialized_start=2366
-  _globals['_PUBLISHRESPONSE']._serialized_end=2422
-  _globals['_DISCARDREQUEST']._serialized_start=2424
-  _globals['_DISCARDREQUEST']._serialized_end=2493
-  _globals['_DISCARDRESPONSE']._serialized_start=2495
-  _globals['_DISCARDRESPONSE']._serialized_end=2512
-  _globals['_LOG']._serialized_start=2621
-  _globals['_LOG']._serialized_end=3237
+  _globals['_CONSUMEBATCHREQUEST']._serialized_end=1181
+  _globals['_MESSAGEPOSITION']._serialized_start=1183
+  _globals['_MESSAGEPOSITION']._serialized_end=1235
+  _globals['_CONSUMEBATCHRESPONSE']._serialized_start=1237
+  _globals['_CONSUMEBATCHRESPONSE']._serialized_end=1307
+  _globals['_CONSUMEDMESSAGE']._serialized_start=1310
+  _globals['_CONSUMEDMESSAGE']._serialized_end=1485
+  _globals['_MESSAGEHEADER']._serialized_start=1487
+  _globals['_MESSAGEHEADER']._serialized_end=1545
+  _globals['_PARTITIONBATCHES']._serialized_start=1547
+  _globals['_PARTITIONBATCHES']._serialized_end=1616
+  _globals['_TOPICVERSION']._serialized_start=1618
+  _globals['_TOPICVERSION']._serialized_end=1682
+  _globals['_APPENDREQUEST']._serialized_start=1685
+  _globals['_APPENDREQUEST']._serialized_end=1813
+  _globals['_APPENDRESPONSE']._serialized_start=1815
+  _globals['_APPENDRESPONSE']._serialized_end=1875
+  _globals['_APPENDRESULT']._serialized_start=1877
+  _globals['_APPENDRESULT']._serialized_end=1943
+  _globals['_STAGEREQUEST']._serialized_start=1946
+  _globals['_STAGEREQUEST']._serialized_end=2156
+  _globals['_SEAL']._serialized_start=2158
+  _globals['_SEAL']._serialized_end=2193
+  _globals['_STAGERESPONSE']._serialized_start=2195
+  _globals['_STAGERESPONSE']._serialized_end=2232
+  _globals['_PUBLISHREQUEST']._serialized_start=2235
+  _globals['_PUBLISHREQUEST']._serialized_end=2384
+  _globals['_PUBLISHRESPONSE']._serialized_start=2386
+  _globals['_PUBLISHRESPONSE']._serialized_end=2442
+  _globals['_DISCARDREQUEST']._serialized_start=2444
+  _globals['_DISCARDREQUEST']._serialized_end=2513
+  _globals['_DISCARDRESPONSE']._serialized_start=2515
+  _globals['_DISCARDRESPONSE']._serialized_end=2532
+  _globals['_LOG']._serialized_start=2641
+  _globals['_LOG']._serialized_end=3257
 # @@protoc_insertion_point(module_scope)

@@ -387,6 +387,7 @@ class ConsumeBatchRequest(_message.Message):
     MAX_MESSAGES_FIELD_NUMBER: _builtins.int
     AUTO_ACK_FIELD_NUMBER: _builtins.int
     ACKS_FIELD_NUMBER: _builtins.int
+    MUST_EXIST_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """Cluster to read from."""
     topic: _builtins.str
@@ -398,6 +399,10 @@ class ConsumeBatchRequest(_message.Message):
     """
     auto_ack: _builtins.bool
     """Acknowledge the messages of the response at once: at most once."""
+    must_exist: _builtins.bool
+    """Never create the topic. If it does not exist, or is deleted while the call waits, the status is
+    INVALID_ARGUMENT.
+    """
     @_builtins.property
     def acks(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessagePosition]:
         """Messages to acknowledge first."""
@@ -411,10 +416,11 @@ class ConsumeBatchRequest(_message.Message):
         max_messages: _builtins.int = ...,
         auto_ack: _builtins.bool = ...,
         acks: _abc.Iterable[Global___MessagePosition] | None = ...,
+        must_exist: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "auto_ack", b"auto_ack", "cluster", b"cluster", "group", b"group", "max_messages", b"max_messages", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "auto_ack", b"auto_ack", "cluster", b"cluster", "group", b"group", "max_messages", b"max_messages", "must_exist", b"must_exist", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -146,7 +146,7 @@ class LogServicer(object):
         and hands out no message; all others count. The statuses are those of ConsumeNAck, and this one.
 
         Status codes:
-        INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000.
+        INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000; with `must_exist`: no such topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -97,7 +97,7 @@ class LogStub:
     and hands out no message; all others count. The statuses are those of ConsumeNAck, and this one.
 
     Status codes:
-      INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000.
+      INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000; with `must_exist`: no such topic.
     """
     Stage: _grpc.UnaryUnaryMultiCallable[_pixy_log_pb2.StageRequest, _pixy_log_pb2.StageResponse]
     """Writes a piece of a stage: batches that become visible when the stage is published, and have no
@@ -201,7 +201,7 @@ class LogAsyncStub(LogStub):
     and hands out no message; all others count. The statuses are those of ConsumeNAck, and this one.
 
     Status codes:
-      INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000.
+      INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000; with `must_exist`: no such topic.
     """
     Stage: _aio.UnaryUnaryMultiCallable[_pixy_log_pb2.StageRequest, _pixy_log_pb2.StageResponse]  # type: ignore[assignment]
     """Writes a piece of a stage: batches that become visible when the stage is published, and have no
@@ -332,7 +332,7 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         and hands out no message; all others count. The statuses are those of ConsumeNAck, and this one.
 
         Status codes:
-          INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000.
+          INVALID_ARGUMENT (3)  max_messages is not from 1 to 1000; with `must_exist`: no such topic.
         """
 
     @_abc_1.abstractmethod

@@ -35,7 +35,9 @@ from pixy.errors import (
     PixyError,
     ServiceDisabled,
     ShuttingDown,
+    TopicMissing,
     UnknownGroup,
+    UnknownTopic,
 )
 from pixy.proxy.accumulator import Accumulators
 from pixy.proxy.log import Log
@@ -278,8 +280,12 @@ class Proxy:
         ack_if_offered: bool = False,
         deadline: float | None = None,
         client: Client | None = None,
+        must_exist: bool = False,
     ) -> PendingRequest | None:
         """Ask for the next message of a topic, for a consumer group, as `Consumers.consume`.
+
+        A missing topic is created if `auto_create_topics` is set. With `must_exist` it never is,
+        and `done` gets `TopicMissing`.
 
         Raises:
             InvalidArgument: of the classes below it; `done` is not called.
@@ -288,15 +294,20 @@ class Proxy:
             _check_group(group)
         if self._is_known(topic, 0 if ack is None else ack[0]):
             return self._consumers.consume(
-                group, topic, done, auto_ack, ack, ack_if_offered, deadline, client
+                group, topic, done, auto_ack, ack, ack_if_offered, deadline, client, must_exist
             )
         if self._config.consumer.disabled:
             raise ServiceDisabled
         if self._draining:
             raise ShuttingDown
         consume = self._consumers.consume
-        later = partial(consume, group, topic, done, auto_ack, ack, ack_if_offered, deadline, client)
+        later = partial(
+            consume, group, topic, done, auto_ack, ack, ack_if_offered, deadline, client, must_exist
+        )
         peer = "" if client is None else client.peer
+        if must_exist:
+            check_topic_name(topic)
+            return self._find_first(topic, later, partial(done, None))
         return self._create_first(topic, 0, partial(_call_without, later), partial(done, None), peer)
 
     def _create_first(
@@ -323,6 +334,28 @@ class Proxy:
                 fail(error)
 
         self._topics.create(topic, size, go_on, fail, client)
+        return deferred
+
+    def _find_first(
+        self, topic: str, request: Callable[[], PendingRequest | None], fail: Callable[[PixyError], None]
+    ) -> PendingRequest:
+        """Ask the cluster for a topic, then send a request."""
+        deferred = _Deferred()
+
+        def go_on() -> None:
+            if deferred.cancelled:
+                return
+            try:
+                deferred.next = request()
+            except PixyError as error:
+                fail(error)
+
+        def give_up(error: PixyError) -> None:
+            if not deferred.cancelled:
+                missing = isinstance(error, UnknownTopic)
+                fail(TopicMissing(f"topic {topic} does not exist") if missing else error)
+
+        self._topics.find(topic, go_on, give_up)
         return deferred
 
     def _create_again(self, topic: str, fail: Callable[[PixyError], None]) -> None:

@@ -30,6 +30,53 @@ def test_consume_of_a_missing_topic_says_so_and_creates_nothing(pixy: FakePixy, 
     assert [name for name, _ in pixy.calls] == ["GetTopicMetadata"]
 
 
+def serve_deleted(pixy: FakePixy, looks: int) -> None:
+    """Delete the topic before the first message; it is there again at a later look."""
+    serve_batches(pixy)
+    batch = pixy.answers["ConsumeBatch"]
+    pixy.queue = [message(0, 0, b"new")]
+    seen = 0
+
+    def find(_: pb.GetTopicMetadataRq) -> pb.GetTopicMetadataRs:
+        nonlocal seen
+        seen += 1
+        if 1 < seen <= looks:
+            raise Refused(grpc.StatusCode.NOT_FOUND, "unknown topic foo")
+        return pb.GetTopicMetadataRs()
+
+    def consume(request: log_pb.ConsumeBatchRequest) -> log_pb.ConsumeBatchResponse:
+        if seen < looks and request.must_exist:
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "topic foo was deleted")
+        answer: log_pb.ConsumeBatchResponse = batch(request)
+        return answer
+
+    pixy.answers |= {"GetTopicMetadata": find, "ConsumeBatch": consume}
+
+
+@pytest.mark.parametrize("count", ["1", "5"])
+def test_consume_ends_when_its_topic_is_deleted(pixy: FakePixy, run: Run, count: str) -> None:
+    serve_deleted(pixy, looks=9)
+    result = run("consume", "foo", "-g", "bar", "-n", count)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "pixy: topic foo was deleted\n"
+
+
+def test_consume_without_an_end_waits_until_a_deleted_topic_exists_again(
+    pixy: FakePixy, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pixy.cli.group_consumer.time.sleep", lambda _: None)
+    serve_deleted(pixy, looks=3)
+    result = run("consume", "foo", "-g", "bar", "-n", "0", "--wait", "0.1")
+    assert (result.exit_code, result.stdout) == (0, "new\n")
+    assert result.stderr == "pixy: topic foo was deleted; waiting until it exists again\n"
+
+
+def test_consume_with_create_lets_a_deleted_topic_be_created_again(pixy: FakePixy, run: Run) -> None:
+    serve_deleted(pixy, looks=9)
+    pixy.answers["CreateTopic"] = topics_pb.TopicDescription(topic="foo")
+    assert run("consume", "foo", "-g", "bar", "--create").stdout == "new\n"
+
+
 @pytest.mark.parametrize("exists", [False, True])
 def test_consume_creates_a_missing_topic_with_create(pixy: FakePixy, run: Run, exists: bool) -> None:
     def create(request: topics_pb.CreateTopicRequest) -> topics_pb.TopicDescription:
@@ -140,8 +187,7 @@ def test_batches_are_acknowledged_as_told(
     serve_batches(pixy)
     pixy.queue = [message(0, number, b"") for number in range(6)]
     run("consume", "foo", "-g", "bar", "-n", "6", option)
-    assert [(list(each.acks), each.auto_ack) for each in pixy.named("ConsumeBatch")] == [(acks, auto_ack)]
-    assert [each.auto_ack for each in pixy.named("ConsumeNAck")] == [auto_ack]
+    assert [(list(each.acks), each.auto_ack) for each in pixy.named("ConsumeBatch")] == [(acks, auto_ack)] * 2
 
 
 def unavailable(_: object) -> pb.ConsRs:

@@ -117,7 +117,15 @@ class _BatchCall:
     def _consume(self, done: ConsumeDone) -> PendingRequest | None:
         request, call = self._request, self._call
         return self._proxy.consume(
-            request.group, request.topic, done, request.auto_ack, None, False, call.deadline, call
+            request.group,
+            request.topic,
+            done,
+            request.auto_ack,
+            None,
+            False,
+            call.deadline,
+            call,
+            request.must_exist,
         )
 
     def _first(self, offer: Offer | None, error: PixyError | None) -> None:

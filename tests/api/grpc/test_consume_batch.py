@@ -115,3 +115,27 @@ async def test_an_ack_that_is_refused_is_the_answer(bulk: ServedBulk) -> None:
 async def test_a_number_that_is_not_allowed_is_refused(bulk: ServedBulk, most: int) -> None:
     text = f"max_messages is {most}, expected a number from 1 to 1000"
     await fails(bulk.log.ConsumeBatch(request(most=most)), CODE.INVALID_ARGUMENT, text)
+
+
+async def test_a_topic_that_must_exist_is_not_created_again_when_it_is_deleted(bulk: ServedBulk) -> None:
+    wanted = request()
+    wanted.must_exist = True
+    waiting = bulk.log.ConsumeBatch(wanted, timeout=20)
+    await until(lambda: bulk.proxy.counts()["waiting_consumers"] == 1)
+    await bulk.backend.delete_topic("t")
+    await fails(waiting, CODE.INVALID_ARGUMENT, "topic t was deleted")
+    await fails(bulk.log.ConsumeBatch(wanted, timeout=20), CODE.INVALID_ARGUMENT, "topic t does not exist")
+    assert await bulk.backend.list_topics() == []
+
+
+async def test_a_topic_is_created_again_for_those_that_want_it(bulk: ServedBulk) -> None:
+    wanted = request()
+    wanted.must_exist = True
+    waiting = bulk.log.ConsumeBatch(wanted, timeout=20)
+    other = bulk.log.ConsumeBatch(request(auto_ack=True), timeout=20)
+    await until(lambda: bulk.proxy.counts()["waiting_consumers"] == 2)
+    await bulk.backend.delete_topic("t")
+    await fails(waiting, CODE.INVALID_ARGUMENT, "topic t was deleted")
+    await until(lambda: bulk.backend.topic("t") is not None)
+    await bulk.append(b"new")
+    assert [each.value for each in (await other).messages] == [b"new"]
