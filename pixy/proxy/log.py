@@ -387,6 +387,7 @@ class Log:
 
         Raises:
             InvalidBatch, MessageTooLarge: a batch is invalid; the message says where.
+            Unavailable: the cluster has not been reached yet.
         """
         found = []
         for batches in await self._checked(partitions, client):
@@ -426,6 +427,10 @@ class Log:
         return self._small_checks if size <= _SMALL_BYTES else self._large_checks
 
     async def _checked(self, partitions: Sequence[PartitionBatches], client: str) -> list[Checked]:
+        if partitions:
+            # Until the cluster is reached the clock may differ from the one that its nodes agree
+            # on, and no batch is called invalid.
+            self._backend.topic(partitions[0].partition.topic)
         _check_number(partitions)
         producer = self._config.producer
         latest_ms = self._clock.wall_ms() + round(producer.timestamp_after_max * 1000)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +38,8 @@ from pixy.proxy.topics import TopicCreator
 from pixy.records import build_batch
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of, raw_batch, raw_record
-from tests.fakes.clock import FakeClock
+from tests.fakes.clock import EPOCH_MS, FakeClock
+from tests.fakes.node import make_embedded
 from tests.fakes.server import serve_cluster
 from tests.fakes.waiting import settle, until
 
@@ -235,6 +237,18 @@ async def test_the_drain_of_the_cluster_waits_for_appends_up_to_its_timeout() ->
         await settle()
         served.backend.release_appends()
         assert (await drain, await appending) == (0, [Appended(0, None)])
+
+
+async def test_a_node_that_has_not_started_judges_no_timestamp_by_a_clock_that_may_be_wrong(
+    tmp_path: Path,
+) -> None:
+    backend, config = make_embedded(tmp_path), ProxyConfig()
+    log = Log(backend, config, TopicCreator(backend, config, fault), FakeClock())
+    partitions = [PartitionBatches(T0, batch_of(b"value", timestamp_ms=EPOCH_MS + 7_200_000))]
+    with pytest.raises(Unavailable):
+        await log.append(partitions, [])
+    with pytest.raises(Unavailable):
+        await log.check_batches(partitions, "client")
 
 
 async def test_a_topic_deleted_during_a_write_is_not_found() -> None:
