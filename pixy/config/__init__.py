@@ -30,7 +30,7 @@ from pixy.config.options import (
     ZooKeeperConfig,
 )
 from pixy.config.render import config_values, render_config, render_default_config
-from pixy.config.secret_file import check_regular, read_secret
+from pixy.config.secret_file import check_regular, is_there, read_secret
 from pixy.config.values import format_duration, parse_bytes, parse_duration
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "format_duration",
     "is_loopback",
     "is_socket_path",
+    "is_there",
     "load_config",
     "parse_bytes",
     "parse_duration",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pixy.config.options import Config, Option, Section, ValueType, members
 from pixy.config.tree import Branch, Items, Node, Place, Problem, Scalar
-from pixy.config.values import parse_value
+from pixy.config.values import check_characters, parse_value
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -98,15 +98,18 @@ class Builder:
         return self.build(member.table, node, path)
 
     def _option(self, option: Option, node: Node, path: str, place: Place) -> Any:
-        if isinstance(node, Items) and option.type is ValueType.TEXTS:
-            if all(isinstance(item, Scalar) for item in node.items):
-                return tuple(item.text for item in node.items if isinstance(item, Scalar))
-        elif isinstance(node, Scalar):
-            try:
+        try:
+            if isinstance(node, Scalar):
                 return parse_value(option, node)
-            except ValueError as error:
-                self._report(place, f"{path} {error}")
-                return None
+            if isinstance(node, Items) and option.type is ValueType.TEXTS:
+                texts = [item.text for item in node.items if isinstance(item, Scalar)]
+                if len(texts) == len(node.items):
+                    for text in texts:
+                        check_characters(text)
+                    return tuple(texts)
+        except ValueError as error:
+            self._report(place, f"{path} {error}")
+            return None
         written = "a list" if isinstance(node, Items) else "a section"
         self._report(place, f"{path} is {written}; expected {option.type.value}")
         return None

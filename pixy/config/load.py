@@ -16,7 +16,7 @@ from pixy.config.build import Builder
 from pixy.config.environment import lay_environment_over
 from pixy.config.file_access import find_open_directories, find_open_files, private_files
 from pixy.config.options import Config, LoggingConfig, Option, ProxyConfig, leaves, members
-from pixy.config.secret_file import is_strong, read_bounded, read_secret
+from pixy.config.secret_file import is_strong, is_there, read_bounded, read_secret
 from pixy.config.tree import (
     Branch,
     BranchEntry,
@@ -198,7 +198,7 @@ def _is_new(config: Config) -> bool:
 def _secret_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
     first, second = config.cluster.secret_file, config.cluster.second_secret_file
     named = {"cluster.secret_file": first}
-    if second and Path(second).exists():
+    if second and is_there(second):
         named["cluster.second_secret_file"] = second
     problems = []
     for option, path in named.items():

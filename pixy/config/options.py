@@ -58,6 +58,10 @@ _LONGEST_SECONDS = 292_000_000 * 365 * 24 * 3600.0
 _LONGEST_KAFKA_SECONDS = 24 * 24 * 3600.0
 """Kafka's other options, and durations in requests to brokers, are milliseconds in 31 bits."""
 
+_LARGEST_COUNT = (1 << 31) - 1
+_LARGEST_BYTES = 1 << 50
+"""More than any machine has: a number beyond these is a slip of the pen, and no limit at all."""
+
 
 class ValueType(Enum):
     """Type of an option; the value describes it in error texts."""
@@ -148,13 +152,13 @@ def _integer(
     doc: str,
     *,
     minimum: int = 0,
-    maximum: int | None = None,
+    maximum: int = _LARGEST_COUNT,
     effect: tuple[str, ...] = EVERY_KIND,
 ) -> int:
     return _option(default, Option(ValueType.INTEGER, doc, minimum=minimum, maximum=maximum, effect=effect))
 
 
-def _bytes(default: int, doc: str, *, minimum: int = 1, maximum: int | None = None) -> int:
+def _bytes(default: int, doc: str, *, minimum: int = 1, maximum: int = _LARGEST_BYTES) -> int:
     return _option(default, Option(ValueType.BYTES, doc, minimum=minimum, maximum=maximum))
 
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from stat import S_IRWXO, S_ISREG
 
-__all__ = ["SECRET_BYTES_MIN", "check_regular", "is_strong", "read_bounded", "read_secret"]
+__all__ = ["SECRET_BYTES_MIN", "check_regular", "is_strong", "is_there", "read_bounded", "read_secret"]
 
 SECRET_BYTES_MIN = 16
 _SECRET_BYTES_MAX = 64 << 10
@@ -60,7 +60,9 @@ def read_secret(path: str) -> bytes:
             _check(status, path, _SECRET_BYTES_MAX)
             secret = file.read(_SECRET_BYTES_MAX).strip()
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+        # What is too long for a path may be the secret itself, under the wrong name.
+        shown = "" if error.errno == errno.ENAMETOOLONG else f"{path} "
+        raise ValueError(f"{shown}cannot be read: {error.strerror or error}") from None
     if status.st_mode & S_IRWXO:
         raise ValueError(
             f"{path} is accessible to every user of this machine, with mode {status.st_mode & 0o777:03o}: "
@@ -72,6 +74,17 @@ def read_secret(path: str) -> bytes:
             f"openssl rand -hex 32 > {path}"
         )
     return secret
+
+
+def is_there(path: str) -> bool:
+    """False if there is no such file; why one cannot be read is left to whoever reads it."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def is_strong(secret: bytes) -> bool:

@@ -10,8 +10,16 @@ from decimal import Decimal
 
 from pixy.config.options import Option, ValueType
 from pixy.config.tree import Scalar
+from pixy.escaping import escape
 
-__all__ = ["format_duration", "format_value", "parse_bytes", "parse_duration", "parse_value"]
+__all__ = [
+    "check_characters",
+    "format_duration",
+    "format_value",
+    "parse_bytes",
+    "parse_duration",
+    "parse_value",
+]
 
 _NANOSECONDS = {
     "ns": 1,
@@ -34,6 +42,7 @@ _SIZE_UNITS = {
 }
 
 
+_UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 _CHARACTERS_MAX = 100
 _SHORT = frozenset(ValueType) - {ValueType.TEXT, ValueType.TEXTS}
 """Types whose values are short, and are matched by expressions that take long for long texts."""
@@ -111,8 +120,10 @@ def parse_value(option: Option, scalar: Scalar) -> bool | int | float | str | tu
         raise ValueError(f"has {len(text)} characters; expected {option.type.value}")
     match option.type:
         case ValueType.TEXT:
+            check_characters(scalar.text)
             return scalar.text
         case ValueType.TEXTS:
+            check_characters(scalar.text)
             return tuple(part.strip() for part in text.split(",") if part.strip())
         case ValueType.BOOLEAN:
             return _parse_boolean(scalar)
@@ -141,6 +152,20 @@ def format_value(option: Option, value: object) -> bool | int | str | list[str]:
         return [str(item) for item in value]
     assert isinstance(value, bool | int | str)
     return value
+
+
+def check_characters(text: str) -> None:
+    """Check a text that may become a path, or part of a message. It may be a secret: no error shows
+    it.
+
+    Raises:
+        ValueError: it has a NUL, or a surrogate, as invalid UTF-8 of the environment is read.
+    """
+    found = _UNUSABLE.search(text)
+    if found is not None:
+        raise ValueError(
+            f"has the character {escape(found[0])} at position {found.start()}; expected a text in UTF-8 without NUL"
+        )
 
 
 def _parse_boolean(scalar: Scalar) -> bool:

@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import structlog
 
-from pixy.config import read_secret
+from pixy.config import is_there, read_secret
 
 __all__ = ["SharedSecrets"]
 
@@ -40,7 +39,7 @@ class SharedSecrets:
 
     def _read(self) -> tuple[bytes, ...]:
         first = read_secret(self._path)
-        if not self._second or not Path(self._second).exists():
+        if not self._second or not is_there(self._second):
             return (first,)
         return first, read_secret(self._second)
 

@@ -190,6 +190,17 @@ def test_a_second_secret_is_for_a_change_of_the_first(tmp_path: Path, secret: st
     assert "has a secret of 0 bytes" in problem
 
 
+@pytest.mark.parametrize("option", ["cluster.secret_file", "cluster.second_secret_file"])
+def test_a_secret_in_place_of_its_file_is_refused_and_not_shown(secret: str, option: str) -> None:
+    assert problems_of(**{"cluster.secret_file": secret, option: "secret" * 100}) == [
+        f"{_flag(option)}: {option} cannot be read: File name too long"
+    ]
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('.', '-').replace('_', '-')}"
+
+
 def test_a_join_list_has_no_effect_without_an_embedded_cluster() -> None:
     flags = {"cluster.join": THREE, "proxy.kafka.seed_peers": "localhost:9092"}
     assert "cluster.join has no effect: no entry under proxies is an embedded cluster" in (

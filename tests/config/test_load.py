@@ -52,6 +52,28 @@ def test_a_missing_file_is_an_error_that_names_it(file: Path) -> None:
     assert problems_of(file) == ["config.yaml: cannot be read: No such file or directory"]
 
 
+@pytest.mark.parametrize(("written", "shown"), [("\\0", r"\x00"), ("\\ud800", r"\ud800")])
+@pytest.mark.parametrize(
+    ("path", "yaml"),
+    [
+        ("data_dir", 'data_dir: "ab{}"'),
+        ("peers", 'peers: ["a:1", "ab{}"]'),
+        ("cluster.second_secret_file", 'cluster: {{second_secret_file: "ab{}"}}'),
+        (
+            "proxies.a.net.sasl.password",
+            'proxies: {{a: {{kind: embedded, net: {{sasl: {{password: "ab{}"}}}}}}}}',
+        ),
+    ],
+)
+def test_a_text_that_can_be_no_path_is_refused_and_not_shown(
+    file: Path, path: str, yaml: str, written: str, shown: str
+) -> None:
+    file.write_text(yaml.format(written))
+    assert problems_of(file) == [
+        f"config.yaml:1: {path} has the character {shown} at position 2; expected a text in UTF-8 without NUL"
+    ]
+
+
 def test_a_file_that_is_not_a_mapping_is_an_error(file: Path) -> None:
     file.write_text("\n- a\n")
     assert problems_of(file) == [

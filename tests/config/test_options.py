@@ -4,7 +4,7 @@ from types import MappingProxyType
 import pytest
 
 from pixy.config import Config, ProxyConfig
-from pixy.config.options import ConsumerConfig, ProducerConfig, leaves, members, values_of
+from pixy.config.options import ConsumerConfig, ProducerConfig, ValueType, leaves, members, values_of
 from pixy.config.tree import Place, plain_scalar
 from pixy.config.values import format_value, parse_value
 
@@ -18,6 +18,16 @@ def test_every_default_is_within_its_bounds() -> None:
             written = format_value(leaf.option, value)
             text = ",".join(written) if isinstance(written, list) else str(written)
             assert parse_value(leaf.option, plain_scalar(text, Place("default"))) == value
+
+
+@pytest.mark.parametrize("text", [str(2**63), "1" * 30])
+def test_no_number_turns_a_limit_off_by_a_slip_of_the_pen(text: str) -> None:
+    numbers = {ValueType.INTEGER, ValueType.BYTES}
+    found = [leaf for table in (Config, ProxyConfig) for leaf in leaves(table) if leaf.option.type in numbers]
+    assert len(found) > 50
+    for leaf in found:
+        with pytest.raises(ValueError, match=r"^must be <= \d+, is \d+$"):
+            parse_value(leaf.option, plain_scalar(text, Place(leaf.path)))
 
 
 def test_a_leaf_names_the_kinds_of_cluster_it_affects() -> None:
