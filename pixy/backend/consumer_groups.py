@@ -156,6 +156,11 @@ class ConsumerGroups:
         known = self._node.metadata.topics.get(topic)
         return {} if known is None else self._state(group).committed(group, known.topic_id)
 
+    async def delete(self, group: str, topic: str) -> None:
+        """As `Backend.delete_group`, with a topic that exists."""
+        topic_id = self._node.metadata.topics[topic].topic_id if topic else b""
+        await self._node.commands.delete_offsets(group, topic, topic_id)
+
     def handed_out(self, group: str, topic: str) -> Mapping[int, int]:
         """As `Backend.handed_out`."""
         known = self._node.metadata.topics.get(topic)

@@ -388,6 +388,13 @@ class EmbeddedBackend:
         self._check_served()
         return await self._groups.list_groups()
 
+    async def delete_group(self, group: str, topic: str = "") -> None:
+        self._check_running()
+        if topic:
+            await self._finder.topic(topic)
+            self._check_running()
+        await self._groups.delete(group, topic)
+
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         self._check_served()
         return await self._groups.consumers(topic)

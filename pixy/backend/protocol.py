@@ -421,6 +421,17 @@ class Backend(StagedWrites, Protocol):
         offsets.
         """
 
+    async def delete_group(self, group: str, topic: str = "") -> None:
+        """Remove the offsets of a consumer group in a topic, or with an empty name in all of them;
+        durable on return.
+
+        Raises:
+            UnknownTopic: there is none.
+            UnknownGroup: the group has no offsets there.
+            FailedPrecondition: it has members, of which one subscribes to the topic if there is
+                one.
+        """
+
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """The consumers of a topic: group -> client id -> partitions, ascending; members without
         partitions included.

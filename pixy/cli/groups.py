@@ -1,4 +1,4 @@
-"""`pixy groups`: lists and shows consumer groups."""
+"""`pixy groups`: lists, shows and deletes consumer groups."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2 import PartitionOffset
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
-__all__ = ["groups"]
+__all__ = ["delete_offsets", "groups"]
 
 
 @click.group()
 def groups() -> None:
-    """List and show consumer groups."""
+    """List, show or delete consumer groups."""
 
 
 @groups.command("list")
@@ -72,6 +72,33 @@ def show(connection: DaemonConnection, group: str) -> None:
     ]
     print_table(["TOPIC", "PARTITION", "BEGIN", "END", "OFFSET", "LAG", "CLIENT"], rows)
     print_line(f"lag {lag} in {len(found)} topic{'' if len(found) == 1 else 's'}")
+
+
+@groups.command()
+@click.argument("group")
+@click.option("--topic", "-t", default="", help="Delete its offsets in this topic alone.")
+@client_command
+def delete(connection: DaemonConnection, group: str, topic: str) -> None:
+    """Delete GROUP: the offsets that it has committed, in all topics or with --topic in one.
+
+    It starts anew when it consumes again. Refused while it has consumers; a client counts as one
+    for a while after its last call (consumer.subscription_timeout). With --json an object: group,
+    topic (null: all).
+    """
+    delete_offsets(connection, group, topic)
+
+
+def delete_offsets(connection: DaemonConnection, group: str, topic: str) -> None:
+    """Delete the offsets of a group in a topic, or with an empty name in all, and say so."""
+    from pixy.proto import pixy_topics_pb2
+
+    request = pixy_topics_pb2.DeleteGroupRequest(cluster=connection.cluster, group=group, topic=topic)
+    with connection.open_topics() as stub:
+        stub.DeleteGroup(request, timeout=connection.timeout)
+    if connection.as_json:
+        print_json({"group": group, "topic": topic or None})
+    else:
+        print_line(f"deleted offsets of {group} in {topic}" if topic else f"deleted {group}")
 
 
 def _partitions_of(

@@ -1,4 +1,4 @@
-"""`pixy offsets`: shows and sets the offsets of a consumer group."""
+"""`pixy offsets`: shows, sets and deletes the offsets of a consumer group."""
 
 import re
 import time
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pixy.cli.connection import CallFailed, DaemonConnection, client_command
+from pixy.cli.groups import delete_offsets
 from pixy.cli.offset_changes import (
     EARLIEST,
     LATEST,
@@ -59,7 +60,7 @@ class PartitionPosition(click.ParamType[tuple[int, int]]):
 
 @click.group()
 def offsets() -> None:
-    """Show or set the offsets of a consumer group."""
+    """Show, set or delete the offsets of a consumer group."""
 
 
 @offsets.command()
@@ -107,6 +108,15 @@ def _values(entry: "PartitionOffset", names: tuple[str, ...], no_lag: object) ->
     if entry.offset == NOTHING_COMMITTED:
         values["lag"] = no_lag
     return values
+
+
+@offsets.command()
+@click.argument("topic")
+@click.option("--group", "-g", required=True, help="Consumer group.")
+@client_command
+def delete(connection: DaemonConnection, topic: str, group: str) -> None:
+    """Delete the offsets of a consumer group in TOPIC, as `pixy groups delete --topic`."""
+    delete_offsets(connection, group, topic)
 
 
 @offsets.command("set")

@@ -35,6 +35,7 @@ other nodes send in the same way, since whatever is in the log is applied by all
     ForgetTopics        those that metadata does not have here (*)
     TouchGroups         without effect
     ExpireGroups        without effect
+    DeleteOffsets       as clients may
     JoinGroup           of a member of the sender, as are the next two
     LeaveGroup
     ReleasePartitions
@@ -71,6 +72,7 @@ from pixy.proto.state_pb2 import (
     CommitOffsets,
     CommittedOffset,
     CreateTopic,
+    DeleteOffsets,
     DeleteTopic,
     DiscardStages,
     ExpelProcess,
@@ -315,6 +317,13 @@ def _of_own_member(command: JoinGroup | LeaveGroup | ReleasePartitions, sender: 
     _require(node_id == sender, f"a member of node {node_id}")
 
 
+def _delete_offsets(command: DeleteOffsets, _: Sender) -> None:
+    _names([command.group])
+    if command.topic:
+        check_topic_name(command.topic)
+        _topic_id(command.topic_id)
+
+
 def _is_of_another(command: ExpelProcess, sender: Sender) -> bool:
     return command.node_id != sender
 
@@ -365,6 +374,7 @@ RULES: Mapping[type[Message], Mapping[str, Rule]] = {
         "expel_process": Rule(_anything, _is_of_another),
         "set_targets": _OF_LEADER,
         "release_partitions": Rule(_leave_group),
+        "delete_offsets": Rule(_delete_offsets),
     },
     PartitionCommand: {
         "set_log_begin_offset": _OF_LEADER,

@@ -50,11 +50,13 @@ from pixy.errors import (
     OwnedElsewhere,
     PixyError,
     ResourceExhausted,
+    UnknownGroup,
     VoidEntry,
 )
 from pixy.proto.state_pb2 import (
     CommitOffsets,
     CommittedOffset,
+    DeleteOffsets,
     ExpelProcess,
     ExpireGroups,
     ForgetTopics,
@@ -123,6 +125,8 @@ _SWEPT_PER_STEP = 1000
 """Offsets that a step of the sweep looks at: half a millisecond."""
 _SWEPT_GROUP = 5
 """Offsets that a group costs besides those in forgotten topics, and its topics."""
+_CLIENTS_NAMED = 5
+"""Consumers that the refusal of a deletion names."""
 _OFFSET_BYTES = 256
 """Memory of a committed offset, about, without its metadata."""
 
@@ -172,6 +176,8 @@ class GroupsState:
                 self._touch(command.touch_groups)
             case "expire_groups":
                 self._expire(command.expire_groups)
+            case "delete_offsets":
+                return self._delete(command.delete_offsets)
             case _:
                 return self._apply_to_members(command, term)
         return None
@@ -504,10 +510,33 @@ class GroupsState:
             group = self._groups.get(name)
             # There may have been a commit or a member since the decision to expire the group.
             if group is not None and group.active_ms < command.before_ms and not group.membership.members:
-                self._put(name, group._replace(offsets={}))
-                for topic_id, offsets in group.offsets.items():
-                    self.offset_bytes -= _bytes_of(offsets)
-                    self._by_topic.discard(topic_id, name)
+                self._remove_offsets(name, group.offsets)
+
+    def _delete(self, command: DeleteOffsets) -> PixyError | None:
+        name, topic = command.group, command.topic
+        where = f" in {topic}" if topic else ""
+        self._settle(name)
+        group = self._groups.get(name, _NO_GROUP)
+        members = group.membership.members.values()
+        clients = {each.client_id for each in members if not topic or topic in each.topics}
+        if clients:
+            return FailedPrecondition(
+                f"consumer group {name} has consumers{where}: {', '.join(sorted(clients)[:_CLIENTS_NAMED])}"
+            )
+        gone = {id: each for id, each in group.offsets.items() if not topic or id == command.topic_id}
+        if not gone:
+            return UnknownGroup(f"consumer group {name} has no offsets{where}")
+        self._remove_offsets(name, gone)
+        return None
+
+    def _remove_offsets(self, name: str, gone: Mapping[bytes, Mapping[int, _Stored]]) -> None:
+        """Remove a group's offsets in some topics."""
+        group = self._groups[name]
+        kept = {topic_id: each for topic_id, each in group.offsets.items() if topic_id not in gone}
+        self._put(name, group._replace(offsets=kept))
+        for topic_id, offsets in gone.items():
+            self.offset_bytes -= _bytes_of(offsets)
+            self._by_topic.discard(topic_id, name)
 
 
 _NO_GROUP = _Group(0, {})

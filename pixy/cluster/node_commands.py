@@ -10,7 +10,7 @@ from typing import Any
 from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.metadata import Topic
-from pixy.cluster.nodes import IDENTITY_LEVEL, PLACEMENT_LEVEL, removal
+from pixy.cluster.nodes import IDENTITY_LEVEL, PLACEMENT_LEVEL, REMOVING_LEVEL, removal
 from pixy.cluster.proposals import NEVER, Repeated
 from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
@@ -30,7 +30,9 @@ from pixy.errors import (
 )
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.proto.state_pb2 import (
+    DeleteOffsets,
     ForgetNode,
+    GroupsCommand,
     MetadataCommand,
     NodeRecord,
     RegisterNode,
@@ -280,6 +282,24 @@ class NodeCommands:
         return await self._proposals.run(replica, command.SerializeToString(), patience_s)
 
     # --- consumer groups --------------------------------------------------------------------------
+
+    async def delete_offsets(self, consumer_group: str, topic: str, topic_id: bytes) -> None:
+        """Remove the offsets of a consumer group in a topic, or with an empty name in all.
+
+        Raises:
+            UnknownGroup: it has none.
+            FailedPrecondition: it has members, or a node has an older release.
+        """
+        self.check_removing()
+        command = DeleteOffsets(group=consumer_group, topic=topic, topic_id=topic_id)
+        await self.change_group(consumer_group, GroupsCommand(delete_offsets=command).SerializeToString())
+
+    def check_removing(self) -> None:
+        """Raise `FailedPrecondition` while a node would not know a removal for a client."""
+        if len(self._metadata.registered) > 1 and self._metadata.feature_level < REMOVING_LEVEL:
+            raise FailedPrecondition(
+                "a node of the cluster has an older release: offsets and records can be removed once all have this one"
+            )
 
     async def change_group(self, consumer_group: str, payload: bytes) -> Any:
         """Run a `GroupsCommand` in the state group of a consumer group; returns its result.

@@ -53,6 +53,7 @@ __all__ = [
     "LIMITS_LEVEL",
     "NODES_MAX",
     "PLACEMENT_LEVEL",
+    "REMOVING_LEVEL",
     "SECOND_PROTOCOL_LEVEL",
     "WAITING_MAX",
     "NodeInfo",
@@ -68,7 +69,7 @@ __all__ = [
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 5
+FEATURE_LEVEL = 6
 """Feature level of this release:
 
     0  a node alone
@@ -79,6 +80,7 @@ FEATURE_LEVEL = 5
     4  placement of replicas by the nodes that are reached; a removal names the nodes that
        stay
     5  commands that name a topic or stages say which one had the name
+    6  commands that remove offsets and records for a client
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -98,6 +100,9 @@ PLACEMENT_LEVEL = 4
 
 IDENTITY_LEVEL = 5
 """First level at which all nodes look whether a name still belongs to what a command was for."""
+
+REMOVING_LEVEL = 6
+"""First level at which all nodes remove offsets and records for a client."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""

@@ -27,6 +27,7 @@ from pixy.kafka_protocol.fields import (
 
 __all__ = [
     "CONSUMER_GROUP_DESCRIBE",
+    "DELETE_GROUPS",
     "DESCRIBE_GROUPS",
     "FIND_COORDINATOR",
     "GROUP_COORDINATOR",
@@ -35,6 +36,7 @@ __all__ = [
     "LEAVE_GROUP",
     "LIST_GROUPS",
     "OFFSET_COMMIT",
+    "OFFSET_DELETE",
     "OFFSET_FETCH",
     "SYNC_GROUP",
     "TRANSACTION_COORDINATOR",
@@ -297,4 +299,29 @@ CONSUMER_GROUP_DESCRIBE = Api(
         ),
         _TAGS,
     ),
+)
+
+DELETE_GROUPS = Api(
+    "DeleteGroups",
+    42,
+    1,
+    Struct(("groups", Array(STRING))),
+    Struct(("throttle_time_ms", INT32), ("results", Array(("group", STRING), ("error_code", INT16)))),
+    flexible=False,
+)
+
+OFFSET_DELETE = Api(
+    "OffsetDelete",
+    47,
+    0,
+    Struct(("group", STRING), ("topics", Array(("topic", STRING), ("partitions", Array(INT32))))),
+    Struct(
+        ("error_code", INT16),
+        ("throttle_time_ms", INT32),
+        (
+            "topics",
+            Array(("topic", STRING), ("partitions", Array(("partition", INT32), ("error_code", INT16)))),
+        ),
+    ),
+    flexible=False,
 )

@@ -59,6 +59,11 @@ class TopicsStub(object):
                 request_serializer=pixy__topics__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=pixy__topics__pb2.ListGroupsResponse.FromString,
                 _registered_method=True)
+        self.DeleteGroup = channel.unary_unary(
+                '/pixy.topics.v1.Topics/DeleteGroup',
+                request_serializer=pixy__topics__pb2.DeleteGroupRequest.SerializeToString,
+                response_deserializer=pixy__topics__pb2.DeleteGroupResponse.FromString,
+                _registered_method=True)
 
 
 class TopicsServicer(object):
@@ -129,6 +134,21 @@ class TopicsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteGroup(self, request, context):
+        """Deletes a consumer group that nobody consumes in: the offsets that it has committed in a topic,
+        or all of them. When the call returns, the group starts anew there.
+
+        Status codes:
+        NOT_FOUND (5)            no such topic, or the group has no offsets there;
+        FAILED_PRECONDITION (9)  the group has consumers, which the message names: with `topic`, of
+        that topic; or a node of the cluster has an older release. Nothing
+        was deleted. A client counts as a consumer for
+        `consumer.subscription_timeout` after its last call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TopicsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -156,6 +176,11 @@ def add_TopicsServicer_to_server(servicer, server):
                     servicer.ListGroups,
                     request_deserializer=pixy__topics__pb2.ListGroupsRequest.FromString,
                     response_serializer=pixy__topics__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroup,
+                    request_deserializer=pixy__topics__pb2.DeleteGroupRequest.FromString,
+                    response_serializer=pixy__topics__pb2.DeleteGroupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -293,6 +318,33 @@ class Topics(object):
             '/pixy.topics.v1.Topics/ListGroups',
             pixy__topics__pb2.ListGroupsRequest.SerializeToString,
             pixy__topics__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pixy.topics.v1.Topics/DeleteGroup',
+            pixy__topics__pb2.DeleteGroupRequest.SerializeToString,
+            pixy__topics__pb2.DeleteGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1897,6 +1897,7 @@ class GroupsCommand(_message.Message):
     EXPEL_PROCESS_FIELD_NUMBER: _builtins.int
     SET_TARGETS_FIELD_NUMBER: _builtins.int
     RELEASE_PARTITIONS_FIELD_NUMBER: _builtins.int
+    DELETE_OFFSETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def commit_offsets(self) -> Global___CommitOffsets: ...
     @_builtins.property
@@ -1915,6 +1916,8 @@ class GroupsCommand(_message.Message):
     def set_targets(self) -> Global___SetTargets: ...
     @_builtins.property
     def release_partitions(self) -> Global___ReleasePartitions: ...
+    @_builtins.property
+    def delete_offsets(self) -> Global___DeleteOffsets: ...
     def __init__(
         self,
         *,
@@ -1927,12 +1930,13 @@ class GroupsCommand(_message.Message):
         expel_process: Global___ExpelProcess | None = ...,
         set_targets: Global___SetTargets | None = ...,
         release_partitions: Global___ReleasePartitions | None = ...,
+        delete_offsets: Global___DeleteOffsets | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "delete_offsets", b"delete_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "delete_offsets", b"delete_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups", "join_group", "leave_group", "expel_process", "set_targets", "release_partitions"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups", "join_group", "leave_group", "expel_process", "set_targets", "release_partitions", "delete_offsets"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -2352,6 +2356,37 @@ class ForgetTopics(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForgetTopics: _TypeAlias = ForgetTopics  # noqa: Y015
+
+@_typing.final
+class DeleteOffsets(_message.Message):
+    """Removes the offsets of a consumer group for a client: those in a topic, or all. Refused while a
+    member subscribes to the topic, or the group has members; and if there are none.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    """Empty: all topics."""
+    topic_id: _builtins.bytes
+    """Of the topic; empty without one."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteOffsets: _TypeAlias = DeleteOffsets  # noqa: Y015
 
 @_typing.final
 class TouchGroups(_message.Message):

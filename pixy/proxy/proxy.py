@@ -488,6 +488,20 @@ class Proxy:
         """Names of all consumer groups, as `Backend.list_groups`."""
         return await self._backend.list_groups()
 
+    async def delete_group(self, group: str, topic: str = "") -> None:
+        """Remove the offsets of a consumer group, as `Backend.delete_group`.
+
+        Raises:
+            InvalidGroup, InvalidTopic, UnknownTopic, UnknownGroup, FailedPrecondition,
+            ShuttingDown.
+        """
+        _check_group(group)
+        if topic:
+            check_topic_name(topic)
+        if self._draining:
+            raise ShuttingDown
+        await self._backend.delete_group(group, topic)
+
     async def list_consumers(self, topic: str, group: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """Consumer group -> client id -> partitions, of the groups that consume a topic, or of
         `group` unless it is empty.

@@ -157,6 +157,9 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
         self.answers.setdefault("ListGroups", topics_pb.ListGroupsResponse())
         return self._answer("ListGroups", request, context)
 
+    def DeleteGroup(self, request: Any, context: Any) -> Any:
+        return self._answer("DeleteGroup", request, context)
+
     def CreateTopic(self, request: Any, context: Any) -> Any:
         return self._answer("CreateTopic", request, context)
 

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import grpc
 import pytest
 
 from pixy.consume import AckRange, encode
@@ -11,7 +12,7 @@ from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.records import NewRecord, build_batch, read_records
 
 from .conftest import Run
-from .fake_server import FakePixy
+from .fake_server import FakePixy, Refused
 
 BASE_MS = 1_700_000_000_000
 """2023-11-14T22:13:20Z, the time of the first record; one follows each second."""
@@ -189,3 +190,30 @@ def test_groups_are_listed(pixy: FakePixy, run: Run) -> None:
     pixy.answers["ListGroups"] = topics_pb.ListGroupsResponse(groups=["b", "a"])
     assert run("groups", "list").stdout == "a\nb\n"
     assert json.loads(run("groups", "list", "--json").stdout) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("args", "topic", "said"),
+    [
+        (("groups", "delete", "bar"), "", "deleted bar\n"),
+        (("groups", "delete", "bar", "--topic", "foo"), "foo", "deleted offsets of bar in foo\n"),
+        (("offsets", "delete", "foo", "-g", "bar"), "foo", "deleted offsets of bar in foo\n"),
+    ],
+)
+def test_a_group_or_its_offsets_in_a_topic_are_deleted(
+    pixy: FakePixy, run: Run, args: tuple[str, ...], topic: str, said: str
+) -> None:
+    pixy.answers["DeleteGroup"] = topics_pb.DeleteGroupResponse()
+    assert run(*args).stdout == said
+    assert json.loads(run(*args, "--json").stdout) == {"group": "bar", "topic": topic or None}
+    assert pixy.named("DeleteGroup") == [topics_pb.DeleteGroupRequest(group="bar", topic=topic)] * 2
+
+
+def test_the_refusal_to_delete_a_group_names_its_consumers(pixy: FakePixy, run: Run) -> None:
+    def refuse(_: object) -> None:
+        raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "consumer group bar has consumers: me")
+
+    pixy.answers["DeleteGroup"] = refuse
+    result = run("groups", "delete", "bar")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "consumer group bar has consumers: me" in result.stderr

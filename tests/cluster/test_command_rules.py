@@ -151,6 +151,12 @@ CASES: list[tuple[type[Message], str, dict[str, Any], list[dict[str, Any]]]] = [
         [{"group": ""}, {"member": pb.GroupMember(id=OTHER)}, {"timestamp_ms": 2**60}],
     ),
     (pb.GroupsCommand, "leave_group", {"group": "g", "member": MEMBER}, [{"member": OTHER}]),
+    (
+        pb.GroupsCommand,
+        "delete_offsets",
+        {"group": "g", "topic": "t", "topic_id": b"i" * 16},
+        [{"group": "x" * 256}, {"topic": "."}, {"topic_id": b"short"}],
+    ),
     (pb.GroupsCommand, "release_partitions", {"group": "g", "member": MEMBER}, [{"member": OTHER}]),
     (
         pb.PartitionCommand,

@@ -19,11 +19,19 @@ from pixy.cluster.group_members import (
     target_message,
 )
 from pixy.cluster.groups import Forgotten, GroupsChanged, GroupsState, groups_index
-from pixy.errors import DataDirectoryError, FailedPrecondition, OffsetsSet, OwnedElsewhere, PixyError
+from pixy.errors import (
+    DataDirectoryError,
+    FailedPrecondition,
+    OffsetsSet,
+    OwnedElsewhere,
+    PixyError,
+    UnknownGroup,
+)
 from pixy.proto import state_pb2 as pb
 from pixy.proto.state_pb2 import (
     CommitOffsets,
     CommittedOffset,
+    DeleteOffsets,
     ExpelProcess,
     ExpireGroups,
     ForgetTopics,
@@ -187,6 +195,25 @@ def touch(at: int, *groups: str) -> bytes:
 
 def expire(before: int, *groups: str) -> bytes:
     return GroupsCommand(expire_groups=ExpireGroups(groups=groups, before_ms=before)).SerializeToString()
+
+
+def test_offsets_are_deleted_with_what_is_known_of_them() -> None:
+    def delete(topic: str = "", topic_id: bytes = b"") -> object:
+        command = DeleteOffsets(group="g", topic=topic, topic_id=topic_id)
+        return state.apply(GroupsCommand(delete_offsets=command).SerializeToString())
+
+    state = GroupsState()
+    for topic in "ab":
+        state.apply(commit_command(5, "g", topic, 0))
+    assert isinstance(delete("a", b"later"), UnknownGroup)
+    assert delete("a", b"a") is None
+    assert (state.topic_ids(), state.committed("g", b"a")) == ({b"b"}, {})
+    state.apply(join(MemberId(1, 1, 1), "b"))
+    assert isinstance(delete(), FailedPrecondition)
+    assert isinstance(delete("a", b"a"), UnknownGroup)
+    state.apply(leave(MemberId(1, 1, 1)))
+    assert delete() is None
+    assert (groups(state), state.topic_ids(), state.offset_bytes) == ([], set(), 0)
 
 
 def test_offsets_of_a_topic_do_not_apply_to_a_later_one_of_its_name() -> None:

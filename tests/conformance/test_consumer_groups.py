@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from pixy.backend import Backend, ConsumerMembership, OffsetCommit, TopicPartition
-from pixy.errors import PixyError
+from pixy.errors import FailedPrecondition, PixyError, UnknownGroup, UnknownTopic
 from tests.conformance.implementations import Capability
 from tests.conformance.support import PATIENCE, Assignments
 from tests.fakes.waiting import until
@@ -92,6 +92,59 @@ async def test_commits_stay_when_the_last_member_leaves(backend: Backend) -> Non
     await backend.commit_offsets("group", {TopicPartition("orders", 0): OffsetCommit(1)})
     await membership.leave()
     assert await backend.committed_offsets("group", "orders") == {0: (1, "")}
+
+
+# --- deletion -------------------------------------------------------------------------------------
+
+
+async def test_a_deleted_group_has_no_offsets_and_is_not_listed(backend: Backend) -> None:
+    for group in ("one", "two"):
+        await backend.commit_offsets(
+            group,
+            {TopicPartition("orders", 3): OffsetCommit(5, "BB"), TopicPartition("bills", 0): OffsetCommit(1)},
+        )
+    await backend.delete_group("one")
+    assert await backend.committed_offsets("one", "orders") == {}
+    assert await backend.committed_offsets("one", "bills") == {}
+    assert await backend.committed_offsets("two", "orders") == {3: (5, "BB")}
+    assert "one" not in await backend.list_groups()
+    await backend.commit_offsets("one", {TopicPartition("orders", 0): OffsetCommit(2)})
+    assert await backend.committed_offsets("one", "orders") == {0: (2, "")}
+
+
+async def test_the_offsets_of_a_group_in_one_topic_are_deleted(backend: Backend) -> None:
+    await backend.commit_offsets(
+        "group", {TopicPartition("orders", 3): OffsetCommit(5), TopicPartition("bills", 0): OffsetCommit(1)}
+    )
+    await backend.delete_group("group", "orders")
+    assert await backend.committed_offsets("group", "orders") == {}
+    assert await backend.committed_offsets("group", "bills") == {0: (1, "")}
+
+
+async def test_what_a_group_does_not_have_cannot_be_deleted(backend: Backend) -> None:
+    await backend.commit_offsets("group", {TopicPartition("orders", 0): OffsetCommit(5)})
+    for group, topic, error in (
+        ("other", "", UnknownGroup),
+        ("group", "bills", UnknownGroup),
+        ("group", "missing", UnknownTopic),
+    ):
+        with pytest.raises(error):
+            await backend.delete_group(group, topic)
+    assert await backend.committed_offsets("group", "orders") == {0: (5, "")}
+
+
+async def test_a_group_with_members_is_not_deleted(backend: Backend) -> None:
+    assignments = Assignments()
+    membership = await join(backend, assignments)
+    await assignments.wait({"orders": [0, 1, 2, 3]})
+    await backend.commit_offsets("group", {TopicPartition("orders", 0): OffsetCommit(5)})
+    for topic in ("", "orders"):
+        with pytest.raises(FailedPrecondition, match="consumers"):
+            await backend.delete_group("group", topic)
+    assert await backend.committed_offsets("group", "orders") == {0: (5, "")}
+    await membership.leave()
+    await backend.delete_group("group")
+    assert await backend.committed_offsets("group", "orders") == {}
 
 
 # --- one member -----------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ from pixy.errors import (
     StartError,
     TopicExists,
     Unavailable,
+    UnknownGroup,
     UnknownPartition,
     UnknownTopic,
 )
@@ -440,6 +441,24 @@ class FakeBackend:
         self._check_running()
         committed = {name for name, commits in self.groups.commits.items() if commits}
         return committed.union(self.groups.members)
+
+    async def delete_group(self, group: str, topic: str = "") -> None:
+        self._check_running()
+        await self.step("delete_group")
+        where = f" in {topic}" if topic else ""
+        if topic:
+            self._known(topic)
+        found = self.groups.of(group)
+        if clients := {each.client_id for each in found.members if not topic or topic in each.topics}:
+            raise FailedPrecondition(
+                f"consumer group {group} has consumers{where}: {', '.join(sorted(clients))}"
+            )
+        gone = [each for each in found.commits if topic in ("", each.topic)]
+        if not gone:
+            raise UnknownGroup(f"consumer group {group} has no offsets{where}")
+        for partition in gone:
+            del found.commits[partition]
+            found.handed_out.pop(partition, None)
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         self._check_running()

@@ -135,6 +135,9 @@ _MAKES: Mapping[str, Make] = {
     "ListTopics": lambda rng: pb.ListTopicRq(with_partitions=rng.random() < 0.5),
     "ListConsumers": lambda rng: pb.ListConsumersRq(topic=rng.choice(TOPICS)),
     "ListGroups": lambda rng: topics_pb.ListGroupsRequest(),
+    "DeleteGroup": lambda rng: topics_pb.DeleteGroupRequest(
+        group=rng.choice(GROUPS), topic=rng.choice(TOPICS)
+    ),
     "GetTopicMetadata": lambda rng: pb.GetTopicMetadataRq(topic=rng.choice(TOPICS), with_partitions=True),
     "DescribeTopics": lambda rng: log_pb.DescribeTopicsRequest(
         topics=[rng.choice(TOPICS)], create_missing=rng.random() < 0.5
@@ -158,7 +161,7 @@ _MAKES: Mapping[str, Make] = {
     "Watch": lambda rng: health_pb2.HealthCheckRequest(service="KafkaPixy"),
     "ServerReflectionInfo": lambda rng: reflection_pb2.ServerReflectionRequest(list_services=""),
 }
-_OFTEN = {"Append": 8, "Produce": 4, "ConsumeNAck": 4, "Fetch": 3, "DeleteTopic": 0.1}
+_OFTEN = {"Append": 8, "Produce": 4, "ConsumeNAck": 4, "Fetch": 3, "DeleteTopic": 0.1, "DeleteGroup": 0.1}
 """Weights of methods that are called more often than others."""
 
 

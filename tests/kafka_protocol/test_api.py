@@ -4,7 +4,12 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from aiokafka.protocol.admin import CreatePartitionsRequest, DeleteTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import (
+    CreatePartitionsRequest,
+    DeleteGroupsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+)
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
@@ -25,7 +30,7 @@ from pixy.kafka_protocol import (
     snapshot_messages,
     transaction_messages,
 )
-from pixy.kafka_protocol.group_messages import HEARTBEAT
+from pixy.kafka_protocol.group_messages import DELETE_GROUPS, HEARTBEAT
 from pixy.kafka_protocol.messages import (
     CREATE_PARTITIONS,
     DELETE_TOPICS,
@@ -60,6 +65,7 @@ TABLE = [
             CreatePartitionsRequest([("t", (3, None))], 1000, True),
         ),
         (DESCRIBE_CONFIGS([(2, "t", None)], False), DescribeConfigsRequest([(2, "t", None)])),
+        (DELETE_GROUPS(["g"]), DeleteGroupsRequest(["g"])),
         (INIT_PRODUCER_ID("id", 1000), InitProducerIdRequest("id", 1000)),
         (
             ADD_PARTITIONS_TO_TXN("id", 5, 1, [("t", [0])]),

@@ -43,6 +43,7 @@ class TopicsService:
             "DeleteTopic": self.delete_topic,
             "DescribeTopic": a_few_at_a_time(self.describe_topic),
             "ListGroups": a_few_at_a_time(self.list_groups),
+            "DeleteGroup": self.delete_group,
         }
         return Service(
             pb.DESCRIPTOR.services_by_name["Topics"], handlers, translate, maxima=REPEATED_MAX["Topics"]
@@ -90,6 +91,17 @@ class TopicsService:
         """# pixy_topics.proto: ListGroups"""
         groups = await proxy_of(self._proxies, request.cluster).list_groups()
         return await join_in_steps(call, (pb.ListGroupsResponse(groups=[group]) for group in groups))
+
+    async def delete_group(self, request: pb.DeleteGroupRequest, call: UnaryCall) -> pb.DeleteGroupResponse:
+        """# pixy_topics.proto: DeleteGroup"""
+        await proxy_of(self._proxies, request.cluster).delete_group(request.group, request.topic)
+        log.info(
+            "offsets of a consumer group were deleted",
+            group=request.group,
+            topic=request.topic,
+            asked_by=call.peer,
+        )
+        return pb.DeleteGroupResponse()
 
 
 def _options(named: Iterable[tuple[str, V]]) -> dict[str, V]:

@@ -54,6 +54,7 @@ from pixy.errors import (
     OwnerUndecided,
     ShuttingDown,
     Unavailable,
+    UnknownGroup,
     UnknownPartition,
     UnknownTopic,
 )
@@ -338,6 +339,16 @@ class KafkaBackend:
     async def list_groups(self) -> Collection[str]:
         self._check_running()
         return await self._group_list.names()
+
+    async def delete_group(self, group: str, topic: str = "") -> None:
+        self._check_running()
+        partitions: list[int] = []
+        if topic:
+            known = await self._topics.describe(topic)
+            partitions = [each.partition for each in known.partitions]
+            if not await self._offsets.committed(group, topic):
+                raise UnknownGroup(f"consumer group {group} has no offsets in {topic}")
+        await self._group_list.delete(group, topic, partitions)
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         self._check_running()

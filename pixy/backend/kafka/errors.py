@@ -82,11 +82,13 @@ _ERRORS: dict[int, type[PixyError]] = {
     CONCURRENT_TRANSACTIONS: Unavailable,
     56: Unavailable,
     60: FailedPrecondition,
+    68: FailedPrecondition,
     69: UnknownGroup,
     72: Unavailable,
     74: Unavailable,
     75: Unavailable,
     78: Unavailable,
+    86: FailedPrecondition,
     87: InvalidArgument,
     UNSTABLE_OFFSET_COMMIT: Unavailable,
     89: ResourceExhausted,
@@ -114,7 +116,8 @@ _TOO_LARGE = (
     "the record batch is larger than max_message_bytes of the topic, or message.max.bytes of the broker"
 )
 _TIMEOUT = "kafka.transaction_timeout is longer than transaction.max.timeout.ms of the brokers"
-_REASONS = {10: _TOO_LARGE, 18: _TOO_LARGE, 50: _TIMEOUT}
+_CONSUMED = "it has consumers"
+_REASONS = {10: _TOO_LARGE, 18: _TOO_LARGE, 50: _TIMEOUT, 68: _CONSUMED, 86: _CONSUMED}
 """Reasons for codes without a helpful name."""
 
 

@@ -15,9 +15,15 @@ from pixy.backend.kafka.errors import error_for_code
 from pixy.backend.kafka.members import PROTOCOL_TYPE, Partitions
 from pixy.backend.kafka.transactions import SINK_PREFIX
 from pixy.backend.protocol import TopicDescription
-from pixy.errors import OwnerUndecided, Unavailable
+from pixy.errors import OwnerUndecided, Unavailable, UnknownGroup
 from pixy.kafka_protocol.consumer import decode_assignment, decode_subscription
-from pixy.kafka_protocol.group_messages import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS, LIST_GROUPS
+from pixy.kafka_protocol.group_messages import (
+    CONSUMER_GROUP_DESCRIBE,
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
+    OFFSET_DELETE,
+)
 from pixy.records import TopicPartition
 
 __all__ = ["DescribedMember", "GroupList"]
@@ -117,6 +123,25 @@ class GroupList:
             raise error_for_code(answer.error_code, what)
         return [(name, kind) for name, kind, *_ in answer.groups]
 
+    async def delete(self, group: str, topic: str, partitions: Sequence[int]) -> None:
+        """See `Backend.delete_group`, with the partitions of the topic.
+
+        Raises:
+            Unavailable: the coordinator did not answer.
+        """
+        if group.startswith(SINK_PREFIX):
+            raise UnknownGroup(f"unknown consumer group {group}")
+        if topic:
+            what = f"delete the offsets of the consumer group {group} in {topic}"
+            answer = await self._coordinators.ask(group, OFFSET_DELETE(group, [(topic, partitions)]), what)
+            codes = [answer.error_code, *(code for _, found in answer.topics for _, code in found)]
+        else:
+            what = f"delete the consumer group {group}"
+            answer = await self._coordinators.ask(group, DELETE_GROUPS([group]), what, _result_code)
+            codes = [code for _, code in answer.results]
+        for code in filter(None, codes):
+            raise error_for_code(code, what)
+
     async def consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """See `Backend.list_consumers`.
 
@@ -189,6 +214,11 @@ def _newer_member(described: Any) -> DescribedMember:
     _, _, _, _, client_id, _, topics, _, assignment, *_ = described
     assigned = {topic: tuple(sorted(numbers)) for _, topic, numbers, _ in assignment[0]}
     return DescribedMember(client_id, frozenset(topics or ()), assigned)
+
+
+def _result_code(answer: Any) -> int:
+    code: int = answer.results[0][1]
+    return code
 
 
 def _first_code(answer: Any) -> int:

@@ -232,6 +232,22 @@ async def test_groups_are_listed_also_those_that_only_committed(
     await fails(unknown, CODE.INVALID_ARGUMENT, "unknown")
 
 
+async def test_a_group_is_deleted_unless_it_has_consumers(
+    fake_server: FakeServer, stub: TopicsAsyncStub
+) -> None:
+    await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=1))
+    backend = fake_server.backend
+    for group in ("g", "h"):
+        await backend.commit_offsets(group, {TopicPartition("t", 0): OffsetCommit(1)})
+    await stub.DeleteGroup(pb.DeleteGroupRequest(group="g", topic="t"))
+    await fails(stub.DeleteGroup(pb.DeleteGroupRequest(group="g")), CODE.NOT_FOUND, "consumer group g has no")
+    await fails(stub.DeleteGroup(pb.DeleteGroupRequest()), CODE.INVALID_ARGUMENT, "group must not be empty")
+    await backend.join_consumer_group("h", "me", ["t"], lambda _: None)
+    refused = stub.DeleteGroup(pb.DeleteGroupRequest(group="h"))
+    await fails(refused, CODE.FAILED_PRECONDITION, "consumer group h has consumers: me")
+    assert list((await stub.ListGroups(pb.ListGroupsRequest())).groups) == ["h"]
+
+
 class _Odd(FakeBackend):
     """A cluster with a bug, whose topics change while they are described."""
 
