@@ -20,15 +20,15 @@ from pixy.http2 import frames
 from pixy.http2.errors import ErrorCode, Http2ConnectionError
 from pixy.http2.events import ConnectionTerminated, Event, StreamReset
 from pixy.http2.flow import ReceiveWindow
-from pixy.http2.frames import STREAM_ID_MAX, FrameType
+from pixy.http2.frames import STREAM_ID_MAX
 from pixy.http2.handler import DRAIN_PING
 from pixy.http2.headers import encode_headers
 from pixy.http2.hpack import Field
+from pixy.http2.http1 import HTTP1_ANSWER, HTTP1_REQUEST
 from pixy.http2.liveness import Due, Liveness
-from pixy.http2.options import DEFAULT_WINDOW_BYTES, Options
+from pixy.http2.options import Options
 from pixy.http2.receiver import UNBOUNDED, Receiver
 from pixy.http2.sender import Delivery, Sender
-from pixy.http2.settings import our_settings
 from pixy.http2.streams import StreamTable
 
 __all__ = ["Http2Connection"]
@@ -39,6 +39,9 @@ _DEBUG_BYTES_MAX = 256
 
 class Http2Connection:
     """One connection. Its output starts with our SETTINGS.
+
+    They follow the client's preface. A client that begins with an HTTP/1 request gets an answer of
+    HTTP/1 as the whole output.
 
     Args:
         options: limits.
@@ -72,10 +75,6 @@ class Http2Connection:
         # Send a complete response: see `Sender`. Bound here because every request calls them.
         self.respond = self._sender.respond
         self.maybe_respond = self._sender.maybe_respond
-        self._sender.control(frames.frame(FrameType.SETTINGS, 0, 0, our_settings(options)))
-        if options.connection_window_bytes > DEFAULT_WINDOW_BYTES:
-            increment = options.connection_window_bytes - DEFAULT_WINDOW_BYTES
-            self._sender.control(frames.window_update(0, increment))
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -301,6 +300,10 @@ class Http2Connection:
         if not self._closed:
             self._fail(Http2ConnectionError(code, reason), [])
 
+    def terminate_http1(self) -> None:
+        """Close the connection of a client that speaks HTTP/1, with an answer of HTTP/1."""
+        self.terminate(ErrorCode.HTTP_1_1_REQUIRED, HTTP1_REQUEST)
+
     def _end_drain(self) -> None:
         """Send the final GOAWAY of a drain."""
         if self._receiver.last_accepted_id is None:
@@ -311,8 +314,11 @@ class Http2Connection:
         """Close the connection with an error (RFC 9113 §5.4.1)."""
         self._closed = True
         self._sender.discard_all()
-        debug = error.reason.encode()[:_DEBUG_BYTES_MAX]
-        self._sender.control(frames.goaway(self._receiver.last_stream_id, error.code, debug))
+        if error.reason == HTTP1_REQUEST and self._sender.greeting:
+            self._sender.output = [HTTP1_ANSWER]
+        else:
+            debug = error.reason.encode()[:_DEBUG_BYTES_MAX]
+            self._sender.control(frames.goaway(self._receiver.last_stream_id, error.code, debug))
         # The client may take long to read the GOAWAY, and there may be many such clients: free the
         # memory now.
         self._receiver.release()

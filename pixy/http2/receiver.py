@@ -33,6 +33,7 @@ from pixy.http2.frames import (
 )
 from pixy.http2.handler import BLOCK_WORK, FrameHandler
 from pixy.http2.headers import Request
+from pixy.http2.http1 import no_preface
 from pixy.http2.options import Options
 from pixy.http2.sender import Sender
 from pixy.http2.streams import UNANSWERED, StreamTable
@@ -229,8 +230,10 @@ class Receiver(FrameHandler):
         if self._preface:
             at = min(len(self._preface), len(chunk))
             if chunk[:at] != self._preface[:at]:
-                raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "not an HTTP/2 client preface")
+                raise no_preface(PREFACE[: len(PREFACE) - len(self._preface)] + chunk)
             self._preface = self._preface[at:]
+            if not self._preface:
+                self._sender.greet()
         elif self.data_left:
             at = self._pass_data(chunk, 0, events)
         while self._partial and at < len(chunk):

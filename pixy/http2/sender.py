@@ -27,7 +27,7 @@ from pixy.http2.frames import FrameType, headers, pack_head, rst_stream, window_
 from pixy.http2.headers import ResponseTemplate
 from pixy.http2.hpack import DEFAULT_TABLE_BYTES, EMPTY_TABLE
 from pixy.http2.options import Options
-from pixy.http2.settings import PeerSettings, Setting
+from pixy.http2.settings import PeerSettings, Setting, our_preface
 from pixy.http2.streams import UNANSWERED, Stream, StreamState, StreamTable
 
 __all__ = ["OUTPUT_LIMIT", "Delivery", "Sender"]
@@ -79,6 +79,7 @@ class Sender:
         "_waiting",
         "backlogged",
         "frames",
+        "greeting",
         "limits_hit",
         "now",
         "output",
@@ -94,6 +95,9 @@ class Sender:
         self.peer = PeerSettings()
         # Seconds of the connection's clock, as of the last input or tick.
         self.now = 0.0
+        # Our preface (RFC 9113 §3.4), until it is sent: before all other frames, and not before the
+        # client's preface, in place of which a request of HTTP/1 may come.
+        self.greeting = our_preface(options)
         # Bytes for the transport.
         self.output: list[bytes | memoryview] = []
         # Response frames so far, and how many of them were tiny. A complete response on the fast
@@ -262,7 +266,14 @@ class Sender:
 
     def control(self, frame: bytes) -> None:
         """Send a frame on stream 0."""
+        self.greet()
         self.output.append(frame)
+
+    def greet(self) -> None:
+        """Send our preface, once."""
+        if self.greeting:
+            self.output.append(self.greeting)
+            self.greeting = b""
 
     def replenish(self, stream: Stream, size: int) -> None:
         """Replenish the receive windows of a stream and of the connection by bytes that have left

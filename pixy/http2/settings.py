@@ -11,10 +11,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError
-from pixy.http2.frames import MIN_MAX_FRAME_BYTES, STREAM_ID_MAX
+from pixy.http2.frames import MIN_MAX_FRAME_BYTES, STREAM_ID_MAX, FrameType, frame, window_update
 from pixy.http2.options import DEFAULT_WINDOW_BYTES, Options
 
-__all__ = ["SETTING_BYTES", "PeerSettings", "Setting", "encode_settings", "our_settings", "read_settings"]
+__all__ = ["SETTING_BYTES", "PeerSettings", "Setting", "encode_settings", "our_preface", "read_settings"]
 
 SETTING_BYTES = 6
 _ENTRY = struct.Struct(">HI")
@@ -101,9 +101,9 @@ def encode_settings(entries: Iterable[tuple[int, int]]) -> bytes:
     return b"".join(_ENTRY.pack(setting, value) for setting, value in entries)
 
 
-def our_settings(options: Options) -> bytes:
-    """Payload of the SETTINGS frame that we send first on every connection."""
-    return encode_settings(
+def our_preface(options: Options) -> bytes:
+    """Our part of the connection preface (RFC 9113 §3.4): SETTINGS, and the connection's window."""
+    settings = encode_settings(
         (
             (Setting.MAX_CONCURRENT_STREAMS, options.max_concurrent_streams),
             (Setting.INITIAL_WINDOW_SIZE, options.stream_window_bytes),
@@ -111,3 +111,6 @@ def our_settings(options: Options) -> bytes:
             (Setting.MAX_HEADER_LIST_SIZE, options.max_header_list_bytes),
         )
     )
+    preface = frame(FrameType.SETTINGS, 0, 0, settings)
+    increment = options.connection_window_bytes - DEFAULT_WINDOW_BYTES
+    return preface + window_update(0, increment) if increment > 0 else preface

@@ -15,6 +15,8 @@ import structlog
 
 from pixy.byte_semaphore import ByteSemaphore
 from pixy.http2 import (
+    HTTP1_REQUEST,
+    NO_PREFACE,
     ConnectionTerminated,
     DataReceived,
     DataSent,
@@ -378,8 +380,9 @@ class GrpcConnection:
         if self._act_on(left):
             return
         if type(events[-1]) is ConnectionTerminated:
-            # Earlier events are of no use.
-            self._on_terminated(events[-1])
+            # Earlier events are of no use. It may have been the event that ended the slice.
+            if next(left, None) is not None:
+                self._on_terminated(events[-1])
         else:
             self.workload.do_later(partial(self._act_on, left))
 
@@ -488,6 +491,8 @@ class GrpcConnection:
             log.debug("connection ended", peer=self.link.peer, code=event.code.name, reason=event.reason)
         if event.code in _LIMIT_CODES:
             self.environment.limits.hit(limit_of(event.reason), self.link.peer)
+        elif event.reason in (HTTP1_REQUEST, NO_PREFACE):
+            self.environment.strangers.hit(event.reason, self.link.peer)
         self.drop()
 
 

@@ -90,6 +90,7 @@ class Environment:
         draining: the server drains; new connections are served nevertheless.
         tasks: of handlers, and of the server itself. An exception that ends one is noted.
         limits: log of the limits that clients reach.
+        strangers: log of clients that speak something else.
         open_calls: of all connections.
     """
 
@@ -113,6 +114,7 @@ class Environment:
         self.counters = Totals()
         self.scheduler = FairScheduler(clock.monotonic)
         self.limits = LimitLog()
+        self.strangers = LimitLog("a client does not speak gRPC", "reason")
         self.open_calls = OpenCalls(options.calls_max, options.client_share_percent)
         self.memory = Memory(options.buffer_bytes, self.limits)
         uploads_bytes = options.buffer_bytes // 2

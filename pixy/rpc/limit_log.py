@@ -1,4 +1,5 @@
-"""Log of limits that are reached: one line a minute for each, with who and how often.
+"""Log of limits that are reached, or of other mistakes of clients: one line a minute for each, with
+who and how often.
 
 The first hit is logged at once, further ones of the same minute with the next line. Memory is
 bounded: by `_LIMITS_MAX` limits, and `_CLIENTS_MAX` clients of each that are told apart.
@@ -26,10 +27,15 @@ class LimitLog:
     """Hits of limits, in the running event loop.
 
     Args:
+        event: of all lines.
+        key: the field that names the limit.
         interval_s: seconds between two lines of a limit.
     """
 
-    def __init__(self, interval_s: float = 60.0) -> None:
+    def __init__(
+        self, event: str = "a limit is reached", key: str = "limit", *, interval_s: float = 60.0
+    ) -> None:
+        self._event, self._key = event, key
         self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
         # Hits since the last line by client, and the timer of the next line, by limit.
@@ -49,7 +55,7 @@ class LimitLog:
         hits, client = self._hits.get(limit), client_address(peer)
         if hits is None:
             self._begin_minute(limit)
-            _write(limit, Counter({client: times}))
+            self._write(limit, Counter({client: times}))
         else:
             hits[client if client in hits or len(hits) < _CLIENTS_MAX else _OTHERS] += times
 
@@ -63,7 +69,7 @@ class LimitLog:
         for limit, hits in self._hits.items():
             self._timers[limit].cancel()
             if hits:
-                _write(limit, hits)
+                self._write(limit, hits)
         self._hits, self._timers = {}, {}
 
     def _begin_minute(self, limit: str) -> None:
@@ -74,14 +80,13 @@ class LimitLog:
         hits = self._hits.pop(limit)
         if hits:
             self._begin_minute(limit)
-            _write(limit, hits)
+            self._write(limit, hits)
         else:
             del self._timers[limit]
 
-
-def _write(limit: str, hits: Counter[str]) -> None:
-    most = hits.most_common(_NAMED_MAX)
-    clients = ", ".join(f"{client} {times}" for client, times in most)
-    if len(hits) > len(most):
-        clients += f" and {len(hits) - len(most)} more"
-    log.warning("a limit is reached", limit=limit, times=hits.total(), clients=clients)
+    def _write(self, limit: str, hits: Counter[str]) -> None:
+        most = hits.most_common(_NAMED_MAX)
+        clients = ", ".join(f"{client} {times}" for client, times in most)
+        if len(hits) > len(most):
+            clients += f" and {len(hits) - len(most)} more"
+        log.warning(self._event, **{self._key: limit}, times=hits.total(), clients=clients)

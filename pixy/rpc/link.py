@@ -247,17 +247,17 @@ class Link(asyncio.BufferedProtocol):
             # It was given up while it was made.
             self.transport.abort()
             return
+        self._phase = _Phase.SERVING
         if not speaks_http2:
             environment.counters.refused += 1
-            self._phase = _Phase.CLOSED
-            self.transport.abort()
+            environment.strangers.hit("TLS without the protocol h2 of ALPN", self.peer)
+            self.core.terminate_http1()
+            self._layer.touch()
             return
         environment.counters.accepted += 1
-        self._phase = _Phase.SERVING
         age_s = environment.options.age_s
         if age_s:
             self._drain_at = environment.monotonic() + age_s * environment.rng.uniform(0.9, 1.1)
-        self._layer.touch()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""

@@ -159,6 +159,7 @@ class RpcServer:
             self._ticker.cancel()
         self._environment.deadlines.close()
         self._environment.limits.stop()
+        self._environment.strangers.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CUT_OFF_S):
                 await self._environment.tasks.cancel_all()

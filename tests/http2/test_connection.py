@@ -32,6 +32,7 @@ from pixy.http2 import (
 from pixy.http2 import frames as f
 from pixy.http2.frames import FrameType, frame
 from pixy.http2.hpack import encode
+from pixy.http2.http1 import HTTP1_ANSWER
 from tests.http2.peer import GREETING, OK, REQUEST, TRAILERS, Peer, cut
 
 SETTINGS_ACK = frame(FrameType.SETTINGS, f.ACK, 0)
@@ -42,6 +43,9 @@ SETTINGS_ACK = frame(FrameType.SETTINGS, f.ACK, 0)
 
 def test_a_connection_begins_with_our_settings_and_the_large_window() -> None:
     peer = Peer(greet=False)
+    peer.send(f.PREFACE[:-1])
+    assert peer.frames() == []
+    peer.send(f.PREFACE[-1:])
     settings, window = peer.frames()
     assert (settings.type, settings.flags) == (FrameType.SETTINGS, 0)
     assert (window.type, window.stream_id) == (FrameType.WINDOW_UPDATE, 0)
@@ -50,14 +54,29 @@ def test_a_connection_begins_with_our_settings_and_the_large_window() -> None:
 
 def test_a_window_of_the_default_size_needs_no_update() -> None:
     peer = Peer(Options(connection_window_bytes=65_535), greet=False)
+    peer.send(f.PREFACE)
     assert peer.sent() == [("SETTINGS", 0)]
 
 
 def test_settings_are_acknowledged_and_pings_answered() -> None:
     peer = Peer(greet=False)
+    peer.send(f.PREFACE)
     peer.frames()
-    peer.send(GREETING, frame(FrameType.PING, 0, 0, b"12345678"))
+    peer.send(GREETING.removeprefix(f.PREFACE), frame(FrameType.PING, 0, 0, b"12345678"))
     assert peer.frames() == [(FrameType.SETTINGS, f.ACK, 0, b""), (FrameType.PING, f.ACK, 0, b"12345678")]
+
+
+def test_a_request_of_http1_before_any_frame_of_ours_is_answered_in_http1_alone() -> None:
+    peer = Peer(greet=False)
+    peer.send(b"GET / HTTP/1.1\r\n")
+    peer.send(b"\r\n")
+    peer.connection.announce_drain()
+    peer.connection.terminate(ErrorCode.NO_ERROR, "")
+    assert peer.connection.take_output() == HTTP1_ANSWER
+    peer = Peer(greet=False)
+    peer.connection.announce_drain()
+    peer.send(b"GET / HTTP/1.1\r\n\r\n")
+    assert peer.sent() == [("SETTINGS", 0), ("WINDOW_UPDATE", 0), ("GOAWAY", 0), ("GOAWAY", 0)]
 
 
 # --- the end ------------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ def test_the_first_frame_is_settings(first: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "start", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/1.1", b"\x16\x03\x01", f.PREFACE[:-1] + b"x"]
+    "start", [b"gET / HTTP/1.1\r\n", b"PRI * HTTP/1.1", b"\x16\x03\x01", f.PREFACE[:-1] + b"x"]
 )
 def test_a_wrong_preface_ends_the_connection_at_its_first_wrong_byte(start: bytes) -> None:
     peer = Peer(greet=False)

@@ -5,14 +5,16 @@ from hyperframe.frame import SettingsFrame
 
 from pixy.http2 import ErrorCode, Options
 from pixy.http2.errors import Http2ConnectionError
-from pixy.http2.settings import PeerSettings, Setting, encode_settings, our_settings, read_settings
+from pixy.http2.settings import PeerSettings, Setting, encode_settings, our_preface, read_settings
 
 MAX = 2**31 - 1
 
 
 def test_our_settings_follow_from_the_options() -> None:
     frame = SettingsFrame(0)
-    frame.parse_body(memoryview(our_settings(Options(max_concurrent_streams=7, max_header_list_bytes=2048))))
+    frame.parse_body(
+        memoryview(our_preface(Options(max_concurrent_streams=7, max_header_list_bytes=2048))[9:33])
+    )
     assert frame.settings == {
         SettingsFrame.MAX_CONCURRENT_STREAMS: 7,
         SettingsFrame.INITIAL_WINDOW_SIZE: Options().stream_window_bytes,

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
+from structlog.testing import capture_logs
 
 from pixy.http2 import ErrorCode, Options, TokenBucketOptions
 from pixy.rpc import ServerOptions, Status
 from pixy.rpc.connection import GrpcConnection
+from pixy.rpc.workload import Workload
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import open_client, prefixed
@@ -129,6 +131,44 @@ async def test_a_client_without_a_preface_is_cut_off() -> None:
         async with asyncio.timeout(10):
             assert (await reader.read()).endswith(b"handshake timeout")
         writer.close()
+
+
+HTTP1_TEXT = b"This port serves gRPC over HTTP/2. There is no HTTP/1.1 API.\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"GET / HTTP/1.1\r\nHost: pixy\r\n\r\n"],
+        [b"POST /topics/t/messages HTTP/1.1\r\n", b"Host: pixy\r\n\r\nx"],
+        [b"P", b"UT / HTTP/1.1\r\n\r\n"],
+        [b"H", b"EAD / HTTP/1.0\r\n\r\n"],
+    ],
+)
+@pytest.mark.parametrize("is_slice_over", [False, True])
+async def test_a_request_of_http1_is_answered_in_http1_once(
+    pieces: list[bytes], is_slice_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Workload, "step_over", is_slice_over)
+    with capture_logs() as logs:
+        async with open_echo() as echo:
+            host, port = echo.address.rsplit(":", 1)
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                async with asyncio.timeout(10):
+                    writer.write(pieces[0])
+                    if len(pieces) > 1:
+                        await until(lambda: any(each.workload.bytes_in for each in echo.server._connections))
+                        writer.writelines(pieces[1:])
+                    answer = await reader.read()
+                writer.close()
+                await until(lambda: not echo.server.connections)
+                head, _, body = answer.partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 505 HTTP Version Not Supported\r\n")
+                assert f"Content-Length: {len(body)}".encode() in head
+                assert body == HTTP1_TEXT
+            assert echo.server.counters.faulty == 2
+            assert [each["times"] for each in logs if each["event"] == "a client does not speak gRPC"] == [1]
 
 
 @pytest.mark.slow

@@ -93,6 +93,23 @@ async def test_calls_go_over_tls(tls: TlsConfig, certificates: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_a_client_of_tls_that_does_not_choose_http2_is_answered_in_http1(
+    tls: TlsConfig, certificates: Path
+) -> None:
+    trusted = trusting(certificates, "one")
+    trusted.set_alpn_protocols(["http/1.1"])
+    async with open_echo(tls=tls) as echo:
+        host, port = echo.address.rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(
+            host, int(port), ssl=trusted, server_hostname="localhost"
+        )
+        async with asyncio.timeout(10):
+            assert (await reader.read()).startswith(b"HTTP/1.1 505 ")
+        writer.close()
+        assert (echo.server.counters.accepted, echo.server.counters.refused) == (0, 1)
+
+
+@pytest.mark.slow
 async def test_a_changed_certificate_is_used_and_open_connections_stay(
     tls: TlsConfig, certificates: Path, tmp_path: Path
 ) -> None:
