@@ -31,7 +31,6 @@ import argparse
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -40,14 +39,13 @@ from pathlib import Path
 
 import grpc
 
-from bench.cluster_at_rest import group_memory_figures, groups_figures, topics_figure
+from bench.cluster_at_rest import group_memory_figures, groups_figures, partitions_figure, topics_figure
 from bench.cluster_gaps import gap_figures, leaders_figure
 from bench.cluster_groups import ack_figures, consume_figures, pause_figures, rest_figure
 from bench.figures import Figure, as_markdown, as_table, machine
 from bench.load import LEVELS, Level, Load, at_once, client_name, put_load, write_body
 from bench.nats import find_nats
 from bench.nats_cluster import NatsCluster, nats_cluster
-from bench.processes import Server
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
@@ -64,10 +62,6 @@ _THIRDS = {32: Level(1, 11), 128: Level(3, 14), 512: Level(9, 19)}
 _RATIOS_WANTED = {1: 1.0, 32: 1.2, 128: 1.2, 512: 1.2}
 _RATIO_WITH_KEYS_WANTED = 0.8
 _MEAN_MS_WANTED = 0.9
-_REST_PARTITIONS = 100
-_REST_SECONDS = 10.0
-_REST_PERCENT_WANTED = 2.0
-_SETTLE_SECONDS = 5.0
 _SECONDS_MAX = 60.0
 
 
@@ -291,25 +285,9 @@ def leaders(sides: Sides, scale: Scale) -> list[Figure]:
     return [leaders_figure(sides.cluster)]
 
 
-def rest(sides: Sides, scale: Scale) -> list[Figure]:
-    """Processor time of each node, without any calls."""
-    sides.cluster.create_topic("rest", _REST_PARTITIONS - _PARTITIONS)
-    time.sleep(_SETTLE_SECONDS)
-    servers = [Server(node.address, node.process.pid, 0.0) for node in sides.cluster.nodes]
-    before = [server.cpu_seconds() for server in servers]
-    time.sleep(_REST_SECONDS)
-    used = [
-        100 * (server.cpu_seconds() - s) / _REST_SECONDS for server, s in zip(servers, before, strict=True)
-    ]
-    return [
-        Figure(
-            name=f"processor of a node at rest with {_REST_PARTITIONS} partitions, the busiest",
-            value=max(used),
-            unit="% of a core",
-            target=f"<= {_REST_PERCENT_WANTED:g} %",
-            met=max(used) <= _REST_PERCENT_WANTED,
-        )
-    ]
+def rest(_: Sides, scale: Scale) -> list[Figure]:
+    """Few partitions."""
+    return [partitions_figure()]
 
 
 def topics(_: Sides, scale: Scale) -> list[Figure]:

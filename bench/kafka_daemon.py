@@ -8,6 +8,8 @@ ones must be committed by the group.
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -35,23 +37,27 @@ class _Bench:
         address: address of its gRPC server.
         seconds: duration of one round.
         rounds: number of rounds; medians are reported.
+        fill: appends messages to the topic that is consumed.
     """
 
-    def __init__(self, folder: Path, daemon: processes.Server, seconds: float, rounds: int) -> None:
+    def __init__(
+        self, folder: Path, daemon: processes.Server, seconds: float, rounds: int, fill: Callable[[], object]
+    ) -> None:
         self._folder = folder
         self._daemon = daemon
         self._seconds = seconds
         self._rounds = rounds
         self._groups = 0
+        self._fill = fill
 
     def produce(self, level: Level) -> list[Figure]:
         request = pb.ProdRq(topic=_PRODUCED, key_undefined=True, message=bytes(100))
         body = write_body(self._folder / "produce", request.SerializeToString())
         loads, cpu = [], []
         for _ in range(self._rounds):
-            before, used = self._offset(_PRODUCED, "", "end"), self._daemon.cpu_seconds()
+            before, used = self._end(_PRODUCED), self._daemon.cpu_seconds()
             loads.append(put_load(self._daemon.address, "Produce", body, level, self._seconds))
-            written = self._offset(_PRODUCED, "", "end") - before
+            written = self._end(_PRODUCED) - before
             if written < loads[-1].done:
                 raise RuntimeError(
                     f"{loads[-1].done} produces were answered, but only {written} messages are there"
@@ -60,8 +66,9 @@ class _Bench:
         return _figures("produce", level, loads, cpu, _PRODUCE_WANTED)
 
     def consume(self, level: Level) -> list[Figure]:
-        loads, cpu = [], []
-        for _ in range(self._rounds):
+        loads: list[Load] = []
+        cpu: list[float] = []
+        while len(loads) < self._rounds:
             self._groups += 1
             group = f"bench-{self._groups}"
             request = pb.ConsNAckRq(topic=_FILLED, group=group, auto_ack=True)
@@ -69,26 +76,37 @@ class _Bench:
             with grpc.insecure_channel(self._daemon.address) as channel:
                 KafkaPixyStub(channel).ConsumeNAck(request, timeout=_CALL_SECONDS_MAX)  # joins the group
             used = self._daemon.cpu_seconds()
-            loads.append(put_load(self._daemon.address, "ConsumeNAck", body, level, self._seconds))
+            load = put_load(self._daemon.address, "ConsumeNAck", body, level, self._seconds)
             used = self._daemon.cpu_seconds() - used
-            cpu.append(used / self._await_commit(group, loads[-1].done) * 1e6)
+            committed = self._committed(group, load.done)
+            if committed is None:
+                self._fill()
+                continue
+            loads.append(load)
+            cpu.append(used / committed * 1e6)
         return _figures("consume + auto ack", level, loads, cpu, _CONSUME_WANTED)
 
-    def _await_commit(self, group: str, consumed: int) -> int:
+    def _committed(self, group: str, consumed: int) -> int | None:
+        """Number of messages that a load has taken, None if none is left in a partition."""
         until = time.monotonic() + _CALL_SECONDS_MAX
-        while (committed := self._offset(_FILLED, group, "offset")) < consumed:
+        while True:
+            offsets = self._offsets(_FILLED, group)
+            if any(each.offset == each.end for each in offsets):
+                return None
+            committed = sum(max(0, each.offset) for each in offsets)
+            if committed >= consumed:
+                return committed
             if time.monotonic() > until:
                 raise RuntimeError(f"{consumed} messages were consumed, but only {committed} are committed")
             time.sleep(0.1)
-        if committed == self._offset(_FILLED, group, "end"):
-            raise RuntimeError("the topic ran dry")
-        return committed
 
-    def _offset(self, topic: str, group: str, field: str) -> int:
+    def _end(self, topic: str) -> int:
+        return sum(each.end for each in self._offsets(topic, "unused"))
+
+    def _offsets(self, topic: str, group: str) -> list[pb.PartitionOffset]:
         with grpc.insecure_channel(self._daemon.address) as channel:
-            request = pb.GetOffsetsRq(topic=topic, group=group or "unused")
-            offsets = KafkaPixyStub(channel).GetOffsets(request, timeout=_CALL_SECONDS_MAX).offsets
-        return sum(max(0, getattr(each, field)) for each in offsets)
+            request = pb.GetOffsetsRq(topic=topic, group=group)
+            return list(KafkaPixyStub(channel).GetOffsets(request, timeout=_CALL_SECONDS_MAX).offsets)
 
 
 def measure_daemon(addresses: list[str], seconds: float, rounds: int, filled: int = 600_000) -> list[Figure]:
@@ -96,7 +114,7 @@ def measure_daemon(addresses: list[str], seconds: float, rounds: int, filled: in
 
     Args:
         addresses: addresses of the brokers.
-        filled: maximum number of messages consumed in each round.
+        filled: messages to consume at first, and added whenever a load takes all of a partition.
     """
     server = ["--bootstrap-server", addresses[0]]
     for topic in (_PRODUCED, _FILLED):
@@ -106,12 +124,13 @@ def measure_daemon(addresses: list[str], seconds: float, rounds: int, filled: in
     sizes = ["--num-records", str(filled), "--record-size", "100", "--throughput", "-1"]
     bootstrap = f"bootstrap.servers={addresses[0]}"
     tool = "org.apache.kafka.tools.ProducerPerformance"
-    run_tool(tool, "--topic", _FILLED, *sizes, "--producer-props", bootstrap)
+    fill = partial(run_tool, tool, "--topic", _FILLED, *sizes, "--producer-props", bootstrap)
+    fill()
     config = {"proxies": {"default": {"kind": "kafka", "kafka": {"seed_peers": addresses}}}}
     with tempfile.TemporaryDirectory(prefix="pixy-bench-") as name:
         folder = Path(name)
         with processes.daemon(folder, config) as daemon:
-            bench = _Bench(folder, daemon, seconds, rounds)
+            bench = _Bench(folder, daemon, seconds, rounds, fill)
             figures = [figure for level in LEVELS for figure in bench.produce(level)]
             return figures + [figure for level in LEVELS for figure in bench.consume(level)]
 
