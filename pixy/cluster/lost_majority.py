@@ -28,11 +28,14 @@ May entries be missing? Committed entries are on a majority of the voters. They 
 others have no majority by themselves, so with two voters; not with three, if this node was behind.
 Nothing on this node's disk says that it was not.
 
+A node is lost too that has left the cluster, or was forgotten, and is a voter of a raft group yet:
+its last configurations were never confirmed, and no start comes to an end without it.
+
 The road not taken: a new cluster id in files. Every file names its cluster, and would have to be
 rewritten.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -122,12 +125,14 @@ class _Continuation(NamedTuple):
     Attributes:
         term: newest term that the survivor knows.
         configuration: as of the last entry.
+        members: of that one, and of those on the way there from the one that a start takes.
         resets: the log begins anew behind a checkpoint that is ahead of the journal.
     """
 
     group: SurvivingGroup
     term: int
     configuration: ConfState
+    members: frozenset[int]
     resets: bool
 
 
@@ -171,20 +176,26 @@ class LostMajority:
     def _make_report(self) -> LossReport:
         if self._node_id not in self._metadata.registered:
             raise FailedPrecondition(f"node {self._node_id} has left the cluster: it cannot go on alone")
-        nodes = self._metadata.nodes.values()
-        others = tuple([node for node in nodes if node.node_id != self._node_id and not node.lost])
-        alone = {self._node_id}
-        if not others or all(set(found.configuration.members) == alone for found in self._found):
+        members = {member for found in self._found for member in found.members}
+        if members == {self._node_id}:
             raise FailedPrecondition(
                 f"node {self._node_id} is the only node of its cluster: it needs no other"
             )
+        nodes = self._metadata.nodes
+        present = {node_id for node_id, node in nodes.items() if not node.lost}
+        others = [
+            nodes.get(node_id) or NodeInfo(node_id, b"", "", "", "", 0, "")
+            for node_id in sorted((members | present) - {self._node_id})
+        ]
         lost = [
             f"{topic.name}-{number}"
             for topic in self._metadata.topics.values()
             for number, replicas in enumerate(topic.replicas)
             if self._node_id not in replicas
         ]
-        return LossReport(self._node_id, others, tuple([found.group for found in self._found]), tuple(lost))
+        return LossReport(
+            self._node_id, tuple(others), tuple([found.group for found in self._found]), tuple(lost)
+        )
 
     def _read_groups(self) -> Sequence[_Continuation]:
         found = [self._state_group(METADATA_GROUP, "metadata")]
@@ -239,29 +250,22 @@ class LostMajority:
         commit = min(max(commits), last.index)
         is_impossible = bool(why_no_configuration(configuration))
         known = ConfState((self._node_id,)) if is_impossible else conf_state_of(configuration)
-        changes = [
-            entry_of(entry)
-            for entry in tail
-            if entry.entry_type in _CONF_CHANGES and entry.index > configuration.conf_index
-        ]
-        newest = known
-        for entry in changes:
-            with suppress(MalformedMessage, ConfChangeError):  # then it has no effect
-                newest = configuration_after(newest, [decode_conf_change(entry)])
+        configurations = [known, *_changed(known, tail, configuration.conf_index)]
         group = SurvivingGroup(
             journal.raft_group,
             name,
             tuple(sorted({*known.voters, *known.voters_outgoing})),
             last,
             commit,
-            bool(changes) or is_impossible or self._others_decide(known),
+            is_impossible or any(map(self._others_decide, configurations)),
         )
         # One far above comes from a node with a bug, and leaves no elections (`mended_groups`). It
         # binds nobody here.
         term = state.term if state.term <= TERM_KEPT_MAX else 0
         if last.term >= TERM_MAX:
             raise FailedPrecondition(f"{name}: its newest entry has the last possible term, {last.term}")
-        return _Continuation(group, max(term, last.term), newest, resets=False)
+        members = frozenset[int]().union(*(each.members for each in configurations))
+        return _Continuation(group, max(term, last.term), configurations[-1], members, resets=False)
 
     def _others_decide(self, conf: ConfState) -> bool:
         """True if the other voters can commit an entry without this node."""
@@ -303,3 +307,12 @@ class LostMajority:
         for index, (kind, payload) in enumerate(entries, last.index + 1):
             records.append((RecordKind.ENTRY, kind, raft_group, index, term, last.index, None, payload))
         return records
+
+
+def _changed(conf: ConfState, tail: Sequence[JournalRecord], conf_index: int) -> Iterator[ConfState]:
+    """The configurations behind each change in the log of the one as of `conf_index`."""
+    for entry in tail:
+        if entry.entry_type in _CONF_CHANGES and entry.index > conf_index:
+            with suppress(MalformedMessage, ConfChangeError):  # then it has no effect
+                conf = configuration_after(conf, [decode_conf_change(entry_of(entry))])
+                yield conf

@@ -20,6 +20,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+import structlog
+
 from pixy.clock import Clock
 from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_proposals import CommandProposals
@@ -66,10 +68,15 @@ from pixy.storage import Disk, EntryType, Worker
 
 __all__ = ["Node"]
 
+log = structlog.get_logger(__name__)
+
 _STALL_S = 2.0
 """Longest write of a disk that does not stall; leaders give up their leadership before that."""
 _CLOCKS_S = 0.5
 """Interval of looks at the clocks of the nodes."""
+
+_STUCK_TICKS = 30
+"""Ticks that a start waits for a node that has left before the log says so."""
 
 _GIVE_UP_S = 2.0
 
@@ -137,6 +144,8 @@ class Node:
         self._clock = clock
         # `metadata.next_node_id` when no raft group had another member.
         self._alone_since = -1
+        # Ticks for which the start has waited for a node that has left.
+        self._stuck_ticks = 0
         self.time = NodeTime(clock, has_peers=open_channel is not None)
         self._time_timer: asyncio.TimerHandle | None = None
         self._options = options
@@ -334,7 +343,9 @@ class Node:
 
     async def _restore(self, recovered: RecoveredNode) -> None:
         start_peers = None if self.peers is None else partial(self._start_peers, self.peers)
-        await self.state_groups.restore(recovered, self._log, self._reactions.apply, start_peers)
+        await self.state_groups.restore(
+            recovered, self._log, self._reactions.apply, start_peers, self._waits_for
+        )
         await self._storage.restore_partitions(recovered, self.state_groups, self._sideloading)
         self.publisher = Publisher(
             SinksGroup(self.state_groups.sinks, self.state_groups.sinks_replica),
@@ -481,10 +492,14 @@ class Node:
     async def _start_peers(self, peers: NodePeers) -> None:
         """Begin the exchange with other nodes, once metadata is restored as far as it is here."""
         metadata = self.state_groups.metadata_replica.group
-        if not self.reads.is_alone(metadata):
-            self.waits_for_others.set()
+        self._waits_for([metadata])
         await peers.start()
         self._log.driver.reads.begin(metadata, self._reactions.nodes_are_current)
+
+    def _waits_for(self, groups: Sequence[RaftGroup]) -> None:
+        """The start waits for what leaders of these groups have."""
+        if not all(map(self.reads.is_alone, groups)):
+            self.waits_for_others.set()
 
     async def _register_peer(self, request: JoinRequest) -> int:
         """Register a node that wants to join; returns its id."""
@@ -510,13 +525,22 @@ class Node:
         return None if self._starting else self.partitions.find_group(raft_group)
 
     def _ticked(self) -> None:
-        if not self._starting and self.peers is not None:
+        if self._starting:
+            self._look_for_left_voters()
+        elif self.peers is not None:
             is_out = self.has_left and not self.peers.members.is_connected
             self.left = self.peers.why_left if is_out else ""
             self.leaders.look(self.state_groups.metadata_replica.group, self.unreachable)
             self.peers.leave_gone()
             self._group_keeper.tick()
             self.staging.look()
+
+    def _look_for_left_voters(self) -> None:
+        """Log why the start may never end, once that has lasted."""
+        reason = self.state_groups.why_stuck
+        self._stuck_ticks = self._stuck_ticks + 1 if reason else 0
+        if self._stuck_ticks == _STUCK_TICKS:
+            log.warning("the start waits for a node that has left the cluster", reason=reason)
 
     def _heard_at(self) -> dict[int, float | None]:
         """Loop times at which the other nodes were last heard of, by whatever way."""

@@ -232,16 +232,17 @@ class NodePeers:
 
     @property
     def why_not_started(self) -> str:
-        """Reason why the node has not started, with the first reason why another node is not
-        connected: that one may refuse it for good.
+        """Reason why the node has not started, with the nodes that have left and are needed yet, or
+        with the first reason why another node is not connected: that one may refuse it for good.
         """
         if self.waiting_for or not self._node_id:
             return self.waiting_for or "the node is starting"
         own = self._groups.metadata.nodes.get(self._node_id)
         if own is not None and own.removed:
             return why_left(own.node_id)
-        troubles = (self.channel.trouble(each.node_id) for each in self.members)
-        trouble = next(filter(None, troubles), "")
+        trouble = self._groups.why_stuck
+        if not trouble:
+            trouble = next(filter(None, (self.channel.trouble(each.node_id) for each in self.members)), "")
         return f"the node is catching up with its cluster{trouble and f': {trouble}'}"
 
     @property

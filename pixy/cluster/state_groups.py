@@ -5,12 +5,13 @@ start and never changes, and the raft groups that were ever created. Each group 
 newest valid checkpoint and the journal's entries after it.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from pixy.cluster.group_recovery import found_state
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
 from pixy.cluster.impossible_states import ADVICE, why_never_a_member
+from pixy.cluster.left_voters import why_stuck
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
 from pixy.cluster.node_log import NodeLog
 from pixy.cluster.nodes import FIRST_NODE
@@ -86,6 +87,11 @@ class StateGroups:
         """All state groups that are restored."""
         return [self.metadata_replica, *self.groups, *([self.sinks_replica] if self._complete else ())]
 
+    @property
+    def why_stuck(self) -> str:
+        """See `left_voters`."""
+        return why_stuck([each.group for each in self.replicas()], self.metadata.nodes)
+
     def find(self, name: str) -> StateReplica | None:
         """A state group by its name, None if there is none."""
         return next((each for each in self.replicas() if each.name == name), None)
@@ -106,6 +112,7 @@ class StateGroups:
         node_log: NodeLog,
         apply: Apply,
         start_peers: Callable[[], Awaitable[None]] | None = None,
+        waits_for: Callable[[Sequence[RaftGroup]], None] = lambda _: None,
     ) -> None:
         """Restore every state group. Their entries are applied by `apply`.
 
@@ -115,6 +122,7 @@ class StateGroups:
         Args:
             start_peers: starts the exchange with other nodes, once metadata is restored as far as
                 this node has it; None if there are none.
+            waits_for: told of the groups that it waits for.
 
         Raises:
             DataDirectoryError: the node has others, and no way to them; or as `CorruptData`.
@@ -128,6 +136,7 @@ class StateGroups:
         async def catch_up(replicas: Iterable[StateReplica]) -> None:
             alone = start_peers is None
             groups = [each.group for each in replicas if each.group.has_tail or not alone]
+            waits_for(groups)
             await node_log.driver.reads.catch_up(groups)
 
         self.metadata_replica = await restored(METADATA_GROUP, "metadata", self.metadata)

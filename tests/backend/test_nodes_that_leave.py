@@ -1,16 +1,23 @@
 """Nodes that leave a cluster: what they are needed for, and what becomes of them."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from pixy.cluster import problems
+from pixy.cluster import LostMajority, problems, stopped_node
+from pixy.cluster.driver import Driver
+from pixy.cluster.group_names import group_name
+from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import FailedPrecondition, Unavailable
+from pixy.raft import ConfChangeV2
 from pixy.records import OffsetCommit, TopicPartition
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
+from tests.fakes.worker import InlineWorker
 
 pytestmark = pytest.mark.slow
 
@@ -307,3 +314,60 @@ def test_reads_that_wait_for_a_node_that_leaves_are_answered(tmp_path: Path) -> 
         await removing
 
     run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("stuck", ["metadata", "groups-1"])
+def test_a_start_that_needs_a_node_that_has_left_says_so_and_recover_goes_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: str
+) -> None:
+    """The second of two nodes ends before the first raft group is without it, or before the last
+    ones.
+    """
+    change = Driver.change_configuration
+
+    def change_others(driver: Driver, group: RaftGroup, to: ConfChangeV2) -> bool:
+        return group_name(group) not in ("groups-1", "partition 1 of topic topic") and change(
+            driver, group, to
+        )
+
+    async def scenario(cluster: NodeCluster) -> None:
+        kept, gone = cluster.by_id(1), cluster.by_id(2)
+        await kept.backend.create_topic("topic", 4)
+        await kept.append(b"value")
+        monkeypatch.setattr(Driver, "change_configuration", change_others)
+        await kept.backend.remove_node(gone.id)
+        if stuck != "metadata":
+            await until(lambda: not kept.node.state_groups.metadata_replica.group.has_peers)
+        await gone.kill()
+        await asyncio.sleep(5.0)
+        await kept.kill()
+        with capture_logs() as logs:
+            await kept.begin()
+            await asyncio.sleep(5.0)
+        (reason,) = [line["reason"] for line in logs if "a node that has left the cluster" in line["event"]]
+        assert re.match(
+            rf"no leader of {stuck} can be elected without node 2, which left the cluster: .* `pixy cluster recover` "
+            r"makes this node the only voter",
+            reason,
+        )
+        assert kept.backend.fault == f"the node is catching up with its cluster: {reason}"
+        await kept.stop()
+        with stopped_node(kept.disk, tmp_path / str(kept.number)) as node:
+            lost = LostMajority(node)
+            assert [each.node_id for each in lost.report.lost_nodes] == [2]
+            assert stuck in [each.name for each in lost.report.groups if each.voters == (1, 2)]
+            assert not any(each.may_lack for each in lost.report.groups), "each entry was confirmed by both"
+            await lost.go_on_alone(InlineWorker, bytes(16))
+        await kept.start()
+        assert await kept.values() == [b"value"]
+        for partition in range(4):
+            await kept.append(b"next", partition=partition)
+        assert {group.voters for group in (await kept.backend.cluster_status()).groups} == {(1,)}
+        await kept.stop()
+        with (
+            stopped_node(kept.disk, tmp_path / str(kept.number)) as node,
+            pytest.raises(FailedPrecondition, match="needs no other"),
+        ):
+            LostMajority(node)
+
+    run_cluster(scenario, tmp_path, 2)
