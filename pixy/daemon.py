@@ -14,6 +14,7 @@ together.
 
 A second signal ends the process at once, like a crash: no acknowledged message is lost by it.
 SIGUSR1 logs counts of tasks, connections, calls, and of what each cluster buffers for its callers.
+SIGHUP reads changed certificates now, and tells which options wait for the next start (`reload`).
 """
 
 import asyncio
@@ -44,8 +45,10 @@ from pixy.errors import Internal, StartError
 from pixy.faults import FaultLog
 from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, SharedSecrets, TcpNetwork
 from pixy.proxy import Proxy
+from pixy.reload import maybe_read_again, say_used
 from pixy.scheduling import run_soon
 from pixy.storage import RealDisk, ThreadWorker
+from pixy.tasks import Tasks
 from pixy.troubles import low_disk
 
 __all__ = ["Daemon", "QuietCollections", "prepare_interpreter", "run", "settle_interpreter"]
@@ -86,6 +89,8 @@ then waits for descriptors.
 """
 
 OnReady = Callable[[Mapping[str, str]], None]
+ReadAgain = Callable[[], Config]
+SetUpLog = Callable[[Config], None]
 
 
 class QuietCollections:
@@ -134,6 +139,7 @@ class Daemon:
         self._config = config
         self._clock = SystemClock()
         self._faults = FaultLog(self._clock)
+        self._tasks = Tasks(self._faults.note)
         self._proxies: dict[str, Proxy] = {}
         self._make_backend = {"embedded": self._embedded_backend, "kafka": self._kafka_backend}
         # The clusters, by name.
@@ -447,6 +453,20 @@ class Daemon:
             counts |= {f"{name}.{what}": count for what, count in proxy.counts().items()}
         return counts
 
+    def reload_soon(self, read_again: ReadAgain, set_up_log: SetUpLog) -> None:
+        """Use what has changed and can be used without a start, and say what cannot."""
+        log.info("got a signal", signal="SIGHUP")
+        self._tasks.spawn(self._reload(read_again, set_up_log), "read the configuration again")
+
+    async def _reload(self, read_again: ReadAgain, set_up_log: SetUpLog) -> None:
+        present = await asyncio.to_thread(maybe_read_again, read_again)
+        if present is None:
+            return
+        set_up_log(present)
+        if self._server is not None:
+            self._server.maybe_reload()
+        say_used(self._config, present)
+
     def log_counts(self) -> None:
         """Log `counts`."""
         log.info("counts", **self.counts())
@@ -478,7 +498,7 @@ def _outermost_module(error: BaseException) -> str:
     return next((module for module in modules if module.startswith("pixy.")), "")
 
 
-async def _run(config: Config, on_ready: OnReady) -> None:
+async def _run(config: Config, on_ready: OnReady, read_again: ReadAgain, set_up_log: SetUpLog) -> None:
     _log_start(config)
     daemon = Daemon(config)
     loop = asyncio.get_running_loop()
@@ -496,6 +516,7 @@ async def _run(config: Config, on_ready: OnReady) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     loop.add_signal_handler(signal.SIGUSR1, daemon.log_counts)
+    loop.add_signal_handler(signal.SIGHUP, daemon.reload_soon, read_again, set_up_log)
     addresses = await daemon.start()
     log.info("listening", **{name.replace("-", "_"): address for name, address in addresses.items()})
     settle_interpreter()
@@ -516,11 +537,13 @@ def _log_start(config: Config) -> None:
     )
 
 
-def run(config: Config, on_ready: OnReady) -> None:
+def run(config: Config, on_ready: OnReady, read_again: ReadAgain, set_up_log: SetUpLog) -> None:
     """Run a daemon until it is told to stop.
 
     Args:
         on_ready: called with the addresses by listener name.
+        read_again: reads the configuration as it is at that time.
+        set_up_log: has the log written by the options of a configuration.
 
     Raises:
         ConfigError: a file that the configuration names cannot be used.
@@ -535,9 +558,9 @@ def run(config: Config, on_ready: OnReady) -> None:
     try:
         import uvloop
 
-        uvloop.run(_run(config, on_ready))
+        uvloop.run(_run(config, on_ready, read_again, set_up_log))
     except ImportError:
-        asyncio.run(_run(config, on_ready))
+        asyncio.run(_run(config, on_ready, read_again, set_up_log))
 
 
 def prepare_interpreter() -> None:

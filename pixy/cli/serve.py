@@ -8,11 +8,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pixy.errors import StartError
+
+if TYPE_CHECKING:
+    from pixy.config import Config
 
 __all__ = ["serve"]
 
@@ -121,14 +124,20 @@ def serve(config_path: Path | None, pid_file: Path | None, **given: Any) -> None
     """
     from pixy.config import load_config
 
-    config = load_config(config_path, os.environ, _option_values(given))
+    def read() -> "Config":
+        return load_config(config_path, os.environ, _option_values(given))
+
+    config = read()
 
     from pixy.cli.logs import setup_logging
     from pixy.daemon import run
 
-    setup_logging(config.logging)
+    def set_up_log(present: "Config") -> None:
+        setup_logging(present.logging)
+
+    set_up_log(config)
     with _pid_file(pid_file):
-        run(config, _announce)
+        run(config, _announce, read, set_up_log)
 
 
 def _option_values(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from pixy.config.options import (
     TlsConfig,
     ZooKeeperConfig,
 )
-from pixy.config.render import config_values, render_config, render_default_config
+from pixy.config.render import changed_options, config_values, render_config, render_default_config
 from pixy.config.secret_file import check_regular, is_there, read_secret
 from pixy.config.values import format_duration, parse_bytes, parse_duration
 
@@ -53,6 +53,7 @@ __all__ = [
     "StorageConfig",
     "TlsConfig",
     "ZooKeeperConfig",
+    "changed_options",
     "check_files",
     "check_regular",
     "config_values",

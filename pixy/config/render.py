@@ -5,6 +5,8 @@ Options without effect on an embedded cluster have a `#` directly before their n
 """
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from pixy.config.values import format_value
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["config_values", "render_config", "render_default_config"]
+__all__ = ["changed_options", "config_values", "render_config", "render_default_config"]
 
 _WIDTH = 100
 _HEAD = """\
@@ -114,3 +116,22 @@ def _written(option: Option, value: object) -> str:
     if isinstance(plain, str):
         return plain if plain and yaml.safe_load(plain) == plain else json.dumps(plain)
     return json.dumps(plain)
+
+
+def changed_options(before: Config, after: Config) -> list[str]:
+    """Dotted names of the options in which two configurations differ."""
+    return list(_changed(before, after, ""))
+
+
+def _changed(before: Any, after: Any, path: str) -> Iterator[str]:
+    if is_dataclass(before) and type(before) is type(after):
+        names: Iterable[str] = (each.name for each in fields(before) if "pixy" in each.metadata)
+        for name in names:
+            yield from _changed(
+                getattr(before, name), getattr(after, name), f"{path}.{name}" if path else name
+            )
+    elif isinstance(before, Mapping) and isinstance(after, Mapping) and before.keys() == after.keys():
+        for name in before:
+            yield from _changed(before[name], after[name], f"{path}.{name}")
+    elif before != after:
+        yield path

@@ -235,8 +235,12 @@ class RpcServer:
     async def _reload(self, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
-            for listener in self._listeners:
-                listener.maybe_reload()
+            self.maybe_reload()
+
+    def maybe_reload(self) -> None:
+        """Use certificates that have changed."""
+        for listener in self._listeners:
+            listener.maybe_reload()
 
     def _tick_later(self) -> None:
         if self._ticker is None:

@@ -21,7 +21,13 @@ class Daemon:
     configs: list[Config] = field(default_factory=list)
     while_running: Callable[[], None] = lambda: None
 
-    def run(self, config: Config, on_ready: Callable[[Mapping[str, str]], None]) -> None:
+    def run(
+        self,
+        config: Config,
+        on_ready: Callable[[Mapping[str, str]], None],
+        read_again: Callable[[], Config],
+        set_up_log: Callable[[Config], None],
+    ) -> None:
         self.configs.append(config)
         on_ready({"grpc": "127.0.0.1:19091", "unix": "/run/pixy.sock"})
         self.while_running()

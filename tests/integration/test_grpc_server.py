@@ -5,6 +5,7 @@ calls.
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import ssl
 import time
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import grpc
 import pytest
+import yaml
 
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.fakes.grpc_client import messages_in, open_client
+from tests.fakes.waiting import until_blocking
 from tests.integration.conftest import MakeDaemon
 from tests.integration.daemon import CHANNEL_OPTIONS, Daemon
 from tests.judges.daemons import Certificate, make_certificate
@@ -119,6 +122,36 @@ def test_a_new_certificate_is_used_and_no_call_on_an_old_connection_is_lost(
             new.Produce(MESSAGE, timeout=SECONDS)
         # A dropped connection would have failed its call.
         assert waiting.result(timeout=SECONDS).offset == 1
+
+
+def test_sighup_reloads_what_needs_no_start_and_names_what_waits_for_one(
+    make_daemon: MakeDaemon, certificates: list[Certificate], tmp_path: Path
+) -> None:
+    one, two = certificates
+    used = Certificate(tmp_path)
+    replace(used, one)
+    tls = {"certificate_path": str(used.path), "key_path": str(used.key_path), "reload_interval": "1h"}
+    daemon = make_daemon({"tls": tls})
+    daemon.start()
+
+    def hang_up(event: str, **changes: object) -> str:
+        """Change the file, and send the signal; returns the new part of the log."""
+        (daemon.folder / "pixy.yaml").write_text(yaml.safe_dump(daemon.config | changes))
+        before = len(daemon.log())
+        daemon.signal(signal.SIGHUP)
+        until_blocking(lambda: event in daemon.log()[before:], daemon.log)
+        return daemon.log()[before:]
+
+    replace(used, two)
+    assert "nothing is reloaded" in hang_up("reason=", shutdown_timeout="soon", data_dir="elsewhere")
+    assert shown_certificate(daemon) == one.path.read_text()
+    new = hang_up("options=", shutdown_timeout="9s", data_dir="elsewhere")
+    assert "certificates have changed and are used" in new
+    assert "used='logging, tls'" in new
+    assert "options='grpc_addr, data_dir, shutdown_timeout'" in new  # grpc_addr has its port
+    assert shown_certificate(daemon) == two.path.read_text()
+    hang_up('"reloaded what needs no start', logging=[{"name": "json", "severity": "info"}])
+    daemon.stop()
 
 
 def replace(used: Certificate, certificate: Certificate) -> None:

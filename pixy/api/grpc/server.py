@@ -91,6 +91,10 @@ class GrpcServer:
         """Set the health of the server and of all its services, and that of clusters by name."""
         self._health.set_all(serving, {_part(name): each for name, each in clusters.items()})
 
+    def maybe_reload(self) -> None:
+        """Use certificates that have changed."""
+        self._server.maybe_reload()
+
     def begin_drain(self) -> None:
         """See `RpcServer.begin_drain`."""
         self._server.begin_drain()
