@@ -12,6 +12,8 @@ from pixy.backend.remote_partitions import FETCH_BYTES_MAX
 from pixy.cluster import Node, PartitionReplica, PeerMethod, replicas_in_sync
 from pixy.errors import FailedPrecondition, InvalidArgument, Unavailable, UnknownPartition
 from pixy.proto.node_calls_pb2 import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     FetchRequest,
     FetchResponse,
     LeadersRequest,
@@ -90,6 +92,8 @@ class CallHandlers:
                 return (await self._ranges(request.ranges)).SerializeToString()
             case "timestamp":
                 return (await self._timestamp(request.timestamp)).SerializeToString()
+            case "delete_records":
+                return (await self._delete_records(request.delete_records)).SerializeToString()
             case _:
                 raise FailedPrecondition("a request for offsets that this release does not know")
 
@@ -106,6 +110,10 @@ class CallHandlers:
         return TimestampResponse(
             offset=await self._partitions.offset_for_timestamp(replica, request.timestamp_ms)
         )
+
+    async def _delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        replica = await self._replica(request.raft_group)
+        return DeleteRecordsResponse(begin=await self._partitions.delete_records(replica, request.offset))
 
     async def leaders(self, caller: int, payload: bytes) -> bytes:
         """The raft groups that are led here, or will be as soon as they are used, and replicas that

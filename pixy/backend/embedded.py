@@ -64,6 +64,8 @@ __all__ = ["EmbeddedBackend"]
 _TOPICS_ASKED = 100
 """Topics that are asked about at a time: each may have 10 000 partitions."""
 _PARTITIONS_PER_ITERATION = 200
+_PARTITIONS_PURGED = 100
+"""Partitions of which records are removed at a time."""
 """Partitions visited in one iteration of the event loop: a topic may have 10 000."""
 _LED_S = 30.0
 """Longest wait for the first leaders of new partitions: too few nodes may be up."""
@@ -311,6 +313,29 @@ class EmbeddedBackend:
         if isinstance(place, PartitionReplica):
             return await self._local.offset_for_timestamp(place, timestamp_ms)
         return await self._remote.offset_for_timestamp(place, timestamp_ms)
+
+    async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        self._check_running()
+        await self._finder.topic(topic)
+        self._node.commands.check_removing()
+        numbers = list(offsets)
+        begins: dict[int, int] = {}
+        for at in range(0, len(numbers), _PARTITIONS_PURGED):
+            some = numbers[at : at + _PARTITIONS_PURGED]
+            work = (self._delete_records(TopicPartition(topic, each), offsets[each]) for each in some)
+            found = await asyncio.gather(*work, return_exceptions=True)
+            for number, begin in zip(some, found, strict=True):
+                if isinstance(begin, BaseException):
+                    raise begin
+                begins[number] = begin
+        return begins
+
+    async def _delete_records(self, partition: TopicPartition, offset: int) -> int:
+        place = self._finder.here(partition) or await self._finder.find(partition)
+        self._check_running()
+        if isinstance(place, PartitionReplica):
+            return await self._local.delete_records(place, offset)
+        return await self._remote.delete_records(place, offset)
 
     # --- staged writes ----------------------------------------------------------------------------
 

@@ -117,6 +117,22 @@ class LocalPartitions:
             at = behind
         return None
 
+    async def delete_records(self, replica: PartitionReplica, offset: int) -> int:
+        """Remove the records of a partition below an offset, -1 for its end; returns where the log
+        begins then.
+
+        Raises:
+            OffsetOutOfRange: it is above the end.
+        """
+        _check_ready(replica)
+        await self._confirm([replica])
+        log = replica.log
+        offset = log.end_offset if offset < 0 else offset
+        if offset > log.begin_offset:
+            _check_range(replica.partition, log, offset)
+            await self._node.commands.delete_records(replica, offset)
+        return log.begin_offset
+
     async def _search_some(
         self, replica: PartitionReplica, timestamp_ms: int, at: int
     ) -> tuple[int | None, int]:

@@ -357,6 +357,19 @@ class Backend(StagedWrites, Protocol):
             CorruptData: the stored data to be searched is damaged.
         """
 
+    async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        """Remove the records of partitions below an offset each, -1 for the end; durable on return.
+
+        Each partition on its own: after an error some have fewer records.
+
+        Returns:
+            The log begin offsets, by partition.
+
+        Raises:
+            UnknownTopic, UnknownPartition: there is none.
+            OffsetOutOfRange: an offset is above the end.
+        """
+
     # --- consumer groups --------------------------------------------------------------------------
 
     async def join_consumer_group(

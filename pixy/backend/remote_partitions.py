@@ -17,6 +17,8 @@ from pixy.errors import PixyError, Unavailable
 from pixy.futures import resolve
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     FetchRequest,
     FetchResponse,
     OffsetsRequest,
@@ -43,6 +45,8 @@ _ATTEMPT_S = 5.0
 _POLL_S = 20.0
 """Longest wait for records in one call."""
 _SEARCH_S = 60.0
+_CHANGE_S = 20.0
+"""Longer than the other node waits for the result of a command."""
 _WAITED_S = 60.0
 """Longest wait for the end of another reader's call, which ends long before."""
 _SHARED_MAX = 256
@@ -162,6 +166,12 @@ class RemotePartitions:
         answer = await self._offsets(target, OffsetsRequest(timestamp=wanted), _SEARCH_S)
         found = decode_answer(TimestampResponse, answer)
         return found.offset if found.HasField("offset") else None
+
+    async def delete_records(self, target: RemotePartition, offset: int) -> int:
+        """Remove records, as `LocalPartitions.delete_records`."""
+        wanted = DeleteRecordsRequest(raft_group=target.raft_group, offset=offset)
+        answer = await self._offsets(target, OffsetsRequest(delete_records=wanted), _CHANGE_S)
+        return decode_answer(DeleteRecordsResponse, answer).begin
 
     async def _offsets(self, target: RemotePartition, request: OffsetsRequest, attempt_s: float) -> bytes:
         payload = request.SerializeToString()

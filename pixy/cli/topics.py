@@ -1,5 +1,5 @@
 """`pixy topics` and `pixy consumers`: lists, creates, alters and deletes topics, and lists
-consumers.
+consumers. What it removes of a topic is in `purge`.
 """
 
 import re
@@ -10,6 +10,7 @@ import click
 from pixy.cli.confirmation import confirm
 from pixy.cli.connection import CallFailed, DaemonConnection, client_command, status_name
 from pixy.cli.output import print_json, print_line, print_table
+from pixy.cli.purge import purge
 
 if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2 import GetTopicMetadataRs
@@ -69,7 +70,10 @@ _config = click.option(
 
 @click.group()
 def topics() -> None:
-    """List, show, create, change or delete topics."""
+    """List, show, create, change, purge or delete topics."""
+
+
+topics.add_command(purge)
 
 
 @topics.command("list")

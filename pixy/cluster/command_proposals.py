@@ -13,7 +13,8 @@ from pixy.cluster.command_maxima import why_too_many_bytes
 from pixy.cluster.node_log import NodeLog
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.proposals import NEVER
-from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.replica import PartitionReplica, Replica
 from pixy.errors import MessageTooLarge, PixyError, Unavailable, UnknownPartition
 from pixy.futures import resolve
 from pixy.storage import EntryType
@@ -39,7 +40,7 @@ class CommandProposals:
         """Drop what the node proposes by itself from here on."""
         self._stopped = True
 
-    async def run(self, replica: StateReplica, payload: bytes, patience_s: float = NEVER) -> Any:
+    async def run(self, replica: Replica, payload: bytes, patience_s: float = NEVER) -> Any:
         """Run a command; durable and applied on return.
 
         Args:
@@ -50,7 +51,8 @@ class CommandProposals:
             MessageTooLarge: the command is.
             PixyError: the result of the command.
         """
-        refused = _why_refused(replica.group.raft_group, payload)
+        group = self._group_of(replica)
+        refused = _why_refused(group.raft_group, payload)
         if refused is not None:
             raise refused
         stalled = self._log.stalled
@@ -58,9 +60,7 @@ class CommandProposals:
             raise Unavailable(str(stalled))
         answer: asyncio.Future[Any] = self._loop.create_future()
         deadline = self._loop.time() + patience_s
-        self._log.driver.propose(
-            replica.group, EntryType.COMMAND, payload, partial(resolve, answer), deadline
-        )
+        self._log.driver.propose(group, EntryType.COMMAND, payload, partial(resolve, answer), deadline)
         result = await answer
         if isinstance(result, PixyError):
             raise result
@@ -80,18 +80,23 @@ class CommandProposals:
 
     def propose_and_tell(self, replica: Replica, payload: bytes, done: Callable[[Any], None]) -> None:
         """Propose a command, whatever room there is; `done` gets its result."""
-        if isinstance(replica, PartitionReplica):
-            if replica.deleted:
-                done(UnknownPartition(f"topic {replica.partition.topic} was deleted"))
-                return
-            group = self._partitions.group_of(replica)
-        else:
-            group = replica.group
+        try:
+            group = self._group_of(replica)
+        except UnknownPartition as error:
+            done(error)
+            return
         refused = _why_refused(group.raft_group, payload)
         if refused is not None:
             done(refused)
             return
         self._log.driver.propose(group, EntryType.COMMAND, payload, done)
+
+    def _group_of(self, replica: Replica) -> RaftGroup:
+        if not isinstance(replica, PartitionReplica):
+            return replica.group
+        if replica.deleted:
+            raise UnknownPartition(f"topic {replica.partition.topic} was deleted")
+        return self._partitions.group_of(replica)
 
 
 def _why_refused(raft_group: int, payload: bytes) -> MessageTooLarge | None:

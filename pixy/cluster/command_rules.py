@@ -44,7 +44,7 @@ other nodes send in the same way, since whatever is in the log is applied by all
 
     partitions
     ------------------  ----------------------------------------------------------------------------
-    SetLogBeginOffset   without effect
+    SetLogBeginOffset   for a client, else without effect
     PublishParts        of replicated stages, if `sinks` has the publication unfinished, with what
                         this node makes of it (*)
 
@@ -89,6 +89,7 @@ from pixy.proto.state_pb2 import (
     PublishStages,
     RegisterNode,
     ReleasePartitions,
+    SetLogBeginOffset,
     SinksCommand,
     StartNode,
     TouchSink,
@@ -338,6 +339,14 @@ def _publish_parts(command: PublishParts, _: Sender) -> None:
     )
 
 
+def _set_log_begin_offset(command: SetLogBeginOffset, _: Sender) -> None:
+    _require(not command.for_client or command.offset >= 0, f"a log that begins at {command.offset}")
+
+
+def _is_retention(command: SetLogBeginOffset, _: Sender) -> bool:
+    return not command.for_client
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 _OF_LEADER = Rule(_anything, lambda *_: True)
@@ -377,7 +386,7 @@ RULES: Mapping[type[Message], Mapping[str, Rule]] = {
         "delete_offsets": Rule(_delete_offsets),
     },
     PartitionCommand: {
-        "set_log_begin_offset": _OF_LEADER,
+        "set_log_begin_offset": Rule(_set_log_begin_offset, _is_retention),
         "publish_parts": Rule(_publish_parts),
     },
 }

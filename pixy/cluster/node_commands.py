@@ -12,6 +12,7 @@ from pixy.cluster.command_proposals import CommandProposals
 from pixy.cluster.metadata import Topic
 from pixy.cluster.nodes import IDENTITY_LEVEL, PLACEMENT_LEVEL, REMOVING_LEVEL, removal
 from pixy.cluster.proposals import NEVER, Repeated
+from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.staging_router import StagingRouter
 from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.topic_commands import (
@@ -35,7 +36,9 @@ from pixy.proto.state_pb2 import (
     GroupsCommand,
     MetadataCommand,
     NodeRecord,
+    PartitionCommand,
     RegisterNode,
+    SetLogBeginOffset,
     StartNode,
 )
 
@@ -120,6 +123,17 @@ class NodeCommands:
             return
         with self._staging.deleting(topic, force=force):
             await self._run(command, _COMMAND_S)
+
+    async def delete_records(self, replica: PartitionReplica, offset: int) -> None:
+        """Remove the records of a partition below an offset.
+
+        Raises:
+            UnknownPartition: its topic was deleted.
+            FailedPrecondition: a node has an older release.
+        """
+        self.check_removing()
+        command = PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=offset, for_client=True))
+        await self._proposals.run(replica, command.SerializeToString(), _COMMAND_S)
 
     async def _identify(self, name: str) -> bytes:
         """Id of the topic that has a name now. The command may be carried out long after its caller

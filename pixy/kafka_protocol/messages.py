@@ -31,6 +31,7 @@ __all__ = [
     "ALTER_OPTION_SET",
     "CREATE_PARTITIONS",
     "CREATE_TOPICS",
+    "DELETE_RECORDS",
     "DELETE_TOPICS",
     "DESCRIBE_CONFIGS",
     "FETCH",
@@ -315,6 +316,30 @@ DELETE_TOPICS = Api(
     3,
     Struct(("topics", Array(STRING)), ("timeout_ms", INT32)),
     Struct(("throttle_time_ms", INT32), ("topics", Array(("topic", STRING), ("error_code", INT16)))),
+    flexible=False,
+)
+
+DELETE_RECORDS = Api(
+    "DeleteRecords",
+    21,
+    1,
+    Struct(
+        (
+            "topics",
+            Array(("topic", STRING), ("partitions", Array(("partition", INT32), ("offset", INT64)))),
+        ),
+        ("timeout_ms", INT32),
+    ),
+    Struct(
+        ("throttle_time_ms", INT32),
+        (
+            "topics",
+            Array(
+                ("topic", STRING),
+                ("partitions", Array(("partition", INT32), ("low_watermark", INT64), ("error_code", INT16))),
+            ),
+        ),
+    ),
     flexible=False,
 )
 

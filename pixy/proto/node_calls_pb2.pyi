@@ -287,21 +287,25 @@ class OffsetsRequest(_message.Message):
 
     RANGES_FIELD_NUMBER: _builtins.int
     TIMESTAMP_FIELD_NUMBER: _builtins.int
+    DELETE_RECORDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ranges(self) -> Global___RangesRequest: ...
     @_builtins.property
     def timestamp(self) -> Global___TimestampRequest: ...
+    @_builtins.property
+    def delete_records(self) -> Global___DeleteRecordsRequest: ...
     def __init__(
         self,
         *,
         ranges: Global___RangesRequest | None = ...,
         timestamp: Global___TimestampRequest | None = ...,
+        delete_records: Global___DeleteRecordsRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ranges", b"ranges", "request", b"request", "timestamp", b"timestamp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delete_records", b"delete_records", "ranges", b"ranges", "request", b"request", "timestamp", b"timestamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranges", b"ranges", "request", b"request", "timestamp", b"timestamp"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delete_records", b"delete_records", "ranges", b"ranges", "request", b"request", "timestamp", b"timestamp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["ranges", "timestamp"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["ranges", "timestamp", "delete_records"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -400,6 +404,50 @@ class TimestampResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
 
 Global___TimestampResponse: _TypeAlias = TimestampResponse  # noqa: Y015
+
+@_typing.final
+class DeleteRecordsRequest(_message.Message):
+    """Removes the records of a partition below an offset, for a client."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteRecordsRequest: _TypeAlias = DeleteRecordsRequest  # noqa: Y015
+
+@_typing.final
+class DeleteRecordsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    begin: _builtins.int
+    """The log begin offset, which may be higher."""
+    def __init__(
+        self,
+        *,
+        begin: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteRecordsResponse: _TypeAlias = DeleteRecordsResponse  # noqa: Y015
 
 @_typing.final
 class LeadersRequest(_message.Message):

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11pixy_topics.proto\x12\x0epixy.topics.v1\"\xb7\x01\n\x12\x43reateTopicRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\x05\x12>\n\x06\x63onfig\x18\x04 \x03(\x0b\x32..pixy.topics.v1.CreateTopicRequest.ConfigEntry\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xbb\x01\n\x11\x41lterTopicRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\x05\x12\x37\n\x03set\x18\x04 \x03(\x0b\x32*.pixy.topics.v1.AlterTopicRequest.SetEntry\x12\r\n\x05unset\x18\x05 \x03(\t\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"C\n\x12\x44\x65leteTopicRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"\x15\n\x13\x44\x65leteTopicResponse\"6\n\x14\x44\x65scribeTopicRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"$\n\x11ListGroupsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\"$\n\x12ListGroupsResponse\x12\x0e\n\x06groups\x18\x01 \x03(\t\"C\n\x12\x44\x65leteGroupRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse\"\xeb\x01\n\x10TopicDescription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12<\n\x06\x63onfig\x18\x04 \x03(\x0b\x32,.pixy.topics.v1.TopicDescription.ConfigEntry\x12\x38\n\npartitions\x18\x05 \x03(\x0b\x32$.pixy.topics.v1.PartitionDescription\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x86\x01\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0b\n\x03isr\x18\x04 \x03(\x05\x12,\n\x07offsets\x18\x05 \x01(\x0b\x32\x1b.pixy.topics.v1.OffsetRange\")\n\x0bOffsetRange\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\x32\x9a\x04\n\x06Topics\x12U\n\x0b\x43reateTopic\x12\".pixy.topics.v1.CreateTopicRequest\x1a .pixy.topics.v1.TopicDescription\"\x00\x12S\n\nAlterTopic\x12!.pixy.topics.v1.AlterTopicRequest\x1a .pixy.topics.v1.TopicDescription\"\x00\x12X\n\x0b\x44\x65leteTopic\x12\".pixy.topics.v1.DeleteTopicRequest\x1a#.pixy.topics.v1.DeleteTopicResponse\"\x00\x12Y\n\rDescribeTopic\x12$.pixy.topics.v1.DescribeTopicRequest\x1a .pixy.topics.v1.TopicDescription\"\x00\x12U\n\nListGroups\x12!.pixy.topics.v1.ListGroupsRequest\x1a\".pixy.topics.v1.ListGroupsResponse\"\x00\x12X\n\x0b\x44\x65leteGroup\x12\".pixy.topics.v1.DeleteGroupRequest\x1a#.pixy.topics.v1.DeleteGroupResponse\"\x00\x42\x19Z\x17pixy/topics/v1;topicsv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11pixy_topics.proto\x12\x0epixy.topics.v1\"\xb7\x01\n\x12\x43reateTopicRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\x05\x12>\n\x06\x63onfig\x18\x04 \x03(\x0b\x32..pixy.topics.v1.CreateTopicRequest.ConfigEntry\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xbb\x01\n\x11\x41lterTopicRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\x05\x12\x37\n\x03set\x18\x04 \x03(\x0b\x32*.pixy.topics.v1.AlterTopicRequest.SetEntry\x12\r\n\x05unset\x18\x05 \x03(\t\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"C\n\x12\x44\x65leteTopicRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"\x15\n\x13\x44\x65leteTopicResponse\"k\n\x14\x44\x65leteRecordsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x33\n\npartitions\x18\x03 \x03(\x0b\x32\x1f.pixy.topics.v1.RecordsToDelete\";\n\x0fRecordsToDelete\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x15\n\rbefore_offset\x18\x02 \x01(\x03\"M\n\x15\x44\x65leteRecordsResponse\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .pixy.topics.v1.RemainingRecords\"4\n\x10RemainingRecords\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\"6\n\x14\x44\x65scribeTopicRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"$\n\x11ListGroupsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\"$\n\x12ListGroupsResponse\x12\x0e\n\x06groups\x18\x01 \x03(\t\"C\n\x12\x44\x65leteGroupRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse\"\xeb\x01\n\x10TopicDescription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12<\n\x06\x63onfig\x18\x04 \x03(\x0b\x32,.pixy.topics.v1.TopicDescription.ConfigEntry\x12\x38\n\npartitions\x18\x05 \x03(\x0b\x32$.pixy.topics.v1.PartitionDescription\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x86\x01\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0b\n\x03isr\x18\x04 \x03(\x05\x12,\n\x07offsets\x18\x05 \x01(\x0b\x32\x1b.pixy.topics.v1.OffsetRange\")\n\x0bOffsetRange\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\x32\xfa\x04\n\x06Topics\x12U\n\x0b\x43reateTopic\x12\".pixy.topics.v1.CreateTopicRequest\x1a .pixy.topics.v1.TopicDescription\"\x00\x12S\n\nAlterTopic\x12!.pixy.topics.v1.AlterTopicRequest\x1a .pixy.topics.v1.TopicDescription\"\x00\x12X\n\x0b\x44\x65leteTopic\x12\".pixy.topics.v1.DeleteTopicRequest\x1a#.pixy.topics.v1.DeleteTopicResponse\"\x00\x12^\n\rDeleteRecords\x12$.pixy.topics.v1.DeleteRecordsRequest\x1a%.pixy.topics.v1.DeleteRecordsResponse\"\x00\x12Y\n\rDescribeTopic\x12$.pixy.topics.v1.DescribeTopicRequest\x1a .pixy.topics.v1.TopicDescription\"\x00\x12U\n\nListGroups\x12!.pixy.topics.v1.ListGroupsRequest\x1a\".pixy.topics.v1.ListGroupsResponse\"\x00\x12X\n\x0b\x44\x65leteGroup\x12\".pixy.topics.v1.DeleteGroupRequest\x1a#.pixy.topics.v1.DeleteGroupResponse\"\x00\x42\x19Z\x17pixy/topics/v1;topicsv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,24 +50,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETETOPICREQUEST']._serialized_end=480
   _globals['_DELETETOPICRESPONSE']._serialized_start=482
   _globals['_DELETETOPICRESPONSE']._serialized_end=503
-  _globals['_DESCRIBETOPICREQUEST']._serialized_start=505
-  _globals['_DESCRIBETOPICREQUEST']._serialized_end=559
-  _globals['_LISTGROUPSREQUEST']._serialized_start=561
-  _globals['_LISTGROUPSREQUEST']._serialized_end=597
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=599
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=635
-  _globals['_DELETEGROUPREQUEST']._serialized_start=637
-  _globals['_DELETEGROUPREQUEST']._serialized_end=704
-  _globals['_DELETEGROUPRESPONSE']._serialized_start=706
-  _globals['_DELETEGROUPRESPONSE']._serialized_end=727
-  _globals['_TOPICDESCRIPTION']._serialized_start=730
-  _globals['_TOPICDESCRIPTION']._serialized_end=965
+  _globals['_DELETERECORDSREQUEST']._serialized_start=505
+  _globals['_DELETERECORDSREQUEST']._serialized_end=612
+  _globals['_RECORDSTODELETE']._serialized_start=614
+  _globals['_RECORDSTODELETE']._serialized_end=673
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=675
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=752
+  _globals['_REMAININGRECORDS']._serialized_start=754
+  _globals['_REMAININGRECORDS']._serialized_end=806
+  _globals['_DESCRIBETOPICREQUEST']._serialized_start=808
+  _globals['_DESCRIBETOPICREQUEST']._serialized_end=862
+  _globals['_LISTGROUPSREQUEST']._serialized_start=864
+  _globals['_LISTGROUPSREQUEST']._serialized_end=900
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=902
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=938
+  _globals['_DELETEGROUPREQUEST']._serialized_start=940
+  _globals['_DELETEGROUPREQUEST']._serialized_end=1007
+  _globals['_DELETEGROUPRESPONSE']._serialized_start=1009
+  _globals['_DELETEGROUPRESPONSE']._serialized_end=1030
+  _globals['_TOPICDESCRIPTION']._serialized_start=1033
+  _globals['_TOPICDESCRIPTION']._serialized_end=1268
   _globals['_TOPICDESCRIPTION_CONFIGENTRY']._serialized_start=176
   _globals['_TOPICDESCRIPTION_CONFIGENTRY']._serialized_end=221
-  _globals['_PARTITIONDESCRIPTION']._serialized_start=968
-  _globals['_PARTITIONDESCRIPTION']._serialized_end=1102
-  _globals['_OFFSETRANGE']._serialized_start=1104
-  _globals['_OFFSETRANGE']._serialized_end=1145
-  _globals['_TOPICS']._serialized_start=1148
-  _globals['_TOPICS']._serialized_end=1686
+  _globals['_PARTITIONDESCRIPTION']._serialized_start=1271
+  _globals['_PARTITIONDESCRIPTION']._serialized_end=1405
+  _globals['_OFFSETRANGE']._serialized_start=1407
+  _globals['_OFFSETRANGE']._serialized_end=1448
+  _globals['_TOPICS']._serialized_start=1451
+  _globals['_TOPICS']._serialized_end=2085
 # @@protoc_insertion_point(module_scope)

@@ -196,6 +196,106 @@ class DeleteTopicResponse(_message.Message):
 Global___DeleteTopicResponse: _TypeAlias = DeleteTopicResponse  # noqa: Y015
 
 @_typing.final
+class DeleteRecordsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Cluster of the topic."""
+    topic: _builtins.str
+    """Topic with the records."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordsToDelete]: ...
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___RecordsToDelete] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteRecordsRequest: _TypeAlias = DeleteRecordsRequest  # noqa: Y015
+
+@_typing.final
+class RecordsToDelete(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BEFORE_OFFSET_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """Partition number."""
+    before_offset: _builtins.int
+    """Records below it are removed. No effect if it is not above the log begin offset; -1: the end as
+    of the request.
+    """
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        before_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_offset", b"before_offset", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordsToDelete: _TypeAlias = RecordsToDelete  # noqa: Y015
+
+@_typing.final
+class DeleteRecordsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RemainingRecords]:
+        """In the order of the request."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___RemainingRecords] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteRecordsResponse: _TypeAlias = DeleteRecordsResponse  # noqa: Y015
+
+@_typing.final
+class RemainingRecords(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """Partition number."""
+    begin: _builtins.int
+    """The log begin offset from then on."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        begin: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemainingRecords: _TypeAlias = RemainingRecords  # noqa: Y015
+
+@_typing.final
 class DescribeTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

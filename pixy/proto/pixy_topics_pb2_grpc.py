@@ -49,6 +49,11 @@ class TopicsStub(object):
                 request_serializer=pixy__topics__pb2.DeleteTopicRequest.SerializeToString,
                 response_deserializer=pixy__topics__pb2.DeleteTopicResponse.FromString,
                 _registered_method=True)
+        self.DeleteRecords = channel.unary_unary(
+                '/pixy.topics.v1.Topics/DeleteRecords',
+                request_serializer=pixy__topics__pb2.DeleteRecordsRequest.SerializeToString,
+                response_deserializer=pixy__topics__pb2.DeleteRecordsResponse.FromString,
+                _registered_method=True)
         self.DescribeTopic = channel.unary_unary(
                 '/pixy.topics.v1.Topics/DescribeTopic',
                 request_serializer=pixy__topics__pb2.DescribeTopicRequest.SerializeToString,
@@ -113,6 +118,25 @@ class TopicsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRecords(self, request, context):
+        """Removes the records of partitions below an offset, as Kafka's DeleteRecords. When the call
+        returns, they cannot be read any more; consumers may still get some that were read before. The
+        disk has their room again once whole segments are removed. Consumer groups below the new begin
+        go on there.
+
+        Each partition succeeds or fails on its own, and the error is that of one which failed. The
+        same request may be sent again.
+
+        Status codes:
+        INVALID_ARGUMENT (3)     no such partition, or one is there twice;
+        NOT_FOUND (5)            no such topic;
+        FAILED_PRECONDITION (9)  a node of the cluster has an older release;
+        OUT_OF_RANGE (11)        an offset is above the end of its partition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeTopic(self, request, context):
         """Describes a topic, including the offsets of its partitions. Never creates the topic.
 
@@ -166,6 +190,11 @@ def add_TopicsServicer_to_server(servicer, server):
                     servicer.DeleteTopic,
                     request_deserializer=pixy__topics__pb2.DeleteTopicRequest.FromString,
                     response_serializer=pixy__topics__pb2.DeleteTopicResponse.SerializeToString,
+            ),
+            'DeleteRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRecords,
+                    request_deserializer=pixy__topics__pb2.DeleteRecordsRequest.FromString,
+                    response_serializer=pixy__topics__pb2.DeleteRecordsResponse.SerializeToString,
             ),
             'DescribeTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeTopic,
@@ -264,6 +293,33 @@ class Topics(object):
             '/pixy.topics.v1.Topics/DeleteTopic',
             pixy__topics__pb2.DeleteTopicRequest.SerializeToString,
             pixy__topics__pb2.DeleteTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pixy.topics.v1.Topics/DeleteRecords',
+            pixy__topics__pb2.DeleteRecordsRequest.SerializeToString,
+            pixy__topics__pb2.DeleteRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -83,6 +83,21 @@ class TopicsStub:
       NOT_FOUND (5)            no such topic;
       FAILED_PRECONDITION (9)  stages have unpublished records for it, and `force` is not set.
     """
+    DeleteRecords: _grpc.UnaryUnaryMultiCallable[_pixy_topics_pb2.DeleteRecordsRequest, _pixy_topics_pb2.DeleteRecordsResponse]
+    """Removes the records of partitions below an offset, as Kafka's DeleteRecords. When the call
+    returns, they cannot be read any more; consumers may still get some that were read before. The
+    disk has their room again once whole segments are removed. Consumer groups below the new begin
+    go on there.
+
+    Each partition succeeds or fails on its own, and the error is that of one which failed. The
+    same request may be sent again.
+
+    Status codes:
+      INVALID_ARGUMENT (3)     no such partition, or one is there twice;
+      NOT_FOUND (5)            no such topic;
+      FAILED_PRECONDITION (9)  a node of the cluster has an older release;
+      OUT_OF_RANGE (11)        an offset is above the end of its partition.
+    """
     DescribeTopic: _grpc.UnaryUnaryMultiCallable[_pixy_topics_pb2.DescribeTopicRequest, _pixy_topics_pb2.TopicDescription]
     """Describes a topic, including the offsets of its partitions. Never creates the topic.
 
@@ -142,6 +157,21 @@ class TopicsAsyncStub(TopicsStub):
     Status codes:
       NOT_FOUND (5)            no such topic;
       FAILED_PRECONDITION (9)  stages have unpublished records for it, and `force` is not set.
+    """
+    DeleteRecords: _aio.UnaryUnaryMultiCallable[_pixy_topics_pb2.DeleteRecordsRequest, _pixy_topics_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
+    """Removes the records of partitions below an offset, as Kafka's DeleteRecords. When the call
+    returns, they cannot be read any more; consumers may still get some that were read before. The
+    disk has their room again once whole segments are removed. Consumer groups below the new begin
+    go on there.
+
+    Each partition succeeds or fails on its own, and the error is that of one which failed. The
+    same request may be sent again.
+
+    Status codes:
+      INVALID_ARGUMENT (3)     no such partition, or one is there twice;
+      NOT_FOUND (5)            no such topic;
+      FAILED_PRECONDITION (9)  a node of the cluster has an older release;
+      OUT_OF_RANGE (11)        an offset is above the end of its partition.
     """
     DescribeTopic: _aio.UnaryUnaryMultiCallable[_pixy_topics_pb2.DescribeTopicRequest, _pixy_topics_pb2.TopicDescription]  # type: ignore[assignment]
     """Describes a topic, including the offsets of its partitions. Never creates the topic.
@@ -217,6 +247,27 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         Status codes:
           NOT_FOUND (5)            no such topic;
           FAILED_PRECONDITION (9)  stages have unpublished records for it, and `force` is not set.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteRecords(
+        self,
+        request: _pixy_topics_pb2.DeleteRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pixy_topics_pb2.DeleteRecordsResponse, _abc.Awaitable[_pixy_topics_pb2.DeleteRecordsResponse]]:
+        """Removes the records of partitions below an offset, as Kafka's DeleteRecords. When the call
+        returns, they cannot be read any more; consumers may still get some that were read before. The
+        disk has their room again once whole segments are removed. Consumer groups below the new begin
+        go on there.
+
+        Each partition succeeds or fails on its own, and the error is that of one which failed. The
+        same request may be sent again.
+
+        Status codes:
+          INVALID_ARGUMENT (3)     no such partition, or one is there twice;
+          NOT_FOUND (5)            no such topic;
+          FAILED_PRECONDITION (9)  a node of the cluster has an older release;
+          OUT_OF_RANGE (11)        an offset is above the end of its partition.
         """
 
     @_abc_1.abstractmethod

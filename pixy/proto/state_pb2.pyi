@@ -993,15 +993,19 @@ class SetLogBeginOffset(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OFFSET_FIELD_NUMBER: _builtins.int
+    FOR_CLIENT_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
+    for_client: _builtins.bool
+    """A client removes the records: any node may propose it. Otherwise the leader decides alone."""
     def __init__(
         self,
         *,
         offset: _builtins.int = ...,
+        for_client: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["for_client", b"for_client", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -484,6 +484,22 @@ class Proxy:
         self._check_change(name)
         await self._backend.delete_topic(name, force=force)
 
+    async def delete_records(self, topic: str, offsets: Sequence[tuple[int, int]]) -> Mapping[int, int]:
+        """Remove records of partitions below an offset each, as `Backend.delete_records`.
+
+        Raises:
+            InvalidTopic, UnknownTopic, UnknownPartition, InvalidOffset, OffsetOutOfRange,
+            FailedPrecondition, ShuttingDown.
+        """
+        self._check_change(topic)
+        by_partition = dict(offsets)
+        if len(by_partition) < len(offsets):
+            raise InvalidOffset("a partition is listed more than once")
+        wrong = [(number, offset) for number, offset in offsets if offset < -1]
+        for number, offset in wrong:
+            raise InvalidOffset(f"offset {offset} of partition {number}: at least 0 is allowed, or -1")
+        return await self._backend.delete_records(topic, by_partition)
+
     async def list_groups(self) -> Collection[str]:
         """Names of all consumer groups, as `Backend.list_groups`."""
         return await self._backend.list_groups()

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from pixy.backend import OffsetCommit, TopicPartition
 from pixy.cluster import cluster_search, node_peers
-from pixy.cluster.nodes import PLACEMENT_LEVEL
+from pixy.cluster.nodes import PLACEMENT_LEVEL, REMOVING_LEVEL
 from pixy.cluster.status import problems
+from pixy.errors import FailedPrecondition
 from tests.cluster.node_clusters import NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
@@ -53,6 +55,26 @@ def test_partitions_are_placed_on_all_nodes_while_one_of_them_has_a_release_that
         assert any(cluster[4].id in each.replicas for each in described.partitions)
 
     run_cluster(scenario, tmp_path, 4)
+
+
+def test_nothing_is_removed_for_a_client_while_a_node_has_a_release_that_does_not_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (cluster_search, node_peers):
+        monkeypatch.setattr(module, "FEATURE_LEVEL", REMOVING_LEVEL - 1)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        backend = cluster[1].backend
+        await backend.create_topic("topic", 1)
+        await cluster[1].append(b"a")
+        await backend.commit_offsets("group", {TopicPartition("topic", 0): OffsetCommit(1)})
+        for removal in (backend.delete_records("topic", {0: 1}), backend.delete_group("group")):
+            with pytest.raises(FailedPrecondition, match="older release"):
+                await removal
+        assert await backend.offset_ranges("topic") == {0: (0, 1)}
+        assert await backend.committed_offsets("group", "topic") == {0: (1, "")}
+
+    run_cluster(scenario, tmp_path)
 
 
 def test_a_partition_with_more_replicas_than_nodes_are_up_has_its_majority_on_these(tmp_path: Path) -> None:

@@ -51,6 +51,19 @@ def test_a_node_without_a_replica_writes_and_reads(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_node_without_a_replica_removes_records(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        await stranger.append(b"second", b"third")
+        with pytest.raises(OffsetOutOfRange):
+            await stranger.backend.delete_records("topic", {0: 4})
+        assert await stranger.backend.delete_records("topic", {0: 2}) == {0: 2}
+        for node in (stranger, cluster[2]):
+            assert await node.backend.offset_ranges("topic") == {0: (2, 3)}
+        assert await stranger.backend.delete_records("topic", {0: -1}) == {0: 3}
+
+    run(tmp_path, scenario)
+
+
 def test_records_beyond_what_was_asked_for_are_not_taken(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
         batch = bytes(batch_of(b"value"))

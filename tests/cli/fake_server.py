@@ -166,6 +166,9 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
     def AlterTopic(self, request: Any, context: Any) -> Any:
         return self._answer("AlterTopic", request, context)
 
+    def DeleteRecords(self, request: Any, context: Any) -> Any:
+        return self._answer("DeleteRecords", request, context)
+
     def DeleteTopic(self, request: Any, context: Any) -> Any:
         return self._answer("DeleteTopic", request, context)
 

@@ -160,6 +160,12 @@ CASES: list[tuple[type[Message], str, dict[str, Any], list[dict[str, Any]]]] = [
     (pb.GroupsCommand, "release_partitions", {"group": "g", "member": MEMBER}, [{"member": OTHER}]),
     (
         pb.PartitionCommand,
+        "set_log_begin_offset",
+        {"offset": 5, "for_client": True},
+        [{"offset": -1}],
+    ),
+    (
+        pb.PartitionCommand,
         "publish_parts",
         {"publication": 1, "parts": [pb.PublishedPart(stage_number=1)]},
         [{"parts": [pb.PublishedPart(stage_id="a")]}],

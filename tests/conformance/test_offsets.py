@@ -3,6 +3,7 @@
 import pytest
 
 from pixy.backend import Backend, TopicPartition
+from pixy.errors import OffsetOutOfRange, UnknownPartition, UnknownTopic
 from tests.conformance.implementations import Capability, Controls
 from tests.conformance.support import append
 
@@ -73,3 +74,34 @@ async def test_a_timestamp_is_found_after_gaps_and_control_batches(
     await controls.add_gap(backend, ORDERS, 5)
     await append(backend, ORDERS, b"7", timestamp_ms=2000)
     assert await backend.offset_for_timestamp(ORDERS, 1001) == 7
+
+
+# --- removal --------------------------------------------------------------------------------------
+
+
+async def test_records_below_an_offset_are_removed(backend: Backend) -> None:
+    await append(backend, ORDERS, b"0", b"1", b"2", timestamp_ms=1000)
+    await append(backend, TopicPartition("orders", 2), b"0", b"1")
+    assert await backend.delete_records("orders", {0: 2, 2: -1}) == {0: 2, 2: 2}
+    assert await backend.offset_ranges("orders") == {0: (2, 3), 1: (0, 0), 2: (2, 2)}
+    with pytest.raises(OffsetOutOfRange):
+        await backend.fetch(ORDERS, 1, max_bytes=1000, max_wait=0)
+    assert await backend.offset_for_timestamp(ORDERS, 0) == 2
+    await append(backend, TopicPartition("orders", 2), b"2")
+    assert (await backend.offset_ranges("orders"))[2] == (2, 3)
+
+
+async def test_nothing_is_removed_below_the_begin_or_beyond_the_end(backend: Backend) -> None:
+    await append(backend, ORDERS, b"0", b"1", b"2")
+    await backend.delete_records("orders", {0: 2})
+    assert await backend.delete_records("orders", {0: 1}) == {0: 2}
+    with pytest.raises(OffsetOutOfRange):
+        await backend.delete_records("orders", {0: 4})
+    assert (await backend.offset_ranges("orders"))[0] == (2, 3)
+
+
+async def test_nothing_is_removed_of_what_does_not_exist(backend: Backend) -> None:
+    with pytest.raises(UnknownTopic):
+        await backend.delete_records("missing", {0: 0})
+    with pytest.raises(UnknownPartition):
+        await backend.delete_records("orders", {3: 0})

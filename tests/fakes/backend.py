@@ -52,6 +52,7 @@ from pixy.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    OffsetOutOfRange,
     PixyError,
     ShuttingDown,
     StartError,
@@ -352,6 +353,19 @@ class FakeBackend:
         self._check_running()
         await self.step("offset_for_timestamp")
         return self._log(partition).find_timestamp(timestamp_ms)
+
+    async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        self._check_running()
+        await self.step("delete_records")
+        self._known(topic)
+        begins = {}
+        for number, offset in offsets.items():
+            log = self._log(TopicPartition(topic, number))
+            if offset > log.end:
+                raise OffsetOutOfRange(f"offset {offset} of {topic}-{number}", log.begin, log.end)
+            log.move_begin(max(log.begin, log.end if offset < 0 else offset))
+            begins[number] = log.begin
+        return begins
 
     # --- staged writes ---------------------------------------------------------------------------
 

@@ -115,6 +115,13 @@ ELEMENTS: Mapping[str, tuple[Make, set[Code]]] = {
         lambda n: pixy_topics_pb2.AlterTopicRequest(topic="t", unset=[f"o{at}" for at in range(n)]),
         {INVALID},
     ),
+    "Topics.DeleteRecords.partitions": (
+        lambda n: pixy_topics_pb2.DeleteRecordsRequest(
+            topic="t",
+            partitions=[pixy_topics_pb2.RecordsToDelete(partition=at, before_offset=-1) for at in range(n)],
+        ),
+        {OK, INVALID},
+    ),
     "Log.DescribeTopics.topics": (lambda n: pixy_log_pb2.DescribeTopicsRequest(topics=_ids(n)), {OK}),
     "Log.ListOffsets.queries": (
         lambda n: pixy_log_pb2.ListOffsetsRequest(

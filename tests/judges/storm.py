@@ -87,6 +87,11 @@ def _stage(rng: random.Random) -> log_pb.StageRequest:
     return request
 
 
+def _delete_records(rng: random.Random) -> topics_pb.DeleteRecordsRequest:
+    removed = topics_pb.RecordsToDelete(partition=rng.randrange(PARTITIONS), before_offset=rng.randrange(100))
+    return topics_pb.DeleteRecordsRequest(topic=rng.choice(TOPICS), partitions=[removed])
+
+
 def _publish(rng: random.Random) -> log_pb.PublishRequest:
     return log_pb.PublishRequest(
         sink_id=rng.choice(SINKS),
@@ -153,6 +158,7 @@ _MAKES: Mapping[str, Make] = {
         topic=rng.choice(TOPICS), set={"retention.bytes": str(rng.randrange(1 << 20, 1 << 24))}
     ),
     "DeleteTopic": lambda rng: topics_pb.DeleteTopicRequest(topic=TOPICS[0], force=True),
+    "DeleteRecords": _delete_records,
     "DescribeTopic": lambda rng: topics_pb.DescribeTopicRequest(topic=rng.choice(TOPICS)),
     "Status": lambda rng: cluster_pb.StatusRequest(),
     "RemoveNode": lambda rng: cluster_pb.RemoveNodeRequest(node_id=rng.randrange(3)),
@@ -161,7 +167,15 @@ _MAKES: Mapping[str, Make] = {
     "Watch": lambda rng: health_pb2.HealthCheckRequest(service="KafkaPixy"),
     "ServerReflectionInfo": lambda rng: reflection_pb2.ServerReflectionRequest(list_services=""),
 }
-_OFTEN = {"Append": 8, "Produce": 4, "ConsumeNAck": 4, "Fetch": 3, "DeleteTopic": 0.1, "DeleteGroup": 0.1}
+_OFTEN = {
+    "Append": 8,
+    "Produce": 4,
+    "ConsumeNAck": 4,
+    "Fetch": 3,
+    "DeleteTopic": 0.1,
+    "DeleteGroup": 0.1,
+    "DeleteRecords": 0.1,
+}
 """Weights of methods that are called more often than others."""
 
 

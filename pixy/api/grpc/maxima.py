@@ -29,7 +29,11 @@ _OPTIONS = 1000
 
 REPEATED_MAX: dict[str, Maxima] = {
     "KafkaPixy": {"Produce": {"headers": _HEADERS}, "SetOffsets": {"offsets": _OFFSETS}},
-    "Topics": {"CreateTopic": {"config": _OPTIONS}, "AlterTopic": {"set": _OPTIONS, "unset": _OPTIONS}},
+    "Topics": {
+        "CreateTopic": {"config": _OPTIONS},
+        "AlterTopic": {"set": _OPTIONS, "unset": _OPTIONS},
+        "DeleteRecords": {"partitions": _OFFSETS},
+    },
     "Log": {
         "DescribeTopics": {"topics": _ELEMENTS},
         "ListOffsets": {"queries": _ELEMENTS},

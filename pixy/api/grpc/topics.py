@@ -17,6 +17,7 @@ from pixy.errors import InvalidArgument
 from pixy.proto import pixy_topics_pb2 as pb
 from pixy.proxy import Proxy
 from pixy.rpc import Handler, JoinedMessage, Service, UnaryCall, join_in_steps
+from pixy.steps import in_steps
 
 __all__ = ["TopicsService"]
 
@@ -41,6 +42,7 @@ class TopicsService:
             "CreateTopic": a_few_at_a_time(self.create_topic),
             "AlterTopic": a_few_at_a_time(self.alter_topic),
             "DeleteTopic": self.delete_topic,
+            "DeleteRecords": a_few_at_a_time(self.delete_records),
             "DescribeTopic": a_few_at_a_time(self.describe_topic),
             "ListGroups": a_few_at_a_time(self.list_groups),
             "DeleteGroup": self.delete_group,
@@ -80,6 +82,17 @@ class TopicsService:
         await proxy_of(self._proxies, request.cluster).delete_topic(request.topic, force=request.force)
         log.info("a topic was deleted", topic=request.topic, asked_by=call.peer)
         return pb.DeleteTopicResponse()
+
+    async def delete_records(self, request: pb.DeleteRecordsRequest, call: UnaryCall) -> JoinedMessage:
+        """# pixy_topics.proto: DeleteRecords"""
+        offsets = [(of.partition, of.before_offset) async for of in in_steps(request.partitions)]
+        begins = await proxy_of(self._proxies, request.cluster).delete_records(request.topic, offsets)
+        log.info("records were removed", topic=request.topic, partitions=len(offsets), asked_by=call.peer)
+        parts = (
+            pb.DeleteRecordsResponse(partitions=[pb.RemainingRecords(partition=number, begin=begins[number])])
+            for number, _ in offsets
+        )
+        return await join_in_steps(call, parts)
 
     async def describe_topic(self, request: pb.DescribeTopicRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_topics.proto: DescribeTopic"""

@@ -19,6 +19,7 @@ from aiokafka.conn import create_conn
 
 from pixy.backend.kafka.client import Dial, KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
+from pixy.backend.kafka.delete_records import delete_records
 from pixy.backend.kafka.fetch import KafkaFetcher, OutOfRange
 from pixy.backend.kafka.group_list import GroupList
 from pixy.backend.kafka.groups import GroupEnvironment, Groups
@@ -237,6 +238,13 @@ class KafkaBackend:
                 return found
             at = result.next_offset if result.next_offset > at else None
         return None
+
+    async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        self._check_running()
+        await self._topics.describe(topic)
+        for number in offsets:
+            await self._know(TopicPartition(topic, number))
+        return await delete_records(self._client, topic, offsets)
 
     async def _know(self, partition: TopicPartition) -> None:
         """Refresh the metadata of an unknown partition, which another process may have created.

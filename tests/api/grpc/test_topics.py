@@ -16,6 +16,7 @@ from pixy.proto import kafkapixy_pb2 as kafkapixy
 from pixy.proto import pixy_topics_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+from tests.conformance.support import append
 from tests.fakes.backend import FakeBackend
 from tests.fakes.server import FakeServer, serve_cluster
 
@@ -230,6 +231,26 @@ async def test_groups_are_listed_also_those_that_only_committed(
     assert list((await stub.ListGroups(pb.ListGroupsRequest())).groups) == ["g"]
     unknown = stub.ListGroups(pb.ListGroupsRequest(cluster="unknown"))
     await fails(unknown, CODE.INVALID_ARGUMENT, "unknown")
+
+
+async def test_records_are_removed_by_partition(fake_server: FakeServer, stub: TopicsAsyncStub) -> None:
+    await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=3))
+    for number in range(3):
+        await append(fake_server.backend, TopicPartition("t", number), b"0", b"1")
+
+    def delete(*removed: tuple[int, int], topic: str = "t") -> Any:
+        partitions = [pb.RecordsToDelete(partition=each[0], before_offset=each[1]) for each in removed]
+        return stub.DeleteRecords(pb.DeleteRecordsRequest(topic=topic, partitions=partitions))
+
+    answer = await delete((2, -1), (0, 1))
+    assert [(each.partition, each.begin) for each in answer.partitions] == [(2, 2), (0, 1)]
+    assert ranges(await describe(stub)) == [(1, 2), (0, 2), (2, 2)]
+    await fails(delete((1, 0), (1, 1)), CODE.INVALID_ARGUMENT, "listed more than once")
+    await fails(delete((1, -2)), CODE.INVALID_ARGUMENT, "offset -2 of partition 1")
+    await fails(delete((3, 0)), CODE.INVALID_ARGUMENT, "unknown partition 3")
+    await fails(delete((1, 3)), CODE.OUT_OF_RANGE, "offset 3 of t-1")
+    await fails(delete((0, 0), topic="missing"), CODE.NOT_FOUND, "unknown topic missing")
+    assert ranges(await describe(stub)) == [(1, 2), (0, 2), (2, 2)]
 
 
 async def test_a_group_is_deleted_unless_it_has_consumers(
