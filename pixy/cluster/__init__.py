@@ -35,13 +35,10 @@ from pixy.cluster.status import (
     MemberStatus,
     NodeStatus,
     RaftGroupStatus,
-    problems,
-    reasons_to_keep,
-    safe_to_stop,
-    staying_without,
-    unreplicated,
 )
 from pixy.cluster.status_messages import decode_status, encode_status
+from pixy.cluster.status_problems import problems
+from pixy.cluster.stop_checks import reasons_to_keep, safe_to_stop, staying_without, unreplicated
 from pixy.cluster.stopped_node import StoppedNode, stopped_node
 
 __all__ = [

@@ -56,7 +56,8 @@ from pixy.cluster.sideloading import Sideloading
 from pixy.cluster.staging_router import StagingNode, StagingRouter
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
 from pixy.cluster.state_reactions import StateReactions
-from pixy.cluster.status import ClusterStatus, reasons_to_keep
+from pixy.cluster.status import ClusterStatus
+from pixy.cluster.stop_checks import reasons_to_keep
 from pixy.errors import DataDirectoryError, PixyError, Unavailable
 from pixy.faults import report_to_loop
 from pixy.futures import reject, resolve
