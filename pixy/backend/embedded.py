@@ -404,6 +404,7 @@ class EmbeddedBackend:
         self._check_served()
         return await self._groups.committed(group, topic)
 
+    joins_at_once = True
     keeps_handed_out = True
 
     def handed_out(self, group: str, topic: str) -> Mapping[int, int]:

@@ -420,6 +420,12 @@ class Backend(StagedWrites, Protocol):
         """The committed offsets of a group by partition; partitions without one are missing."""
 
     @property
+    def joins_at_once(self) -> bool:
+        """True if nothing but load delays the join of a consumer group. Kafka's brokers hold the
+        first one up for seconds (group.initial.rebalance.delay.ms).
+        """
+
+    @property
     def keeps_handed_out(self) -> bool:
         """True if commits keep the marks of `handed_out`."""
 

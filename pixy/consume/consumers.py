@@ -24,6 +24,7 @@ from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
 from pixy.consume.fetched_memory import bounded_fetches
 from pixy.consume.group import ConsumerGroup
+from pixy.consume.join_turns import JoinTurns
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.passed_acks import UNDECIDED, check_ack, pass_ack
@@ -113,6 +114,7 @@ class Consumers:
             bounded_fetches(options.max_fetched_bytes, timers),
             bounded_pins(options.max_fetched_bytes, timers),
             PartitionLimit(options.max_partitions, client_share_percent),
+            JoinTurns(timers, client_share_percent),
         )
         self._groups: dict[str, ConsumerGroup] = {}
         self._group_shares = ClientShares[str](options.max_groups, client_share_percent)
@@ -449,7 +451,7 @@ class Consumers:
             if self._group_shares.is_used_up(address):
                 raise _share_used_up("max_groups", self._group_shares.share, "consumer groups")
             self._group_shares.take(name, address)
-            group = self._groups[name] = ConsumerGroup(self._environment, name, *self._callbacks)
+            group = self._groups[name] = ConsumerGroup(self._environment, name, address, *self._callbacks)
         return group
 
     def _on_over(self, subscription: Subscription) -> None:

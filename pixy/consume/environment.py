@@ -7,6 +7,7 @@ from pixy.backend import Backend
 from pixy.config import ConsumerConfig
 from pixy.consume.bounded_memory import BoundedMemory
 from pixy.consume.handed_out import HandedOut
+from pixy.consume.join_turns import JoinTurns
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.partition_offers import PartitionOffers
@@ -60,6 +61,7 @@ class ConsumeEnvironment:
     fetched: BoundedMemory
     pins: Pins
     partition_limit: PartitionLimit
+    join_turns: JoinTurns
     feeding: LoopShare = field(default_factory=LoopShare)
     # Ends of subscriptions and partitions, of which there may be thousands at once.
     ending: LaterSteps = field(default_factory=LaterSteps)

@@ -28,7 +28,7 @@ partition created after the subscription, because everything in it is newer than
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -101,11 +101,13 @@ class ConsumerGroup:
     Args:
         environment: the cluster, options, time and tasks.
         name: its name.
+        address: the client that it joins for, see `address_of`.
         on_over: called when a subscription has ended.
         on_empty: called when the group may be idle.
     """
 
     __slots__ = (
+        "_address",
         "_assignment",
         "_changes",
         "_commits",
@@ -131,11 +133,13 @@ class ConsumerGroup:
         self,
         environment: ConsumeEnvironment,
         name: str,
+        address: str,
         on_over: Callable[[Subscription], None],
         on_empty: Callable[["ConsumerGroup"], None],
     ) -> None:
         self._environment = environment
         self.name = name
+        self._address = address
         self._on_over = on_over
         self._on_empty = on_empty
         self._subscriptions: dict[str, Subscription] = {}
@@ -201,6 +205,24 @@ class ConsumerGroup:
         """True if the partition is known not to be assigned to this process."""
         assigned = self._assignment.get(topic)
         return assigned is not None and partition not in assigned and not self._revocations.cover_everything
+
+    def check_late(self, subscription: Subscription) -> None:
+        """Have requests whose time is up told if the group cannot know whether there are records:
+        it has not begun to consume the topic, and nobody else has.
+        """
+        faults, topic = subscription.dispatcher.faults, subscription.topic
+        assigned = self._assignment.get(topic) if topic in self._topics else None
+        has_begun = assigned is not None and (
+            not assigned or self._keeper is None or len(subscription.partitions) > 0
+        )
+        backend = self._environment.backend
+        if has_begun or faults or not backend.joins_at_once or subscription.has_other_owners:
+            return
+        waiting = self._environment.join_turns.waiting(self._address)
+        faults[self] = Unavailable(
+            f"consumer group {self.name} has not begun to consume {topic} yet, and {waiting} groups of its client wait to "
+            "be joined; try again"
+        )
 
     def _wake_keeper(self) -> None:
         self._work.set()
@@ -381,26 +403,34 @@ class ConsumerGroup:
 
     async def _subscribe(self, topics: list[str]) -> None:
         environment = self._environment
-        if not topics:
-            assert self._membership is not None
-            await self._membership.leave()
-            self._membership = None
-            self._assignment = {}
-        elif self._membership is None:
-            before = self._changes
-            self._membership = await environment.backend.join_consumer_group(
-                self.name, environment.client_id, topics, self._assigned, self._revoke, self._offsets_set
-            )
-            for subscription in self.subscriptions:
-                subscription.dispatcher.lease = self._membership.lease
-            if self._changes != before:
-                self._know_what_is_elsewhere(topics)
-        else:
+        if topics and self._membership is not None:
             await self._membership.subscribe(topics)
+        else:
+            is_bounded = environment.backend.joins_at_once
+            async with environment.join_turns.turn(self._address) if is_bounded else nullcontext():
+                topics = sorted(self._subscriptions)
+                if bool(topics) == (self._membership is not None):
+                    return  # they have come or gone meanwhile, and woken the keeper
+                await self._join_or_leave(topics)
         self._topics = topics
         self._subscribed_at = environment.timers.monotonic()
         if topics != sorted(self._subscriptions):
             self._work.set()
+
+    async def _join_or_leave(self, topics: list[str]) -> None:
+        if self._membership is not None:
+            await self._membership.leave()
+            self._membership = None
+            self._assignment = {}
+            return
+        before, environment = self._changes, self._environment
+        self._membership = await environment.backend.join_consumer_group(
+            self.name, environment.client_id, topics, self._assigned, self._revoke, self._offsets_set
+        )
+        for subscription in self.subscriptions:
+            subscription.dispatcher.lease = self._membership.lease
+        if self._changes != before:
+            self._know_what_is_elsewhere(topics)
 
     def _know_what_is_elsewhere(self, topics: Sequence[str]) -> None:
         """The first assignment came before the join returned: topics that it lacks are assigned to

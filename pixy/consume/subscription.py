@@ -87,6 +87,7 @@ class SubscriptionHost(Protocol):
     def is_assigned(self, topic: str, partition: int) -> bool: ...
     def is_elsewhere(self, topic: str, partition: int) -> bool: ...
     def check_quiet(self) -> None: ...
+    def check_late(self, subscription: "Subscription") -> None: ...
 
 
 class Subscription:
@@ -553,6 +554,7 @@ class Subscription:
             self._idle.at(now + self._environment.options.subscription_timeout)
 
     def _expire_polls(self, now: float) -> None:
+        self._host.check_late(self)
         self.dispatcher.expire(now)
         deadline = self.dispatcher.next_deadline()
         if deadline is not None:

@@ -143,9 +143,10 @@ class KafkaPixyServicer(object):
         INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; or a
         fault of the daemon, described in its log;
         UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
-        cannot be committed, no broker, leader or owner of a partition can be
-        reached, or batches of other consumer groups have all of
-        consumer.max_fetched_bytes or max_unpacked_bytes so long.
+        cannot be committed or takes longer than the request waits, no broker,
+        leader or owner of a partition can be reached, or batches of other
+        consumer groups have all of consumer.max_fetched_bytes or
+        max_unpacked_bytes so long.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -98,9 +98,10 @@ class KafkaPixyStub:
       INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; or a
                               fault of the daemon, described in its log;
       UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
-                              cannot be committed, no broker, leader or owner of a partition can be
-                              reached, or batches of other consumer groups have all of
-                              consumer.max_fetched_bytes or max_unpacked_bytes so long.
+                              cannot be committed or takes longer than the request waits, no broker,
+                              leader or owner of a partition can be reached, or batches of other
+                              consumer groups have all of consumer.max_fetched_bytes or
+                              max_unpacked_bytes so long.
     """
     Ack: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.AckRq, _kafkapixy_pb2.AckRs]
     """Acknowledges a message on its own, for instance the last one before a client ends. To
@@ -239,9 +240,10 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
       INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; or a
                               fault of the daemon, described in its log;
       UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
-                              cannot be committed, no broker, leader or owner of a partition can be
-                              reached, or batches of other consumer groups have all of
-                              consumer.max_fetched_bytes or max_unpacked_bytes so long.
+                              cannot be committed or takes longer than the request waits, no broker,
+                              leader or owner of a partition can be reached, or batches of other
+                              consumer groups have all of consumer.max_fetched_bytes or
+                              max_unpacked_bytes so long.
     """
     Ack: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.AckRq, _kafkapixy_pb2.AckRs]  # type: ignore[assignment]
     """Acknowledges a message on its own, for instance the last one before a client ends. To
@@ -389,9 +391,10 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
           INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; or a
                                   fault of the daemon, described in its log;
           UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
-                                  cannot be committed, no broker, leader or owner of a partition can be
-                                  reached, or batches of other consumer groups have all of
-                                  consumer.max_fetched_bytes or max_unpacked_bytes so long.
+                                  cannot be committed or takes longer than the request waits, no broker,
+                                  leader or owner of a partition can be reached, or batches of other
+                                  consumer groups have all of consumer.max_fetched_bytes or
+                                  max_unpacked_bytes so long.
         """
 
     @_abc_1.abstractmethod

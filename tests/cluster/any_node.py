@@ -247,6 +247,7 @@ class AnyNode:
         self._read = next(self._turns)
         return await self._read.committed_offsets(group, topic)
 
+    joins_at_once = True
     keeps_handed_out = True
 
     def handed_out(self, group: str, topic: str) -> Mapping[int, int]:

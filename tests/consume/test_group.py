@@ -192,6 +192,25 @@ async def test_requests_of_a_group_that_cannot_start_get_the_reason(make_world: 
     assert [str(error) for error in answers.errors] == ["long polling timeout"]
 
 
+@pytest.mark.parametrize("step", ["join", "begin"])
+async def test_requests_of_a_group_that_has_not_begun_are_not_told_that_there_are_no_records(
+    make_world: MakeWorld, step: str
+) -> None:
+    world = make_world()
+    world.log().append(b"a")
+    world.backend.gates[step] = asyncio.Event()
+    answers = await world.consume()
+    await world.pass_time(3)
+    (error,) = answers.errors
+    assert isinstance(error, Unavailable)
+    assert "consumer group g has not begun to consume t yet" in str(error)
+    world.backend.gates[step].set()
+    answers = await world.consume(2)
+    assert answers.values == [b"a"]
+    await world.pass_time(3)
+    assert [str(error) for error in answers.errors] == ["long polling timeout"]
+
+
 # --- assignment -----------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from pixy.config import ConsumerConfig
 from pixy.consume.dispatcher import Dispatcher
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.fetched_memory import bounded_fetches
+from pixy.consume.join_turns import JoinTurns
 from pixy.consume.memory_turns import Demand
 from pixy.consume.offer import Offer, OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
@@ -61,6 +62,7 @@ class Host:
             bounded_fetches(1 << 20, timers),
             bounded_pins(1 << 20, timers),
             PartitionLimit(100),
+            JoinTurns(timers, 100),
         )
         self.live: LivePartition | None = None
 

@@ -137,6 +137,8 @@ class FakeBackend:
         self.fetched: list[tuple[TopicPartition, int, int]] = []
         # All commits, including failed ones.
         self.commit_calls: list[dict[TopicPartition, OffsetCommit]] = []
+        # Number of joins that have begun.
+        self.joins = 0
         # Partitions that are assigned but otherwise unknown.
         self.unready: set[TopicPartition] = set()
         # Partitions whose offsets nobody tells.
@@ -413,6 +415,7 @@ class FakeBackend:
         on_offsets_set: OffsetsChanged | None = None,
     ) -> FakeMembership:
         self._check_running()
+        self.joins += 1
         await self.step("join")
         callbacks = Callbacks(on_assignment, on_revocation, on_offsets_set)
         return self.groups.join(group, topics, Joining(client_id, self._node_id, callbacks, self.step))
@@ -445,6 +448,7 @@ class FakeBackend:
         commits = self.groups.commits.get(group, {})
         return {each.partition: commit for each, commit in commits.items() if each.topic == topic}
 
+    joins_at_once: bool = True
     keeps_handed_out: bool = True
 
     def handed_out(self, group: str, topic: str) -> Mapping[int, int]:

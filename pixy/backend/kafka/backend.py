@@ -338,6 +338,7 @@ class KafkaBackend:
         self._check_running()
         return await self._offsets.committed(group, topic)
 
+    joins_at_once = False
     keeps_handed_out = False
 
     def handed_out(self, group: str, topic: str) -> Mapping[int, int]:
