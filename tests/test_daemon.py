@@ -19,6 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
+from pixy.cli.logs import FewLines
 from pixy.cluster import problems
 from pixy.config import load_config
 from pixy.daemon import Daemon, DaemonFault, QuietCollections
@@ -47,6 +48,14 @@ async def test_a_fault_ends_the_wait_with_its_reason(daemon: Daemon) -> None:
     daemon.on_fault(OSError(5, "the disk is gone"))
     with pytest.raises(DaemonFault, match="the disk is gone"):
         await waiting
+
+
+async def test_the_counts_that_a_signal_asks_for_are_never_left_out_of_the_log(daemon: Daemon) -> None:
+    few = FewLines()
+    with capture_logs() as logged:
+        daemon.log_counts()
+    for _ in range(1000):
+        assert few(None, "info", dict(logged[0])) == logged[0]
 
 
 async def test_an_embedded_cluster_that_is_not_ready_is_logged_with_its_reason(daemon: Daemon) -> None:

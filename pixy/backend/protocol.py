@@ -307,8 +307,9 @@ class Backend(StagedWrites, Protocol):
         calls.
 
         Args:
-            age_s: age of its oldest record, which counts towards the time limit of a write.
-                Negative for a longer limit; batches behind it may be answered before it then.
+            age_s: age of the oldest record that somebody waits for, which counts towards the time
+                limit of a write. Negative for a longer limit; batches behind it may be answered
+                before it then.
 
         Raises:
             UnknownPartition: there is no such partition; `done` is not called then. One of several

@@ -3,7 +3,8 @@
 Texts in a record may come from clients, peers and files. JSON escapes them by itself; for people
 every text of a record is escaped, so that it cannot forge a line or give commands to a terminal.
 And clients may cause records: a text is cut where it is long, and of one event a minute has so many
-lines, the last of which says that others are left out. Errors are never left out.
+lines, the last of which says that others are left out. Errors are never left out, nor is what the
+operator has asked for by a signal.
 """
 
 import logging
@@ -30,6 +31,8 @@ _LINES_MAX = 200
 _MINUTE_S = 60.0
 _EVENTS_MAX = 1000
 _ERRORS = ("error", "critical", "exception")
+_ASKED_FOR = "counts"
+"""The event that answers a signal."""
 
 _SHARED: tuple[structlog.typing.Processor, ...] = (
     structlog.contextvars.merge_contextvars,
@@ -115,9 +118,9 @@ class FewLines:
         self, logger: structlog.typing.WrappedLogger, method: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
         """See `structlog.typing.Processor`."""
-        if method in _ERRORS:
-            return event
         name, now = str(event.get("event")), self._monotonic()
+        if method in _ERRORS or name == _ASKED_FOR:
+            return event
         lines = self._lines.get(name)
         if lines is None or now - lines.began >= _MINUTE_S:
             if lines is not None and lines.left_out:

@@ -25,8 +25,9 @@ nobody waits:
 
     all records of a flush are asynchronous   the backend has that time: it knows what it has sent,
                                               and repeats nothing that was written
-    some are                                  it has the limit of the synchronous ones, which get
-                                              its error; the others are kept
+    some are                                  it has the limit of the synchronous ones, from the
+                                              arrival of the first of them; they get its error, the
+                                              others are kept
     the backend refuses them at once          asynchronous ones are kept
 
 What is kept is sent again after growing pauses, batch by batch; what comes later for the partition
@@ -226,8 +227,6 @@ class Accumulators:
             dirty = False
         if accumulator.silent is not None:
             self._silent.count(accumulator.silent, 1, size)
-        if not accumulator.records:
-            accumulator.since = self._monotonic() if since is None else since
         accumulator.records.append((key, value, headers, self._wall_ns() // 1_000_000))
         accumulator.bytes += size
         accumulator.batch_bytes += packed_bytes
@@ -245,6 +244,8 @@ class Accumulators:
             self._loop.call_soon(self._flush_dirty)
         accumulator.waiters.append(waiter)
         if sync:
+            if accumulator.since is None:
+                accumulator.since = self._monotonic() if since is None else since
             accumulator.dones.append(done)
         else:
             accumulator.dones.append(None)
@@ -416,14 +417,13 @@ class Accumulators:
         accumulator.batch_bytes, accumulator.dirty = HEADER_BYTES, False
         if accumulator.marks:
             accumulator.marks = []
-        now = self._monotonic()
-        age_s, until = now - accumulator.since, 0.0
+        now, since = self._monotonic(), accumulator.since
+        accumulator.since, until = None, 0.0
+        age_s = self._options.timeout - self._kept.keep_s if since is None else now - since
         if accumulator.asynchronous:
             accumulator.asynchronous = False
             self._late.watch(accumulator, now)
             until = now + self._kept.keep_s
-            if dones.count(None) == len(dones):
-                age_s = self._options.timeout - self._kept.keep_s
         if gathered_bytes <= limit:
             self._send(ProduceBatch(accumulator, dones, waiters, size, records, until), age_s)
             return

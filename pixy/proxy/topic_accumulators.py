@@ -95,8 +95,8 @@ class PartitionAccumulator:
         self.waiters: list[Any] = []
         # Size of the records in the buffer.
         self.bytes = 0
-        # Arrival of the first record.
-        self.since = 0.0
+        # Arrival of the first synchronous record, or earlier; None without one.
+        self.since: float | None = None
         # Upper bound for the size of their batch, uncompressed.
         self.batch_bytes = HEADER_BYTES
         # Some of the records are asynchronous.
@@ -133,9 +133,9 @@ class PartitionAccumulator:
 
     def take_synchronous(self, before: float) -> ProduceBatch | None:
         """Take out the synchronous records that were there at a mark before that time, if any."""
-        count = 0
+        time, count = before, 0
         while self.marks and self.marks[0][0] <= before:
-            self.since, count = self.marks.pop(0)
+            time, count = self.marks.pop(0)
         taken = [at for at in range(count) if self.dones[at] is not None]
         if not taken:
             return None
@@ -155,6 +155,10 @@ class PartitionAccumulator:
         self.dones = [self.dones[at] for at in left]
         self.waiters = [self.waiters[at] for at in left]
         self.marks = [(time, number - len(taken)) for time, number in self.marks]
+        first = next((at for at, done in enumerate(self.dones) if done is not None), None)
+        if first is not None:
+            time = max([time, *(time for time, number in self.marks if number <= first)])
+        self.since = None if first is None else time
         return batch
 
 

@@ -38,8 +38,10 @@ KEPT_S = 180
 machine.
 """
 CALLER_TIMEOUT_S = 1.0
-LATE_S = 2.0
-"""Allowed lateness of an answer on a busy machine."""
+LATE_S = 12.0
+"""Allowed lateness of an answer, which includes sending the wave on a busy machine: far less than
+the outage.
+"""
 
 WAVE_CALLS, WAVE_BYTES = 600, 100_000
 BUFFERED_BYTES = 2 << 20
@@ -254,6 +256,8 @@ async def test_half_a_minute_without_any_broker_loses_nothing(
         await health.wait(SERVING)
         clients.refused.clear()
         await kept
+        # The leaders of both partitions are there.
+        await until(lambda: clients.consumed.keys() >= set(accepted))
         await clients.produce_some("hasty", 100)
         assert clients.refused == []
         await until(all_acked)

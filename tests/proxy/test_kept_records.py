@@ -151,7 +151,9 @@ async def test_the_backend_has_their_whole_time_unless_somebody_waits_for_the_ba
     await accumulators.drained()
     append(accumulators, b"d", answers)
     await accumulators.drained()
-    assert backend.ages == [OPTIONS.timeout - KEEP_S, 0, 0]
+    append(accumulators, b"e", answers, sync=False)
+    await accumulators.drained()
+    assert backend.ages == [OPTIONS.timeout - KEEP_S, 0, 0, OPTIONS.timeout - KEEP_S]
 
 
 async def test_they_count_against_the_buffer_until_they_are_written() -> None:

@@ -87,6 +87,46 @@ async def test_nobody_is_answered_early_behind_records_that_are_not_late() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("late", [[], [b"late"], [b"late", b"later"]], ids=len)
+async def test_those_that_come_after_an_outage_have_their_whole_time(late: list[bytes]) -> None:
+    """They are written with asynchronous ones that have waited for long."""
+    clock = FakeClock()
+    accumulators, backend, answers = await make(OPTIONS, clock=clock)
+    backend.hold_appends()
+    append(accumulators, b"a", Answers(), sync=False)
+    await until(lambda: backend.ages)
+    append(accumulators, b"b", Answers(), sync=False)
+    for value in late:
+        append(accumulators, value, answers)
+    await advance(clock, 0.2)
+    assert len(answers.all) == len(late)
+    append(accumulators, b"new", answers)
+    await advance(clock, 0.03)
+    append(accumulators, b"newer", answers)
+    backend.release_appends()
+    await answers.wait(len(late) + 2)
+    assert answers.all[len(late) :] == [(0, 2, None), (0, 3, None)]
+    assert backend.ages[1:] == [pytest.approx(0.03)]
+
+
+@pytest.mark.slow
+async def test_a_batch_has_the_age_of_those_that_were_not_late() -> None:
+    clock = FakeClock()
+    accumulators, backend, answers = await make(OPTIONS, clock=clock)
+    backend.hold_appends()
+    append(accumulators, b"a", Answers(), sync=False)
+    await until(lambda: backend.ages)
+    append(accumulators, b"late", answers)
+    await advance(clock, 0.05)
+    append(accumulators, b"not late", answers)
+    await advance(clock, 0.06)
+    assert len(answers.all) == 1
+    backend.release_appends()
+    await answers.wait(2)
+    assert backend.ages[1] == pytest.approx(0.06, abs=2 * PAUSE_S)
+
+
+@pytest.mark.slow
 async def test_the_time_in_the_queue_counts() -> None:
     clock = FakeClock()
     options = replace(OPTIONS, channel_buffer_size=3)
