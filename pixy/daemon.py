@@ -49,7 +49,7 @@ from pixy.reload import maybe_read_again, say_used
 from pixy.scheduling import run_soon
 from pixy.storage import RealDisk, ThreadWorker
 from pixy.tasks import Tasks
-from pixy.troubles import low_disk
+from pixy.troubles import disk_space, low_disk
 
 __all__ = ["Daemon", "QuietCollections", "prepare_interpreter", "run", "settle_interpreter"]
 
@@ -424,6 +424,7 @@ class Daemon:
         node = Node(RealDisk(), self._clock, options, self.on_fault, open_channel)
         self._nodes[name] = node
         node.troubles = partial(self._troubles, options.directory)
+        node.disk = partial(disk_space, options.directory)
         self._times[name] = node.time
         return EmbeddedBackend(node, config.producer.timeout, config.consumer.rebalance_timeout)
 

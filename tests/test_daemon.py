@@ -77,7 +77,9 @@ async def test_a_full_disk_and_limits_that_were_reached_are_problems_of_the_stat
 ) -> None:
     await daemon.wait_ready()
     backend = daemon._backends["default"]
-    assert problems(await backend.cluster_status()) == ()
+    status = await backend.cluster_status()
+    assert problems(status) == ()
+    assert 0 < status.nodes[0].disk.free_bytes < status.nodes[0].disk.total_bytes
     assert daemon._server is not None
     monkeypatch.setattr("pixy.daemon.low_disk", lambda directory: [f"{directory.name} gets full"])
     daemon._server._server._environment.limits.hit("consumer.max_groups", "10.0.0.1:1")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pixy.troubles import low_disk
+from pixy.troubles import disk_space, low_disk
 
 MIB = 1 << 20
 
@@ -27,3 +27,4 @@ def test_a_disk_that_gets_full_is_told_before_it_is_full(
 
 def test_a_directory_that_is_not_there_is_no_full_disk(tmp_path: Path) -> None:
     assert list(low_disk(tmp_path / "none")) == []
+    assert disk_space(tmp_path / "none") == (0, 0)

@@ -345,6 +345,8 @@ def _json_of(found: "StatusResponse") -> dict[str, Any]:
                 "removed": node.removed,
                 "reasons_to_stay": list(node.reasons_to_stay),
                 "unreplicated": node.unreplicated,
+                "disk_bytes": node.disk_bytes or None,
+                "disk_free_bytes": node.disk_free_bytes if node.disk_bytes else None,
             }
             for node in found.nodes
         ],

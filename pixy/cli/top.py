@@ -1,10 +1,10 @@
-"""`pixy top`: rates, lag and size of topics and consumer groups, live."""
+"""`pixy top`: rates, lag and size of topics and consumer groups, and disks of nodes, live."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import grpc
 
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+    from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
     from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
 __all__ = ["top"]
@@ -29,6 +30,16 @@ _CLEAR = "\x1b[H\x1b[2J"
 class _Services:
     kafka_pixy: "KafkaPixyStub"
     topics: "TopicsStub"
+    cluster: "ClusterStub"
+
+
+class _Disk(NamedTuple):
+    """Disk of a node."""
+
+    node_id: int
+    address: str
+    total_bytes: int
+    free_bytes: int
 
 
 @dataclass(slots=True)
@@ -41,6 +52,8 @@ class _Sample:
     ends: dict[str, int] = field(default_factory=dict)
     positions: dict[tuple[str, str], int] = field(default_factory=dict)
     lags: dict[tuple[str, str], int] = field(default_factory=dict)
+    # None: the nodes of a Kafka cluster do not tell.
+    disks: list[_Disk] | None = None
 
 
 @click.command()
@@ -63,17 +76,20 @@ class _Sample:
 )
 @client_command
 def top(connection: DaemonConnection, interval: float, count: int, no_reconnect: bool) -> None:
-    """Show messages a second and lag of all topics and consumer groups, until Ctrl-C.
+    """Show messages a second, lag and disks of topics, consumer groups and nodes, until Ctrl-C.
 
     Topics with the most messages a second come first, and groups with the most lag. On a terminal
-    each look replaces the one before. With --json one object a look: topics (topic, partitions,
-    messages, rate), groups (group, topic, lag, rate); a rate is messages a second.
+    each look replaces the one before. The disk of a node is the file system with its data. With
+    --json one object a look: topics (topic, partitions, messages, rate), groups (group, topic, lag,
+    rate), disks (node_id, address, total_bytes, free_bytes; null for Kafka); a rate is messages a
+    second.
     """
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+    from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
     from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
     def make(channel: "grpc.Channel") -> _Services:
-        return _Services(KafkaPixyStub(channel), TopicsStub(channel))
+        return _Services(KafkaPixyStub(channel), TopicsStub(channel), ClusterStub(channel))
 
     with ReconnectingStub(connection, make, reconnects=not no_reconnect) as link:
         samples = _samples(connection, link, interval, time.monotonic, time.sleep)
@@ -117,7 +133,7 @@ def _take_sample(connection: DaemonConnection, services: _Services, clock: Calla
     topics = sorted(services.kafka_pixy.ListTopics(request, timeout=timeout).topics)
     groups_request = pixy_topics_pb2.ListGroupsRequest(cluster=cluster)
     groups = sorted(services.topics.ListGroups(groups_request, timeout=timeout).groups)
-    sample = _Sample(clock())
+    sample = _Sample(clock(), disks=_disks_of(connection, services))
     for topic in topics:
         try:
             _add_topic(connection, services, sample, topic, groups)
@@ -125,6 +141,25 @@ def _take_sample(connection: DaemonConnection, services: _Services, clock: Calla
             if status_name(error) != "NOT_FOUND":
                 raise  # else it was deleted meanwhile
     return sample
+
+
+def _disks_of(connection: DaemonConnection, services: _Services) -> list[_Disk] | None:
+    import grpc
+
+    from pixy.proto import pixy_cluster_pb2
+
+    request = pixy_cluster_pb2.StatusRequest(cluster=connection.cluster)
+    try:
+        nodes = services.cluster.Status(request, timeout=connection.timeout).nodes
+    except grpc.RpcError as error:
+        if status_name(error) not in ("FAILED_PRECONDITION", "UNIMPLEMENTED"):
+            raise
+        return None
+    return [
+        _Disk(node.node_id, node.grpc_address or connection.address, node.disk_bytes, node.disk_free_bytes)
+        for node in nodes
+        if node.disk_bytes
+    ]
 
 
 def _add_topic(
@@ -162,7 +197,8 @@ def _print_look(connection: DaemonConnection, before: _Sample, sample: _Sample) 
         for (group, topic), lag in sorted(sample.lags.items(), key=lambda item: (-item[1], item[0]))
     ]
     if connection.as_json:
-        print_json({"topics": topics, "groups": groups})
+        disks = None if sample.disks is None else [disk._asdict() for disk in sample.disks]
+        print_json({"topics": topics, "groups": groups, "disks": disks})
         return
     if sys.stdout.isatty():
         click.echo(_CLEAR, nl=False)
@@ -175,6 +211,24 @@ def _print_look(connection: DaemonConnection, before: _Sample, sample: _Sample) 
     print_table(["TOPIC", "PARTITIONS", "MESSAGES", "RATE/S"], [list(each.values()) for each in topics])
     print_line("")
     print_table(["GROUP", "TOPIC", "LAG", "RATE/S"], [list(each.values()) for each in groups])
+    if sample.disks:
+        print_line("")
+        print_table(["NODE", "ADDRESS", "DISK", "FREE", "USED"], [_disk_row(disk) for disk in sample.disks])
+
+
+def _disk_row(disk: _Disk) -> list[object]:
+    used = round(100 * (1 - disk.free_bytes / disk.total_bytes))
+    return [
+        disk.node_id,
+        disk.address,
+        _gibibytes(disk.total_bytes),
+        _gibibytes(disk.free_bytes),
+        f"{used} %",
+    ]
+
+
+def _gibibytes(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
 
 
 def _topic_rows(before: _Sample, sample: _Sample, seconds: float) -> list[dict[str, Any]]:

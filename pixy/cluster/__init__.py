@@ -31,6 +31,7 @@ from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.cluster.state_group_recovery import check_journal_reaches, check_reset
 from pixy.cluster.status import (
     ClusterStatus,
+    DiskSpace,
     MemberState,
     MemberStatus,
     NodeStatus,
@@ -51,6 +52,7 @@ __all__ = [
     "SINKS_GROUP",
     "ClusterOptions",
     "ClusterStatus",
+    "DiskSpace",
     "FoundState",
     "GroupMember",
     "GroupsChanged",

@@ -56,7 +56,7 @@ from pixy.cluster.sideloading import Sideloading
 from pixy.cluster.staging_router import StagingNode, StagingRouter
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
 from pixy.cluster.state_reactions import StateReactions
-from pixy.cluster.status import ClusterStatus
+from pixy.cluster.status import ClusterStatus, DiskSpace
 from pixy.cluster.stop_checks import reasons_to_keep
 from pixy.errors import DataDirectoryError, PixyError, Unavailable
 from pixy.faults import report_to_loop
@@ -112,7 +112,8 @@ class Node:
         methods: handlers of other nodes' calls; the layers above add theirs before `start`.
         reads: linearizable reads, from `start` on.
         leaders: what is noticed of leaders, from `start` on.
-        troubles: tells what the process knows to be wrong with itself, for the status.
+        troubles, disk: tell what the process knows to be wrong with itself, and what is left of its
+            disk, for the status.
         calls, remote: calls and proposals to nodes with replicas of partitions that this one has
             none of, from `start` on; None without peers.
         on_fault: as given.
@@ -174,6 +175,7 @@ class Node:
         self.cluster_id = b""
         self.observer: NodeObserver = NodeObserver()
         self.troubles: Callable[[], Sequence[str]] = tuple
+        self.disk: Callable[[], DiskSpace] = DiskSpace
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -304,7 +306,7 @@ class Node:
             self.state_groups,
             self.partitions,
             self.peers,
-            SelfReports(self._why_not_ready, self._why_blocked, self._own_troubles),
+            SelfReports(self._why_not_ready, self._why_blocked, self._own_troubles, self.disk),
         )
         if self.peers is not None:
             self.calls = ReplicaCalls(self.peers.relays, self._is_up)

@@ -21,6 +21,7 @@ from pixy.cluster.state_groups import StateGroups
 from pixy.cluster.status import (
     ClusterStatus,
     DamagedReplica,
+    DiskSpace,
     MemberState,
     MemberStatus,
     NodeStatus,
@@ -52,17 +53,19 @@ _GROUP_BYTES_MAX = 1 << 10
 
 
 class SelfReports(NamedTuple):
-    """Callables that tell what is wrong with a node itself.
+    """Callables that tell what is wrong with a node itself, and what it has left.
 
     Attributes:
         not_ready: why it has not started, empty once it has.
         blocked: why it writes no messages, empty while it does.
         troubles: what else the node knows to be wrong.
+        disk: with its data.
     """
 
     not_ready: Callable[[], str]
     blocked: Callable[[], str]
     troubles: Callable[[], Sequence[str]]
+    disk: Callable[[], DiskSpace]
 
 
 class StatusReports:
@@ -90,7 +93,7 @@ class StatusReports:
         self._state_groups = state_groups
         self._partitions = partitions
         self._peers = peers
-        self._not_ready, self._blocked, self._troubles = knows
+        self._not_ready, self._blocked, self._troubles, self._disk = knows
         self._loop = asyncio.get_running_loop()
 
     async def own(self) -> ClusterStatus:
@@ -155,7 +158,7 @@ class StatusReports:
             return node
         blocked = self._blocked()
         problem = f"it writes no messages: {blocked}" if blocked else node.problem
-        return replace(node, problem=problem, troubles=tuple(self._troubles()))
+        return replace(node, problem=problem, troubles=tuple(self._troubles()), disk=self._disk())
 
     def _node(self, node: NodeInfo, peers: NodePeers) -> NodeStatus:
         member = peers.members.get(node.node_id)

@@ -18,6 +18,7 @@ __all__ = [
     "CAUGHT_UP_ENTRIES",
     "ClusterStatus",
     "DamagedReplica",
+    "DiskSpace",
     "MemberState",
     "MemberStatus",
     "NodeStatus",
@@ -105,6 +106,16 @@ class RaftGroupStatus:
         return node_id in (*self.voters, *self.learners, *self.voters_outgoing)
 
 
+class DiskSpace(NamedTuple):
+    """Size of a file system, and what is free there; 0 if unknown."""
+
+    total_bytes: int = 0
+    free_bytes: int = 0
+
+
+_UNKNOWN_DISK = DiskSpace()
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """A node of the cluster.
@@ -124,6 +135,7 @@ class NodeStatus:
         max_message_bytes: its `producer.max_message_bytes`, 0 if it has not told.
         troubles: what it knows to be wrong with itself beside `problem`, such as a disk that gets
             full.
+        disk: with its data.
     """
 
     node_id: int
@@ -141,6 +153,7 @@ class NodeStatus:
     removed: bool = False
     max_message_bytes: int = 0
     troubles: tuple[str, ...] = ()
+    disk: DiskSpace = _UNKNOWN_DISK
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +223,9 @@ def _with_own_report(node: NodeStatus, reported: NodeStatus | None) -> NodeStatu
     """A node with what it tells of itself."""
     if reported is None:
         return node
-    return replace(node, problem=node.problem or reported.problem, troubles=reported.troubles)
+    return replace(
+        node, problem=node.problem or reported.problem, troubles=reported.troubles, disk=reported.disk
+    )
 
 
 def with_unreported(

@@ -5,6 +5,7 @@ from pixy.cluster.nodes import NODES_MAX
 from pixy.cluster.status import (
     ClusterStatus,
     DamagedReplica,
+    DiskSpace,
     MemberState,
     MemberStatus,
     NodeStatus,
@@ -77,6 +78,8 @@ def _encode_node(node: NodeStatus) -> pb.NodeStatus:
         removed=node.removed,
         max_message_bytes=node.max_message_bytes,
         troubles=node.troubles[:TROUBLES_MAX],
+        disk_bytes=node.disk.total_bytes,
+        disk_free_bytes=node.disk.free_bytes,
     )
 
 
@@ -97,6 +100,7 @@ def _decode_node(node: pb.NodeStatus, *, is_self: bool) -> NodeStatus:
         node.removed,
         node.max_message_bytes,
         tuple(trouble[:_TEXT_MAX] for trouble in node.troubles),
+        DiskSpace(node.disk_bytes, node.disk_free_bytes),
     )
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12pixy_cluster.proto\x12\x0fpixy.cluster.v1\" \n\rStatusRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\"\xd2\x01\n\x0eStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12*\n\x05nodes\x18\x03 \x03(\x0b\x32\x1b.pixy.cluster.v1.NodeStatus\x12\x30\n\x06groups\x18\x04 \x03(\x0b\x32 .pixy.cluster.v1.RaftGroupStatus\x12\x18\n\x10under_replicated\x18\x05 \x03(\t\x12\x11\n\tnot_ready\x18\x06 \x01(\t\x12\x10\n\x08problems\x18\x07 \x03(\t\"\xd2\x02\n\nNodeStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\r\x12\n\n\x02up\x18\x07 \x01(\x08\x12\x16\n\tsilent_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0f\x63lock_offset_ms\x18\t \x01(\x03\x12\x0f\n\x07problem\x18\n \x01(\t\x12\x17\n\x0freasons_to_stay\x18\x0b \x03(\t\x12\x0f\n\x07through\x18\x0c \x01(\x05\x12\x0f\n\x07removed\x18\r \x01(\x08\x12\x19\n\x11max_message_bytes\x18\x0e \x01(\x04\x12\x10\n\x08troubles\x18\x0f \x03(\t\x12\x14\n\x0cunreplicated\x18\x10 \x01(\tB\x0c\n\n_silent_ms\"\x84\x02\n\x0fRaftGroupStatus\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06leader\x18\x03 \x01(\x05\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0e\n\x06voters\x18\x05 \x03(\x05\x12\x10\n\x08learners\x18\x06 \x03(\x05\x12\x17\n\x0fvoters_outgoing\x18\x07 \x03(\x05\x12.\n\x07members\x18\x08 \x03(\x0b\x32\x1d.pixy.cluster.v1.MemberStatus\x12\x14\n\x0cis_partition\x18\t \x01(\x08\x12\x30\n\x07\x64\x61maged\x18\n \x03(\x0b\x32\x1f.pixy.cluster.v1.DamagedReplica\"1\n\x0e\x44\x61magedReplica\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"M\n\x0cMemberStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\r\n\x05match\x18\x02 \x01(\x04\x12\x0e\n\x06\x62\x65hind\x18\x03 \x01(\x04\x12\r\n\x05state\x18\x04 \x01(\t\"5\n\x11RemoveNodeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\"\x14\n\x12RemoveNodeResponse\"5\n\x11\x46orgetNodeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\"\x14\n\x12\x46orgetNodeResponse2\x88\x02\n\x07\x43luster\x12K\n\x06Status\x12\x1e.pixy.cluster.v1.StatusRequest\x1a\x1f.pixy.cluster.v1.StatusResponse\"\x00\x12W\n\nRemoveNode\x12\".pixy.cluster.v1.RemoveNodeRequest\x1a#.pixy.cluster.v1.RemoveNodeResponse\"\x00\x12W\n\nForgetNode\x12\".pixy.cluster.v1.ForgetNodeRequest\x1a#.pixy.cluster.v1.ForgetNodeResponse\"\x00\x42\x1bZ\x19pixy/cluster/v1;clusterv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12pixy_cluster.proto\x12\x0fpixy.cluster.v1\" \n\rStatusRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\"\xd2\x01\n\x0eStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12*\n\x05nodes\x18\x03 \x03(\x0b\x32\x1b.pixy.cluster.v1.NodeStatus\x12\x30\n\x06groups\x18\x04 \x03(\x0b\x32 .pixy.cluster.v1.RaftGroupStatus\x12\x18\n\x10under_replicated\x18\x05 \x03(\t\x12\x11\n\tnot_ready\x18\x06 \x01(\t\x12\x10\n\x08problems\x18\x07 \x03(\t\"\xff\x02\n\nNodeStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\r\x12\n\n\x02up\x18\x07 \x01(\x08\x12\x16\n\tsilent_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0f\x63lock_offset_ms\x18\t \x01(\x03\x12\x0f\n\x07problem\x18\n \x01(\t\x12\x17\n\x0freasons_to_stay\x18\x0b \x03(\t\x12\x0f\n\x07through\x18\x0c \x01(\x05\x12\x0f\n\x07removed\x18\r \x01(\x08\x12\x19\n\x11max_message_bytes\x18\x0e \x01(\x04\x12\x10\n\x08troubles\x18\x0f \x03(\t\x12\x14\n\x0cunreplicated\x18\x10 \x01(\t\x12\x12\n\ndisk_bytes\x18\x11 \x01(\x04\x12\x17\n\x0f\x64isk_free_bytes\x18\x12 \x01(\x04\x42\x0c\n\n_silent_ms\"\x84\x02\n\x0fRaftGroupStatus\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06leader\x18\x03 \x01(\x05\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0e\n\x06voters\x18\x05 \x03(\x05\x12\x10\n\x08learners\x18\x06 \x03(\x05\x12\x17\n\x0fvoters_outgoing\x18\x07 \x03(\x05\x12.\n\x07members\x18\x08 \x03(\x0b\x32\x1d.pixy.cluster.v1.MemberStatus\x12\x14\n\x0cis_partition\x18\t \x01(\x08\x12\x30\n\x07\x64\x61maged\x18\n \x03(\x0b\x32\x1f.pixy.cluster.v1.DamagedReplica\"1\n\x0e\x44\x61magedReplica\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"M\n\x0cMemberStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\r\n\x05match\x18\x02 \x01(\x04\x12\x0e\n\x06\x62\x65hind\x18\x03 \x01(\x04\x12\r\n\x05state\x18\x04 \x01(\t\"5\n\x11RemoveNodeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\"\x14\n\x12RemoveNodeResponse\"5\n\x11\x46orgetNodeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\"\x14\n\x12\x46orgetNodeResponse2\x88\x02\n\x07\x43luster\x12K\n\x06Status\x12\x1e.pixy.cluster.v1.StatusRequest\x1a\x1f.pixy.cluster.v1.StatusResponse\"\x00\x12W\n\nRemoveNode\x12\".pixy.cluster.v1.RemoveNodeRequest\x1a#.pixy.cluster.v1.RemoveNodeResponse\"\x00\x12W\n\nForgetNode\x12\".pixy.cluster.v1.ForgetNodeRequest\x1a#.pixy.cluster.v1.ForgetNodeResponse\"\x00\x42\x1bZ\x19pixy/cluster/v1;clusterv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,21 +37,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSRESPONSE']._serialized_start=74
   _globals['_STATUSRESPONSE']._serialized_end=284
   _globals['_NODESTATUS']._serialized_start=287
-  _globals['_NODESTATUS']._serialized_end=625
-  _globals['_RAFTGROUPSTATUS']._serialized_start=628
-  _globals['_RAFTGROUPSTATUS']._serialized_end=888
-  _globals['_DAMAGEDREPLICA']._serialized_start=890
-  _globals['_DAMAGEDREPLICA']._serialized_end=939
-  _globals['_MEMBERSTATUS']._serialized_start=941
-  _globals['_MEMBERSTATUS']._serialized_end=1018
-  _globals['_REMOVENODEREQUEST']._serialized_start=1020
-  _globals['_REMOVENODEREQUEST']._serialized_end=1073
-  _globals['_REMOVENODERESPONSE']._serialized_start=1075
-  _globals['_REMOVENODERESPONSE']._serialized_end=1095
-  _globals['_FORGETNODEREQUEST']._serialized_start=1097
-  _globals['_FORGETNODEREQUEST']._serialized_end=1150
-  _globals['_FORGETNODERESPONSE']._serialized_start=1152
-  _globals['_FORGETNODERESPONSE']._serialized_end=1172
-  _globals['_CLUSTER']._serialized_start=1175
-  _globals['_CLUSTER']._serialized_end=1439
+  _globals['_NODESTATUS']._serialized_end=670
+  _globals['_RAFTGROUPSTATUS']._serialized_start=673
+  _globals['_RAFTGROUPSTATUS']._serialized_end=933
+  _globals['_DAMAGEDREPLICA']._serialized_start=935
+  _globals['_DAMAGEDREPLICA']._serialized_end=984
+  _globals['_MEMBERSTATUS']._serialized_start=986
+  _globals['_MEMBERSTATUS']._serialized_end=1063
+  _globals['_REMOVENODEREQUEST']._serialized_start=1065
+  _globals['_REMOVENODEREQUEST']._serialized_end=1118
+  _globals['_REMOVENODERESPONSE']._serialized_start=1120
+  _globals['_REMOVENODERESPONSE']._serialized_end=1140
+  _globals['_FORGETNODEREQUEST']._serialized_start=1142
+  _globals['_FORGETNODEREQUEST']._serialized_end=1195
+  _globals['_FORGETNODERESPONSE']._serialized_start=1197
+  _globals['_FORGETNODERESPONSE']._serialized_end=1217
+  _globals['_CLUSTER']._serialized_start=1220
+  _globals['_CLUSTER']._serialized_end=1484
 # @@protoc_insertion_point(module_scope)

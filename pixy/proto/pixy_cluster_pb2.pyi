@@ -120,6 +120,8 @@ class NodeStatus(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     TROUBLES_FIELD_NUMBER: _builtins.int
     UNREPLICATED_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     """Node id."""
     address: _builtins.str
@@ -152,6 +154,9 @@ class NodeStatus(_message.Message):
     """That of the reasons against stopping it which does not pass: topics with too few replicas to go on
     without it. Empty if there are none.
     """
+    disk_bytes: _builtins.int
+    """Size of the file system with its data, and what is free there. 0 if it has not told."""
+    disk_free_bytes: _builtins.int
     @_builtins.property
     def reasons_to_stay(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Reasons against stopping it. Empty: it can be stopped without a failed call."""
@@ -181,10 +186,12 @@ class NodeStatus(_message.Message):
         max_message_bytes: _builtins.int = ...,
         troubles: _abc.Iterable[_builtins.str] | None = ...,
         unreplicated: _builtins.str = ...,
+        disk_bytes: _builtins.int = ...,
+        disk_free_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "silent_ms", b"silent_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "removed", b"removed", "silent_ms", b"silent_ms", "through", b"through", "troubles", b"troubles", "unreplicated", b"unreplicated", "up", b"up", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms", "address", b"address", "clock_offset_ms", b"clock_offset_ms", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "grpc_address", b"grpc_address", "incarnation", b"incarnation", "max_message_bytes", b"max_message_bytes", "node_id", b"node_id", "problem", b"problem", "rack", b"rack", "reasons_to_stay", b"reasons_to_stay", "removed", b"removed", "silent_ms", b"silent_ms", "through", b"through", "troubles", b"troubles", "unreplicated", b"unreplicated", "up", b"up", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__silent_ms: _TypeAlias = _typing.Literal["silent_ms"]  # noqa: Y015
     _WhichOneofArgType__silent_ms: _TypeAlias = _typing.Literal["_silent_ms", b"_silent_ms"]  # noqa: Y015

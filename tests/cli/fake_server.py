@@ -11,6 +11,7 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyServicer, add_KafkaPixyServicer_to_server
+from pixy.proto.pixy_cluster_pb2_grpc import ClusterServicer, add_ClusterServicer_to_server
 from pixy.proto.pixy_log_pb2_grpc import LogServicer, add_LogServicer_to_server
 from pixy.proto.pixy_topics_pb2_grpc import TopicsServicer, add_TopicsServicer_to_server
 from pixy.records import NewRecord, Record, build_batch, patch_batch, read_records
@@ -25,7 +26,7 @@ class Refused(Exception):
 
 
 @dataclass
-class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
+class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer, ClusterServicer):
     """Records every request and answers from `answers`: a message, or a function of the request."""
 
     calls: list[tuple[str, Any]] = field(default_factory=list)
@@ -172,6 +173,17 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
     def DeleteTopic(self, request: Any, context: Any) -> Any:
         return self._answer("DeleteTopic", request, context)
 
+    def Status(self, request: Any, context: Any) -> Any:
+        if "Status" not in self.answers:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is a Kafka cluster")
+        return self._answer("Status", request, context)
+
+    def RemoveNode(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    def ForgetNode(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
     def DescribeTopic(self, request: Any, context: Any) -> Any:
         return self._answer("DescribeTopic", request, context)
 
@@ -182,6 +194,7 @@ def start(fake: FakePixy) -> grpc.Server:
     add_KafkaPixyServicer_to_server(fake, server)
     add_TopicsServicer_to_server(fake, server)
     add_LogServicer_to_server(fake, server)
+    add_ClusterServicer_to_server(fake, server)
     fake.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     return server

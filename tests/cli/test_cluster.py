@@ -154,6 +154,8 @@ async def test_the_status_is_printed_as_json(run_on: RunOnServer, served: FakeSe
         "removed": False,
         "reasons_to_stay": [],
         "unreplicated": "",
+        "disk_bytes": None,
+        "disk_free_bytes": None,
     }
     assert found["nodes"][0]["silent_ms"] is None
     assert found["groups"][0] == {

@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_cluster_pb2 as cluster_pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 
 from .conftest import Run
@@ -61,7 +62,26 @@ def test_top_shows_rates_and_lag(run: Run) -> None:
 def test_top_prints_a_json_object_for_each_look(run: Run) -> None:
     looks = [json.loads(line) for line in run("top", "-n", "2", "--json").stdout.splitlines()]
     assert [look["topics"][0]["messages"] for look in looks] == [1195, 1295]
+    assert looks[1]["disks"] is None, "a Kafka cluster"
     assert looks[1]["groups"] == [{"group": "g", "topic": "busy", "lag": 1180, "rate": 20}]
+
+
+def test_top_shows_the_disks_of_nodes_that_tell(pixy: FakePixy, run: Run) -> None:
+    nodes = [
+        cluster_pb.NodeStatus(
+            node_id=1, grpc_address="10.0.0.1:19091", disk_bytes=100 << 30, disk_free_bytes=25 << 30
+        ),
+        cluster_pb.NodeStatus(node_id=2, grpc_address="10.0.0.2:19091"),
+    ]
+    pixy.answers["Status"] = cluster_pb.StatusResponse(nodes=nodes)
+    assert [line.split() for line in run("top", "-n", "1").stdout.splitlines()[-2:]] == [
+        ["NODE", "ADDRESS", "DISK", "FREE", "USED"],
+        ["1", "10.0.0.1:19091", "100.0", "GiB", "25.0", "GiB", "75", "%"],
+    ]
+    look = json.loads(run("top", "-n", "1", "--json").stdout)
+    assert look["disks"] == [
+        {"node_id": 1, "address": "10.0.0.1:19091", "total_bytes": 100 << 30, "free_bytes": 25 << 30}
+    ]
 
 
 def test_top_goes_on_without_a_topic_that_was_deleted_and_when_the_daemon_is_back(

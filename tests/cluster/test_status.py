@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from pixy.cluster.status import ClusterStatus, DamagedReplica, merged, without_gone
+from pixy.cluster.status import ClusterStatus, DamagedReplica, DiskSpace, merged, without_gone
 from pixy.cluster.status_problems import problems
 from tests.cluster.statuses import LEAVING, WELL, cluster, group, node
 
@@ -8,13 +8,20 @@ from tests.cluster.statuses import LEAVING, WELL, cluster, group, node
 def test_what_every_node_tells_of_itself_and_of_its_replicas_is_kept() -> None:
     def told_by(node_id: int) -> ClusterStatus:
         nodes = tuple(
-            replace(node(each), is_self=each == node_id, troubles=(f"trouble {node_id}",)) for each in (1, 2)
+            replace(
+                node(each),
+                is_self=each == node_id,
+                troubles=(f"trouble {node_id}",),
+                disk=DiskSpace(9, node_id),
+            )
+            for each in (1, 2)
         )
         damaged = (DamagedReplica(node_id, f"damage {node_id}"),)
         return cluster(replace(group(leader=node_id), term=5 + node_id, damaged=damaged), nodes=nodes)
 
     status = merged(told_by(1), [told_by(2)])
     assert [each.troubles for each in status.nodes] == [("trouble 1",), ("trouble 2",)]
+    assert [each.disk for each in status.nodes] == [(9, 1), (9, 2)]
     assert [group.damaged for group in status.groups] == [((1, "damage 1"), (2, "damage 2"))]
     assert [each for each in problems(status) if "trouble" in each] == [
         "node 1 (10.0.0.1:19094): trouble 1",

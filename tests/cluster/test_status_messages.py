@@ -3,6 +3,7 @@ import pytest
 from pixy.cluster.status import (
     ClusterStatus,
     DamagedReplica,
+    DiskSpace,
     MemberState,
     MemberStatus,
     NodeStatus,
@@ -15,7 +16,19 @@ STATUS = ClusterStatus(
     (
         NodeStatus(1, "a:1", "a:2", "r1", "1.2", 7, is_self=True),
         NodeStatus(2, "b:1", "b:2", "r2", "1.3", 9, up=False, heard_s=1.5, clock_offset_ms=-250, problem="p"),
-        NodeStatus(3, "c:1", "c:2", "r3", "1.3", 1, up=True, heard_s=0.1, through=1, troubles=("t", "u")),
+        NodeStatus(
+            3,
+            "c:1",
+            "c:2",
+            "r3",
+            "1.3",
+            1,
+            up=True,
+            heard_s=0.1,
+            through=1,
+            troubles=("t", "u"),
+            disk=DiskSpace(9, 4),
+        ),
     ),
     (
         RaftGroupStatus(1, "metadata", 2, 5, (1, 2), (3,), (2, 4)),
