@@ -156,8 +156,8 @@ Rule = Callable[[str, "Sequence[PartitionOffset]"], Mapping[int, PlannedOffset]]
 """New offsets of the partitions of a topic."""
 
 
-def to_word(offset: int) -> Rule:
-    """The oldest or the newest offset."""
+def to_offset(offset: int) -> Rule:
+    """One offset, which may be the oldest or the newest."""
     return lambda _, found: {each.partition: PlannedOffset(offset) for each in found}
 
 

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
@@ -21,8 +21,8 @@ from pixy.cli.offset_changes import (
     plan,
     set_offsets,
     shift_by,
+    to_offset,
     to_time,
-    to_word,
     topics_of,
 )
 from pixy.cli.output import print_json, print_line, print_table
@@ -40,22 +40,50 @@ _COLUMNS = ("partition", "begin", "end", "count", "offset", "lag", "sparse_acks"
 _CHANGE = ("partition", "before", "after", "again", "skipped")
 
 
-class PartitionPosition(click.ParamType[tuple[int, int]]):
-    """`PARTITION=OFFSET`, with a number, `oldest` or `newest` as the offset."""
+class NewPosition(NamedTuple):
+    """A new position in a partition, or in all (None): an offset, so many messages further, or the
+    first message at or after a time.
+    """
+
+    partition: int | None
+    offset: int | None = None
+    shift: int | None = None
+    timestamp_ms: int | None = None
+
+    @property
+    def one_offset(self) -> tuple[int, int] | None:
+        """Partition and offset, which the daemon checks; None for anything else."""
+        return None if self.partition is None or self.offset is None else (self.partition, self.offset)
+
+
+class PartitionPosition(click.ParamType[NewPosition]):
+    """`PARTITION=OFFSET`, with a number, a word, a shift or a time as the offset; `*` or nothing
+    for all partitions.
+    """
 
     name = "PARTITION=OFFSET"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        match = re.fullmatch(r"([0-9]+)=([0-9]+|[a-z]+)", str(value))
-        known = match is not None and (match[2].isdigit() or match[2] in _WORDS)
-        if match is None or not known or int(match[1]) >= 1 << 31:
-            self.fail(f"{value!r} is not PARTITION=OFFSET, such as 0=42, 0=oldest or 0=newest", param, ctx)
-        offset = _WORDS[match[2]] if match[2] in _WORDS else int(match[2])
-        if offset >= 1 << 63:
-            self.fail(f"{value!r}: no offset is that large", param, ctx)
-        return int(match[1]), offset
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> NewPosition:
+        match = re.fullmatch(r"(?:([0-9]+|\*)=)?(.+)", str(value))
+        number, target = (match[1], match[2]) if match is not None else (None, "")
+        partition = int(number) if number not in (None, "*") else None
+        if (partition or 0) >= 1 << 31 or (number is None and re.fullmatch(r"[0-9]+", target)):
+            self._refuse(value, param, ctx)
+        if target in _WORDS:
+            return NewPosition(partition, offset=_WORDS[target])
+        if re.fullmatch(r"[+-]?[0-9]+", target):
+            if abs(int(target)) >= 1 << 63:
+                self.fail(f"{value!r}: no offset is that large", param, ctx)
+            is_shift = not target[0].isdigit()
+            return NewPosition(partition, **{"shift" if is_shift else "offset": int(target)})
+        try:
+            return NewPosition(partition, timestamp_ms=parse_time_ms(target, time.time_ns() // 1_000_000))
+        except (ValueError, OverflowError):
+            self._refuse(value, param, ctx)
+
+    def _refuse(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
+        examples = "0=42, 0=oldest, *=newest, 0=-5 or 0=2026-01-31T12:00:00Z"
+        self.fail(f"{value!r} is not PARTITION=OFFSET, such as {examples}", param, ctx)
 
 
 @click.group()
@@ -148,7 +176,7 @@ def set_(
     *,
     connection: DaemonConnection,
     topic: str | None,
-    positions: tuple[tuple[int, int], ...],
+    positions: tuple[NewPosition, ...],
     group: str,
     partitions: tuple[int, ...],
     all_topics: bool,
@@ -162,9 +190,11 @@ def set_(
 ) -> None:
     """Set the offsets of a consumer group in TOPIC: all of them or none.
 
-    Either PARTITION=OFFSET, where OFFSET is a number, `oldest` or `newest`, and other partitions
-    are unchanged; or one of the options --to-..., --by-duration, --shift-by and --from-group, for
-    all partitions of TOPIC or those of --partition. TIME is like 2026-01-31T12:00:00Z.
+    Either PARTITION=OFFSET, where OFFSET is a number, `oldest` or `newest`, +N or -N messages from
+    the present one, or a TIME, and other partitions are unchanged; `*=OFFSET`, or `oldest` and the
+    like alone, are for all that are not named. Or one of the options --to-..., --by-duration,
+    --shift-by and --from-group, for all partitions of TOPIC or those of --partition. TIME is like
+    2026-01-31T12:00:00Z, or so long ago: 1h30m.
 
     --dry-run shows for each partition the offset before and after, how many messages come again,
     and how many are skipped. Several topics are set one after the other.
@@ -190,9 +220,13 @@ def set_(
         )
     with connection.open() as stub:
         if positions and topic is not None:
-            _set_positions(connection, stub, group, topic, dict(positions), dry_run)
-            return
-        rule = _rule(connection, stub, given[0], rules[given[0]])
+            offsets = [each.one_offset for each in positions if each.one_offset is not None]
+            if len(offsets) == len(positions):
+                _set_positions(connection, stub, group, topic, dict(offsets), dry_run)
+                return
+            rule = _rule_of(connection, positions)
+        else:
+            rule = _rule(connection, stub, given[0], rules[given[0]])
         by_topic = _planned(connection, stub, group, topic, partitions, rule, from_group)
         changes = [change for _, some in by_topic.values() for change in some]
         for name, (planned, _) in by_topic.items():
@@ -222,11 +256,42 @@ def _set_positions(
         print_line(f"set {_count(len(planned))} of {topic} for {group}")
 
 
+def _rule_of(connection: DaemonConnection, positions: Sequence[NewPosition]) -> Rule:
+    """The new offsets by positions; those of single partitions take precedence."""
+
+    def planned(topic: str, found: "Sequence[PartitionOffset]") -> Mapping[int, PlannedOffset]:
+        named = {each.partition for each in positions if each.partition is not None}
+        missing = sorted(named - {each.partition for each in found})
+        if missing:
+            raise CallFailed(f"topic {topic} has no partition {missing[0]}, only 0 to {len(found) - 1}")
+        offsets: dict[int, PlannedOffset] = {}
+        for position in positions:
+            mine = [
+                each
+                for each in found
+                if each.partition == position.partition
+                or (position.partition is None and each.partition not in named)
+            ]
+            offsets.update(_rule_of_one(connection, position)(topic, mine))
+        return offsets
+
+    return planned
+
+
+def _rule_of_one(connection: DaemonConnection, position: NewPosition) -> Rule:
+    if position.timestamp_ms is not None:
+        return to_time(connection, position.timestamp_ms)
+    if position.shift is not None:
+        return shift_by(position.shift)
+    assert position.offset is not None
+    return to_offset(position.offset)
+
+
 def _rule(connection: DaemonConnection, stub: "KafkaPixyStub", name: str, value: object) -> Rule:
     if name == "--to-earliest":
-        return to_word(EARLIEST)
+        return to_offset(EARLIEST)
     if name == "--to-latest":
-        return to_word(LATEST)
+        return to_offset(LATEST)
     if name == "--shift-by":
         assert isinstance(value, int)
         return shift_by(value)

@@ -53,7 +53,7 @@ class PurgedPartition(NamedTuple):
 @click.option(
     "--before",
     metavar="OFFSET|TIME",
-    help="Remove the records below OFFSET, or before the first one at or after TIME, or so long ago: 7d. "
+    help="Remove the records below OFFSET, or before the first one at or after TIME, or so long ago: 168h. "
     "[default: all records]",
 )
 @click.option("--dry-run", is_flag=True, help="Show how many records would go, and remove nothing.")

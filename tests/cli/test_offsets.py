@@ -58,7 +58,7 @@ def test_offsets_set_prints_json(pixy: FakePixy, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "position", ["0", "0=", "=1", "0=-1", "x=1", "0=last", f"0={1 << 63}", f"{1 << 31}=0"]
+    "position", ["0", "0=", "=1", "0=--1", "x=1", "0=last", "**=1", f"0={1 << 63}", f"{1 << 31}=0"]
 )
 def test_an_invalid_position_is_wrong_usage(run: Run, pixy: FakePixy, position: str) -> None:
     assert run("offsets", "set", "foo", "-g", "bar", position).exit_code == 2

@@ -77,6 +77,7 @@ def test_a_dry_run_says_what_would_go_and_removes_nothing(pixy: FakePixy, run: R
     ("args", "code", "error"),
     [
         (("--before", "12", "--yes"), 2, "--before OFFSET needs --partition"),
+        (("--before", "7d", "--yes"), 2, "--before: '7d' is neither a time"),
         (("--before", "soon", "--yes"), 2, "--before: 'soon' is neither a time"),
         (("-p", "3", "--yes"), 1, "topic foo has no partition 3, only 0 to 2"),
         (("-p", "2", "--before", "31", "--yes"), 1, "partition 2 of foo ends at 30, before offset 31"),
