@@ -49,6 +49,7 @@ from pixy.cluster import (
     PeerMethod,
     RemotePartition,
     Topic,
+    leaving_beside,
     reasons_to_keep,
     staying_without,
 )
@@ -69,6 +70,8 @@ _PARTITIONS_PURGED = 100
 """Partitions visited in one iteration of the event loop: a topic may have 10 000."""
 _LED_S = 30.0
 """Longest wait for the first leaders of new partitions: too few nodes may be up."""
+_LEAVING_S, _LEAVING_LOOK_S = 10.0, 0.2
+"""Longest wait for the node that was removed before, and the pause between two looks."""
 
 
 class EmbeddedBackend:
@@ -458,11 +461,17 @@ class EmbeddedBackend:
         return await self._node.status()
 
     async def remove_node(self, node_id: int) -> None:
-        self._check_running()
-        status = await self._node.status()
-        reasons = reasons_to_keep(status, node_id)
-        if reasons:
-            raise FailedPrecondition(f"node {node_id} is needed: {'; '.join(reasons)}")
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _LEAVING_S
+        while True:
+            self._check_running()
+            status = await self._node.status()
+            reasons = reasons_to_keep(status, node_id)
+            if not reasons:
+                break
+            if not leaving_beside(status, node_id) or loop.time() > give_up_at:
+                raise FailedPrecondition(f"node {node_id} is needed: {'; '.join(reasons)}")
+            await asyncio.sleep(_LEAVING_LOOK_S)
         self._check_running()
         await self._node.commands.remove_node(node_id, staying_without(status, node_id))
 

@@ -39,7 +39,13 @@ from pixy.cluster.status import (
 )
 from pixy.cluster.status_messages import decode_status, encode_status
 from pixy.cluster.status_problems import problems
-from pixy.cluster.stop_checks import reasons_to_keep, safe_to_stop, staying_without, unreplicated
+from pixy.cluster.stop_checks import (
+    leaving_beside,
+    reasons_to_keep,
+    safe_to_stop,
+    staying_without,
+    unreplicated,
+)
 from pixy.cluster.stopped_node import StoppedNode, stopped_node
 
 __all__ = [
@@ -89,6 +95,7 @@ __all__ = [
     "decode_status",
     "encode_status",
     "frame_bytes_max",
+    "leaving_beside",
     "member_message",
     "misplaced_batch",
     "partition_command",

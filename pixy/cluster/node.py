@@ -349,7 +349,9 @@ class Node:
         await self.state_groups.restore(
             recovered, self._log, self._reactions.apply, start_peers, self._waits_for
         )
-        await self._storage.restore_partitions(recovered, self.state_groups, self._sideloading)
+        await self._storage.restore_partitions(
+            recovered, self.state_groups, self._sideloading, lambda: self._stages_alone
+        )
         self.publisher = Publisher(
             SinksGroup(self.state_groups.sinks, self.state_groups.sinks_replica),
             self._storage.stages,

@@ -130,16 +130,24 @@ class NodeStorage:
         )
 
     async def restore_partitions(
-        self, recovered: RecoveredNode, state_groups: StateGroups, sideloading: Sideloading | None
+        self,
+        recovered: RecoveredNode,
+        state_groups: StateGroups,
+        sideloading: Sideloading | None,
+        is_alone: Callable[[], bool],
     ) -> None:
-        """Recover stages, and partitions of the topics in metadata; state groups are restored."""
+        """Recover stages, and partitions of the topics in metadata; state groups are restored.
+
+        Args:
+            is_alone: true while no raft group has another member.
+        """
         metadata, sinks = state_groups.metadata, state_groups.sinks
         self.retention = PieceRetention(
             self.stages,
             self.pieces,
             sinks,
             self.partitions,
-            lambda: self._options.journal.retain_bytes if metadata.started[1:] else 0,
+            lambda: 0 if is_alone() else self._options.journal.retain_bytes,
         )
         if sideloading is not None:
             sideloading.attach(self.pieces, sinks, self.log.driver.step)

@@ -206,6 +206,12 @@ class Partitions:
         # Topics of a release without placement are on the node that has made the cluster.
         return replicas or (FIRST_NODE,)
 
+    def is_member(self, replica: PartitionReplica) -> bool:
+        """True if this node is a member of a partition's raft group, or may be: a node that is
+        removed leaves its groups some time after metadata says so.
+        """
+        return replica.group is not None or self.has_replica(replica)
+
     def has_replica(self, replica: PartitionReplica) -> bool:
         """True if this node is one of a partition's replicas."""
         return self._driver.node_id in replica.replicas
@@ -234,19 +240,19 @@ class Partitions:
 
     def find_group(self, raft_group: int) -> RaftGroup | None:
         """The raft group of a partition by its id; None if metadata does not know it, or this node
-        has no replica.
+        is no member.
         """
-        replica = self._find_replica(raft_group)
+        replica = self._find_member(raft_group)
         return None if replica is None else self.group_of(replica)
 
     def serves(self, raft_group: int) -> bool:
-        """True if a partition has this raft group, and this node is one of its replicas."""
-        return self._find_replica(raft_group) is not None
+        """True if a partition has this raft group, and this node is a member of it."""
+        return self._find_member(raft_group) is not None
 
-    def _find_replica(self, raft_group: int) -> PartitionReplica | None:
+    def _find_member(self, raft_group: int) -> PartitionReplica | None:
         partition = self._by_group.find(raft_group)
         replica = None if partition is None else self.get(partition)
-        if replica is None or replica.raft_group != raft_group or not self.has_replica(replica):
+        if replica is None or replica.raft_group != raft_group or not self.is_member(replica):
             return None
         return replica
 

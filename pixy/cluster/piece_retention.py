@@ -8,7 +8,8 @@
     discarded or expired                          goes at once
     published, and not durable in the log of a    stays
     replica here
-    published, and durable in all of them         stays for followers that lag, the newest
+    published, and durable in all of them         stays for followers that lag, also for those that
+                                                  leave the cluster, the newest
                                                   `journal.retain_bytes` of such files; then it
                                                   goes, and the entries that need it are not
                                                   served any more: such followers need a copy
@@ -128,7 +129,7 @@ class PieceRetention:
             replicas = [
                 replica
                 for part in (publication.parts if publication.stages else ())
-                if (replica := self.partition_of(part)) is not None and self._partitions.has_replica(replica)
+                if (replica := self.partition_of(part)) is not None and self._partitions.is_member(replica)
             ]
             for stage in publication.stages:
                 if self.pieces.size_of(stage.number):

@@ -13,7 +13,7 @@ from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.status import ClusterStatus, RaftGroupStatus, is_majority
 from pixy.cluster.status_words import counted, groups_named, no_connection, of_voters
 
-__all__ = ["reasons_to_keep", "safe_to_stop", "staying_without", "unreplicated"]
+__all__ = ["leaving_beside", "reasons_to_keep", "safe_to_stop", "staying_without", "unreplicated"]
 
 _TOO_FEW = 2
 """Voters of which none can be missed."""
@@ -74,12 +74,17 @@ def _too_few(status: ClusterStatus, node_id: int) -> list[RaftGroupStatus]:
 
 def reasons_to_keep(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
     """Reasons against the removal of a node: raft groups of which no majority of the voters that
-    they will have is up and caught up. Empty if it can leave all its groups.
+    they will have is up and caught up, or that another removed node has not left yet: such a voter
+    may end at any time. Empty if it can leave all its groups.
     """
     remaining = staying_without(status, node_id)
     up = {node.node_id for node in status.nodes if node.up}
+    leaving = leaving_beside(status, node_id)
 
     def reason(group: RaftGroupStatus) -> str:
+        not_left = [each for each in leaving if group.has(each)]
+        if not_left:
+            return f"node {not_left[0]}, which was removed, has not left yet"
         if group.raft_group < FIRST_PARTITION_GROUP:
             voters = state_group_members(group.raft_group, remaining).voters
         else:
@@ -87,6 +92,11 @@ def reasons_to_keep(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
         return _unable(group, [voters], up) if voters else ""
 
     return _stuck((group, reason(group)) for group in status.groups if group.has(node_id))
+
+
+def leaving_beside(status: ClusterStatus, node_id: int) -> list[int]:
+    """Other nodes that were removed, and have not left their raft groups yet."""
+    return [node.node_id for node in status.nodes if node.removed and node.node_id != node_id]
 
 
 def staying_without(status: ClusterStatus, node_id: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pixy.backend import Published, TopicPartition
 from pixy.config import JournalConfig
 from pixy.errors import FailedPrecondition, InvalidArgument, Unavailable, UnknownPartition
+from tests.backend.test_nodes_that_leave import until_left
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import piece_of, publish_values, seal_of, stage_values
 from tests.fakes.waiting import until
@@ -51,23 +53,7 @@ def test_publications_go_on_while_the_last_other_node_is_removed(tmp_path: Path,
         one, two = cluster[1], cluster[2]
         await one.backend.create_topic("topic", 3, {"replication": "2"})
         published: list[bytes] = []
-
-        async def publish() -> None:
-            for epoch in range(1, 50):
-                value = b"%d" % epoch
-                piece = piece_of({TopicPartition("topic", each): [value] for each in range(3)})
-                for attempt in range(50):
-                    try:
-                        await one.backend.stage("sink", f"{epoch}", 0, piece, seal_of(piece))
-                        assert (await one.backend.publish("sink", epoch, "query", [f"{epoch}"])).published
-                        break
-                    except Unavailable:
-                        assert attempt < 49
-                        await asyncio.sleep(0.2)
-                published.append(value)
-                await asyncio.sleep(0.05)
-
-        publishing = asyncio.create_task(publish())
+        publishing = asyncio.create_task(publish_on(one, published))
         await until(lambda: len(published) > 3 or publishing.done())
         removing = asyncio.create_task(one.backend.remove_node(two.id))
         await until(lambda: one.node.is_alone)
@@ -82,6 +68,47 @@ def test_publications_go_on_while_the_last_other_node_is_removed(tmp_path: Path,
             assert await one.values(partition=partition) == published
 
     run_cluster(scenario, tmp_path, 2)
+
+
+async def publish_on(node: ClusterNode, published: list[bytes], sink: str = "sink") -> None:
+    """Publish a record to each of three partitions again and again, and add them to `published`."""
+    for epoch in range(1, 50):
+        value = b"%s-%d" % (sink.encode(), epoch)
+        piece = piece_of({TopicPartition("topic", each): [value] for each in range(3)})
+        for attempt in range(50):
+            try:
+                await node.backend.stage(sink, f"{epoch}", 0, piece, seal_of(piece))
+                assert (await node.backend.publish(sink, epoch, "query", [f"{epoch}"])).published
+                break
+            except Unavailable:
+                assert attempt < 49
+                await asyncio.sleep(0.2)
+        published.append(value)
+        await asyncio.sleep(0.05)
+
+
+def test_publications_go_on_while_all_other_nodes_are_removed_at_once(tmp_path: Path) -> None:
+    """The nodes that leave need the pieces of entries which they have not applied yet."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        one, two, three = (cluster[each] for each in (1, 2, 3))
+        await one.backend.create_topic("topic", 3, {"replication": "3"})
+        published: list[list[bytes]] = [[] for _ in range(6)]
+        publishing = [
+            asyncio.create_task(publish_on(one, each, f"sink-{number}"))
+            for number, each in enumerate(published)
+        ]
+        await until(lambda: all(len(each) > 9 for each in published))
+        # Without the check that the others can do without them.
+        removing = [asyncio.create_task(one.node.commands.remove_node(each.id)) for each in (two, three)]
+        await asyncio.gather(*removing)
+        await asyncio.gather(*publishing)
+        for partition in range(3):
+            assert sorted(await one.values(partition=partition)) == sorted(chain(*published))
+        await until_left(one, two.id)
+        await until_left(one, three.id)
+
+    run_cluster(scenario, tmp_path)
 
 
 def test_a_discard_that_comes_late_leaves_the_next_stage_of_the_name(tmp_path: Path) -> None:

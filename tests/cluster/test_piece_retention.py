@@ -111,6 +111,26 @@ def test_the_last_node_keeps_files_for_nobody(tmp_path: Path) -> None:
     run_cluster(scenario, tmp_path, starts=False)
 
 
+def test_nodes_that_leave_keep_files_until_they_are_durable_in_their_logs(tmp_path: Path) -> None:
+    """Metadata says at once that they have no replicas; they leave the raft groups later."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        await start(cluster, 0)
+        for node in cluster.nodes.values():
+            node.node._log.driver.change_configuration = lambda *_: False  # type: ignore[method-assign]
+        await publish_values(cluster[1].backend, 1, {TOPIC: [b"1"]})
+        for node_id in (2, 3):
+            await cluster[1].node.commands.remove_node(cluster[node_id].id)
+        assert cluster[1].node.metadata.topics["topic"].replicas == ((cluster[1].id,),)
+        await publish_values(cluster[1].backend, 2, {TOPIC: [b"2"]})
+        await until(
+            lambda: not any(node.node.state_groups.sinks.publications for node in cluster.nodes.values())
+        )
+        assert everywhere(cluster, 1, 2), "the writer of segments has not synced them"
+
+    run_cluster(scenario, tmp_path, starts=False)
+
+
 def test_a_file_that_a_crash_has_brought_back_goes_as_a_published_one(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await start(cluster, 0)

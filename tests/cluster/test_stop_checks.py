@@ -123,6 +123,13 @@ def test_a_node_is_kept_while_the_others_have_no_majority_without_it() -> None:
     assert reasons_to_keep(LOST_NODE_3, 3) == ()
 
 
+def test_a_node_is_kept_while_another_one_leaves_its_groups() -> None:
+    leaving = replace(node(2), removed=True)
+    status = cluster(group(), nodes=(node(1), leaving, node(3)))
+    assert reasons_to_keep(status, 3) == ("raft group metadata: node 2, which was removed, has not left yet",)
+    assert reasons_to_keep(cluster(group(voters=(1, 3)), nodes=(node(1), leaving, node(3))), 3) == ()
+
+
 def test_one_of_two_nodes_can_be_removed() -> None:
     two = cluster(group(voters=(1, 2)), nodes=(node(1), node(2)))
     assert reasons_to_keep(two, 2) == ()
