@@ -34,6 +34,7 @@ from pixy.cluster.hard_states import state_records, write_hard_state
 from pixy.cluster.linearizable_reads import LinearizableReads
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.outbox import Outbox
+from pixy.cluster.peer_messages import Forwarded
 from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, Sequences, is_window_full, judge
 from pixy.cluster.proposer_rows import WINDOW, Novelty
 from pixy.cluster.raft_group import Application, Apply, RaftGroup
@@ -140,7 +141,7 @@ class Driver:
         self._resumed: dict[RaftGroup, None] = {}
         self._is_resuming = False
         # Record batches of other nodes that wait for room. Invariant: none is empty.
-        self._held: dict[RaftGroup, dict[ProposalId, tuple[EntryType, bytes | bytearray, int]]] = {}
+        self._held: dict[RaftGroup, dict[ProposalId, Forwarded]] = {}
         self.rest = GroupRest(self, hooks.rest, options.config.election_tick)
         self._clock = GroupClock(self, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
@@ -270,20 +271,10 @@ class Driver:
             if group.has_peers and group.proposals is not None:
                 group.proposals.expire(NEVER)
 
-    def propose_for(
-        self,
-        group: RaftGroup,
-        kind: EntryType,
-        payload: bytes | bytearray,
-        proposal: ProposalId,
-        after: int = 0,
-    ) -> bool:
+    def propose_for(self, group: RaftGroup, forwarded: Forwarded) -> bool:
         """Propose an entry for another node, which learns of its result by applying it.
 
         A record batch waits until there is room, or another node leads, and others wait behind it.
-
-        Args:
-            after: sequence of the proposal that has to be there before it, 0 for none.
 
         Returns:
             False if this node does not lead, has not got the proposal before it, lacks data of the
@@ -293,12 +284,13 @@ class Driver:
             VoidEntry: the entry would have no effect, or is not for other nodes to propose.
             LongCheckError: that takes long to find out; see `propose_checked`.
         """
+        raft_group, kind, payload, proposal, _ = forwarded
         if not self.has_place(group, proposal):
             return False
-        reason = self._hooks.why_not_proposable(group.raft_group, kind, payload, proposal.node_id)
+        reason = self._hooks.why_not_proposable(raft_group, kind, payload, proposal.node_id)
         if reason:
             raise VoidEntry(reason)
-        return self.propose_checked(group, kind, payload, proposal, after)
+        return self.propose_checked(group, forwarded)
 
     def waits_for_room(self, group: RaftGroup) -> bool:
         """True if something of a group waits to be proposed."""
@@ -312,34 +304,22 @@ class Driver:
             return True
         return not is_window_full(proposal, group.tail_ids, self._held.get(group, ()))
 
-    def propose_checked(
-        self,
-        group: RaftGroup,
-        kind: EntryType,
-        payload: bytes | bytearray,
-        proposal: ProposalId,
-        after: int,
-    ) -> bool:
+    def propose_checked(self, group: RaftGroup, forwarded: Forwarded) -> bool:
         """As `propose_for`, for an entry that was checked."""
         if not group.leads:
             return False
+        _, kind, payload, proposal, _ = forwarded
         if self._held:
             self._drop_outdated(group, proposal)
         if kind in _BATCHES and (group in self._held or not self._has_room(group, len(payload))):
             # Bounded: each node has a window of proposals under way.
-            self._held.setdefault(group, {})[proposal] = (kind, payload, after)
+            self._held.setdefault(group, {})[proposal] = forwarded
             return True
-        return self._propose_next(group, kind, payload, proposal, after)
+        return self._propose_next(group, forwarded)
 
-    def _propose_next(
-        self,
-        group: RaftGroup,
-        kind: EntryType,
-        payload: bytes | bytearray,
-        proposal: ProposalId,
-        after: int,
-    ) -> bool:
+    def _propose_next(self, group: RaftGroup, forwarded: Forwarded) -> bool:
         """Append an entry of another node, unless it is there; see `propose_for`."""
+        _, kind, payload, proposal, after = forwarded
         rows, tail_ids = group.rows, group.tail_ids
         if judge(rows, tail_ids, proposal) is _NEW:
             before = _proposal_id((proposal[0], proposal[1], after))
@@ -428,14 +408,15 @@ class Driver:
         """
         held = self._held.get(group)
         if held:
-            proposal, (kind, payload, after) = next(iter(held.items()))
-            if self._has_room(group, len(payload)):
-                del held[proposal]
+            forwarded = next(iter(held.values()))
+            size = len(forwarded.payload)
+            if self._has_room(group, size):
+                del held[forwarded.proposal]
                 if not held:
                     del self._held[group]
                 if group.leads:  # else its node tries again, also while the leadership is handed over
-                    self._propose_next(group, kind, payload, proposal, after)
-                return 1 + len(payload) // _RESUMED_BYTES
+                    self._propose_next(group, forwarded)
+                return 1 + size // _RESUMED_BYTES
         del self._resumed[group]
         if group.proposals is not None:
             group.proposals.pump()

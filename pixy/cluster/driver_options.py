@@ -74,8 +74,8 @@ class DriverHooks:
         fetch: fetches the data of a snapshot, followed by `Snapshots.arrived` or
             `Snapshots.failed`.
         restore: replaces the application by that of a snapshot whose data is in its place.
-        forward: sends a proposal to the leader of a group, for `Driver.propose_for` there, with the
-            same arguments. It may be lost. None if the node has no way to.
+        forward: sends a proposal to the leader of a group, for `Driver.propose_for` there.
+            It may be lost. None if the node has no way to.
         leader_changed: called when a group has another leader, or none; None: nobody asks.
         rest: what groups at rest need; None: no group rests.
         sideloads: of partitions; None on a node without peers, which proposes everything itself.

@@ -33,7 +33,7 @@ from pixy.check_turns import CheckTurns, SteppedCheck
 from pixy.cluster.command_maxima import why_too_large
 from pixy.cluster.driver import Driver
 from pixy.cluster.forwarded_commands import ForwardedCommands
-from pixy.cluster.peer_messages import RefusedProposal
+from pixy.cluster.peer_messages import Forwarded, RefusedProposal
 from pixy.cluster.proposals import judge
 from pixy.cluster.proposer_rows import WINDOW, Novelty
 from pixy.cluster.raft_group import RaftGroup
@@ -58,10 +58,7 @@ REFUSED_MAX = 1000
 
 
 class _WaitingProposal(NamedTuple):
-    kind: EntryType
-    payload: bytes | bytearray
-    proposal: ProposalId
-    after: int
+    forwarded: Forwarded
     done: Callable[[bool | VoidEntry], None]
     # Of the group, when it came.
     term: int
@@ -114,70 +111,47 @@ class ForwardedProposals:
         # Reasons by raft group and proposal, of each node, oldest first.
         self._refused: dict[int, dict[tuple[int, ProposalId], str]] = {}
 
-    async def propose(
-        self,
-        group: RaftGroup,
-        kind: EntryType,
-        payload: bytes | bytearray,
-        proposal: ProposalId,
-        after: int,
-    ) -> bool:
+    async def propose(self, group: RaftGroup, forwarded: Forwarded) -> bool:
         """As `Driver.propose_for`, and its errors."""
-        result = self._maybe_propose(group, kind, payload, proposal, after)
+        result = self._maybe_propose(group, forwarded)
         if result is None:
             taken: asyncio.Future[bool | VoidEntry] = asyncio.get_running_loop().create_future()
-            done = partial(resolve, taken)
-            self._wait(group, _WaitingProposal(kind, payload, proposal, after, done, group.term))
+            self._wait(group, _WaitingProposal(forwarded, partial(resolve, taken), group.term))
             result = await taken
         if isinstance(result, VoidEntry):
             raise result
         return result
 
-    def propose_nowait(
-        self,
-        group: RaftGroup,
-        kind: EntryType,
-        payload: bytes | bytearray,
-        proposal: ProposalId,
-        after: int = 0,
-    ) -> None:
+    def propose_nowait(self, group: RaftGroup, forwarded: Forwarded) -> None:
         """As `propose`, for a node that is told of a refusal alone."""
-        result = self._maybe_propose(group, kind, payload, proposal, after)
+        result = self._maybe_propose(group, forwarded)
         if result is None:
-            done = partial(self._maybe_refuse, group, kind, proposal)
-            self._wait(group, _WaitingProposal(kind, payload, proposal, after, done, group.term))
+            done = partial(self._maybe_refuse, group, forwarded)
+            self._wait(group, _WaitingProposal(forwarded, done, group.term))
         elif result is not True:
-            self._maybe_refuse(group, kind, proposal, result)
+            self._maybe_refuse(group, forwarded, result)
 
     async def stop(self) -> None:
         """Take nothing that is being checked: its node tries another one."""
         await self._tasks.cancel_all()
 
-    def _maybe_propose(
-        self,
-        group: RaftGroup,
-        kind: EntryType,
-        payload: bytes | bytearray,
-        proposal: ProposalId,
-        after: int,
-    ) -> bool | VoidEntry | None:
+    def _maybe_propose(self, group: RaftGroup, forwarded: Forwarded) -> bool | VoidEntry | None:
         """Propose at once: the result, None if it has to wait."""
-        if self._queues and (group, proposal.node_id) in self._queues:
+        if self._queues and (group, forwarded.proposal.node_id) in self._queues:
             return None
         try:
-            judged = self._judged(group, kind, payload, proposal)
-            return None if judged is None else self._driver.propose_for(group, kind, judged, proposal, after)
+            judged = self._judged(group, forwarded)
+            return None if judged is None else self._driver.propose_for(group, judged)
         except VoidEntry as error:
-            return self._refusal(group, proposal, error)
+            return self._refusal(group, forwarded.proposal, error)
         except LongCheckError:
             return None
 
     def _wait(self, group: RaftGroup, waiting: _WaitingProposal) -> None:
-        sender = waiting.proposal.node_id
+        sender, size = waiting.forwarded.proposal.node_id, len(waiting.forwarded.payload)
         queue = self._queues.get((group, sender))
         if queue is None:
             queue = deque()
-        size = len(waiting.payload)
         is_too_much = self._bytes[sender] and self._bytes[sender] + size > WAITING_BYTES_MAX
         if is_too_much or len(queue) >= _QUEUE_MAX:
             waiting.done(False)
@@ -193,31 +167,31 @@ class ForwardedProposals:
             while queue:
                 taken = await self._take(group, queue[0])
                 waiting = queue.popleft()
-                self._bytes[sender] -= len(waiting.payload)
+                self._bytes[sender] -= len(waiting.forwarded.payload)
                 waiting.done(taken)
                 # So that many short ones behind a long one do not occupy the loop.
                 await asyncio.sleep(0)
         finally:
             del self._queues[group, sender]
             for waiting in queue:
-                self._bytes[sender] -= len(waiting.payload)
+                self._bytes[sender] -= len(waiting.forwarded.payload)
                 waiting.done(False)
 
-    def _judged(
-        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId
-    ) -> bytes | bytearray | None:
-        """The payload as it may be appended, None if that has to be waited for. That of a proposal
-        without a place comes back as it is: the driver does not take it.
+    def _judged(self, group: RaftGroup, forwarded: Forwarded) -> Forwarded | None:
+        """The proposal as it may be appended, None if that has to be waited for. One without a
+        place comes back as it is: the driver does not take it.
         """
+        raft_group, kind, payload, proposal, _ = forwarded
         refused = self._refused.get(proposal.node_id)
-        if refused and (reason := refused.get((group.raft_group, proposal))):
+        if refused and (reason := refused.get((raft_group, proposal))):
             raise VoidEntry(reason)
         if kind != _COMMAND or not self._driver.has_place(group, proposal):
-            return payload
-        reason = why_too_large(group.raft_group, payload)
+            return forwarded
+        reason = why_too_large(raft_group, payload)
         if reason:
             raise VoidEntry(reason)
-        return self._commands.judge(group, payload, proposal.node_id)
+        judged = self._commands.judge(group, payload, proposal.node_id)
+        return None if judged is None else forwarded._replace(payload=judged)
 
     async def _take(self, group: RaftGroup, waiting: _WaitingProposal) -> bool | VoidEntry:
         try:
@@ -225,21 +199,22 @@ class ForwardedProposals:
         except Unavailable:
             return False
         except PixyError as error:
-            return self._refusal(group, waiting.proposal, VoidEntry(str(error)))
+            return self._refusal(group, waiting.forwarded.proposal, VoidEntry(str(error)))
         return taken
 
     async def _take_checked(self, group: RaftGroup, waiting: _WaitingProposal) -> bool:
         """As `Driver.propose_for`, also of what takes long to find out."""
+        forwarded = waiting.forwarded
         try:
-            kind, payload, proposal, after, _, term = waiting
-            judged = self._judged(group, kind, payload, proposal)
+            judged = self._judged(group, forwarded)
             if judged is None:
-                judged = await self._commands.wait(group, payload, proposal.node_id)
-            return group.term == term and self._driver.propose_for(group, kind, judged, proposal, after)
+                payload = await self._commands.wait(group, forwarded.payload, forwarded.proposal.node_id)
+                judged = forwarded._replace(payload=payload)
+            return group.term == waiting.term and self._driver.propose_for(group, judged)
         except LongCheckError:
             pass
-        await self._turns.run(_ForwardedCheck(waiting.payload))
-        return group.term == waiting.term and self._driver.propose_checked(group, *waiting[:4])
+        await self._turns.run(_ForwardedCheck(forwarded.payload))
+        return group.term == waiting.term and self._driver.propose_checked(group, forwarded)
 
     def _refusal(self, group: RaftGroup, proposal: ProposalId, error: VoidEntry) -> bool | VoidEntry:
         """The error, if the proposal is refused for good; else False."""
@@ -252,10 +227,8 @@ class ForwardedProposals:
             del refused[next(iter(refused))]
         return error
 
-    def _maybe_refuse(
-        self, group: RaftGroup, kind: EntryType, proposal: ProposalId, result: bool | PixyError
-    ) -> None:
+    def _maybe_refuse(self, group: RaftGroup, forwarded: Forwarded, result: bool | PixyError) -> None:
         if isinstance(result, PixyError):
-            what = f"proposed {kind.name}"
+            proposal, what = forwarded.proposal, f"proposed {forwarded.kind.name}"
             self._driver.refusals.note(group.raft_group, proposal.node_id, what, str(result))
             self._refuse(RefusedProposal(group.raft_group, group.term, proposal, str(result)))

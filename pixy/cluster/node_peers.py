@@ -619,11 +619,11 @@ class NodePeers:
     def _propose(self, proposals: Iterator[Forwarded]) -> bool:
         """Take a slice of proposals; True if those were all."""
         groups, left = self._driver.groups, _PROPOSALS_SLICE
-        for raft_group, kind, payload, proposal, after in proposals:
-            group = groups.get(raft_group)
+        for forwarded in proposals:
+            group = groups.get(forwarded.raft_group)
             if group is not None:
-                self._duties.forwarded.propose_nowait(group, kind, payload, proposal, after)
-            left -= 1 + len(payload) // _PROPOSAL_BYTES
+                self._duties.forwarded.propose_nowait(group, forwarded)
+            left -= 1 + len(forwarded.payload) // _PROPOSAL_BYTES
             if left <= 0:
                 return False
         return True

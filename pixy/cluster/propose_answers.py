@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from pixy.cluster.driver import Driver
 from pixy.cluster.forwarded_proposals import ForwardedProposals
+from pixy.cluster.peer_messages import Forwarded
 from pixy.cluster.proposals import judge
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import RaftGroup
@@ -70,11 +71,12 @@ class ProposeAnswers:
             raise Unavailable(
                 f"node {self._driver.node_id} has no replica of raft group {request.raft_group}"
             )
-        proposal = ProposalId(caller, request.incarnation, request.sequence)
+        proposal, kind = ProposalId(caller, request.incarnation, request.sequence), EntryType(request.kind)
         if not proposal.is_possible(request.after):
             # Appended, it would be an entry that no follower takes.
             raise FailedPrecondition(f"{proposal} behind {request.after} is impossible")
-        result = await self._propose(group, request, proposal)
+        forwarded = Forwarded(request.raft_group, kind, request.payload, proposal, request.after)
+        result = await self._propose(group, forwarded)
         if isinstance(result, PixyError):
             raise result
         if isinstance(result, LeadershipLost):
@@ -83,17 +85,15 @@ class ProposeAnswers:
             return ProposeResponse(not_leader=True, leader=leader).SerializeToString()
         return ProposeResponse(offset=result).SerializeToString()
 
-    async def _propose(
-        self, group: RaftGroup, request: ProposeRequest, proposal: ProposalId
-    ) -> int | PixyError | LeadershipLost:
+    async def _propose(self, group: RaftGroup, forwarded: Forwarded) -> int | PixyError | LeadershipLost:
         if not group.leads:
             # A group with this node alone has no leader before something is asked of it.
             self._driver.seek_leader(group)
             return LeadershipLost()
+        proposal = forwarded.proposal
         known = _judge(group, proposal)
         if known is Novelty.NEW:
-            kind, payload = EntryType(request.kind), request.payload
-            if not await self._forwarded.propose(group, kind, payload, proposal, request.after):
+            if not await self._forwarded.propose(group, forwarded):
                 return LeadershipLost()
             # Its check may have taken a while.
             known = _judge(group, proposal)

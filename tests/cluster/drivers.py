@@ -18,7 +18,7 @@ from pixy.cluster.group_recovery import entry_of, recovered_group
 from pixy.cluster.group_rest import RestHooks
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.peer_messages import RefusedProposal
+from pixy.cluster.peer_messages import Forwarded, RefusedProposal
 from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.proposals import NEVER
 from pixy.cluster.proposer_rows import ProposerRows
@@ -56,6 +56,7 @@ __all__ = [
     "Letter",
     "PayloadLog",
     "batch_of",
+    "forwarded_proposal",
     "forwarded_to",
     "kinds_of",
 ]
@@ -404,6 +405,13 @@ class DriverNetwork:
         """End all nodes."""
         for node in self.nodes.values():
             node.close()
+
+
+def forwarded_proposal(
+    group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, after: int = 0
+) -> tuple[RaftGroup, Forwarded]:
+    """Arguments of `Driver.propose_for` and of `ForwardedProposals`."""
+    return group, Forwarded(group.raft_group, kind, payload, proposal, after)
 
 
 def forwarded_to(node: DriverNode) -> ForwardedProposals:

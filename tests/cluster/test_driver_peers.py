@@ -24,7 +24,16 @@ from pixy.raft import (
     Snapshot,
     StateType,
 )
-from tests.cluster.drivers import BATCH, COMMAND, GROUP, DriverNetwork, DriverNode, NodeSetup, batch_of
+from tests.cluster.drivers import (
+    BATCH,
+    COMMAND,
+    GROUP,
+    DriverNetwork,
+    DriverNode,
+    NodeSetup,
+    batch_of,
+    forwarded_proposal,
+)
 from tests.fakes.waiting import until
 
 
@@ -120,7 +129,9 @@ async def test_a_follower_that_waits_for_a_result_hears_of_the_commit_index_at_o
     leader = await delayed.elect(1)
     leader.propose(b"first")
     await delayed.run()
-    assert leader.driver.propose_for(leader.group, COMMAND, b"theirs", ProposalId(2, 1, 1))
+    assert leader.driver.propose_for(
+        *forwarded_proposal(leader.group, COMMAND, b"theirs", ProposalId(2, 1, 1))
+    )
     await delayed.run()
     assert applied(delayed) == [[b"first", b"theirs"]] * 3
     leader.propose(b"last")
@@ -200,7 +211,7 @@ async def test_what_a_deposed_leader_proposed_is_forwarded_to_the_new_one(networ
     network.cut.clear()
     await network.tick()
     [(kind, payload, proposal)] = first.forwarded
-    assert second.driver.propose_for(second.group, kind, payload, proposal)
+    assert second.driver.propose_for(*forwarded_proposal(second.group, kind, payload, proposal))
     await network.run()
     assert first.results == {b"lost": 0}
     assert second.results == {}
@@ -216,7 +227,7 @@ async def test_a_retry_that_the_leader_finds_in_its_tail_waits_for_its_original(
     await network.tick()
     [(kind, payload, proposal)] = first.forwarded
     assert second.group.tail_ids == {proposal}
-    assert second.driver.propose_for(second.group, kind, payload, proposal)
+    assert second.driver.propose_for(*forwarded_proposal(second.group, kind, payload, proposal))
     network.lost = lambda _: False
     await network.tick()
     assert applied(network) == [[b"batch"]] * 3
@@ -282,7 +293,7 @@ async def test_what_waits_for_room_is_not_appended_during_a_transfer(network: Dr
     leader = await network.elect(1)
     leader.room = -1
     proposal = ProposalId(2, 1, 1)
-    assert leader.driver.propose_for(leader.group, BATCH, batch_of(b"a"), proposal)
+    assert leader.driver.propose_for(*forwarded_proposal(leader.group, BATCH, batch_of(b"a"), proposal))
     network[3].holds_writes = True
     leader.driver.transfer(leader.group, 3)
     leader.room = 1 << 20
@@ -525,7 +536,7 @@ async def test_a_proposal_overtaken_by_a_snapshot_is_answered_from_the_rows(netw
         proposer.propose(name, kind)
     network.cut.add(1)
     for forwarded in proposer.forwarded[:2]:
-        assert leader.driver.propose_for(leader.group, *forwarded)
+        assert leader.driver.propose_for(*forwarded_proposal(leader.group, *forwarded))
     await network.run()
     snapshot = Snapshot(leader.group.applied_index, leader.group.applied_term, ConfState((1, 2, 3)))
     # The state of the snapshot has the rows.

@@ -8,7 +8,7 @@ from pixy.errors import UnknownPartition
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, Message, MessageType
 from pixy.storage import EntryType
-from tests.cluster.drivers import BATCH, BATCHES, COMMAND, GROUP, DriverNode, batch_of
+from tests.cluster.drivers import BATCH, BATCHES, COMMAND, GROUP, DriverNode, batch_of, forwarded_proposal
 from tests.fakes.waiting import settle
 
 KIB = 1 << 10
@@ -123,7 +123,7 @@ async def stall_many(node: DriverNode) -> list[RaftGroup]:
     await full(node)
     for group in groups:
         batch, proposal = batch_of(b"%d" % group.raft_group), ProposalId(2, 1, 1)
-        assert node.driver.propose_for(group, BATCH, batch, proposal)
+        assert node.driver.propose_for(*forwarded_proposal(group, BATCH, batch, proposal))
         node.propose(b"own %d" % group.raft_group, BATCH, group=group)
     node.journal.units.clear()
     return groups
@@ -154,11 +154,15 @@ async def test_all_that_waits_goes_on_before_a_stop_but_of_a_group_that_is_gone(
 
 async def test_batches_go_on_once_those_of_an_earlier_start_that_waited_are_dropped(node: DriverNode) -> None:
     await full(node)
-    assert node.driver.propose_for(node.group, BATCH, batch_of(b"outdated"), ProposalId(2, 1, 1))
-    assert node.driver.propose_for(node.group, COMMAND, b"command", ProposalId(2, 2, 1))
+    assert node.driver.propose_for(
+        *forwarded_proposal(node.group, BATCH, batch_of(b"outdated"), ProposalId(2, 1, 1))
+    )
+    assert node.driver.propose_for(*forwarded_proposal(node.group, COMMAND, b"command", ProposalId(2, 2, 1)))
     node.room = 1 << 30
     node.driver.resume()
-    assert node.driver.propose_for(node.group, BATCH, batch_of(b"batch"), ProposalId(2, 2, 2))
+    assert node.driver.propose_for(
+        *forwarded_proposal(node.group, BATCH, batch_of(b"batch"), ProposalId(2, 2, 2))
+    )
     await node.settle()
     assert node.application.applied == [b"command", b"batch"]
 
@@ -236,7 +240,7 @@ THEIRS = ProposalId(2, 9, 1)
 
 
 def forwarded(node: DriverNode, kind: EntryType, payload: bytes | bytearray) -> bool:
-    return node.driver.propose_for(node.group, kind, payload, THEIRS)
+    return node.driver.propose_for(*forwarded_proposal(node.group, kind, payload, THEIRS))
 
 
 async def test_a_proposal_for_another_node_is_applied_under_its_identity(node: DriverNode) -> None:
@@ -272,9 +276,11 @@ async def test_batches_of_another_node_keep_their_order_while_some_wait_for_room
     await full(node)
     ids = [ProposalId(2, 9, sequence) for sequence in (1, 2, 3)]
     for id in ids[:2]:
-        assert node.driver.propose_for(node.group, BATCH, batch_of(b"%d" % id.sequence), id)
+        assert node.driver.propose_for(
+            *forwarded_proposal(node.group, BATCH, batch_of(b"%d" % id.sequence), id)
+        )
     node.room = 1 << 20
-    assert node.driver.propose_for(node.group, BATCH, batch_of(b"3"), ids[2])
+    assert node.driver.propose_for(*forwarded_proposal(node.group, BATCH, batch_of(b"3"), ids[2]))
     await node.settle()
     assert node.application.applied == []
     node.driver.resume()
@@ -286,11 +292,13 @@ async def test_a_batch_of_another_node_is_not_taken_before_the_one_that_it_names
     await node.lead()
     first, second, third = (ProposalId(2, 9, sequence) for sequence in (4, 5, 7))
     propose = node.driver.propose_for
-    assert not propose(node.group, BATCH, batch_of(b"second"), second, 4)
-    assert propose(node.group, BATCH, batch_of(b"first"), first, 0)
-    assert propose(node.group, BATCH, batch_of(b"second"), second, 4)
+    assert not propose(*forwarded_proposal(node.group, BATCH, batch_of(b"second"), second, 4))
+    assert propose(*forwarded_proposal(node.group, BATCH, batch_of(b"first"), first, 0))
+    assert propose(*forwarded_proposal(node.group, BATCH, batch_of(b"second"), second, 4))
     await node.settle()
-    assert propose(node.group, BATCH, batch_of(b"third"), third, 5), "nobody waits for 6 any more"
+    assert propose(*forwarded_proposal(node.group, BATCH, batch_of(b"third"), third, 5)), (
+        "nobody waits for 6 any more"
+    )
     await node.settle()
     assert node.application.applied == [b"first", b"second", b"third"]
 
@@ -306,7 +314,7 @@ async def test_another_node_has_its_window_of_proposals_under_way_and_no_more(
 
     def propose(number: int, node_id: int = 2, incarnation: int = 9) -> bool:
         id = ProposalId(node_id, incarnation, number)
-        return node.driver.propose_for(node.group, kind, payload_of(number), id)
+        return node.driver.propose_for(*forwarded_proposal(node.group, kind, payload_of(number), id))
 
     taken = [number for number in range(1, 100) if propose(number)]
     assert taken == list(range(1, WINDOW + 1))
@@ -322,9 +330,13 @@ async def test_another_node_has_its_window_of_proposals_under_way_and_no_more(
 
 async def test_a_batch_that_waits_is_dropped_with_the_start_of_its_node(node: DriverNode) -> None:
     await full(node)
-    assert node.driver.propose_for(node.group, BATCH, batch_of(b"of the start before"), ProposalId(2, 1, 1))
-    assert node.driver.propose_for(node.group, COMMAND, b"of another node", ProposalId(3, 1, 1))
-    assert node.driver.propose_for(node.group, COMMAND, b"command", ProposalId(2, 2, 1))
+    assert node.driver.propose_for(
+        *forwarded_proposal(node.group, BATCH, batch_of(b"of the start before"), ProposalId(2, 1, 1))
+    )
+    assert node.driver.propose_for(
+        *forwarded_proposal(node.group, COMMAND, b"of another node", ProposalId(3, 1, 1))
+    )
+    assert node.driver.propose_for(*forwarded_proposal(node.group, COMMAND, b"command", ProposalId(2, 2, 1)))
     node.room = 1 << 20
     node.driver.resume()
     await node.settle()
@@ -337,8 +349,8 @@ async def test_an_entry_of_an_earlier_start_behind_one_of_a_later_start_ends_no_
 ) -> None:
     await node.lead()
     payload = batch_of(b"earlier") if kind is BATCH else b"earlier"
-    assert node.driver.propose_for(node.group, COMMAND, b"later", ProposalId(2, 2, 1))
-    assert node.driver.propose_for(node.group, kind, payload, ProposalId(2, 1, 1))
+    assert node.driver.propose_for(*forwarded_proposal(node.group, COMMAND, b"later", ProposalId(2, 2, 1)))
+    assert node.driver.propose_for(*forwarded_proposal(node.group, kind, payload, ProposalId(2, 1, 1)))
     await node.settle()
     again = node.restarted().bind()
     try:

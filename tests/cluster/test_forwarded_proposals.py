@@ -17,7 +17,7 @@ from pixy.errors import VoidEntry
 from pixy.proposal_id import ProposalId
 from pixy.records import CheckEffort, LongCheckError
 from pixy.storage import EntryType
-from tests.cluster.drivers import BATCH, GROUP, DriverNode, batch_of, forwarded_to
+from tests.cluster.drivers import BATCH, GROUP, DriverNode, batch_of, forwarded_proposal, forwarded_to
 from tests.fakes.batches import raw_batch, raw_record
 from tests.fakes.waiting import until
 
@@ -72,8 +72,8 @@ async def test_a_large_batch_that_lies_is_refused_with_the_record_and_others_go_
     with pytest.raises(LongCheckError):
         why_not_proposable(GROUP + 1000, BATCH, lie, 77)
     with pytest.raises(VoidEntry, match=f"record {COUNT - 1} has offset delta 7, expected {COUNT - 1}"):
-        await forwarded.propose(node.group, BATCH, lie, id_of(1), 0)
-    assert await forwarded.propose(node.group, BATCH, large(codec=codec), id_of(2), 0)
+        await forwarded.propose(*forwarded_proposal(node.group, BATCH, lie, id_of(1), 0))
+    assert await forwarded.propose(*forwarded_proposal(node.group, BATCH, large(codec=codec), id_of(2), 0))
     await node.settle()
     assert node.application.applied == VALUES
     assert node.faults == []
@@ -83,9 +83,11 @@ async def test_a_refusal_that_nobody_waits_for_is_logged_and_appends_nothing(
     node: DriverNode, forwarded: ForwardedProposals
 ) -> None:
     with capture_logs() as logs:
-        forwarded.propose_nowait(node.group, BATCH, LIE, id_of(1))
+        forwarded.propose_nowait(*forwarded_proposal(node.group, BATCH, LIE, id_of(1)))
         # The answer to what comes behind it is that it was checked.
-        assert await forwarded.propose(node.group, BATCH, batch_of(b"after"), id_of(2), 0)
+        assert await forwarded.propose(
+            *forwarded_proposal(node.group, BATCH, batch_of(b"after"), id_of(2), 0)
+        )
     (line,) = [each for each in logs if "ignored" in each["event"]]
     assert line["node"] == 77
     assert line["reason"].endswith(f"record {COUNT - 1} has offset delta 7, expected {COUNT - 1}")
@@ -100,17 +102,17 @@ async def test_what_the_node_proposes_to_the_group_keeps_its_order_and_others_do
     group, application = node.other_group()
     node.driver.seek_leader(group)
     await node.settle()
-    forwarded.propose_nowait(node.group, BATCH, large(), id_of(1))
-    forwarded.propose_nowait(node.group, BATCH, batch_of(b"behind"), id_of(2), 1)
+    forwarded.propose_nowait(*forwarded_proposal(node.group, BATCH, large(), id_of(1)))
+    forwarded.propose_nowait(*forwarded_proposal(node.group, BATCH, batch_of(b"behind"), id_of(2), 1))
     await asyncio.to_thread(held.begun.wait, 60)
     # Another node, and another group.
-    forwarded.propose_nowait(node.group, BATCH, batch_of(b"other node"), id_of(1, 78))
-    forwarded.propose_nowait(group, BATCH, batch_of(b"other group"), id_of(1))
+    forwarded.propose_nowait(*forwarded_proposal(node.group, BATCH, batch_of(b"other node"), id_of(1, 78)))
+    forwarded.propose_nowait(*forwarded_proposal(group, BATCH, batch_of(b"other group"), id_of(1)))
     await node.settle()
     assert node.application.applied == [b"other node"]
     assert application.applied == [b"other group"]
     held.may_go.set()
-    assert await forwarded.propose(node.group, BATCH, batch_of(b"last"), id_of(3), 2)
+    assert await forwarded.propose(*forwarded_proposal(node.group, BATCH, batch_of(b"last"), id_of(3), 2))
     await node.settle()
     assert node.application.applied == [b"other node", *VALUES, b"behind", b"last"]
 
@@ -122,7 +124,7 @@ async def test_a_long_check_waits_for_a_turn_of_another_and_not_for_its_end(
     order: list[str] = []
 
     async def propose(name: str, kind: EntryType, payload: bytes, sender: int) -> None:
-        assert await forwarded.propose(node.group, kind, payload, id_of(1, sender), 0)
+        assert await forwarded.propose(*forwarded_proposal(node.group, kind, payload, id_of(1, sender), 0))
         order.append(name)
 
     many = b"".join([large(codec=4)] * 30)
@@ -140,13 +142,13 @@ async def test_a_proposal_that_costs_too_much_is_refused_where_it_exceeds_that(
     with pytest.raises(
         VoidEntry, match=r"batches of the proposal decompress to more than .* or have more than 15000"
     ):
-        await forwarded.propose(node.group, EntryType.RECORD_BATCHES, many, id_of(1), 0)
-    assert await forwarded.propose(node.group, BATCH, large(codec=4), id_of(2), 0)
+        await forwarded.propose(*forwarded_proposal(node.group, EntryType.RECORD_BATCHES, many, id_of(1), 0))
+    assert await forwarded.propose(*forwarded_proposal(node.group, BATCH, large(codec=4), id_of(2), 0))
 
 
 async def test_one_batch_is_one_however_large_it_is(node: DriverNode, forwarded: ForwardedProposals) -> None:
     with pytest.raises(VoidEntry, match="2 batches for one"):
-        await forwarded.propose(node.group, BATCH, large() * 2, id_of(1), 0)
+        await forwarded.propose(*forwarded_proposal(node.group, BATCH, large() * 2, id_of(1), 0))
 
 
 async def test_a_flood_of_proposals_that_wait_is_bounded(
@@ -155,24 +157,32 @@ async def test_a_flood_of_proposals_that_wait_is_bounded(
     held = Held(monkeypatch)
     small = bytes(batch_of(b"x"))
     monkeypatch.setattr(forwarded_proposals, "WAITING_BYTES_MAX", len(large()) + len(small))
-    first = asyncio.ensure_future(forwarded.propose(node.group, BATCH, large(), id_of(1), 0))
-    second = asyncio.ensure_future(forwarded.propose(node.group, BATCH, small, id_of(2), 0))
+    first = asyncio.ensure_future(
+        forwarded.propose(*forwarded_proposal(node.group, BATCH, large(), id_of(1), 0))
+    )
+    second = asyncio.ensure_future(
+        forwarded.propose(*forwarded_proposal(node.group, BATCH, small, id_of(2), 0))
+    )
     await asyncio.to_thread(held.begun.wait, 60)
-    assert not await forwarded.propose(node.group, BATCH, small, id_of(3), 0)
+    assert not await forwarded.propose(*forwarded_proposal(node.group, BATCH, small, id_of(3), 0))
     held.may_go.set()
     assert [*await asyncio.gather(first, second)] == [True, True]
-    assert await forwarded.propose(node.group, BATCH, small, id_of(3), 0)
+    assert await forwarded.propose(*forwarded_proposal(node.group, BATCH, small, id_of(3), 0))
 
 
 async def test_few_proposals_of_a_node_to_a_group_wait_however_small_they_are(
     node: DriverNode, forwarded: ForwardedProposals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)
-    first = asyncio.ensure_future(forwarded.propose(node.group, BATCH, large(), id_of(1), 0))
+    first = asyncio.ensure_future(
+        forwarded.propose(*forwarded_proposal(node.group, BATCH, large(), id_of(1), 0))
+    )
     await asyncio.to_thread(held.begun.wait, 60)
     small = bytes(batch_of(b"x"))
     others = [
-        asyncio.ensure_future(forwarded.propose(node.group, BATCH, small, id_of(number), 0))
+        asyncio.ensure_future(
+            forwarded.propose(*forwarded_proposal(node.group, BATCH, small, id_of(number), 0))
+        )
         for number in range(2, 1000)
     ]
     for _ in range(3):
@@ -189,7 +199,9 @@ async def test_a_stop_takes_nothing_that_is_being_checked(
     node: DriverNode, forwarded: ForwardedProposals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)
-    first = asyncio.ensure_future(forwarded.propose(node.group, BATCH, large(), id_of(1), 0))
+    first = asyncio.ensure_future(
+        forwarded.propose(*forwarded_proposal(node.group, BATCH, large(), id_of(1), 0))
+    )
     await asyncio.to_thread(held.begun.wait, 60)
     await forwarded.stop()
     held.may_go.set()
@@ -206,16 +218,16 @@ REASON = f"record {COUNT - 1} has offset delta 7, expected {COUNT - 1}"
 async def test_a_node_is_told_of_the_refusal_and_of_that_of_each_copy(
     node: DriverNode, forwarded: ForwardedProposals
 ) -> None:
-    forwarded.propose_nowait(node.group, BATCH, LIE, id_of(1))
+    forwarded.propose_nowait(*forwarded_proposal(node.group, BATCH, LIE, id_of(1)))
     await until(lambda: node.refused)
     # What decides may have changed meanwhile, but not the answer.
-    forwarded.propose_nowait(node.group, BATCH, batch_of(b"good"), id_of(1))
+    forwarded.propose_nowait(*forwarded_proposal(node.group, BATCH, batch_of(b"good"), id_of(1)))
     await until(lambda: len(node.refused) == 2)
     first, second = node.refused
     assert first == second
     assert (first.raft_group, first.term, first.proposal) == (GROUP, node.group.term, id_of(1))
     assert first.reason.endswith(REASON)
-    assert await forwarded.propose(node.group, BATCH, batch_of(b"next"), id_of(2), 0)
+    assert await forwarded.propose(*forwarded_proposal(node.group, BATCH, batch_of(b"next"), id_of(2), 0))
     await node.settle()
     assert node.application.applied == [b"next"]
 
@@ -223,9 +235,9 @@ async def test_a_node_is_told_of_the_refusal_and_of_that_of_each_copy(
 async def test_what_was_taken_is_not_refused_afterwards(
     node: DriverNode, forwarded: ForwardedProposals
 ) -> None:
-    forwarded.propose_nowait(node.group, BATCH, batch_of(b"good"), id_of(1))
+    forwarded.propose_nowait(*forwarded_proposal(node.group, BATCH, batch_of(b"good"), id_of(1)))
     for _ in range(2):  # in the tail, and applied
-        assert not await forwarded.propose(node.group, BATCH, LIE, id_of(1), 0)
+        assert not await forwarded.propose(*forwarded_proposal(node.group, BATCH, LIE, id_of(1), 0))
         await node.settle()
     assert (node.application.applied, node.refused) == ([b"good"], [])
 
@@ -234,7 +246,7 @@ async def test_a_leader_that_may_lack_what_is_committed_refuses_nothing_for_good
     await node.lead()
     node.group.term += 1  # the entry of this term is not committed
     forwarded = forwarded_to(node)
-    assert not await forwarded.propose(node.group, BATCH, LIE, id_of(1), 0)
+    assert not await forwarded.propose(*forwarded_proposal(node.group, BATCH, LIE, id_of(1), 0))
     assert node.refused == []
 
 
@@ -243,7 +255,9 @@ async def test_what_waits_while_the_leader_changes_is_not_taken(
 ) -> None:
     held = Held(monkeypatch)
     taken = [
-        asyncio.ensure_future(forwarded.propose(node.group, BATCH, batch, id_of(sequence), 0))
+        asyncio.ensure_future(
+            forwarded.propose(*forwarded_proposal(node.group, BATCH, batch, id_of(sequence), 0))
+        )
         for sequence, batch in enumerate([large(), bytes(batch_of(b"behind")), LIE], start=1)
     ]
     await asyncio.to_thread(held.begun.wait, 60)
@@ -260,6 +274,6 @@ async def test_copies_of_refused_proposals_are_known_for_a_while(
     monkeypatch.setattr(forwarded_proposals, "REFUSED_MAX", 2)
     bad = batch_of(b"bad")[:-1]
     for sequence in (1, 2, 3):
-        forwarded.propose_nowait(node.group, BATCH, bad, id_of(sequence))
+        forwarded.propose_nowait(*forwarded_proposal(node.group, BATCH, bad, id_of(sequence)))
     assert [each.proposal.sequence for each in node.refused] == [1, 2, 3]
     assert [sequence for _, (_, _, sequence) in forwarded._refused[77]] == [2, 3]

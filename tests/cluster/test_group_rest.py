@@ -10,7 +10,7 @@ from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import UnknownTopic
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfChange, ConfChangeType, Message, MessageType, RaftNode, StateType
-from tests.cluster.drivers import COMMAND, GROUP, DriverNetwork, DriverNode, NodeSetup
+from tests.cluster.drivers import COMMAND, GROUP, DriverNetwork, DriverNode, NodeSetup, forwarded_proposal
 
 ELECTION_TICKS = 10
 REST_TICKS = (QUIET_TIMEOUTS + 3) * ELECTION_TICKS
@@ -164,7 +164,9 @@ def propose_at_a_follower(network: DriverNetwork) -> None:
 
 
 def propose_for_a_follower(network: DriverNetwork) -> None:
-    assert network[1].driver.propose_for(network[1].group, COMMAND, b"after", ProposalId(2, 1, 1))
+    assert network[1].driver.propose_for(
+        *forwarded_proposal(network[1].group, COMMAND, b"after", ProposalId(2, 1, 1))
+    )
 
 
 def read_at_the_leader(network: DriverNetwork) -> None:

@@ -50,7 +50,7 @@ from pixy.raft import Entry, Message, MessageType, RaftEntryType
 from pixy.records import patch_batch
 from pixy.staging import seal_crc
 from pixy.storage import EntryType
-from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode, batch_of, forwarded_to
+from tests.cluster.drivers import GROUP, DriverNetwork, DriverNode, batch_of, forwarded_proposal, forwarded_to
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster, copy_of
 from tests.cluster.poisoned import write_entries, write_position
@@ -229,9 +229,9 @@ async def test_a_leader_appends_nothing_of_it(node: DriverNode) -> None:
     await node.lead()
     before = node.group.storage.last_index()
     with pytest.raises(VoidEntry):
-        node.driver.propose_for(node.group, BATCH, NOISE, ProposalId(77, 1, 1))
+        node.driver.propose_for(*forwarded_proposal(node.group, BATCH, NOISE, ProposalId(77, 1, 1)))
     forwarded = forwarded_to(node)
-    forwarded.propose_nowait(node.group, BATCHES, NOISE, ProposalId(77, 1, 2))
+    forwarded.propose_nowait(*forwarded_proposal(node.group, BATCHES, NOISE, ProposalId(77, 1, 2)))
     await node.settle()
     assert node.group.storage.last_index() == before
     assert node.faults == []

@@ -7,7 +7,7 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry
-from tests.cluster.drivers import COMMAND, DriverNetwork, DriverNode
+from tests.cluster.drivers import COMMAND, DriverNetwork, DriverNode, forwarded_proposal
 
 
 def group_of(conf_state: ConfState) -> RaftGroup:
@@ -144,7 +144,7 @@ async def test_the_shared_set_is_not_changed_by_a_proposal_for_another_node(node
     await node.lead()
     empty = group_of(ConfState((1,))).tail_ids
     node.holds_writes = True
-    assert node.driver.propose_for(node.group, COMMAND, b"command", ProposalId(2, 1, 1))
+    assert node.driver.propose_for(*forwarded_proposal(node.group, COMMAND, b"command", ProposalId(2, 1, 1)))
     assert node.group.tail_ids == {ProposalId(2, 1, 1)}
     assert empty == set()
     node.holds_writes = False

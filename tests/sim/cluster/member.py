@@ -19,6 +19,7 @@ from pixy.cluster.missing_copies import MissingCopies
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeOptions
 from pixy.cluster.partitions import Partitions
+from pixy.cluster.peer_messages import Forwarded
 from pixy.cluster.peer_starts import PeerStart
 from pixy.cluster.proposable import why_not_batches, why_not_proposable
 from pixy.cluster.proposals import Done
@@ -333,7 +334,8 @@ class LogMember:
                 for raft_group, message in messages:
                     driver.step(raft_group, message)
             case ForwardedProposal(raft_group, kind, _, proposal, after):
-                driver.propose_for(self.groups[raft_group], kind, packet.received(), proposal, after)
+                forwarded = Forwarded(raft_group, kind, packet.received(), proposal, after)
+                driver.propose_for(self.groups[raft_group], forwarded)
             case SnapshotReport(raft_group, failed):
                 driver.snapshots.report(self.groups[raft_group], sender, failed=failed)
             case ClaimOfRest(claim):

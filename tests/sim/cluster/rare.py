@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from pixy.cluster.driver import Driver
+from pixy.cluster.peer_messages import Forwarded
 from pixy.cluster.proposals import Proposals
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import RaftGroup
@@ -80,14 +81,13 @@ def _is_of_two_terms(group: RaftGroup) -> bool:
 
 
 def _propose_for(method: Method, counts: Counter[str]) -> Method:
-    def propose_for(
-        self: Driver, group: RaftGroup, kind: Any, payload: Any, proposal: Any, after: int = 0
-    ) -> Any:
+    def propose_for(self: Driver, group: RaftGroup, forwarded: Forwarded) -> Any:
+        proposal = forwarded.proposal
         if group.leads and proposal in group.tail_ids:
             counts[Rare.TAIL_OF_TWO_TERMS] += _is_of_two_terms(group)
         elif group.leads:
             counts[Rare.FORWARDED_TO_ROWS] += not isinstance(group.rows.judge(proposal), Novelty)
-        return method(self, group, kind, payload, proposal, after)
+        return method(self, group, forwarded)
 
     return propose_for
 

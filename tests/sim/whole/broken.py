@@ -10,6 +10,7 @@ from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.members import Members
 from pixy.cluster.nodes import NodeTable
+from pixy.cluster.peer_messages import Forwarded
 from pixy.cluster.peer_starts import PeerStart, StartClaim
 from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.raft_group import RaftGroup
@@ -23,8 +24,6 @@ from pixy.consume.waiting_acks import WaitingAcks
 from pixy.errors import PixyError
 from pixy.peers import Address, Claim, Hello, NotYet
 from pixy.peers.hello import Greeting, LinkPurpose
-from pixy.proposal_id import ProposalId
-from pixy.proto.node_calls_pb2 import ProposeRequest
 from pixy.proto.state_pb2 import PublishStages, RegisterNode
 from pixy.raft import Message, reads
 from pixy.raft.raft import Raft
@@ -106,13 +105,13 @@ def same_id_again(self: NodeTable, command: RegisterNode) -> int | PixyError:
 
 
 async def answer_of_a_lost_term(
-    self: ProposeAnswers, group: RaftGroup, request: ProposeRequest, proposal: ProposalId
+    self: ProposeAnswers, group: RaftGroup, forwarded: Forwarded
 ) -> int | PixyError | LeadershipLost:
     """A leader that has lost its term answers with the offset that it has given a batch."""
     replica = group.application
     offset = replica.proposed_end if isinstance(replica, PartitionReplica) else 0
     led = group.leads
-    result = await _propose(self, group, request, proposal)
+    result = await _propose(self, group, forwarded)
     return offset if led and isinstance(result, LeadershipLost) else result
 
 
