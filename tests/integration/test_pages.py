@@ -1,0 +1,222 @@
+"""Every block of the pages for users does what the page says: commands end well and print what is
+shown, programs run, and files are configurations. A block or command that no test can run is in the
+table with the reason.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pixy.config import load_config
+from tests.integration.conftest import MakeDaemon
+from tests.integration.pages import ROOT, Block, Command, Terminal, blocks_of
+from tests.integration.test_cluster_example import free_port, running
+from tests.judges.daemons import make_certificate
+
+PAGES = [
+    "README.md",
+    *(
+        f"docs/{name}.md"
+        for name in ("quickstart", "cluster", "spark", "operations", "backends", "migrating-from-kafka-pixy")
+    ),
+]
+SERVES = ("pixy serve", "make run")
+ADDRESS = "127.0.0.1:19091"
+
+WHEEL = "tests/spark/test_wheel.py installs the wheel"
+SPARK = "tests/spark/test_pages.py runs it in a session"
+NO_TOOL = "not a tool of this project; tests/judges has clients in other languages, and reflection"
+NO_SYSTEMD = "there is no systemd"
+NO_SSH = "there are no other machines"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A block.
+
+    Attributes:
+        first: begin of its first line.
+        not_run: reasons by the begins of the commands that are not run; an empty begin means all.
+        before: commands that make what the block speaks of.
+        replaced: what the page has, and what the test has in its place.
+    """
+
+    first: str
+    not_run: Mapping[str, str] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
+    replaced: Mapping[str, str] = field(default_factory=dict)
+
+
+ROWS: dict[str, list[Row]] = {
+    "README.md": [
+        Row("pip install", {"pip install": WHEEL}),
+        Row(
+            "make run",
+            {"make test": "it is the tests themselves"},
+            replaced={"make run": f"make --no-print-directory -C {ROOT} run"},
+        ),
+        Row("$ pixy produce greetings"),
+        Row("import grpc"),
+        Row("make cluster", {"": "its ports are fixed; the next block runs its script on free ones"}),
+        Row("$ pixy cluster status"),
+        Row("from pyspark.sql", {"": SPARK}),
+        Row("proxies:"),
+    ],
+    "docs/quickstart.md": [
+        Row("$ pixy produce greetings"),
+        Row("$ seq 1 1000", {"pixy top": "it is live; tests/cli/test_top.py runs it"}),
+        Row(
+            "$ pixy contexts create",
+            {"pixy topics list": "node1 to node3 are nowhere"},
+        ),
+        Row("protos=", {"protoc": NO_TOOL}),
+        Row("import grpc"),
+        Row("grpcurl", {"": NO_TOOL}),
+        Row("$ pixy topics create"),
+    ],
+    "docs/cluster.md": [
+        Row("peer_addr:"),
+        Row("pixy serve --peer-addr"),
+        Row("for host in", {"": NO_SSH}),
+        Row("systemctl stop", {"": "tests/cli/test_recover.py has a cluster that has lost its majority"}),
+    ],
+    "docs/spark.md": [
+        Row("pip install", {"": WHEEL}),
+        Row("events = (", {"": SPARK}),
+        Row("def write(", {"": SPARK}),
+    ],
+    "docs/operations.md": [
+        Row("pixy serve --config", replaced={"/etc/pixy/config.yaml": str(ROOT / "config.yaml")}),
+        Row("systemctl stop", {"systemctl": NO_SYSTEMD}, before=("mkdir backup",)),
+        Row(
+            "pixy offsets set orders",
+            before=(
+                "pixy topics create orders --partitions 2",
+                "seq 9 | pixy produce orders",
+                "pixy consume orders -g billing -n 9",
+            ),
+        ),
+    ],
+    "docs/backends.md": [Row("proxies:")],
+    "docs/migrating-from-kafka-pixy.md": [],
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_is_in_the_table(page: str) -> None:
+    rows, blocks = ROWS[page], blocks_of(page)
+    assert [
+        (row.first, block.first.startswith(row.first)) for row, block in zip(rows, blocks, strict=True)
+    ] == [(row.first, True) for row in rows]
+    for row, block in zip(rows, blocks, strict=True):
+        lines = (
+            [command.line for command in block.commands()] if block.language in ("sh", "console") else [""]
+        )
+        assert [begin for begin in row.not_run if not any(line.startswith(begin) for line in lines)] == []
+
+
+class Pages:
+    """Runs blocks of one page against a daemon of their own."""
+
+    def __init__(self, folder: Path, make_daemon: MakeDaemon) -> None:
+        self._folder = folder
+        self._daemon = make_daemon({})
+        shutil.copy(make_certificate(folder).path, folder / "ca.pem")
+
+    def run(self, block: Block, row: Row) -> None:
+        """Run a block; the test fails if it is not as the page says."""
+        if "" in row.not_run:
+            return
+        if block.language == "yaml":
+            self._load(block)
+        elif block.first.startswith(("pixy serve", "pip install", "make run")):
+            self._serve(block, row)
+        elif block.first.startswith("$ pixy cluster status"):
+            self._command_cluster(block)
+        elif block.first.startswith("systemctl stop"):
+            self._back_up(block, row)
+        else:
+            self._command(block, row)
+
+    def _load(self, block: Block) -> None:
+        secret = self._folder / "peers.secret"
+        secret.write_text("0123456789abcdef" * 2)
+        secret.chmod(0o600)
+        path = self._folder / "page.yaml"
+        path.write_text(block.text.replace("/etc/pixy/peers.secret", str(secret)))
+        assert load_config(path, {}, {}).proxies
+
+    def _serve(self, block: Block, row: Row) -> None:
+        """Daemons on free ports of loopback; of those of three machines the first runs already."""
+        replaced = {**row.replaced, "10.0.0.": "127.0.0.", "19094": str(free_port())}
+        with self._terminal(replaced, {"PIXY_GRPC_ADDR": "127.0.0.1:0"}) as user:
+            if "10.0.0." in block.text:
+                first = "pixy serve --peer-addr 10.0.0.1:19094 --join 10.0.0.1:19094"
+                user.serve(first, {"PIXY_DATA_DIR": str(self._folder / "first")})
+            for number, command in enumerate(block.commands()):
+                if command.line.startswith(SERVES):
+                    user.serve(command.line, {"PIXY_DATA_DIR": str(self._folder / f"data-{number}")})
+                else:
+                    assert command.line.startswith(tuple(row.not_run)), command.line
+
+    def _command(self, block: Block, row: Row) -> None:
+        """Commands, or a program, with a daemon; without one where the page stops it."""
+        replaced = {**row.replaced}
+        if "systemctl" not in row.not_run:
+            if not self._daemon.running:
+                self._daemon.start()
+            replaced[ADDRESS] = self._daemon.address
+        with self._terminal(replaced) as user:
+            if block.language == "python":
+                program = user.written(block.text)
+                subprocess.run([sys.executable, "-c", program], cwd=self._folder, check=True, timeout=60)
+                return
+            for line in row.before:
+                user.run(Command(line, ""))
+            for command in block.commands():
+                if not command.line.startswith(tuple(row.not_run)):
+                    user.run(command)
+
+    def _command_cluster(self, block: Block) -> None:
+        with running(self._folder / "cluster") as (script, _):
+            arguments: Any = script.args
+            port = int(arguments[arguments.index("--port") + 1])
+            replaced = {ADDRESS: f"127.0.0.1:{port}", "127.0.0.1:19191": f"127.0.0.1:{port + 100}"}
+            with self._terminal(replaced, {"PIXY_ADDRESS": f"127.0.0.1:{port}"}) as user:
+                for command in block.commands():
+                    user.run(command)
+
+    def _back_up(self, block: Block, row: Row) -> None:
+        self._daemon.start()
+        self._daemon.stop()
+        data = str(self._daemon.data.parent)
+        replaced = {"/var/lib/pixy": data, "/backup/": f"{self._folder}/backup/"}
+        self._command(block, Row(row.first, row.not_run, row.before, replaced))
+
+    @contextmanager
+    def _terminal(
+        self, replaced: Mapping[str, str], variables: Mapping[str, str] | None = None
+    ) -> Iterator[Terminal]:
+        if variables is None:
+            variables = {"PIXY_ADDRESS": self._daemon.config["grpc_addr"]}
+        user = Terminal(self._folder, replaced, variables)
+        try:
+            yield user
+        finally:
+            user.close()
+
+
+@pytest.mark.long
+@pytest.mark.process
+@pytest.mark.parametrize("page", [page for page in PAGES if ROWS[page]])
+def test_the_blocks_of_a_page_do_what_it_says(page: str, tmp_path: Path, make_daemon: MakeDaemon) -> None:
+    pages = Pages(tmp_path, make_daemon)
+    for block, row in zip(blocks_of(page), ROWS[page], strict=True):
+        pages.run(block, row)
