@@ -21,7 +21,7 @@ in one run; the servers and the load share the cores of this machine.
     rest      processor time of nodes at rest with 100 partitions
     topics    the same with 2000 idle topics of four partitions, per 1000 of them
     polls     memory and processor time of nodes with 10 000 groups that wait in long polls, and
-              Python's memory of a group of one partition
+              Python's memory of a group of one partition and of four
 
 Messages have 100 bytes, and every answered one is on the disks of two servers. `python -m
 bench.beside` compares a lone node with that of another checkout.

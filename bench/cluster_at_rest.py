@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,17 @@ def topics_figure(count: int) -> Figure:
 
 
 def group_memory_figures() -> list[Figure]:
-    """Python's memory of a group of one partition, without the calls and connections of clients."""
+    """Python's memory of a group of one partition and of four, without the calls and connections of
+    clients.
+    """
     figures = []
-    for what, polls_s in (("subscribed lately", 3.0), ("waiting", 1800.0)):
+    states = (("subscribed lately", 3.0), ("waiting", 1800.0))
+    for partitions, (what, polls_s) in product((1, _PARTITIONS), states):
         with tempfile.TemporaryDirectory(prefix="pixy-bench-") as folder:
-            each_kb = bytes_of_idle_group(Path(folder), polls_s, _GROUPS_TRACED) / 1000
+            each_kb = bytes_of_idle_group(Path(folder), polls_s, _GROUPS_TRACED, partitions) / 1000
         figures.append(
             Figure(
-                f"memory of a node for an idle group of one partition, {what}",
+                f"memory of a node for an idle group, partitions: {partitions}, {what}",
                 each_kb,
                 "KB",
                 target=f"<= {_KB_PER_GROUP_WANTED:g} KB",

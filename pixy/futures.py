@@ -6,11 +6,15 @@ pixy calls `set_result` or `set_exception`.
 """
 
 import asyncio
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 __all__ = ["SmallEvent", "failure_of", "reject", "resolve"]
 
 T = TypeVar("T")
+
+
+class _Cancellable(Protocol):
+    def cancel(self) -> object: ...
 
 
 def resolve(future: "asyncio.Future[T]", result: T) -> None:
@@ -64,17 +68,20 @@ class SmallEvent:
         """Have those that come wait until it is set again."""
         self._is_set = False
 
-    async def wait(self) -> None:
-        """Return when it is set."""
-        if self._is_set:
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        if self._waiters is None:
-            self._waiters = []
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.remove(waiter)
-            if not self._waiters:
-                self._waiters = None
+    async def wait(self, timer: _Cancellable | None = None) -> None:
+        """Return when it is set; a timer that may set it is cancelled then."""
+        if not self._is_set:
+            waiter = asyncio.get_running_loop().create_future()
+            if self._waiters is None:
+                self._waiters = []
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
+                self._waiters.remove(waiter)
+                if not self._waiters:
+                    self._waiters = None
+        elif timer is not None:
+            timer.cancel()

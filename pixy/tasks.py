@@ -28,6 +28,8 @@ class Tasks:
     def __init__(self, on_fault: OnFault) -> None:
         self.on_fault = on_fault
         self._tasks: dict[asyncio.Task[None], None] = {}
+        # Bound once: each task would have its own.
+        self._done_callback = self._done
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -46,7 +48,7 @@ class Tasks:
         """
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks[task] = None
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._done_callback)
         if on_abort is not None:
             task.add_done_callback(partial(_abort, on_abort))
         return task

@@ -15,6 +15,7 @@ It composes the parts of this package and decides nothing itself.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from pixy.backend.call_handlers import CallHandlers
 from pixy.backend.consumer_groups import ConsumerGroups
@@ -277,11 +278,25 @@ class EmbeddedBackend:
         else:
             self._append_elsewhere(place, batch, done, age_s)
 
-    async def fetch(
+    def fetch(
         self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
-    ) -> FetchResult:
+    ) -> Coroutine[Any, Any, FetchResult]:
         self._check_running()
-        place = self._finder.here(partition) or await self._finder.find(partition)
+        place = self._finder.here(partition)
+        if isinstance(place, PartitionReplica):
+            # Thousands wait for records: no frame of this class waits with them.
+            return self._local.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
+        return self._fetch_from(place, partition, offset, max_bytes, max_wait)
+
+    async def _fetch_from(
+        self,
+        place: Place | None,
+        partition: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        max_wait: float | None,
+    ) -> FetchResult:
+        place = place or await self._finder.find(partition)
         if isinstance(place, PartitionReplica):
             return await self._local.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
         return await self._remote.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)

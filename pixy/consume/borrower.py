@@ -55,6 +55,7 @@ class _Owner:
     """Another node, while it is asked."""
 
     __slots__ = (
+        "_borrower",
         "asking",
         "borrowing",
         "node_id",
@@ -63,13 +64,17 @@ class _Owner:
     )
 
     def __init__(self, borrower: "Borrower", node_id: int) -> None:
+        self._borrower = borrower
         self.node_id = node_id
-        self.borrowing = Borrowing(borrower.topic, lambda: borrower.settled(self))
+        self.borrowing = Borrowing(borrower.topic, self._settled)
         # Requests wait, or there is something to tell.
         self.wake = SmallEvent()
         # A question, and a call that tells settlements, is under way.
         self.asking = False
         self.telling = False
+
+    def _settled(self) -> None:
+        self._borrower.settled(self)
 
 
 class Borrower:

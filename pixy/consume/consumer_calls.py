@@ -43,19 +43,21 @@ class ConsumerCalls:
         self._subscription = subscription
         self._set_passed = set_passed
 
-    async def answer(self, node_id: int, request: bytes) -> bytes:
+    def answer(self, node_id: int, request: bytes) -> Awaitable[bytes]:
         """Answer a call of a node: a serialized `ConsumerCall`."""
         self._check_serving()
         call = ConsumerCall.FromString(request)
+        if call.HasField("offers"):
+            # Thousands wait for records: no frame of this class waits with them.
+            return self._found(call.offers).lender.lend(node_id, call.offers)
+        return self._answer(node_id, call)
+
+    async def _answer(self, node_id: int, call: ConsumerCall) -> bytes:
         match call.WhichOneof("call"):
             case "ack":
                 await self._ack(call.ack)
             case "reset":
                 await self._reset(call.reset)
-            case "offers":
-                lending = self._found(call.offers).lender.lend(node_id, call.offers)
-                del call, request  # not kept while it waits
-                return (await lending).SerializeToString()
             case "settled":
                 self._found(call.settled).lender.settle(node_id, call.settled)
             case "set_offsets":

@@ -26,6 +26,8 @@ class _Borrower:
     """Another node."""
 
     __slots__ = (
+        "_lender",
+        "_node_id",
         "changed",
         "lending",
         "questions",
@@ -36,11 +38,16 @@ class _Borrower:
     def __init__(self, lender: "Lender", node_id: int) -> None:
         self.changed = SmallEvent()
         self.lending = Lending(lender.dispatcher, self.changed.set)
+        self._lender = lender
+        self._node_id = node_id
         # Number of its questions. Invariant: increases with each.
         self.questions = 0
         # A question waits here.
         self.waiting = False
-        self.silence = Alarm(lender.timers, lambda _: lender.give_up(node_id))
+        self.silence = Alarm(lender.timers, self._silent)
+
+    def _silent(self, _: float) -> None:
+        self._lender.give_up(self._node_id)
 
 
 class Lender:
@@ -75,8 +82,8 @@ class Lender:
         """True while other nodes ask for records, or have some."""
         return bool(self._borrowers)
 
-    async def lend(self, node_id: int, request: OffersRequest) -> LentRecords:
-        """Answer a question of another node."""
+    async def lend(self, node_id: int, request: OffersRequest) -> bytes:
+        """Answer a question of another node, with serialized `LentRecords`."""
         begun = self.timers.monotonic()
         borrower = self._borrower(node_id)
         borrower.questions += 1
@@ -89,10 +96,26 @@ class Lender:
         borrower.lending.ask(wanted, set(decode_positions(request.held)), begun)
         is_asked, until = bool(request.wanted), begun + request.wait_ms / 1000
         del request  # not kept while it waits
-        if is_asked:
-            await self._wait(borrower, number, until, node_id)
+        # Not in a function of its own: thousands wait here, each with a frame.
+        borrower.waiting = is_asked
+        try:
+            while is_asked and borrower.questions == number and not borrower.lending.granted:
+                now = self.timers.monotonic()
+                if now >= until:
+                    break
+                borrower.changed.clear()
+                await self.timers.wait(borrower.changed, until - now)
+        except asyncio.CancelledError:
+            if borrower.questions == number:
+                self.give_up(node_id)
+            raise
+        return self._answer(borrower, number, node_id, begun)
+
+    def _answer(self, borrower: _Borrower, number: int, node_id: int, begun: float) -> bytes:
+        """The answer to a question, without records if another one has replaced it."""
         if borrower.questions != number:
-            return LentRecords()
+            return b""
+        borrower.waiting = False
         offers = borrower.lending.take()
         if not offers:
             borrower.lending.withdraw()
@@ -101,26 +124,10 @@ class Lender:
             self.give_up(node_id)
         else:
             borrower.silence.at(now + SILENCE_S)
-        return LentRecords(
+        lent = LentRecords(
             records=[encode_record(offer) for offer in offers], waited_ms=round((now - begun) * 1000)
         )
-
-    async def _wait(self, borrower: _Borrower, number: int, until: float, node_id: int) -> None:
-        borrower.waiting = True
-        try:
-            while borrower.questions == number and not borrower.lending.granted:
-                now = self.timers.monotonic()
-                if now >= until:
-                    return
-                borrower.changed.clear()
-                await self.timers.wait(borrower.changed, until - now)
-        except asyncio.CancelledError:
-            if borrower.questions == number:
-                self.give_up(node_id)
-            raise
-        finally:
-            if borrower.questions == number:
-                borrower.waiting = False
+        return lent.SerializeToString()
 
     def settle(self, node_id: int, settled: Settled) -> None:
         """Another node tells what became of records."""

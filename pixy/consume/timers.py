@@ -5,11 +5,11 @@ a `call_later` that they advance themselves.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from math import inf
 from types import MethodType
-from typing import Protocol
+from typing import Any, Protocol
 
 from pixy.clock import Clock
 from pixy.futures import SmallEvent
@@ -53,13 +53,9 @@ class Timers:
         """Suspend for `seconds`."""
         await self.wait(SmallEvent(), seconds)
 
-    async def wait(self, event: SmallEvent, seconds: float) -> None:
+    def wait(self, event: SmallEvent, seconds: float) -> Coroutine[Any, Any, None]:
         """Suspend until `event` is set, which this does itself after `seconds`."""
-        handle = self.call_later(max(seconds, 0.0), event.set)
-        try:
-            await event.wait()
-        finally:
-            handle.cancel()
+        return event.wait(self.call_later(max(seconds, 0.0), event.set))
 
 
 class Alarm:

@@ -16,7 +16,7 @@ small frames; for a further one, the oldest of the address that has the most end
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 
 import structlog
@@ -170,9 +170,9 @@ class PeerChannel:
         way = self._ways.get(node_id)
         return way is not None and way.send(MESSAGE, kind, 0, 0, payload)
 
-    async def call(
+    def call(
         self, node_id: int, method: int, payload: bytes, timeout: float, *, bulk: bool = False
-    ) -> bytes:
+    ) -> Coroutine[None, None, bytes]:
         """Call a node.
 
         Args:
@@ -189,8 +189,11 @@ class PeerChannel:
         """
         kept = (self._bulk if bulk else self._main).get(node_id)
         if kept is None or kept.current is None:
-            raise Unavailable(f"no connection to node {node_id}: {self.trouble(node_id)}")
-        return await kept.current.calls.call(method, payload, timeout)
+            return self._no_call(node_id)
+        return kept.current.calls.call(method, payload, timeout)
+
+    async def _no_call(self, node_id: int) -> bytes:
+        raise Unavailable(f"no connection to node {node_id}: {self.trouble(node_id)}")
 
     async def ask(self, address: Address, timeout: float) -> Hello:
         """Greeting of whatever node is at an address, which may be this one.

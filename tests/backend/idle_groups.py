@@ -13,16 +13,16 @@ from tests.cluster.node_clusters import NodeCluster, run_cluster
 __all__ = ["bytes_of_idle_group"]
 
 
-def bytes_of_idle_group(directory: Path, polls_s: float, groups: int) -> float:
-    """Python's memory of a consumer group of one partition, for each of three nodes at which a
-    consumer has asked for a record and waited for so long.
+def bytes_of_idle_group(directory: Path, polls_s: float, groups: int, partitions: int = 1) -> float:
+    """Python's memory of a consumer group of a topic, for each of three nodes at which a consumer
+    has asked for a record and waited for so long.
 
     Entries of the log do not count: those in memory have a bound of their own.
     """
     found = []
 
     async def scenario(cluster: NodeCluster) -> None:
-        await cluster[1].backend.create_topic("topic", 1)
+        await cluster[1].backend.create_topic("topic", partitions)
         for node in cluster.nodes.values():
             node.node._log.driver._cache._limit = 0
         everywhere = _consumers(cluster, polls_s)

@@ -29,9 +29,12 @@ class LenderScene(Scene):
         request = OffersRequest(
             wanted=wanted, wait_ms=1000, held=encode_positions(held or []), settled=settlements(**settled)
         )
-        task = asyncio.create_task(self.lender.lend(node_id, request))
+        task = asyncio.create_task(self.lend(node_id, request))
         await settle()
         return task
+
+    async def lend(self, node_id: int, request: OffersRequest) -> LentRecords:
+        return LentRecords.FromString(await self.lender.lend(node_id, request))
 
     async def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -160,7 +163,7 @@ async def test_a_node_whose_question_is_cancelled_gives_everything_back_at_once(
 async def test_the_cancellation_of_a_replaced_question_is_of_no_interest() -> None:
     scene = LenderScene()
     first = await scene.ask()
-    second = asyncio.create_task(scene.lender.lend(2, OffersRequest(wanted=1, wait_ms=1000)))
+    second = asyncio.create_task(scene.lend(2, OffersRequest(wanted=1, wait_ms=1000)))
     await asyncio.sleep(0)
     first.cancel()
     await settle()
