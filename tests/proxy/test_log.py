@@ -453,7 +453,7 @@ async def test_small_requests_do_not_wait_for_the_checks_of_large_ones() -> None
     many = batch_of(*[bytes(at % 2) for at in range(5000)])
     requests = [[PartitionBatches(T0, batches)] for batches in (BATCH, many, BATCH, BATCH * 3)]
     answers = await asyncio.gather(*(log.append(each, []) for each in requests))
-    assert [answer[0].base_offset for answer in answers] == [0, 5, 1, 2]
+    assert answers[1][0].base_offset == 5  # the small ones are before it, in any order
     assert (await backend.offset_ranges("t"))[0].end == 5005
 
 
