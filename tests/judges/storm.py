@@ -173,8 +173,6 @@ _OFTEN = {
     "ConsumeNAck": 4,
     "Fetch": 3,
     "DeleteTopic": 0.1,
-    "DeleteGroup": 0.1,
-    "DeleteRecords": 0.1,
 }
 """Weights of methods that are called more often than others."""
 
