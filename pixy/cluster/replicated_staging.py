@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pixy.cluster.metadata import MetadataState
+from pixy.cluster.nodes import IDENTITY_LEVEL
 from pixy.cluster.partition_proposals import PartitionProposals
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.piece_calls import PieceCalls
@@ -277,6 +278,8 @@ class ReplicatedStaging:
         stages = self._sealed(sink_id, command.stage_ids)
         self._check_topics(stages)
         command.timestamp_ms = self._parts.now_ms()
+        if self._parts.metadata.feature_level >= IDENTITY_LEVEL:
+            command.next_stage = self._state.table.next_stage
         result = await self._parts.command(SinksCommand(publish_stages=command))
         if isinstance(result, NotNew):
             return await self._answer_again(sink_id, result.last_epoch)

@@ -188,7 +188,9 @@ class SinksState:
             published = self._was_published(StageName(command.sink_id, stage_id))
             if published is not None:
                 return published
-        stages = self.table.sealed(command.sink_id, stage_ids if command.replicated else ())
+        stages = self.table.sealed(
+            command.sink_id, stage_ids if command.replicated else (), command.next_stage
+        )
         if isinstance(stages, PixyError):
             return stages
         parts = merged_parts(stages) if command.replicated else command.parts

@@ -302,9 +302,15 @@ class StageTable:
         if command.sink_id in self._by_sink:
             self._active(command.sink_id, command.timestamp_ms)
 
-    def sealed(self, sink_id: str, stage_ids: Sequence[str]) -> list[ReplicatedStage] | PixyError:
-        """Stages that can be published, or the reason why one cannot."""
-        found = []
+    def sealed(
+        self, sink_id: str, stage_ids: Sequence[str], next_stage: int = 0
+    ) -> list[ReplicatedStage] | PixyError:
+        """Stages that can be published, or the reason why one cannot.
+
+        Args:
+            next_stage: those from this number on were not meant; 0: any may be.
+        """
+        found, end = [], next_stage or self.next_stage
         of_sink = self._by_sink.get(sink_id, {})
         for stage_id in stage_ids:
             stage = of_sink.get(stage_id)
@@ -312,6 +318,10 @@ class StageTable:
                 return FailedPrecondition(
                     f"stage {stage_id} of sink {sink_id} does not exist: it was never sealed, has expired, or was "
                     "discarded"
+                )
+            if stage.number >= end:
+                return FailedPrecondition(
+                    f"stage {stage_id} of sink {sink_id} was staged anew since it was to be published"
                 )
             if stage.seal is None:
                 return FailedPrecondition(f"stage {stage_id} of sink {sink_id} is not sealed")

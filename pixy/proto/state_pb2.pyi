@@ -1163,6 +1163,7 @@ class PublishStages(_message.Message):
     REPLACES_QUERY_ID_FIELD_NUMBER: _builtins.int
     REPLICATED_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
+    NEXT_STAGE_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     epoch: _builtins.int
     query_id: _builtins.str
@@ -1179,6 +1180,10 @@ class PublishStages(_message.Message):
     """
     client: _builtins.str
     """Address of the client, without a port; empty if unknown."""
+    next_stage: _builtins.int
+    """Of replicated stages: those from this number on were opened after this was asked for, and are not
+    published. 0: none was.
+    """
     @_builtins.property
     def stage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1196,10 +1201,11 @@ class PublishStages(_message.Message):
         replaces_query_id: _builtins.str = ...,
         replicated: _builtins.bool = ...,
         client: _builtins.str = ...,
+        next_stage: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "epoch", b"epoch", "parts", b"parts", "query_id", b"query_id", "replaces_query_id", b"replaces_query_id", "replicated", b"replicated", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "epoch", b"epoch", "next_stage", b"next_stage", "parts", b"parts", "query_id", b"query_id", "replaces_query_id", b"replaces_query_id", "replicated", b"replicated", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from pixy.backend import Published, TopicPartition
 from pixy.config import JournalConfig
 from pixy.errors import FailedPrecondition, InvalidArgument, Unavailable, UnknownPartition
+from pixy.proto.state_pb2 import SinksCommand
 from tests.backend.test_nodes_that_leave import until_left
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.conformance.staged import piece_of, publish_values, seal_of, stage_values
@@ -133,6 +135,36 @@ def test_a_discard_that_comes_late_leaves_the_next_stage_of_the_name(tmp_path: P
         go_on.set()
         await discarding
         assert await one.publish("sink", 5, "query", ["stage"]) == Published(True, 5)
+        assert await all_values(cluster) == [[b"10"], [b"11"], [b"12"]]
+
+    run_cluster(scenario, tmp_path)
+
+
+def test_a_publish_that_comes_late_leaves_the_next_stage_of_the_name(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        one, two = cluster[1].backend, cluster[2]
+        await one.create_topic("topic", 3)
+        pieces = [piece_of(each) for each in PIECES[:2]]
+        await one.stage("sink", "stage", 0, pieces[0], seal_of(pieces[0]))
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        propose = two.node.staging._command
+
+        async def propose_late(command: SinksCommand) -> object:
+            begun.set()
+            await go_on.wait()
+            return await propose(command)
+
+        parts = replace(two.node.staging._replicated._parts, command=propose_late)
+        two.node.staging._replicated._parts = parts
+        publishing = asyncio.create_task(two.backend.publish("sink", 1, "query", ["stage"]))
+        await begun.wait()
+        await one.discard("sink", ["stage"])
+        await one.stage("sink", "stage", 0, pieces[1], seal_of(pieces[1]))
+        go_on.set()
+        with pytest.raises(FailedPrecondition, match="stage stage of sink sink was staged anew since"):
+            await publishing
+        assert await all_values(cluster) == [[], [], []]
+        assert await one.publish("sink", 1, "query", ["stage"]) == Published(True, 1)
         assert await all_values(cluster) == [[b"10"], [b"11"], [b"12"]]
 
     run_cluster(scenario, tmp_path)

@@ -260,6 +260,25 @@ def test_stages_that_were_opened_after_they_were_to_be_discarded_stay(sinks: Sin
     assert sinks.state.table.find(StageName("sink", "a")) is sinks.stage(3)
 
 
+def test_stages_that_were_opened_after_they_were_to_be_published_stay(sinks: Sinks) -> None:
+    sinks.staged("a"), sinks.staged("b")
+    late = PublishStages(
+        sink_id="sink",
+        epoch=1,
+        stage_ids=["b", "a"],
+        replicated=True,
+        next_stage=sinks.state.table.next_stage,
+    )
+    sinks.run(discard_stages=DiscardStages(sink_id="sink", stage_ids=["a"]))
+    sinks.staged("a")
+    message = "stage a of sink sink was staged anew since it was to be published"
+    assert message in refusal(sinks.run(publish_stages=late), FailedPrecondition)
+    assert list(sinks.state.table.stages) == [2, 3]
+    assert not sinks.state.sinks, "the epoch is not used up"
+    late.next_stage = sinks.state.table.next_stage
+    assert isinstance(sinks.run(publish_stages=late), Publication)
+
+
 def test_stages_expire_when_their_sink_is_idle(sinks: Sinks) -> None:
     sinks.staged("a", at_ms=1000)
     sinks.staged("a", "other", at_ms=1000)
