@@ -203,12 +203,12 @@ RULES: dict[str, Rule] = {
     "nothing of a partition is with clients when it goes": Rule(
         [patch.object(ConsumerGroup, "_revoke", broken.gives_on_at_once)],
         aimed(FaultKind.STOP, consuming=_PASSERS_BY),
-        seed=4,
+        seed=2,
     ),
     "what was read of a partition goes with it": Rule(
         [patch.object(Subscription, "remove", broken.keeps_what_is_lost)],
         aimed(FaultKind.STOP, consuming=_PASSERS_BY),
-        seed=4,
+        seed=12,
     ),
     "a topic is given up when its last acks are committed": Rule(
         [patch.object(ConsumerGroup, "_committed_topics", broken.commits_once)],
