@@ -19,6 +19,7 @@ from pixy.cluster.membership import (
     partition_members,
     state_group_members,
 )
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.state_groups import StateGroups
@@ -91,9 +92,25 @@ class MembershipKeeper:
             # Replicas do not come yet: a copy of the partition would have to be there first.
             present = group.storage.conf_state.members.intersection(group.application.replicas)
             return partition_members(present, registered)
+        if group.raft_group == METADATA_GROUP and self._is_needed_last(group):
+            return None
         metadata, present = self._groups.metadata, group.storage.conf_state.members
         starting = [each for each in metadata.waiting if each in present or self._is_reachable(each)]
         return state_group_members(group.raft_group, metadata.started, starting)
+
+    def _is_needed_last(self, metadata: RaftGroup) -> bool:
+        """True while a node that leaves is a member of another group: it leaves metadata last. A
+        start needs metadata, and the other groups may have no majority without the node. A node
+        that leaves itself is told nothing of groups that it has left, and hands over.
+        """
+        nodes, members = self._groups.metadata.nodes, metadata.storage.conf_state.members
+        leaving = {each for each in members if (node := nodes.get(each)) and node.removed and not node.lost}
+        if not leaving or self._driver.node_id in leaving:
+            return False
+        return any(
+            group is not metadata and not leaving.isdisjoint(group.storage.conf_state.members)
+            for group in self._driver.groups.values()
+        )
 
     def _tell(self, group: RaftGroup) -> None:
         """Log a change of the members."""

@@ -30,7 +30,7 @@ from pixy.cluster.driver import Driver
 from pixy.cluster.dropped_topic import DroppedTopic, take_some
 from pixy.cluster.entry_offsets import takes_publication
 from pixy.cluster.group_names import GroupNames
-from pixy.cluster.group_recovery import recovered_group
+from pixy.cluster.group_recovery import found_state, recovered_group
 from pixy.cluster.metadata import Topic
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.nodes import FIRST_NODE
@@ -266,12 +266,20 @@ class Partitions:
         """The topics that it was told of, by name."""
         return {name: of_topic.topic for name, of_topic in self._by_topic.items()}
 
-    def _make_all(self) -> Iterator[PartitionReplica]:
-        node_id = self._driver.node_id
+    def _make_all(self, recovered: RecoveredNode) -> Iterator[PartitionReplica]:
         for of_topic in self._by_topic.values():
             for number, replica in enumerate(of_topic.replicas):
-                if node_id in self._replicas_of(of_topic.topic, number):
+                if self._is_here(of_topic.topic, number, recovered):
                     yield replica or self._make(of_topic, number)
+
+    def _is_here(self, topic: Topic, number: int, recovered: RecoveredNode) -> bool:
+        """True if a start opens a partition, see `is_member`."""
+        node_id = self._driver.node_id
+        if node_id in self._replicas_of(topic, number):
+            return True
+        found = recovered.journal.groups.get(topic.raft_groups[number])
+        state = None if found is None else found_state(found).hard_state
+        return state is not None and node_id in (*state.voters, *state.voters_outgoing, *state.learners)
 
     def _make(self, of_topic: "_TopicPartitions", number: int) -> PartitionReplica:
         topic = of_topic.topic
@@ -470,11 +478,11 @@ class Partitions:
             f"{topic.name}-{number}": self._identity(topic, number)
             for topic in topics
             for number in range(len(topic.raft_groups))
-            if self._driver.node_id in self._replicas_of(topic, number)
+            if self._is_here(topic, number, recovered)
         }
         known = KnownPartitions(live, self._cluster_id, next_raft_group)
         # Entries that are missing from the journal are found before any file is touched.
-        restoring = [PartitionRecovery(replica, recovered) for replica in self._make_all()]
+        restoring = [PartitionRecovery(replica, recovered) for replica in self._make_all(recovered)]
         for each in restoring:
             for command in each.publications:
                 each.parts += self._find_parts(each.replica, command)

@@ -151,7 +151,9 @@ class StateGroups:
         self._check_groups(recovered)
         self.sinks_replica = await restored(SINKS_GROUP, "sinks", self.sinks)
         self._complete = True
-        await catch_up([*self.groups, self.sinks_replica])
+        own = self.metadata.nodes.get(node_log.driver.node_id)
+        if own is None or not own.removed:  # else the others' leaders may tell it nothing any more
+            await catch_up([*self.groups, self.sinks_replica])
         async for _ in in_steps(self.sweeps()):
             pass
         if start_peers is None:

@@ -13,7 +13,7 @@ from pixy.cluster.driver import Driver
 from pixy.cluster.group_names import group_name
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import FailedPrecondition, Unavailable
-from pixy.raft import ConfChangeV2
+from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2
 from pixy.records import OffsetCommit, TopicPartition
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
@@ -177,6 +177,29 @@ def test_a_node_is_not_removed_while_the_others_are_no_majority_without_it(tmp_p
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.parametrize("after_s", [0, 0.1, 0.25, 0.5])
+def test_the_leaving_node_of_two_may_be_killed_and_started_again(tmp_path: Path, after_s: float) -> None:
+    """The raft groups that it has not left have no majority without it."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        stays, goes = cluster[1], cluster[2]
+        await stays.backend.create_topic("topic", 3)
+        values = [b"%d" % number for number in range(30)]
+        for number, value in enumerate(values):
+            await stays.append(value, partition=number % 3)
+        await stays.backend.remove_node(goes.id)
+        await asyncio.sleep(after_s)
+        await goes.kill()
+        starting = asyncio.create_task(goes.start())
+        await until_left(stays, goes.id)
+        assert await stays.append(b"last") == 10
+        assert await stays.values() == [*values[::3], b"last"]
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+    run_cluster(scenario, tmp_path, 2)
+
+
 def test_a_removal_waits_until_the_node_that_was_removed_before_has_left(tmp_path: Path) -> None:
     """It may be gone at any time, and is a voter until then."""
 
@@ -334,8 +357,8 @@ def test_reads_that_wait_for_a_node_that_leaves_are_answered(tmp_path: Path) -> 
 def test_a_start_that_needs_a_node_that_has_left_says_so_and_recover_goes_on_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: str
 ) -> None:
-    """The second of two nodes ends before the first raft group is without it, or before the last
-    ones.
+    """The second of two nodes ends before all raft groups are without it. Earlier releases left
+    metadata first.
     """
     change = Driver.change_configuration
 
@@ -350,8 +373,17 @@ def test_a_start_that_needs_a_node_that_has_left_says_so_and_recover_goes_on_wit
         await kept.append(b"value")
         monkeypatch.setattr(Driver, "change_configuration", change_others)
         await kept.backend.remove_node(gone.id)
-        if stuck != "metadata":
-            await until(lambda: not kept.node.state_groups.metadata_replica.group.has_peers)
+        metadata = kept.node.state_groups.metadata_replica.group
+        await until(lambda: not kept.node.state_groups.groups[0].group.has_peers or stuck == "metadata")
+        if stuck == "metadata":
+            await kept.backend.create_topic("other", 1)  # its entry says that the removal is committed
+        else:
+            change(
+                kept.node._log.driver,
+                metadata,
+                ConfChangeV2((ConfChangeSingle(ConfChangeType.REMOVE_NODE, 2),)),
+            )
+            await until(lambda: not metadata.has_peers)
         await gone.kill()
         await asyncio.sleep(5.0)
         await kept.kill()
