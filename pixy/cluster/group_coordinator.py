@@ -12,7 +12,7 @@ that decided it. So two coordinators do no harm, and a new one goes on where the
 stopped: members, generation and owners are state of the group.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 from pixy.cluster.group_members import MemberId, Membership, Owners, Process
 from pixy.cluster.metadata import Topic
@@ -22,8 +22,11 @@ from pixy.cluster.sticky_assignor import AssignableTopic, assign
 __all__ = ["needed_target", "why_ended"]
 
 
-def needed_target(membership: Membership, topics: Mapping[str, Topic]) -> dict[bytes, Owners] | None:
+def needed_target(
+    membership: Membership, topics: Mapping[str, Topic]
+) -> Generator[None, None, dict[bytes, Owners] | None]:
     """The next target of a consumer group: owners by topic id and partition; None if it has it.
+    Suspends after each step, which is one topic's.
 
     Args:
         topics: by name.
@@ -35,7 +38,11 @@ def needed_target(membership: Membership, topics: Mapping[str, Topic]) -> dict[b
         for name in member.topics:
             subscribers.setdefault(name, []).append(member_id)
     wanted = [topics[name] for name in sorted(subscribers) if name in topics]
-    assigned = assign([_assignable(topic, subscribers[topic.name], membership) for topic in wanted])
+    assignable = []
+    for topic in wanted:
+        assignable.append(_assignable(topic, subscribers[topic.name], membership))
+        yield
+    assigned = yield from assign(assignable)
     target = {topic.topic_id: owners for topic, owners in zip(wanted, assigned, strict=True)}
     return None if membership.settled and target == _present_target(membership) else target
 

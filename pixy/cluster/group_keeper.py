@@ -6,7 +6,7 @@ the event loop make one target for each group, and one command for each state gr
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -17,6 +17,7 @@ from pixy.cluster.group_coordinator import needed_target, why_ended
 from pixy.cluster.group_members import Membership, Owners, Process, target_message
 from pixy.cluster.group_sessions import Sessions
 from pixy.cluster.groups import GroupsChanged, GroupsState
+from pixy.cluster.metadata import Topic
 from pixy.cluster.replica import StateReplica
 from pixy.cluster.state_groups import StateGroups
 from pixy.errors import PixyError
@@ -33,6 +34,7 @@ _RETRY_S = 0.3
 """Pause after a proposal that has failed."""
 _GROUPS_PER_ITERATION = 50
 _PARTITIONS_PER_ITERATION = 2000
+_STEPS_PER_ITERATION = 500
 _EXPELLED_PER_COMMAND = 200
 
 
@@ -65,6 +67,8 @@ class GroupKeeper:
         self._ticked_at = self._loop.time()
         # Groups that may need a target, in the order in which that was noticed.
         self._due: dict[str, None] = {}
+        # The target that is looked for, in more than one iteration of the loop.
+        self._search: _TargetSearch | None = None
         # Groups with a target, and processes with an expulsion from a state group, on the way.
         self._proposed: set[str] = set()
         self._expelling: set[tuple[int, Process]] = set()
@@ -178,41 +182,50 @@ class GroupKeeper:
 
     def _look_at(self, *names: str) -> None:
         self._due |= dict.fromkeys(names)
-        if self._due and self._handle is None and not self._stopped:
+        if (self._due or self._search) and self._handle is None and not self._stopped:
             self._handle = self._loop.call_soon(self._decide)
 
     def _decide(self) -> None:
         """Propose the targets of some of the groups that are due."""
         self._handle = None
         targets: dict[StateReplica, SetTargets] = {}
-        partitions = 0
-        free = (name for name in self._due if name not in self._proposed)
-        for name in list(islice(free, _GROUPS_PER_ITERATION)):
-            del self._due[name]
-            replica = self._groups.group_of(name)
-            membership = _machine(replica).membership(name)
-            target = self._needed_target(replica, membership)
-            if target is not None:
-                message = target_message(name, membership.generation, target)
-                targets.setdefault(replica, SetTargets()).targets.append(message)
-                partitions += sum(map(len, target.values()))
-                if partitions > _PARTITIONS_PER_ITERATION:
-                    break
+        partitions, steps = 0, _STEPS_PER_ITERATION
+        # A group that is due again meanwhile stays due until this target is answered.
+        going = self._search.name if self._search else None
+        free = (name for name in self._due if name not in self._proposed and name != going)
+        due = iter(list(islice(free, _GROUPS_PER_ITERATION)))
+        while partitions <= _PARTITIONS_PER_ITERATION:
+            search = self._search or self._next_search(due)
+            if search is None:
+                break
+            steps = search.run(steps)
+            if not search.is_over:
+                self._search = search
+                break
+            self._search = None
+            if search.target is not None:
+                message = target_message(search.name, search.generation, search.target)
+                targets.setdefault(search.replica, SetTargets()).targets.append(message)
+                partitions += sum(map(len, search.target.values()))
         for replica, command in targets.items():
             names = [message.group for message in command.targets]
             self._proposed.update(names)
             payload = GroupsCommand(set_targets=command).SerializeToString()
             self._propose(replica, payload, partial(self._answered, names))
-        if any(name not in self._proposed for name in self._due):
+        if self._search or any(name not in self._proposed for name in self._due):
             self._look_at()
 
-    def _needed_target(self, replica: StateReplica, membership: Membership) -> dict[bytes, Owners] | None:
-        raft_group = replica.group.raft_group
-        if not replica.group.decides or any(
-            (raft_group, member_id.process) in self._expelling for member_id in membership.members
-        ):
-            return None
-        return needed_target(membership, self._groups.metadata.topics)
+    def _next_search(self, names: Iterator[str]) -> "_TargetSearch | None":
+        """Begin to look for the target of the next group, if it is decided here and now."""
+        for name in names:
+            del self._due[name]
+            replica = self._groups.group_of(name)
+            membership, raft_group = _machine(replica).membership(name), replica.group.raft_group
+            if replica.group.decides and not any(
+                (raft_group, member_id.process) in self._expelling for member_id in membership.members
+            ):
+                return _TargetSearch(name, replica, membership, self._groups.metadata.topics)
+        return None
 
     def _answered(self, names: Collection[str], result: object) -> None:
         self._proposed.difference_update(names)
@@ -237,6 +250,39 @@ class GroupKeeper:
         self._retry = None
         self.tick()
         self._look_at()
+
+
+class _TargetSearch:
+    """The search for the target of one group as it is when it begins: the target of one that has
+    changed since has no effect, and the group is due again.
+
+    Attributes:
+        name, replica, generation: the group, its state group, and its generation.
+        is_over: the target has been found.
+        target: None if the group has it.
+    """
+
+    __slots__ = ("_steps", "generation", "is_over", "name", "replica", "target")
+
+    def __init__(
+        self, name: str, replica: StateReplica, membership: Membership, topics: Mapping[str, Topic]
+    ) -> None:
+        self.name = name
+        self.replica = replica
+        self.generation = membership.generation
+        self.is_over = False
+        self.target: dict[bytes, Owners] | None = None
+        self._steps = needed_target(membership, topics)
+
+    def run(self, steps: int) -> int:
+        """Go on for some steps; returns how many are left."""
+        while steps and not self.is_over:
+            steps -= 1
+            try:
+                next(self._steps)
+            except StopIteration as end:
+                self.is_over, self.target = True, end.value
+        return steps
 
 
 def _machine(replica: StateReplica) -> GroupsState:

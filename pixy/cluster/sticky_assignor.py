@@ -17,7 +17,7 @@ The road not taken: Kafka's range and round-robin assignors, which move most par
 member comes or goes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -46,8 +46,8 @@ class AssignableTopic(NamedTuple):
     replicas: Sequence[Sequence[int]]
 
 
-def assign(topics: Sequence[AssignableTopic]) -> list[Owners]:
-    """Owners of the partitions of each topic.
+def assign(topics: Sequence[AssignableTopic]) -> Generator[None, None, list[Owners]]:
+    """Owners of the partitions of each topic; suspends after each step, which is one topic's.
 
     Args:
         topics: in an order that does not depend on the process.
@@ -56,10 +56,17 @@ def assign(topics: Sequence[AssignableTopic]) -> list[Owners]:
     parts = [_Assignment(topic, totals) for topic in topics]
     for part in parts:
         part.keep()
+        yield
     for part in parts:
         part.fill()
-    while sum([part.even_out() for part in parts]):
-        pass
+        yield
+    is_even = False
+    while not is_even:
+        is_even = True
+        for part in parts:
+            if part.even_out():
+                is_even = False
+            yield
     return [tuple(part.owners) for part in parts]
 
 

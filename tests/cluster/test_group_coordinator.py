@@ -1,18 +1,26 @@
 """Decisions of the coordinator: who gets a target, and which processes have ended."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from pixy.cluster.group_coordinator import needed_target, why_ended
-from pixy.cluster.group_members import NO_MEMBERS, GroupMember, MemberId, Membership, Process
+from pixy.cluster import group_coordinator
+from pixy.cluster.group_coordinator import why_ended
+from pixy.cluster.group_members import NO_MEMBERS, GroupMember, MemberId, Membership, Owners, Process
 from pixy.cluster.metadata import Topic
 from pixy.cluster.nodes import NodeInfo
+from tests.fakes.steps import result_of
 
 ONE, TWO = MemberId(1, 1, 1), MemberId(2, 1, 1)
 A = Topic("a", b"id-a", 1, {}, (1000, 1001), ((1,), (2,)))
 B = Topic("b", b"id-b", 1, {}, (1002,), ((2, 1),))
 OWN = Process(1, 5)
+
+
+def needed_target(membership: Membership, topics: Mapping[str, Topic]) -> dict[bytes, Owners] | None:
+    """The result of all steps."""
+    return result_of(group_coordinator.needed_target(membership, topics))
 
 
 def members(*ids: MemberId, topics: tuple[str, ...] = ("a",)) -> Membership:

@@ -1,15 +1,17 @@
 """The coordinator of a node: what it proposes, how much at a time, and again after a failure."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pixy.cluster import MemberId, Process
+from pixy.cluster import MemberId, Membership, Process
+from pixy.cluster.group_coordinator import needed_target
 from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.groups import groups_index
+from pixy.cluster.metadata import Topic
 from pixy.cluster.replica import StateReplica
 from pixy.cluster.state_groups import GROUPS_COUNT
 from pixy.errors import Unavailable
@@ -93,6 +95,39 @@ async def test_targets_of_many_groups_come_in_pieces(tmp_path: Path) -> None:
         ]
         assert max(map(len, pieces)) == 50
         assert max(map(sum, pieces)) <= 2000 + 1500
+
+
+async def test_the_target_of_a_group_on_many_topics_is_found_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [f"t{number}" for number in range(8)]
+    steps, searches, decide = 0, 0, GroupKeeper._decide
+
+    def decided(keeper: GroupKeeper) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            keeper.topic_changed(topics[-1])
+        decide(keeper)
+
+    def found(membership: Membership, present: Mapping[str, Topic]) -> Any:
+        nonlocal searches
+        searches += 1
+        # The last topic is new during the first search.
+        return needed_target(
+            membership, {name: present[name] for name in (topics if searches > 1 else topics[:-1])}
+        )
+
+    monkeypatch.setattr("pixy.cluster.group_keeper._STEPS_PER_ITERATION", 3)
+    monkeypatch.setattr("pixy.cluster.group_keeper.needed_target", found)
+    monkeypatch.setattr(GroupKeeper, "_decide", decided)
+    async with Cluster(tmp_path / "data").running() as cluster:
+        for name in topics:
+            await cluster.create_topic(name)
+        joined = await cluster.join("g0", *topics)
+        await until(lambda: owners(cluster, "g0", topics[-1]))
+        assert (steps >= 16, searches) == (True, 2)
+        assert [owners(cluster, "g0", name) for name in topics] == [[joined]] * 8
 
 
 async def test_a_target_that_was_computed_for_another_generation_is_computed_again(tmp_path: Path) -> None:

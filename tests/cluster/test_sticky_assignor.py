@@ -1,14 +1,17 @@
 """The sticky assignor: balance, moves, neighbourhood."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pixy.cluster import sticky_assignor
 from pixy.cluster.group_members import MemberId, Owners
-from pixy.cluster.sticky_assignor import AssignableTopic, assign
+from pixy.cluster.sticky_assignor import AssignableTopic
+from tests.fakes.steps import result_of
 
 
 def member(node_id: int, number: int = 1) -> MemberId:
@@ -37,6 +40,11 @@ def assigned(*args: MemberId, **options: object) -> list[int]:
     """Nodes of the owners of one topic."""
     (owners,) = assign([topic(*args, **options)])  # type: ignore[arg-type]  # as `topic` takes them
     return [owner.node_id for owner in owners if owner is not None]
+
+
+def assign(topics: Sequence[AssignableTopic]) -> list[Owners]:
+    """The result of all steps."""
+    return result_of(sticky_assignor.assign(topics))
 
 
 def moves(before: Owners, after: Owners) -> int:

@@ -2,11 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeVar
 
 import pytest
 
-__all__ = ["measure_steps"]
+__all__ = ["measure_steps", "result_of"]
+
+T = TypeVar("T")
 
 
 def measure_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
@@ -22,3 +25,13 @@ def measure_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
 
     monkeypatch.setattr(asyncio.Handle, "_run", measured)
     return lambda: longest
+
+
+def result_of(steps: Generator[None, None, T]) -> T:
+    """The result of work in steps, run to its end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
