@@ -8,7 +8,7 @@ Owns counts and queues, no bytes.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -53,7 +53,7 @@ class AddressQuota:
         self.acquired = 0
         self._acquired_by: Counter[str] = Counter()
         # Callers by address in the order of its turns; none is empty.
-        self._queues: dict[str, deque[Queued]] = {}
+        self._queues: dict[str, OrderedDict[Queued, None]] = {}
         # The first caller whose address has a share left does not fit. Nobody overtakes it.
         self._full = False
 
@@ -74,8 +74,20 @@ class AddressQuota:
                 self._acquire(client, size)
                 return True
             self._full = True
-        self._queues.setdefault(client, deque()).append(caller)
+        self._queues.setdefault(client, OrderedDict())[caller] = None
         return False
+
+    def withdraw(self, caller: Queued) -> None:
+        """Have a caller leave the queue, if it is there, and admit those that waited behind it."""
+        queue = self._queues.get(caller.client)
+        if queue is None or caller not in queue:
+            return
+        was_first = next(iter(queue)) is caller
+        del queue[caller]
+        if not queue:
+            del self._queues[caller.client]
+        if was_first:
+            self._admit()
 
     def release(self, client: str, size: int) -> None:
         """Release bytes of an address, and admit callers that fit now."""
@@ -83,27 +95,30 @@ class AddressQuota:
         self._acquired_by[client] -= size
         if not self._acquired_by[client]:
             del self._acquired_by[client]
-        self._full = False
-        while (admitted := self._take_next()) is not None:
-            caller, next_size = admitted
-            caller.admit_next(admitted=bool(next_size))
+        self._admit()
 
     def is_wanted(self, client: str) -> bool:
         """True if callers wait for what a client address has acquired."""
         return self._full or client in self._queues
+
+    def _admit(self) -> None:
+        self._full = False
+        while (admitted := self._take_next()) is not None:
+            caller, next_size = admitted
+            caller.admit_next(admitted=bool(next_size))
 
     def _take_next(self) -> tuple[Queued, int] | None:
         """The next caller to leave the queue, with its acquired bytes; 0 if it asks for none any
         more.
         """
         for client, queue in self._queues.items():
-            size = queue[0].next_size
+            size = next(iter(queue)).next_size
             if size and not self._fits_share(client, size):
                 continue
             if size and not self._fits(size):
                 self._full = True
                 return None
-            caller = queue.popleft()
+            caller, _ = queue.popitem(last=False)
             # The address has its next turn after all others.
             del self._queues[client]
             if queue:
@@ -173,9 +188,10 @@ class AddressSemaphore:
         try:
             await waiting.turn
         except asyncio.CancelledError:
-            waiting.next_size = 0
-            # To others it gives what it has got meanwhile, or its place in front of them.
-            self._quota.release(client, size if waiting.is_admitted else 0)
+            if waiting.is_admitted:
+                self._quota.release(client, size)
+            else:
+                self._quota.withdraw(waiting)
             raise
         finally:
             self._count(client, -size)

@@ -67,6 +67,19 @@ async def test_more_than_all_is_acquired_by_one_that_is_alone_and_nothing_at_onc
     await works.end("b1", "c1")
 
 
+async def test_nothing_is_left_in_the_queue_of_those_that_are_cancelled_behind_others() -> None:
+    works = Works(1, 1)
+    works.begin("a1", "a2", "a3", "a4")
+    await asyncio.sleep(0)
+    for name in ("a3", "a4"):
+        works.tasks[name].cancel()
+        await asyncio.gather(works.tasks[name], return_exceptions=True)
+    assert [len(queue) for queue in works.semaphore._quota._queues.values()] == [1]
+    await works.end("a1", "a2")
+    assert works.begun == ["a1", "a2"]
+    assert not works.semaphore._quota._queues
+
+
 @pytest.mark.parametrize("turn_has_come", [False, True])
 async def test_one_that_is_cancelled_in_the_queue_holds_up_nobody(turn_has_come: bool) -> None:
     works = Works(2, 2)

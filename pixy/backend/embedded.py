@@ -9,6 +9,7 @@ It composes the parts of this package and decides nothing itself.
     topic_descriptions     topics as clients see them
     consumer_groups        commits, owners; `local_members` of this process
     node_staging           staged writes
+    neighbour_calls        calls of consumer groups to other nodes
     call_handlers          the other side of the calls, for other nodes
 """
 
@@ -22,6 +23,7 @@ from pixy.backend.consumer_groups import ConsumerGroups
 from pixy.backend.group_membership import MemberCallbacks
 from pixy.backend.local_members import LocalMembers
 from pixy.backend.local_partitions import LocalPartitions, fault_of
+from pixy.backend.neighbour_calls import NeighbourCalls
 from pixy.backend.node_staging import NodeStaging
 from pixy.backend.node_start import NodeStart
 from pixy.backend.partition_finder import PartitionFinder, Place
@@ -47,7 +49,6 @@ from pixy.cluster import (
     ClusterStatus,
     Node,
     PartitionReplica,
-    PeerMethod,
     RemotePartition,
     Topic,
     leaving_beside,
@@ -95,6 +96,7 @@ class EmbeddedBackend:
         self._remote = RemotePartitions(node)
         self._members = LocalMembers(node, self._tasks, drain_s)
         self._groups = ConsumerGroups(node, self._members)
+        self._neighbour_calls = NeighbourCalls()
         self._descriptions = TopicDescriptions(node, self._start.check)
         # Called for every record.
         self.topic = self._descriptions.find
@@ -459,7 +461,7 @@ class EmbeddedBackend:
         calls = self._node.calls
         if calls is None:
             raise Unavailable(f"node {node_id} cannot be asked: this node has no peers")
-        return calls.ask(node_id, PeerMethod.CONSUME, request, timeout_s)
+        return self._neighbour_calls.ask(calls, node_id, request, timeout_s)
 
     def serve_nodes(self, handler: Callable[[int, bytes], Awaitable[bytes]]) -> None:
         self._handlers.consume = handler

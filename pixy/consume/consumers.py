@@ -27,7 +27,7 @@ from pixy.consume.group import ConsumerGroup
 from pixy.consume.join_turns import JoinTurns
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_limit import PartitionLimit
-from pixy.consume.passed_acks import UNDECIDED, check_ack, pass_ack
+from pixy.consume.passed_acks import UNDECIDED, PassingTurns, check_ack, pass_ack
 from pixy.consume.pins import bounded_pins
 from pixy.consume.sparse_acks import METADATA_BYTES_MAX
 from pixy.consume.subscription import Subscription
@@ -115,6 +115,7 @@ class Consumers:
             bounded_pins(options.max_fetched_bytes, timers),
             PartitionLimit(options.max_partitions, client_share_percent),
             JoinTurns(timers, client_share_percent),
+            PassingTurns(timers),
         )
         self._groups: dict[str, ConsumerGroup] = {}
         self._group_shares = ClientShares[str](options.max_groups, client_share_percent)
@@ -132,6 +133,7 @@ class Consumers:
         self._quiet_callback = self._on_quiet
         # Acks of topics without a subscription here, while the owner is looked up.
         self._looking_up = 0
+        self._looking_up_shares = ClientShares[object](options.channel_buffer_size, client_share_percent)
         calls = ConsumerCalls(
             self._check_serving_nodes,
             self._groups.get,
@@ -277,9 +279,21 @@ class Consumers:
                 ).at_limit("consumer.channel_buffer_size")
             )
             return
+        shares = self._looking_up_shares
+        if shares.is_used_up(address):
+            done(
+                TooManyRequests(
+                    f"Too many requests. {shares.share} acks of topics not consumed here wait already for clients of "
+                    "this address, which is their share (`client_share_percent`) of "
+                    "`consumer.channel_buffer_size`"
+                ).at_limit("client_share_percent of consumer.channel_buffer_size")
+            )
+            return
         self._looking_up += 1
         work = self._look_up(group, TopicPartition(topic, ack[0]), ack[1], done, address)
-        self._environment.tasks.spawn(work, f"ack {topic} for {group}", done)
+        task = self._environment.tasks.spawn(work, f"ack {topic} for {group}", done)
+        shares.take(task, address)
+        task.add_done_callback(shares.release)
 
     async def _look_up(
         self, group: str, partition: TopicPartition, offset: int, done: AckDone, address: str

@@ -11,6 +11,7 @@ from pixy.consume.join_turns import JoinTurns
 from pixy.consume.offer import OfferLimits
 from pixy.consume.partition_limit import PartitionLimit
 from pixy.consume.partition_offers import PartitionOffers
+from pixy.consume.passed_acks import PassingTurns
 from pixy.consume.pins import Pins
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import Unpacking
@@ -62,6 +63,7 @@ class ConsumeEnvironment:
     pins: Pins
     partition_limit: PartitionLimit
     join_turns: JoinTurns
+    passing: PassingTurns
     feeding: LoopShare = field(default_factory=LoopShare)
     # Ends of subscriptions and partitions, of which there may be thousands at once.
     ending: LaterSteps = field(default_factory=LaterSteps)

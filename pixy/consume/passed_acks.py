@@ -3,20 +3,88 @@ the owner answers.
 
 An ack is passed once: the process that is asked either has the partition or refuses. Whoever passes
 looks for the owner again, because ownership moves.
+
+Few are under way at a time, and fewer of one partition: an owner that cannot answer, as its
+partition does not start, holds up the acks of that partition, and no other calls between nodes.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from pixy.address_quota import AddressQuota
 from pixy.backend import Backend, TopicPartition
-from pixy.consume.environment import ConsumeEnvironment
+from pixy.consume.timers import Timers
 from pixy.errors import AckElsewhere, DeadlineExceeded, InvalidAck, Unavailable
+from pixy.futures import SmallEvent
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, PassedAck
 
-__all__ = ["UNDECIDED", "check_ack", "pass_ack"]
+if TYPE_CHECKING:
+    from pixy.consume.environment import ConsumeEnvironment
+
+__all__ = ["UNDECIDED", "PassingTurns", "check_ack", "pass_ack"]
 
 UNDECIDED = (Unavailable, DeadlineExceeded)
 """Errors of an attempt that may succeed a moment later, with the same owner or another one."""
 
 _ATTEMPT_S = 1.0
 """Patience with one owner: a silent one is replaced meanwhile."""
+_UNDER_WAY = 512
+_OF_PARTITION = 8
+
+
+class _Passing:
+    """An ack that waits for its turn, as `address_quota.Queued`: partitions are the clients."""
+
+    __slots__ = ("client", "is_admitted", "next_size", "turn")
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+        self.next_size = 1
+        self.is_admitted = False
+        self.turn = SmallEvent()
+
+    def admit_next(self, *, admitted: bool) -> None:
+        """See `address_quota.Queued`."""
+        self.is_admitted = admitted
+        self.turn.set()
+
+
+class PassingTurns:
+    """Turns in which acks are passed to the owners of their partitions, for a group and partition
+    in the order in which they come.
+
+    Args:
+        timers: clock and timers.
+    """
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._quota = AddressQuota(_UNDER_WAY, _OF_PARTITION)
+
+    @asynccontextmanager
+    async def turn(self, group: str, partition: TopicPartition, deadline: float) -> AsyncIterator[None]:
+        """Wait for a turn, which ends with the `with` block.
+
+        Raises:
+            DeadlineExceeded: it has not come by then.
+        """
+        passing = _Passing(f"{group} {partition.topic}/{partition.partition}")
+        passing.is_admitted = self._quota.maybe_acquire(passing, 1)
+        try:
+            if not passing.is_admitted:
+                await self._timers.wait(passing.turn, deadline - self._timers.monotonic())
+            if not passing.is_admitted:
+                raise DeadlineExceeded(
+                    f"the ack of {partition.topic}/{partition.partition} was not passed to its owner in "
+                    f"time: earlier acks of {group} wait for their answers"
+                )
+            yield
+        finally:
+            if passing.is_admitted:
+                self._quota.release(passing.client, 1)
+            else:
+                self._quota.withdraw(passing)
 
 
 def check_ack(backend: Backend, topic: str, ack: tuple[int, int]) -> None:
@@ -37,7 +105,7 @@ def check_ack(backend: Backend, topic: str, ack: tuple[int, int]) -> None:
 
 
 async def pass_ack(
-    environment: ConsumeEnvironment,
+    environment: "ConsumeEnvironment",
     group: str,
     partition: TopicPartition,
     offset: int,
@@ -51,6 +119,18 @@ async def pass_ack(
         Unavailable, DeadlineExceeded: the owner is not known, not any more, or does not answer.
         PixyError: the answer of the owner.
     """
+    async with environment.passing.turn(group, partition, deadline):
+        return await _pass_ack(environment, group, partition, offset, only_if_offered, deadline)
+
+
+async def _pass_ack(
+    environment: "ConsumeEnvironment",
+    group: str,
+    partition: TopicPartition,
+    offset: int,
+    only_if_offered: bool,
+    deadline: float,
+) -> bool:
     topic, number = partition
     owner = await environment.backend.partition_owner(group, partition)
     if owner is None:

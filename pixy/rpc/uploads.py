@@ -129,6 +129,9 @@ class Uploads:
             self._quota.release(self.client, upload.size)
         elif self._waiting.pop(stream_id, None) is None:
             return
+        if self._queued and not self._waiting:
+            self._queued = False
+            self._quota.withdraw(self)
         self._admit()
 
     def waits(self, stream_id: int) -> bool:

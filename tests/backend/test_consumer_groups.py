@@ -530,3 +530,26 @@ def test_nodes_ask_each_other(tmp_path: Path) -> None:
         await killing
 
     run_cluster(scenario, tmp_path)
+
+
+def test_questions_of_consumer_groups_leave_calls_to_others(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        end = asyncio.Event()
+
+        async def answer(asker: int, request: bytes) -> bytes:
+            await end.wait()
+            return request
+
+        cluster[2].backend.serve_nodes(answer)
+        questions = [
+            asyncio.create_task(cluster[1].backend.ask_node(cluster[2].id, b"", 60.0)) for _ in range(1024)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match=f"1024 calls of consumer groups to node {cluster[2].id} are"):
+            await cluster[1].backend.ask_node(cluster[2].id, b"", 1.0)
+        await with_topic(cluster)
+        end.set()
+        assert set(await asyncio.gather(*questions)) == {b""}
+        assert await cluster[1].backend.ask_node(cluster[2].id, b"again", 1.0) == b"again"
+
+    run_cluster(scenario, tmp_path)

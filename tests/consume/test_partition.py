@@ -17,6 +17,7 @@ from pixy.consume.offer import Offer, OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.partition_limit import PartitionLimit
+from pixy.consume.passed_acks import PassingTurns
 from pixy.consume.pins import bounded_pins
 from pixy.consume.sparse_acks import AckRange
 from pixy.consume.timers import Timers
@@ -63,6 +64,7 @@ class Host:
             bounded_pins(1 << 20, timers),
             PartitionLimit(100),
             JoinTurns(timers, 100),
+            PassingTurns(timers),
         )
         self.live: LivePartition | None = None
 

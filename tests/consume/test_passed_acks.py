@@ -1,6 +1,7 @@
 """Acks at nodes that do not own the partition: the owner answers them."""
 
 import asyncio
+from typing import NamedTuple
 
 import pytest
 
@@ -21,6 +22,13 @@ from pixy.proto.consumer_calls_pb2 import ConsumerCall, PassedAck
 from tests.consume.conftest import MakeNodes
 from tests.consume.fakes import Nodes
 from tests.fakes.waiting import settle
+
+
+class At(NamedTuple):
+    """A client at an address."""
+
+    peer: str
+
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -246,6 +254,43 @@ async def test_an_ack_waits_while_its_partition_starts_at_the_owner(make_nodes: 
     gate.set()
     await settle()
     assert outcome == [None]
+
+
+async def test_few_acks_of_a_partition_that_does_not_start_are_with_its_owner_at_a_time(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = make_nodes(2, 2, rebalance_timeout=3.0)
+    nodes.log(0).append(b"a")
+    await nodes.join(1)
+    gate = nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
+    await nodes[1].consume(group="stuck")
+    stuck = [await nodes[2].ack(0, 0, group="stuck") for _ in range(100)]
+    assert len(nodes.links.calls) == 8
+    assert await nodes[2].ack(0, 0) == [None]
+    await nodes.pass_time(1.5)
+    assert len(nodes.links.calls) <= 32
+    await nodes.pass_time(2.0)
+    assert {type(error) for [error] in stuck} == {DeadlineExceeded}
+    assert {str(error) for [error] in stuck[50:]} == {
+        "the ack of t/0 was not passed to its owner in time: earlier acks of stuck wait for their answers"
+    }
+    late = [await nodes[2].ack(0, 0, group="stuck") for _ in range(20)]
+    gate.set()
+    await settle()
+    await nodes.pass_time(1)
+    assert late == [[None]] * 20
+
+
+async def test_acks_of_one_address_that_look_for_owners_leave_others_their_share(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = make_nodes(2, 1, channel_buffer_size=4, client_share_percent=50)
+    nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
+    await nodes[1].consume()
+    outcomes = [await nodes[2].ack(0, 0, client=At("10.0.0.1:1")) for _ in range(3)]
+    assert [[type(error) for error in outcome] for outcome in outcomes] == [[], [], [TooManyRequests]]
+    assert "share" in str(outcomes[2][0])
+    assert await nodes[2].ack(0, 0, client=At("10.0.0.2:1")) == []
 
 
 async def test_an_ack_waits_for_the_move_of_its_partition_and_counts_at_the_new_owner(

@@ -56,6 +56,19 @@ def test_uploads_beyond_the_quota_follow_one_another_and_get_the_withheld_bytes(
     assert connection.granted == {1: 15, 3: 15}
 
 
+def test_a_connection_whose_uploads_are_abandoned_leaves_the_queue() -> None:
+    quota = AddressQuota(100, 100)
+    first, second, third = (Connection(quota, 1000) for _ in range(3))
+    for connection in (first, second, third):
+        connection.receive(1, 100, 10)
+    third.uploads.end(1)
+    assert [list(queue) for queue in quota._queues.values()] == [[second.uploads]]
+    third.receive(3, 100, 10)
+    second.uploads.end(1)
+    first.uploads.end(1)
+    assert (second.granted, third.granted) == ({}, {3: 10})
+
+
 def test_an_upload_larger_than_the_quota_is_admitted_alone() -> None:
     connection = Connection(AddressQuota(100, 100), 50)
     connection.receive(1, 200, 10)
