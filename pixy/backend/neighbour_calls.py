@@ -2,7 +2,7 @@
 proposals and questions about leaders need too.
 
 Some wait at the other node for a second or longer, and clients decide how many there are. So they
-have a quarter of the calls that a connection may have in flight: see `PeerOptions.calls_max`.
+have three quarters of the calls that a connection may have in flight: see `PeerOptions.calls_max`.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from pixy.errors import Unavailable
 
 __all__ = ["NeighbourCalls"]
 
-_UNDER_WAY = 1024
+_UNDER_WAY = 3072
 
 
 class NeighbourCalls:

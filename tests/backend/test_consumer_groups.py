@@ -542,10 +542,10 @@ def test_questions_of_consumer_groups_leave_calls_to_others(tmp_path: Path) -> N
 
         cluster[2].backend.serve_nodes(answer)
         questions = [
-            asyncio.create_task(cluster[1].backend.ask_node(cluster[2].id, b"", 60.0)) for _ in range(1024)
+            asyncio.create_task(cluster[1].backend.ask_node(cluster[2].id, b"", 60.0)) for _ in range(3072)
         ]
         await asyncio.sleep(0)
-        with pytest.raises(Unavailable, match=f"1024 calls of consumer groups to node {cluster[2].id} are"):
+        with pytest.raises(Unavailable, match=f"3072 calls of consumer groups to node {cluster[2].id} are"):
             await cluster[1].backend.ask_node(cluster[2].id, b"", 1.0)
         await with_topic(cluster)
         end.set()
