@@ -67,9 +67,9 @@ __all__ = ["EmbeddedBackend"]
 _TOPICS_ASKED = 100
 """Topics that are asked about at a time: each may have 10 000 partitions."""
 _PARTITIONS_PER_ITERATION = 200
+"""Partitions visited in one iteration of the event loop: a topic may have 10 000."""
 _PARTITIONS_PURGED = 100
 """Partitions of which records are removed at a time."""
-"""Partitions visited in one iteration of the event loop: a topic may have 10 000."""
 _LED_S = 30.0
 """Longest wait for the first leaders of new partitions: too few nodes may be up."""
 _LEAVING_S, _LEAVING_LOOK_S = 10.0, 0.2

@@ -36,7 +36,7 @@ class PartitionFinder:
         A replica that is damaged or waits for a copy counts if there is no other one.
         """
         replica = self._node.partition(partition)
-        if replica is None or (replica.group is None and not self._node.partitions.has_replica(replica)):
+        if replica is None or not self._node.partitions.is_member(replica):
             return None
         whole = replica.fault is None and not replica.needs_copy
         return replica if whole or not replica.replicas[1:] else None

@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     from pixy.proto.pixy_log_pb2_grpc import LogStub
     from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
-__all__ = ["CallFailed", "DaemonConnection", "client_command", "connection_options", "status_name"]
+__all__ = [
+    "CallFailed",
+    "DaemonConnection",
+    "client_command",
+    "connection_options",
+    "no_partition",
+    "status_name",
+]
 
 DEFAULT_ADDRESS = "127.0.0.1:19091"
 _DEFAULT_PORT = 19091
@@ -66,6 +73,11 @@ _NOT_REACHED = (
 
 class CallFailed(PixyError):
     """A call to the daemon failed; the text is for the person at the terminal."""
+
+
+def no_partition(topic: str, partition: int, count: int) -> CallFailed:
+    """The error of a partition that a topic with so many does not have."""
+    return CallFailed(f"topic {topic} has no partition {partition}, only 0 to {count - 1}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pixy.cli.connection import CallFailed, DaemonConnection
+from pixy.cli.connection import CallFailed, DaemonConnection, no_partition
 from pixy.cli.peek import list_offsets
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def plan(
     known = {each.partition: each for each in found}
     for number in planned:
         if number not in known:
-            raise CallFailed(f"topic {topic} has no partition {number}, only 0 to {len(known) - 1}")
+            raise no_partition(topic, number, len(known))
     return [_change(topic, known[number], planned[number]) for number in sorted(planned)]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
-from pixy.cli.connection import CallFailed, DaemonConnection, client_command
+from pixy.cli.connection import CallFailed, DaemonConnection, client_command, no_partition
 from pixy.cli.groups import delete_offsets
 from pixy.cli.offset_changes import (
     EARLIEST,
@@ -263,7 +263,7 @@ def _rule_of(connection: DaemonConnection, positions: Sequence[NewPosition]) -> 
         named = {each.partition for each in positions if each.partition is not None}
         missing = sorted(named - {each.partition for each in found})
         if missing:
-            raise CallFailed(f"topic {topic} has no partition {missing[0]}, only 0 to {len(found) - 1}")
+            raise no_partition(topic, missing[0], len(found))
         offsets: dict[int, PlannedOffset] = {}
         for position in positions:
             mine = [
@@ -329,7 +329,7 @@ def _planned(
         known = {entry.partition for entry in entries}
         missing = sorted(set(partitions) - known)
         if missing:
-            raise CallFailed(f"topic {name} has no partition {missing[0]}, only 0 to {len(known) - 1}")
+            raise no_partition(name, missing[0], len(known))
         planned = rule(name, [entry for entry in entries if not partitions or entry.partition in partitions])
         by_topic[name] = planned, plan(name, entries, planned)
     if not any(planned for planned, _ in by_topic.values()):

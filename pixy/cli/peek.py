@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pixy.cli.connection import CallFailed, DaemonConnection, client_command
+from pixy.cli.connection import CallFailed, DaemonConnection, client_command, no_partition
 from pixy.cli.message_output import MessageOutput, ShownMessage, output_options, separator_of
 from pixy.cli.output import readable_bytes
 from pixy.cli.reconnection import ReconnectingStub
@@ -151,7 +151,7 @@ class _TopicReader:
             raise CallFailed(f"topic {self.topic} does not exist")
         count = topics[0].partitions
         if wanted is not None and wanted >= count:
-            raise CallFailed(f"topic {self.topic} has no partition {wanted}, only 0 to {count - 1}")
+            raise no_partition(self.topic, wanted, count)
         return list(range(count)) if wanted is None else [wanted]
 
     def ranges(self, partitions: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:

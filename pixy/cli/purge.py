@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from pixy.cli.confirmation import confirm
-from pixy.cli.connection import CallFailed, DaemonConnection, client_command
+from pixy.cli.connection import CallFailed, DaemonConnection, client_command, no_partition
 from pixy.cli.output import print_json, print_line, print_table
 from pixy.cli.peek import list_offsets
 from pixy.cli.times import parse_time_ms
@@ -99,7 +99,7 @@ def _plan(
         }
     for number in numbers:
         if number not in found:
-            raise CallFailed(f"topic {topic} has no partition {number}, only 0 to {len(found) - 1}")
+            raise no_partition(topic, number, len(found))
     wanted = {number: found[number] for number in sorted({*numbers} or found)}
     for number, each in wanted.items():
         if not each.HasField("offsets"):

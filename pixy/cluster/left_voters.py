@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pixy.cluster.group_names import group_name
 from pixy.cluster.nodes import NodeInfo
 from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.status import is_majority
 from pixy.raft import ConfState
 
 __all__ = ["why_stuck"]
@@ -33,6 +34,6 @@ def why_stuck(groups: Iterable[RaftGroup], nodes: Mapping[int, NodeInfo]) -> str
 def _needed(conf: ConfState, gone: set[int]) -> set[int]:
     """Voters among these nodes, if the others are no majority; else none."""
     for voters in filter(None, (conf.voters, conf.voters_outgoing)):
-        if 2 * len(gone.intersection(voters)) >= len(voters):
+        if not is_majority([each for each in voters if each not in gone], voters):
             return gone.intersection(conf.voters + conf.voters_outgoing)
     return set()

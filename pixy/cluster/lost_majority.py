@@ -56,6 +56,7 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.state_group_recovery import check_reset
+from pixy.cluster.status import is_majority
 from pixy.cluster.stopped_node import StoppedNode, position_of
 from pixy.errors import FailedPrecondition
 from pixy.log_position import TERM_KEPT_MAX, TERM_MAX, LogPosition
@@ -271,7 +272,7 @@ class LostMajority:
         """True if the other voters can commit an entry without this node."""
         for voters in filter(None, (conf.voters, conf.voters_outgoing)):
             others = [voter for voter in voters if voter != self._node_id]
-            if len(others) <= len(voters) // 2:
+            if not is_majority(others, voters):
                 return False
         return True
 

@@ -1,7 +1,8 @@
 """Members of the raft groups that a node leads: configurations follow the nodes of the cluster.
 
 `membership` decides each step, one configuration change at a time; this module proposes it. State
-groups have a replica on every node; the members of a partition are its replicas.
+groups have a replica on every node; the members of a partition are its replicas. A node that is
+removed leaves metadata last.
 """
 
 import asyncio

@@ -31,6 +31,7 @@ from pixy.cluster.dropped_topic import DroppedTopic, take_some
 from pixy.cluster.entry_offsets import takes_publication
 from pixy.cluster.group_names import GroupNames
 from pixy.cluster.group_recovery import found_state, recovered_group
+from pixy.cluster.group_states import conf_state_of
 from pixy.cluster.metadata import Topic
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.nodes import FIRST_NODE
@@ -279,7 +280,7 @@ class Partitions:
             return True
         found = recovered.journal.groups.get(topic.raft_groups[number])
         state = None if found is None else found_state(found).hard_state
-        return state is not None and node_id in (*state.voters, *state.voters_outgoing, *state.learners)
+        return state is not None and node_id in conf_state_of(state).members
 
     def _make(self, of_topic: "_TopicPartitions", number: int) -> PartitionReplica:
         topic = of_topic.topic
