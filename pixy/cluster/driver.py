@@ -666,7 +666,8 @@ class Driver:
 
     def transfer(self, group: RaftGroup, node_id: int) -> None:
         """Hand the leadership over to another node; proposals wait meanwhile."""
-        if group.node is not None and group.leads:
+        # A leader whose partition a start has found damaged takes no proposals.
+        if group.node is not None and (group.leads or group.application is None):
             group.node.transfer_leader(node_id)
             group.look_at_role()
             self.drive(group)

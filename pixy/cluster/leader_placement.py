@@ -7,16 +7,21 @@ while: a node that comes and goes is given nothing. Nor is one that gives a lead
 its disk is slow, more than once in a while.
 
 A node whose clock is off is given nothing either, and hands over what it leads to any replica that
-could be given it: what is decided about the age of data is decided by a right clock.
+could be given it: what is decided about the age of data is decided by a right clock. So does a node
+with a damaged replica, which serves nothing; it still votes, and confirms entries. Others do not
+know of the damage: the preferred node that gives a leadership back is given it again after a long
+pause, or when it was away meanwhile.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from typing import NamedTuple
 
 from pixy.cluster.driver import Driver
 from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.raft import StateType
 
 __all__ = ["LeaderPlacement", "preferred_leader"]
 
@@ -25,6 +30,8 @@ _SETTLED_S = 3.0
 """Time that a node must have been connected."""
 _PAUSE_S = 30.0
 """Least time between two transfers of a group: proposals wait meanwhile."""
+_RETURNED_PAUSE_S = 600.0
+"""The same, for the node that has given the leadership back."""
 _TRANSFERS_MAX = 50
 """Transfers that begin in one look."""
 
@@ -41,6 +48,13 @@ def preferred_leader(group: RaftGroup) -> int | None:
     return None
 
 
+class _Transfer(NamedTuple):
+    """The last transfer of a group: to whom, and at which loop time."""
+
+    heir: int
+    at: float
+
+
 class LeaderPlacement:
     """Hands leaderships of one node to preferred leaders.
 
@@ -48,6 +62,7 @@ class LeaderPlacement:
         driver: of its groups.
         up_since: loop time since which a node is connected, None while it is not.
         has_wrong_clock: tells whether the clock of a node is off.
+        damaged_groups: raft groups whose replicas here serve nothing.
     """
 
     def __init__(
@@ -55,14 +70,16 @@ class LeaderPlacement:
         driver: Driver,
         up_since: Callable[[int], float | None],
         has_wrong_clock: Callable[[int], bool],
+        damaged_groups: Container[int],
     ) -> None:
         self._driver = driver
         self._up_since = up_since
         self._has_wrong_clock = has_wrong_clock
+        self._damaged_groups = damaged_groups
         self._loop = asyncio.get_running_loop()
         self._next_look = 0.0
-        # Groups that were handed over within the pause, with the loop times; the oldest first.
-        self._handed_over: dict[RaftGroup, float] = {}
+        # Groups that were handed over within the longer pause; the oldest first.
+        self._handed_over: dict[RaftGroup, _Transfer] = {}
 
     def tick(self) -> None:
         """Hand over what others should lead, once a second."""
@@ -70,33 +87,43 @@ class LeaderPlacement:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
-        while self._handed_over and now - next(iter(self._handed_over.values())) >= _PAUSE_S:
+        while self._handed_over and now - next(iter(self._handed_over.values())).at >= _RETURNED_PAUSE_S:
             del self._handed_over[next(iter(self._handed_over))]
-        begun, gives_up = 0, self._has_wrong_clock(self._driver.node_id)
+        begun, has_wrong_clock = 0, self._has_wrong_clock(self._driver.node_id)
         for group in list(self._driver.groups.values()):
-            if group in self._handed_over:
+            is_damaged = group.raft_group in self._damaged_groups
+            if not ((group.leads or is_damaged) and group.has_peers):
                 continue
-            if group.leads and group.has_peers and self._hand_over(group, now, gives_up):
-                self._handed_over[group] = now
+            last = self._handed_over.get(group)
+            if last is not None and now - last.at < _PAUSE_S:
+                continue
+            if self._hand_over(group, now, last, gives_up=has_wrong_clock or is_damaged):
                 begun += 1
                 if begun == _TRANSFERS_MAX:
                     return
 
-    def _hand_over(self, group: RaftGroup, now: float, gives_up: bool) -> bool:
+    def _hand_over(self, group: RaftGroup, now: float, last: _Transfer | None, *, gives_up: bool) -> bool:
         preferred = preferred_leader(group)
         heirs = [] if preferred is None else [preferred]
         if gives_up:
             heirs += sorted(group.storage.conf_state.voters)
         for heir in heirs:
-            if heir != self._driver.node_id and self._may_lead(heir, group, now):
-                self._driver.transfer(group, heir)
-                return True
+            if heir == self._driver.node_id or not self._may_lead(heir, group, now, last):
+                continue
+            self._handed_over.pop(group, None)
+            self._handed_over[group] = _Transfer(heir, now)
+            self._driver.transfer(group, heir)
+            return True
         return False
 
-    def _may_lead(self, node_id: int, group: RaftGroup, now: float) -> bool:
+    def _may_lead(self, node_id: int, group: RaftGroup, now: float, last: _Transfer | None) -> bool:
         if group.node is None or self._has_wrong_clock(node_id):
             return False
         raft, since = group.node.raft, self._up_since(node_id)
+        if raft.state is not StateType.LEADER:
+            return False
+        if last is not None and since is not None and last.heir == node_id and since < last.at:
+            return False  # it has given the leadership back
         progress = raft.tracker.progress.get(node_id)
         if (
             since is None

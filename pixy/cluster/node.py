@@ -478,6 +478,7 @@ class Node:
             confirm_metadata=self.confirm_metadata,
             nodes_seen=self._reactions.nodes_seen,
             ticked=self._ticked,
+            damaged_groups=self.partitions.damaged_groups,
         )
         peers.attach(self._log, identity, self.state_groups, duties)
         self.partitions.elect = peers.elect

@@ -9,7 +9,7 @@ It wires `cluster_search`, `members`, `failover`, `leader_placement`, `membershi
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -105,6 +105,7 @@ class PeerDuties:
             committed before, or raises `PixyError`.
         nodes_seen: called when a node can be reached again, or cannot be reached any more.
         ticked: called at the end of each tick.
+        damaged_groups: the raft groups of partitions that are damaged here.
     """
 
     register: Callable[[JoinRequest], Awaitable[int]]
@@ -114,6 +115,7 @@ class PeerDuties:
     confirm_metadata: Callable[[float], Awaitable[None]]
     nodes_seen: Callable[[], None]
     ticked: Callable[[], None]
+    damaged_groups: Container[int]
 
 
 class NodePeers:
@@ -298,7 +300,9 @@ class NodePeers:
         self._fetching.attach(node_log)
         self._serving = SnapshotServing(cluster_id, groups.find, self._driver, node_log.files)
         self._failover = Failover(self._driver, self.members.is_up, self._random)
-        self._placement = LeaderPlacement(self._driver, self._up_since.get, self.clocks.is_off)
+        self._placement = LeaderPlacement(
+            self._driver, self._up_since.get, self.clocks.is_off, duties.damaged_groups
+        )
         self._groups = groups
         self._keeper = MembershipKeeper(self._driver, groups, self.members.is_reachable)
         self._lookup = NodeLookup(self.members, self.channel.call, self._confirm_metadata)

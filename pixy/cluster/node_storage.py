@@ -194,7 +194,7 @@ class NodeStorage:
         self.stages.stop()
         self._upkeep.stop()
 
-    def _find_parts(self, replica: PartitionReplica, command: PublishParts) -> list[StagedPart | None]:
+    def _find_parts(self, replica: PartitionReplica, command: PublishParts) -> list[StagedPart]:
         return self.retention.find_parts(replica, command)
 
     def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:

@@ -39,7 +39,7 @@ class PartitionRecovery:
         tail: the journal's entries behind it. Their batches have offsets, also those that the first
             release wrote without.
         publications: commands of the tail that publish stages.
-        parts: parts of these stages, set by the caller; None for a missing one.
+        parts: parts of these stages, set by the caller.
         damage: damage of its files, from `open` on.
     """
 
@@ -62,7 +62,7 @@ class PartitionRecovery:
                 if takes_publication(command, publication):
                     self.publications.append(command)
                     publication = command.publication
-        self.parts: list[StagedPart | None] = []
+        self.parts: list[StagedPart] = []
 
     def open(self, found: dict[str, CorruptData | None], disk: Disk) -> list[Path]:
         """Open the log's files, and check every byte of the parts that become part of it. Blocks.
@@ -78,8 +78,6 @@ class PartitionRecovery:
         if self.damage is None:
             try:
                 for part in self.parts:
-                    if part is None:
-                        raise CorruptData(f"a stage was published in {name}, and is missing")
                     part.check(disk)
                 return self.replica.log.open(self.position, exists=name in found, replayed=bool(self.tail))
             except CorruptData as error:

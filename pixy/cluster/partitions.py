@@ -7,7 +7,8 @@ serve. The finder of the damage decides what becomes of the log (`partition_cond
     -------------------------------  -----------  --------------------------------------------------
     a start                          UNWRITABLE   not opened: its files stay untouched
     the log writer, which copies or  UNWRITABLE   given up: a start reads its entries from the
-    links a part of a stage                       journal and finds the damage
+    links a part of a stage, or                   journal and finds the damage
+    finds none
     a reader                         UNREADABLE   goes on: what was committed before is written, and
                                                   a damaged batch in a segment stays where it is
 
@@ -87,9 +88,9 @@ log = structlog.get_logger(__name__)
 _UNWRITABLE = PartitionCondition.UNWRITABLE
 _RECORD_BATCH = EntryType.RECORD_BATCH
 
-FindParts = Callable[[PartitionReplica, PublishParts], list[StagedPart | None]]
-"""Finds the parts of stages that a publication makes part of a partition's log, in their order;
-None for each that is missing.
+FindParts = Callable[[PartitionReplica, PublishParts], list[StagedPart]]
+"""Finds the parts of stages that a publication makes part of a partition's log, in their order. One
+that is missing is a part of a file that does not exist: whoever reads it finds the damage.
 """
 
 
@@ -109,6 +110,7 @@ class Partitions:
         elect: elects a leader of a new raft group, of which the other members may not know yet.
         opening: opens the raft groups of new partitions.
         file_time_ms: see `TopicLogs`; set before topics are put.
+        damaged_groups: raft groups of the partitions that are not ready.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class Partitions:
         self._on_readiness = on_readiness
         self._by_topic: dict[str, _TopicPartitions] = {}
         self._by_group = GroupNames()
+        self.damaged_groups: set[int] = set()
         # Until `restore` a group may be in the journal: a new one would have forgotten its vote.
         self._restored = False
         self.opening = PartitionOpening(self._open_new, self._is_preferred, self._elect)
@@ -318,6 +321,7 @@ class Partitions:
         """
         of_topic = self._by_topic.pop(topic.name)
         self._by_group.remove(of_topic.topic)
+        self.damaged_groups.difference_update(topic.raft_groups[each] for each in of_topic.damaged)
         self.opening.drop(topic.name)
         of_topic.logs.deleted = True
         replicas = [replica for replica in of_topic.replicas if replica is not None]
@@ -412,6 +416,7 @@ class Partitions:
             replica.fault = error
             topic, partition = replica.partition
             self._by_topic[topic].damaged.append(partition)
+            self.damaged_groups.add(replica.raft_group)
             log.error(
                 "a partition is damaged and not ready", topic=topic, partition=partition, reason=str(error)
             )
@@ -447,7 +452,6 @@ class Partitions:
         if shared and not all(part.stage_number for part in command.parts):
             return undecodable()  # a stage in a directory of one node, which has the only replica
         for part in self._find_parts(replica, command):
-            assert part is not None, f"{replica.partition} lacks a part of publication {command.publication}"
             replica.log.append_part(part, term)
         replica.publication = command.publication
         replica.wake()

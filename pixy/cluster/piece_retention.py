@@ -96,16 +96,20 @@ class PieceRetention:
         # Entries that need a stage, by its number and by replica.
         self._needs: dict[int, dict[PartitionReplica, _Need]] = {}
 
-    def find_parts(self, replica: PartitionReplica, command: PublishParts) -> list[StagedPart | None]:
+    def find_parts(self, replica: PartitionReplica, command: PublishParts) -> list[StagedPart]:
         """See `partitions.FindParts`. The parts stay until they are durable in the log."""
         topic_id, partition = replica.log.identity.topic_id, replica.log.identity.partition
-        found: list[StagedPart | None] = []
-        for part in command.parts:
+        found: list[StagedPart] = []
+        for number, part in enumerate(command.parts):
             if not part.stage_number:
                 name = StageName(command.sink_id, part.stage_id)
-                found.append(self._stages.part(name, topic_id, partition))
+                missing = f"{self._stages.directory}/publication {command.publication}, stage {number}"
+                found.append(
+                    self._stages.part(name, topic_id, partition)
+                    or StagedPart(missing, part.bytes, part.records)
+                )
         for ref in pieces_of(command, replica.raft_group):
-            found.append(self.pieces.part(ref.key))
+            found.append(self.pieces.part(*ref))
             index = 0 if replica.group is None else replica.group.applied_index
             self._needs.setdefault(ref.key.stage, {})[replica] = _Need(command.publication, index)
         return found

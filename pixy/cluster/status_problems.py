@@ -137,7 +137,8 @@ def _damaged(status: ClusterStatus) -> Iterator[str]:
         names = [name for name, _ in damages]
         yield (
             f"node {node_id} has damaged {counted('partition', names)}, and serves nothing of "
-            f"{'it' if len(names) == 1 else 'them'}: {damages[0][1]}"
+            f"{'it' if len(names) == 1 else 'them'}: {damages[0][1]}; stop the node and put the file back from a backup, or "
+            "replace the node"
         )
 
 

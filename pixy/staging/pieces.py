@@ -132,12 +132,15 @@ class Pieces:
         place = None if stage is None else stage.places.get(key)
         return place is not None and (place.size, place.records) == (size, records)
 
-    def part(self, key: PieceKey) -> StagedPart | None:
-        """A piece, for reading; None if it is not here."""
+    def part(self, key: PieceKey, size: int, records: int) -> StagedPart:
+        """A piece, for reading. One that is not here, or not with this size and number of records,
+        is a part that cannot be read, with the name of the file where it should be.
+        """
         stage = self._stages.get(key.stage)
         place = None if stage is None else stage.places.get(key)
-        if stage is None or place is None:
-            return None
+        if stage is None or place is None or (place.size, place.records) != (size, records):
+            path = self._file(key.stage, 0).path
+            return StagedPart(f"{path}, piece {key.number}", size, records)
         return StagedPart(stage.file.path, place.size, place.records, begin=place.begin)
 
     async def read(self, key: PieceKey, position: int, max_bytes: int) -> bytes:

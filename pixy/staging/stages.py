@@ -112,7 +112,7 @@ class Stages:
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
         self._worker = worker
         self._jobs = StageJobs(worker)
         self._bytes_max = bytes_max
@@ -139,10 +139,10 @@ class Stages:
         self._cluster_id = cluster_id
         try:
             found = await run_on(
-                self._worker, partial(recover_stages, self._disk, self._directory, cluster_id)
+                self._worker, partial(recover_stages, self._disk, self.directory, cluster_id)
             )
         except OSError as error:
-            raise DataDirectoryError(f"{self._directory} cannot be used: {error}") from error
+            raise DataDirectoryError(f"{self.directory} cannot be used: {error}") from error
         self._next_number = found.next_number
         for number, record, fault in found.stages:
             name = StageName(record.sink_id, record.stage_id)
@@ -216,7 +216,7 @@ class Stages:
         part = None if stage is None else stage.parts.get((topic_id, partition))
         if stage is None or part is None:
             return None
-        return staged_part(self._directory, stage.number, part)
+        return staged_part(self.directory, stage.number, part)
 
     # --- pieces -----------------------------------------------------------------------------------
 
@@ -419,7 +419,7 @@ class Stages:
             self._loop.call_soon(then)
 
         def begin(lane: Lane, gone: Sequence[Stage]) -> None:
-            steps = remove_stages(self._disk, self._directory, [stage.number for stage in gone])
+            steps = remove_stages(self._disk, self.directory, [stage.number for stage in gone])
             self._jobs.submit(lane, steps, partial(removed, lane, gone), must=True)
 
         def removed(lane: Lane, gone: Sequence[Stage], _: None, error: BaseException | None) -> None:
@@ -470,7 +470,7 @@ class Stages:
 
     def _add(self, name: StageName, number: int, client: StageClient) -> Stage:
         lane = Lane(client.address, name.sink_id)
-        stage = Stage(name, number, lane, StageFiles(self._disk, self._directory, number))
+        stage = Stage(name, number, lane, StageFiles(self._disk, self.directory, number))
         self._stages[name] = stage
         self._by_sink.setdefault(name.sink_id, {})[name.stage_id] = stage
         return stage

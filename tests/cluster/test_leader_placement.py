@@ -24,15 +24,29 @@ class Bench:
     Attributes:
         up_since: by node.
         wrong_clocks: nodes whose clock is off.
+        damaged_groups: raft groups whose replicas at node 1 are damaged.
     """
 
     def __init__(self, network: DriverNetwork) -> None:
         self.network = network
         self.up_since: dict[int, float] = {2: LONG_AGO, 3: LONG_AGO}
         self.wrong_clocks: set[int] = set()
+        self.damaged_groups: set[int] = set()
         self.placement = LeaderPlacement(
-            network[1].driver, self.up_since.get, lambda node_id: node_id in self.wrong_clocks
+            network[1].driver, self.up_since.get, self.has_wrong_clock, self.damaged_groups
         )
+
+    def has_wrong_clock(self, node_id: int) -> bool:
+        return node_id in self.wrong_clocks
+
+    def later(self, seconds: float) -> None:
+        """Age what was handed over, and the connections."""
+        self.up_since = {node_id: since - seconds for node_id, since in self.up_since.items()}
+        self.placement._up_since = self.up_since.get
+        self.placement._handed_over = {
+            group: transfer._replace(at=transfer.at - seconds)
+            for group, transfer in self.placement._handed_over.items()
+        }
 
     async def look(self) -> list[int]:
         """Look, a second after the last time; returns the nodes that lead."""
@@ -139,8 +153,36 @@ async def test_a_leadership_that_comes_back_stays_for_a_while(network: DriverNet
     assert await bench.look() == [2]
     await network.elect(1)
     assert await bench.look() == [1], "node 2 may not be able to"
-    bench.placement._handed_over = dict.fromkeys(bench.placement._handed_over, LONG_AGO)
+    bench.later(30)
+    assert await bench.look() == [1], "it has given it back"
+    bench.up_since[2] = bench.placement._loop.time() - 10
+    assert await bench.look() == [2], "it was away meanwhile"
+    await network.elect(1)
+    bench.later(600)
     assert await bench.look() == [2]
+
+
+@pytest.mark.parametrize(("preferred", "heir"), [(2, 2), (1, 2), (None, 2)])
+async def test_a_node_with_a_damaged_replica_gives_up_its_leadership(
+    network: DriverNetwork, preferred: int | None, heir: int
+) -> None:
+    with patch.object(leader_placement, "preferred_leader", lambda _: preferred):
+        bench = Bench(network)
+        await network.elect(1)
+        bench.damaged_groups.add(network[1].group.raft_group)
+        assert await bench.look() == [heir]
+        bench.later(30)
+        assert await bench.look() == [heir], "a follower has nothing to give"
+
+
+async def test_a_damaged_replica_gives_up_what_it_never_could_apply(network: DriverNetwork) -> None:
+    """A start has found the damage: its group has no application, and takes no proposals."""
+    with patch.object(leader_placement, "preferred_leader", lambda _: 1):
+        bench, leader = Bench(network), await network.elect(1)
+        leader.group.application = None
+        leader.group.look_at_role()
+        bench.damaged_groups.add(leader.group.raft_group)
+        assert await bench.look() == [2]
 
 
 # --- wrong clocks ---------------------------------------------------------------------------------

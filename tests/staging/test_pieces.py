@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.errors import NotFound, ResourceExhausted, StorageFault, Unavailable
+from pixy.errors import CorruptData, NotFound, ResourceExhausted, StorageFault, Unavailable
 from pixy.records import read_records
 from pixy.staging import Pieces
 from pixy.storage import ThreadWorker
@@ -39,8 +39,8 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 def values(store: Store, *args: bytes, **kwargs: int) -> list[bytes | None]:
-    part = store.pieces.part(new_piece(*args, **kwargs).key)
-    assert part is not None
+    piece = new_piece(*args, **kwargs)
+    part = store.pieces.part(piece.key, len(piece.batches), piece.records)
     part.check(store.disk)
     return [
         record.value
@@ -155,7 +155,8 @@ async def test_removed_stages_are_gone_at_once_and_their_files_too(store: Store)
     await store.pieces.put([new_piece(b"b", stage=8)])
     store.pieces.remove([7, 9])
     assert not store.pieces.has(new_piece(b"a").key)
-    assert store.pieces.part(new_piece(b"a").key) is None
+    with pytest.raises(CorruptData, match=r"07\.pieces, piece 0 is missing"):
+        values(store, b"a")
     assert [path.name for path in store.directory.iterdir()] == [f"{8:020d}.pieces"]
     assert store.pieces.bytes == store.pieces.size_of(8) > 0
     store.pieces.remove([8])
