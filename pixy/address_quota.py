@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from pixy.futures import resolve
+from pixy.futures import SmallEvent
 
-__all__ = ["AddressQuota", "AddressSemaphore"]
+__all__ = ["AddressQuota", "AddressSemaphore", "QueuedCaller"]
 
 
 class Queued(Protocol):
@@ -31,6 +31,28 @@ class Queued(Protocol):
 
     def admit_next(self, *, admitted: bool) -> None:
         """Leave the queue; if `admitted`, with the bytes."""
+
+
+class QueuedCaller:
+    """A coroutine in the queue.
+
+    Attributes:
+        turn: set when it leaves the queue.
+        is_admitted: True once it has what it asks for.
+    """
+
+    __slots__ = ("client", "is_admitted", "next_size", "turn")
+
+    def __init__(self, client: str, size: int) -> None:
+        self.client = client
+        self.next_size = size
+        self.is_admitted = False
+        self.turn = SmallEvent()
+
+    def admit_next(self, *, admitted: bool) -> None:
+        """See `Queued`."""
+        self.is_admitted = admitted
+        self.turn.set()
 
 
 class AddressQuota:
@@ -181,12 +203,12 @@ class AddressSemaphore:
         """Acquire bytes; 0 is acquired at once."""
         if not size:
             return
-        waiting = _QueuedCaller(client, size)
+        waiting = QueuedCaller(client, size)
         if self._quota.maybe_acquire(waiting, size):
             return
         self._count(client, size)
         try:
-            await waiting.turn
+            await waiting.turn.wait()
         except asyncio.CancelledError:
             if waiting.is_admitted:
                 self._quota.release(client, size)
@@ -205,20 +227,3 @@ class AddressSemaphore:
         self._queued_by[client] += size
         if not self._queued_by[client]:
             del self._queued_by[client]
-
-
-class _QueuedCaller:
-    """A coroutine in the queue."""
-
-    __slots__ = ("client", "is_admitted", "next_size", "turn")
-
-    def __init__(self, client: str, size: int) -> None:
-        self.client = client
-        self.next_size = size
-        self.is_admitted = False
-        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def admit_next(self, *, admitted: bool) -> None:
-        """See `Queued`."""
-        self.is_admitted = admitted
-        resolve(self.turn, None)

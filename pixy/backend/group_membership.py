@@ -93,6 +93,7 @@ class GroupMembership:
         callbacks: of the member.
 
     Attributes:
+        topics: as given, or as subscribed last.
         lease: see `ConsumerMembership`.
         member_id: its id; None while it is no member, nor about to be one.
     """
@@ -111,13 +112,13 @@ class GroupMembership:
         "_setting",
         "_told",
         "_topic_ids",
-        "_topics",
         "_undecided",
         "_work",
         "client_id",
         "group",
         "lease",
         "member_id",
+        "topics",
     )
 
     def __init__(
@@ -131,7 +132,7 @@ class GroupMembership:
         self.group = group
         self.client_id = client_id
         self._environment = environment
-        self._topics = tuple(topics)
+        self.topics = tuple(topics)
         self._on_assignment, self._on_revocation, self._on_offsets_set = callbacks
         self.lease = environment.leases.of(group)
         self.member_id: MemberId | None = None
@@ -166,7 +167,7 @@ class GroupMembership:
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """As `ConsumerMembership`."""
-        self._topics = tuple(topics)
+        self.topics = tuple(topics)
         if not self._left:
             await self.join()
 
@@ -222,7 +223,7 @@ class GroupMembership:
         began = node.monotonic()
         command = pb.JoinGroup(
             group=self.group,
-            member=member_message(member_id, GroupMember(self.client_id, self._topics)),
+            member=member_message(member_id, GroupMember(self.client_id, self.topics)),
             timestamp_ms=node.now_ms(),
         )
         node.commands.limits.limit_group(command)

@@ -9,7 +9,6 @@ leaves as soon as this node sees it.
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
 
 import structlog
 
@@ -25,7 +24,11 @@ __all__ = ["LocalMembers"]
 
 log = structlog.get_logger(__name__)
 
-_GROUPS_PER_ITERATION = 50
+_COST_PER_ITERATION = 500
+_COST_OF_GROUP = 10
+"""Cost of the groups that are looked at together, at which no further one is; a topic of a member
+costs 1.
+"""
 _RETRY_S = 0.2
 _RETRY_MAX_S = 5.0
 _GROUPS_PER_COMMAND = 200
@@ -153,11 +156,15 @@ class LocalMembers:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        for name in list(islice(self._due, _GROUPS_PER_ITERATION)):
+        cost = 0
+        while self._due and cost < _COST_PER_ITERATION:
+            name = next(iter(self._due))
             del self._due[name]
             for member in list(self._members.get(name, ())):
                 member.look()
+                cost += len(member.topics)
             self._leave_abandoned(name)
+            cost += _COST_OF_GROUP
         self._look_at(())
 
     # --- members ----------------------------------------------------------------------------------

@@ -5,18 +5,19 @@ An ack is passed once: the process that is asked either has the partition or ref
 looks for the owner again, because ownership moves.
 
 Few are under way at a time, and fewer of one partition: an owner that cannot answer, as its
-partition does not start, holds up the acks of that partition, and no other calls between nodes.
+partition does not start, holds up the acks of that partition and of others that fail, and neither
+those of partitions that are answered nor other calls between nodes.
 """
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from pixy.address_quota import AddressQuota
+from pixy.address_quota import AddressQuota, QueuedCaller
 from pixy.backend import Backend, TopicPartition
 from pixy.consume.timers import Timers
 from pixy.errors import AckElsewhere, DeadlineExceeded, InvalidAck, Unavailable
-from pixy.futures import SmallEvent
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, PassedAck
 
 if TYPE_CHECKING:
@@ -29,30 +30,28 @@ UNDECIDED = (Unavailable, DeadlineExceeded)
 
 _ATTEMPT_S = 1.0
 """Patience with one owner: a silent one is replaced meanwhile."""
-_UNDER_WAY = 512
-_OF_PARTITION = 8
+
+_OUTCOMES_MAX = 10_000
 
 
-class _Passing:
-    """An ack that waits for its turn, as `address_quota.Queued`: partitions are the clients."""
+class _Outcome(Enum):
+    """Outcome of the last attempt to pass an ack of a consumer group's partition."""
 
-    __slots__ = ("client", "is_admitted", "next_size", "turn")
+    NONE = auto()
+    ANSWERED = auto()
+    FAILED = auto()
 
-    def __init__(self, client: str) -> None:
-        self.client = client
-        self.next_size = 1
-        self.is_admitted = False
-        self.turn = SmallEvent()
 
-    def admit_next(self, *, admitted: bool) -> None:
-        """See `address_quota.Queued`."""
-        self.is_admitted = admitted
-        self.turn.set()
+_TURNS = {_Outcome.NONE: (128, 1), _Outcome.ANSWERED: (320, 8), _Outcome.FAILED: (64, 1)}
+"""Acks that are passed at a time, in all and of a partition."""
 
 
 class PassingTurns:
-    """Turns in which acks are passed to the owners of their partitions, for a group and partition
-    in the order in which they come.
+    """Turns in which acks are passed to the owners of their partitions.
+
+    Partitions take turns, and have a number of turns of their own kind, by the outcome of the last
+    attempt: one that has failed does not fill the turns of those that are answered, whoever's they
+    are.
 
     Args:
         timers: clock and timers.
@@ -60,31 +59,65 @@ class PassingTurns:
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
-        self._quota = AddressQuota(_UNDER_WAY, _OF_PARTITION)
+        self._quotas = {outcome: AddressQuota(*turns) for outcome, turns in _TURNS.items()}
+        # Outcomes of the last attempts, by group and partition, the oldest first.
+        self._outcomes: dict[str, _Outcome] = {}
 
     @asynccontextmanager
     async def turn(self, group: str, partition: TopicPartition, deadline: float) -> AsyncIterator[None]:
-        """Wait for a turn, which ends with the `with` block.
+        """Wait for a turn, which ends with the `with` block. The attempt in it has failed if it
+        raises one of `UNDECIDED`.
 
         Raises:
             DeadlineExceeded: it has not come by then.
         """
-        passing = _Passing(f"{group} {partition.topic}/{partition.partition}")
-        passing.is_admitted = self._quota.maybe_acquire(passing, 1)
+        key = f"{group} {partition.topic}/{partition.partition}"
+        kind = await self._acquire(key, deadline)
         try:
-            if not passing.is_admitted:
-                await self._timers.wait(passing.turn, deadline - self._timers.monotonic())
-            if not passing.is_admitted:
-                raise DeadlineExceeded(
-                    f"the ack of {partition.topic}/{partition.partition} was not passed to its owner in "
-                    f"time: earlier acks of {group} wait for their answers"
-                )
             yield
+        except UNDECIDED:
+            self._ended(key, _Outcome.FAILED)
+            raise
+        else:
+            self._ended(key, _Outcome.ANSWERED)
         finally:
-            if passing.is_admitted:
-                self._quota.release(passing.client, 1)
+            self._quotas[kind].release(key, 1)
+
+    async def _acquire(self, key: str, deadline: float) -> _Outcome:
+        """Wait for a turn of the kind that the partition has then; returns the kind."""
+        while True:
+            kind = self._kind(key)
+            await self._acquire_of(kind, key, deadline)
+            if kind is self._kind(key):
+                return kind
+            self._quotas[kind].release(key, 1)
+
+    async def _acquire_of(self, kind: _Outcome, key: str, deadline: float) -> None:
+        quota, caller = self._quotas[kind], QueuedCaller(key, 1)
+        if quota.maybe_acquire(caller, 1):
+            return
+        try:
+            await self._timers.wait(caller.turn, deadline - self._timers.monotonic())
+        except BaseException:
+            if caller.is_admitted:
+                quota.release(key, 1)
             else:
-                self._quota.withdraw(passing)
+                quota.withdraw(caller)
+            raise
+        if not caller.is_admitted:
+            quota.withdraw(caller)
+            raise DeadlineExceeded(
+                f"the ack of {key} was not passed to its owner in time: earlier acks wait for their answers"
+            )
+
+    def _kind(self, key: str) -> _Outcome:
+        return self._outcomes.get(key, _Outcome.NONE)
+
+    def _ended(self, key: str, outcome: _Outcome) -> None:
+        self._outcomes.pop(key, None)
+        self._outcomes[key] = outcome
+        if len(self._outcomes) > _OUTCOMES_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
 
 
 def check_ack(backend: Backend, topic: str, ack: tuple[int, int]) -> None:

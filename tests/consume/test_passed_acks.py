@@ -1,12 +1,16 @@
 """Acks at nodes that do not own the partition: the owner answers them."""
 
 import asyncio
+from collections import defaultdict
+from contextlib import suppress
 from typing import NamedTuple
 
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import AckRange, encode
+from pixy.consume.passed_acks import PassingTurns
+from pixy.consume.timers import Timers
 from pixy.errors import (
     AckBeyondEnd,
     AckElsewhere,
@@ -21,6 +25,7 @@ from pixy.errors import (
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, PassedAck
 from tests.consume.conftest import MakeNodes
 from tests.consume.fakes import Nodes
+from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import settle
 
 
@@ -265,20 +270,107 @@ async def test_few_acks_of_a_partition_that_does_not_start_are_with_its_owner_at
     gate = nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
     await nodes[1].consume(group="stuck")
     stuck = [await nodes[2].ack(0, 0, group="stuck") for _ in range(100)]
-    assert len(nodes.links.calls) == 8
+    assert len(nodes.links.calls) == 1
     assert await nodes[2].ack(0, 0) == [None]
     await nodes.pass_time(1.5)
-    assert len(nodes.links.calls) <= 32
+    assert len(nodes.links.calls) <= 4
     await nodes.pass_time(2.0)
     assert {type(error) for [error] in stuck} == {DeadlineExceeded}
     assert {str(error) for [error] in stuck[50:]} == {
-        "the ack of t/0 was not passed to its owner in time: earlier acks of stuck wait for their answers"
+        "the ack of stuck t/0 was not passed to its owner in time: earlier acks wait for their answers"
     }
     late = [await nodes[2].ack(0, 0, group="stuck") for _ in range(20)]
     gate.set()
     await settle()
     await nodes.pass_time(1)
     assert late == [[None]] * 20
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+class Passed:
+    """Acks that wait for a turn or for their answers.
+
+    Attributes:
+        waiting: answers that owners owe, by group.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
+        self._turns = PassingTurns(Timers(FakeClock(), FakeClock().call_later))
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(self, *groups: str) -> None:
+        for group in groups:
+            self._tasks.add(asyncio.create_task(self._pass(group)))
+        await settle()
+
+    async def _pass(self, group: str) -> None:
+        with suppress(PixyError):
+            async with self._turns.turn(group, T0, 100.0):
+                answer = asyncio.get_running_loop().create_future()
+                self.waiting[group].append(answer)
+                await answer
+
+    async def answer(self, *groups: str, error: PixyError | None = None) -> None:
+        for group in groups:
+            for answer in self.waiting.pop(group, ()):
+                if error is None:
+                    answer.set_result(None)
+                else:
+                    answer.set_exception(error)
+        await settle()
+
+    async def answer_all(self) -> None:
+        while self.waiting:
+            await self.answer(*self.waiting)
+        await asyncio.gather(*self._tasks)
+
+
+async def test_a_partition_has_several_acks_with_its_owner_once_it_was_answered() -> None:
+    passed = Passed()
+    await passed.begin(*["g"] * 20)
+    assert len(passed.waiting["g"]) == 1
+    await passed.answer("g")
+    assert len(passed.waiting["g"]) == 8
+    await passed.answer_all()
+
+
+async def test_partitions_that_fail_hold_up_neither_new_ones_nor_those_that_are_answered() -> None:
+    passed = Passed()
+    await passed.begin("good")
+    await passed.answer("good")
+    stuck = [f"stuck-{number}" for number in range(1000)]
+    await passed.begin(*stuck, *stuck)
+    for _ in range(9):
+        await passed.answer(*passed.waiting, error=DeadlineExceeded("no answer"))
+    assert len(passed.waiting) == 64, "all of them have failed once"
+    await passed.begin(*["good"] * 9, "new")
+    assert (len(passed.waiting["good"]), len(passed.waiting["new"])) == (8, 1)
+    await passed.answer_all()
+
+
+async def test_a_partition_that_has_failed_has_all_of_its_turns_again_once_it_is_answered() -> None:
+    passed = Passed()
+    await passed.begin("g")
+    await passed.answer("g", error=Unavailable("its node is down"))
+    await passed.begin(*["g"] * 20)
+    assert len(passed.waiting["g"]) == 1
+    await passed.answer("g")
+    assert len(passed.waiting["g"]) == 8
+    await passed.answer_all()
+
+
+async def test_the_outcomes_of_a_bounded_number_of_partitions_are_known() -> None:
+    turns = Passed()._turns
+    for number in range(10_002):
+        async with turns.turn(f"g{number}", T0, 100.0):
+            pass
+        async with turns.turn("g0", T0, 100.0):
+            pass
+    assert list(turns._outcomes)[:2] == ["g3 t/0", "g4 t/0"]
+    assert len(turns._outcomes) == 10_000
 
 
 async def test_acks_of_one_address_that_look_for_owners_leave_others_their_share(
@@ -413,11 +505,11 @@ async def test_an_ack_that_is_invalid_after_its_request_has_gone_on_ends_nothing
 
 
 async def test_acks_that_wait_at_the_owner_are_bounded(make_nodes: MakeNodes) -> None:
-    nodes = make_nodes(2, 1, channel_buffer_size=2)
+    nodes = make_nodes(3, 1, channel_buffer_size=2)
     nodes.log().append(b"a")
     nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
     await nodes[1].consume()
-    outcomes = [await nodes[2].ack(0, 0) for _ in range(2)]
+    outcomes = [await nodes[number].ack(0, 0) for number in (2, 3)]
     outcomes.append(await nodes[1].ack(0, 0))
     assert [type(error) for error in outcomes[2]] == [TooManyRequests]
     assert outcomes[:2] == [[], []]
