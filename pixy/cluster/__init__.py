@@ -18,12 +18,12 @@ from pixy.cluster.impossible_states import (
 )
 from pixy.cluster.lost_majority import LossReport, LostMajority, SurvivingGroup
 from pixy.cluster.mended_groups import MendedGroup, MendedGroups
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
+from pixy.cluster.metadata import METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.publisher import Publisher, staged_error
-from pixy.cluster.raft_group import replicas_in_sync
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, replicas_in_sync
 from pixy.cluster.replica import PartitionReplica, StateReplica
 from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
 from pixy.cluster.sideloading import pieces_of

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from google.protobuf.descriptor import Descriptor
 
 from pixy.cluster.element_maxima import ElementMaxima
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.nodes import NODES_MAX
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.proto.state_pb2 import GroupsCommand, MetadataCommand, PartitionCommand, SinksCommand
 from pixy.staging import EXTENTS_MAX

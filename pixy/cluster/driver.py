@@ -32,12 +32,19 @@ from pixy.cluster.group_clock import GroupClock
 from pixy.cluster.group_rest import GroupRest
 from pixy.cluster.hard_states import state_records, write_hard_state
 from pixy.cluster.linearizable_reads import LinearizableReads
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.outbox import Outbox
-from pixy.cluster.peer_messages import Forwarded
-from pixy.cluster.proposals import NEVER, Done, Proposals, Proposer, Sequences, is_window_full, judge
+from pixy.cluster.proposals import (
+    NEVER,
+    Done,
+    Forwarded,
+    Proposals,
+    Proposer,
+    Sequences,
+    is_window_full,
+    judge,
+)
 from pixy.cluster.proposer_rows import WINDOW, Novelty
-from pixy.cluster.raft_group import Application, Apply, RaftGroup
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, Application, Apply, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.refused_messages import RefusedMessages
 from pixy.cluster.snapshots import Snapshots
@@ -519,7 +526,7 @@ class Driver:
         if append.hard_state is not None or append.snapshot is not None:
             records = state_records(group, append)
             if append.snapshot is not None:
-                records += self.snapshots.position_records(group, append.snapshot)
+                records += self._hooks.reset_records(group, append.snapshot)
         for entry in append.entries:
             entry_type = _ENTRY_TYPES[entry.type] if entry.type else entry.kind
             payload = entry.data

@@ -6,12 +6,11 @@ from typing import Protocol
 
 from pixy.cluster.group_rest import RestHooks
 from pixy.cluster.outbox import Send
-from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import WantedEntries
 from pixy.proposal_id import ProposalId
 from pixy.raft import NO_LIMIT, Entry, Message, RaftConfig, RandomSource, Snapshot
-from pixy.storage import EntryType
+from pixy.storage import EntryType, UnitRecord
 
 __all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions", "Sideloads"]
 
@@ -73,14 +72,15 @@ class DriverHooks:
         load: loads entries from the journal; the callback is `Driver.loaded`.
         fetch: fetches the data of a snapshot, followed by `Snapshots.arrived` or
             `Snapshots.failed`.
+        reset_records: records that belong in one unit with the log reset of a snapshot.
         restore: replaces the application by that of a snapshot whose data is in its place.
+        why_not_proposable: reason why the proposal of another node is refused, by raft group, kind
+            and payload; empty if it may be appended. Raises LongCheckError if that takes long.
         forward: sends a proposal to the leader of a group, for `Driver.propose_for` there.
             It may be lost. None if the node has no way to.
         leader_changed: called when a group has another leader, or none; None: nobody asks.
         rest: what groups at rest need; None: no group rests.
         sideloads: of partitions; None on a node without peers, which proposes everything itself.
-        why_not_proposable: reason why the proposal of another node is refused, by raft group, kind
-            and payload; empty if it may be appended. Raises LongCheckError if that takes long.
         fault: called with an error after which disk and answers may differ.
     """
 
@@ -90,12 +90,13 @@ class DriverHooks:
     load: Callable[[RaftGroup, WantedEntries, Callable[[RaftGroup, list[Entry] | None], None]], None]
     send: Send
     fetch: Callable[[RaftGroup, Message], None]
+    reset_records: Callable[[RaftGroup, Snapshot], list[UnitRecord]]
     restore: Callable[[RaftGroup, Snapshot], None]
+    why_not_proposable: Callable[[int, int, bytes | bytearray, int], str]
     forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     leader_changed: Callable[[RaftGroup], None] | None = None
     rest: RestHooks | None = None
     sideloads: Sideloads | None = None
-    why_not_proposable: Callable[[int, int, bytes | bytearray, int], str] = why_not_proposable
 
 
 @dataclass(frozen=True, slots=True)

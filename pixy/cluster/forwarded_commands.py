@@ -32,12 +32,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pixy.cluster.cluster_limits import ClusterLimits
 from pixy.cluster.command_rules import empty_of
 from pixy.cluster.commands import decoded, partition_command
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.nodes import removal
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.publication_parts import part_commands
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.cluster.replica import PartitionReplica
-from pixy.cluster.replicated_roll_forward import part_commands
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.errors import VoidEntry
 from pixy.proto.state_pb2 import (

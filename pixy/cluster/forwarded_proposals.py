@@ -33,8 +33,8 @@ from pixy.check_turns import CheckTurns, SteppedCheck
 from pixy.cluster.command_maxima import why_too_large
 from pixy.cluster.driver import Driver
 from pixy.cluster.forwarded_commands import ForwardedCommands
-from pixy.cluster.peer_messages import Forwarded, RefusedProposal
-from pixy.cluster.proposals import judge
+from pixy.cluster.peer_messages import RefusedProposal
+from pixy.cluster.proposals import Forwarded, judge
 from pixy.cluster.proposer_rows import WINDOW, Novelty
 from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import PixyError, Unavailable, VoidEntry

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP
-from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.cluster.resting_groups import CLAIM_EVERY_TICKS, RestClaim, RestingGroups, Waking
 from pixy.raft import NONE, RaftNode, StateType
 from pixy.steps import run_in_steps

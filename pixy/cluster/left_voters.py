@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pixy.cluster.group_names import group_name
 from pixy.cluster.nodes import NodeInfo
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.status import is_majority
 from pixy.raft import ConfState
+from pixy.raft.quorum import is_majority
 
 __all__ = ["why_stuck"]
 

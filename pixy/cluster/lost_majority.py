@@ -56,13 +56,13 @@ from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.state_group_recovery import check_reset
-from pixy.cluster.status import is_majority
 from pixy.cluster.stopped_node import StoppedNode, position_of
 from pixy.errors import FailedPrecondition
 from pixy.log_position import TERM_KEPT_MAX, TERM_MAX, LogPosition
 from pixy.proto.state_pb2 import ForgetNode, GroupStateRecord, HardState, MetadataCommand
 from pixy.raft import ConfChangeError, ConfState, MalformedMessage, Snapshot, decode_conf_change
 from pixy.raft import HardState as RaftHardState
+from pixy.raft.quorum import is_majority
 from pixy.raft.wire import encode_conf_change
 from pixy.storage import (
     EntryType,

@@ -34,7 +34,6 @@ from pixy.cluster.node_time import OtherClocks
 from pixy.cluster.nodes import NodeInfo, other_secret, why_left, why_older
 from pixy.cluster.peer_messages import (
     Beat,
-    Forwarded,
     MessageKind,
     RefusedProposal,
     encode_beat,
@@ -45,6 +44,7 @@ from pixy.cluster.peer_messages import (
 )
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStart, StartClaim
+from pixy.cluster.proposals import Forwarded
 from pixy.cluster.relays import Relays
 from pixy.cluster.resting_groups import RestClaim
 from pixy.cluster.told_refusals import ToldRefusals, encode_starts

@@ -37,8 +37,9 @@ from pixy.cluster.impossible_states import (
     why_never_a_member,
     why_no_configuration,
 )
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.nodes import FIRST_NODE
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.stopped_node import StoppedNode, position_of

@@ -17,6 +17,7 @@ from pixy.cluster.commands import decoded
 from pixy.cluster.newer_command import newer_command
 from pixy.cluster.nodes import FIRST_NODE, NodeInfo, NodeTable, node_record
 from pixy.cluster.placement import ReplicaCounts, ReplicaSets, place, replication_of
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -41,7 +42,6 @@ from pixy.proto.state_pb2 import (
 from pixy.records import check_topic_name
 
 __all__ = [
-    "FIRST_PARTITION_GROUP",
     "METADATA_GROUP",
     "PARTITIONS_MAX",
     "DeletedTopic",
@@ -55,8 +55,6 @@ __all__ = [
 METADATA_GROUP = 1
 """The raft group of this state machine."""
 
-FIRST_PARTITION_GROUP = 1000
-"""Lowest raft group of a partition; raft groups below it are state groups."""
 
 PARTITIONS_MAX = 10_000
 _GROUPS_MAX = 800

@@ -34,7 +34,7 @@ from pixy.cluster.group_rest import RestHooks
 from pixy.cluster.incarnation import Incarnation
 from pixy.cluster.journal_retention import JournalRetention, RetentionParts
 from pixy.cluster.node_options import NodeOptions, unsynced_logs_max
-from pixy.cluster.partition_snapshots import take_over
+from pixy.cluster.partition_snapshots import Takeovers, position_records, take_over
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.proposable import why_not_proposable
 from pixy.cluster.raft_group import Apply, RaftGroup
@@ -54,6 +54,7 @@ from pixy.storage import (
     JournalReader,
     LogWriter,
     LogWriterOptions,
+    UnitRecord,
     Worker,
 )
 
@@ -172,6 +173,7 @@ class NodeLog:
         self._positions = AppliedPositionWriter(
             self.journal, self.driver.groups, hooks.drop_segments, self._on_positions
         )
+        self.takeovers = Takeovers(self.driver.snapshots)
         self.writer = self._make_writer()
         self.checkpoints = self._make_checkpoints()
         self.retention = self._make_retention()
@@ -190,6 +192,7 @@ class NodeLog:
                 load=loading.load,
                 send=peers.send,
                 fetch=peers.fetch,
+                reset_records=self.reset_records,
                 restore=self._restore,
                 forward=peers.forward,
                 leader_changed=peers.leader_changed,
@@ -331,7 +334,7 @@ class NodeLog:
         self.driver.propose(replica.group, EntryType.EMPTY, b"", applied)
 
     def _on_positions(self) -> None:
-        self.driver.snapshots.positions_durable()
+        self.takeovers.positions_durable()
         self.retention.maybe_remove()
         self._hooks.on_positions()
 
@@ -339,10 +342,15 @@ class NodeLog:
         self.driver.snapshots.ready(replica.group)
         self.retention.maybe_remove()
 
+    def reset_records(self, group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
+        """See `DriverHooks`."""
+        return position_records(group, snapshot)
+
     def _restore(self, group: RaftGroup, snapshot: Snapshot) -> None:
         replica = group.application
         if isinstance(replica, PartitionReplica):
             assert group.position is not None
+            group.position_file, group.begin = self.journal.files[-1].number, group.position
             take_over(replica, group.position)
             if replica.log.has_segments_below(replica.log.begin_offset):
                 self._hooks.drop_segments(replica, replica.log.begin_offset)

@@ -37,7 +37,6 @@ from pixy.cluster.node_time import NodeTime
 from pixy.cluster.nodes import FEATURE_LEVEL, SECOND_PROTOCOL_LEVEL, NodeInfo, node_record, why_left
 from pixy.cluster.peer_clocks import PeerClocks
 from pixy.cluster.peer_messages import (
-    Forwarded,
     MessageKind,
     PeerMethod,
     RefusedProposal,
@@ -49,6 +48,7 @@ from pixy.cluster.peer_messages import (
     flush_number_of,
 )
 from pixy.cluster.peer_starts import PeerStart
+from pixy.cluster.proposals import Forwarded
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import cluster_id_of
 from pixy.cluster.relays import Relays, sender_of

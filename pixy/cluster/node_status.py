@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import DecodeError
 
 import pixy
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, Topic
+from pixy.cluster.metadata import Topic
 from pixy.cluster.node_peers import NodePeers
 from pixy.cluster.nodes import NodeInfo
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.cluster.recovery import cluster_id_of
 from pixy.cluster.relays import Relays
 from pixy.cluster.replica import PartitionReplica

@@ -28,17 +28,74 @@ The road not taken: to keep such entries of every group in the journal, for repl
 come back.
 """
 
+import structlog
 from google.protobuf.message import DecodeError
 
+from pixy.cluster.applied_positions import positions_record
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.snapshots import Snapshots
 from pixy.log_position import INDEX_MAX
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Snapshot
+from pixy.storage import UnitRecord
 
-__all__ = ["describe", "has_records", "is_written", "position_of", "take_over"]
+__all__ = [
+    "Takeovers",
+    "describe",
+    "has_records",
+    "is_written",
+    "position_of",
+    "position_records",
+    "take_over",
+]
+
+log = structlog.get_logger(__name__)
+
+
+class Takeovers:
+    """Positions of leaders that replicas take over.
+
+    Args:
+        snapshots: those of the node.
+    """
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        # Positions that replicas take over once their segments are synced.
+        self._unwritten: dict[RaftGroup, Snapshot] = {}
+
+    def take(self, group: RaftGroup, snapshot: Snapshot) -> bool:
+        """A leader offers a position to the replica of a partition: take it over, or do so as soon
+        as all records are in synced segments.
+
+        Returns:
+            False if the replica lacks records.
+        """
+        replica = group.application
+        assert isinstance(replica, PartitionReplica)
+        if not has_records(replica, snapshot):
+            self._unwritten.pop(group, None)
+            return False
+        if not is_written(replica):
+            self._unwritten[group] = snapshot
+        elif self._snapshots.arrived(group, snapshot):
+            log.info(
+                "a replica has all records, and takes over the position of its leader",
+                topic=replica.partition.topic,
+                partition=replica.partition.partition,
+                entry=snapshot.index,
+            )
+        return True
+
+    def positions_durable(self) -> None:
+        """Applied positions have become durable: some replicas may have waited for that."""
+        unwritten, self._unwritten = self._unwritten, {}
+        for group, snapshot in unwritten.items():
+            if self._snapshots.awaits(group, snapshot) and not self.take(group, snapshot):
+                self._snapshots.failed(group, snapshot, silently=True)
 
 
 def describe(group: RaftGroup) -> Snapshot | None:
@@ -110,6 +167,15 @@ def position_of(replica: PartitionReplica, snapshot: Snapshot) -> AppliedPositio
     del position.rows[:]
     position.rows.extend(descriptor.rows)
     return position
+
+
+def position_records(group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
+    """Records that are in one unit with a log reset: the applied position of a partition."""
+    replica = group.application
+    if not isinstance(replica, PartitionReplica):
+        return []
+    group.position = position_of(replica, snapshot)
+    return [positions_record([group.position])]
 
 
 def take_over(replica: PartitionReplica, position: AppliedPosition) -> None:

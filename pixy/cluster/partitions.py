@@ -39,6 +39,7 @@ from pixy.cluster.nodes import FIRST_NODE
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.partition_opening import PartitionOpening
 from pixy.cluster.partition_recovery import PartitionRecovery
+from pixy.cluster.partition_snapshots import describe
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import DataDirectory, RecoveredNode
@@ -307,7 +308,7 @@ class Partitions:
         return group
 
     def _bind(self, group: RaftGroup, replica: PartitionReplica) -> None:
-        self._driver.snapshots.offer(group)
+        self._driver.snapshots.offer(group, partial(describe, group))
         self._driver.bind(group, replica, self.apply)
 
     def _configuration(self, replica: PartitionReplica) -> ConfState:

@@ -96,6 +96,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pixy.cluster.nodes import NODES_MAX
+from pixy.cluster.proposals import Forwarded
 from pixy.cluster.resting_groups import RestClaim
 from pixy.log_position import INDEX_MAX, TERM_MAX, LogPosition
 from pixy.proposal_id import FLUSH_MAX, INCARNATION_MAX, ProposalId
@@ -107,7 +108,6 @@ from pixy.storage import EntryType
 
 __all__ = [
     "Beat",
-    "Forwarded",
     "MessageKind",
     "PeerMethod",
     "RefusedProposal",
@@ -172,18 +172,6 @@ class Beat(NamedTuple):
     flush_number: int
     wall_ms: int
     reaches: tuple[int, ...] = ()
-
-
-class Forwarded(NamedTuple):
-    """A proposal for a raft group that the receiver leads; `after` is the sequence of the sender's
-    proposal in flight before it, 0 for none.
-    """
-
-    raft_group: int
-    kind: EntryType
-    payload: bytes | bytearray
-    proposal: ProposalId
-    after: int = 0
 
 
 class RefusedProposal(NamedTuple):

@@ -17,8 +17,9 @@ What depends on what this node knows is judged before (`forwarded_commands`).
 
 from pixy.cluster.command_rules import why_not_command
 from pixy.cluster.commands import decoded, partition_command
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.piece_checks import why_not_staged
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.errors import PixyError, VoidEntry
 from pixy.proto.state_pb2 import (

@@ -36,7 +36,16 @@ from pixy.storage import EntryType
 if TYPE_CHECKING:
     from pixy.cluster.raft_group import RaftGroup
 
-__all__ = ["Done", "Proposal", "Proposals", "Proposer", "Repeated", "Sequences", "is_window_full"]
+__all__ = [
+    "Done",
+    "Forwarded",
+    "Proposal",
+    "Proposals",
+    "Proposer",
+    "Repeated",
+    "Sequences",
+    "is_window_full",
+]
 
 Done = Callable[[Any], None]
 """Gets the result of a proposal: that of the applied entry, `Repeated`, or a `PixyError`."""
@@ -47,6 +56,18 @@ _ENTRY_BYTES_MAX = 1 << 20
 """Size up to which batches that wait share an entry."""
 NEVER = float("inf")
 _new = tuple.__new__
+
+
+class Forwarded(NamedTuple):
+    """A proposal for a raft group that the receiver leads; `after` is the sequence of the sender's
+    proposal in flight before it, 0 for none.
+    """
+
+    raft_group: int
+    kind: EntryType
+    payload: bytes | bytearray
+    proposal: ProposalId
+    after: int = 0
 
 
 class Repeated(NamedTuple):

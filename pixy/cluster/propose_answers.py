@@ -20,8 +20,7 @@ from collections.abc import Callable
 
 from pixy.cluster.driver import Driver
 from pixy.cluster.forwarded_proposals import ForwardedProposals
-from pixy.cluster.peer_messages import Forwarded
-from pixy.cluster.proposals import judge
+from pixy.cluster.proposals import Forwarded, judge
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.watched_proposals import LeadershipLost

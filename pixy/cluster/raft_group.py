@@ -21,10 +21,13 @@ from pixy.raft.progress import ProgressState
 from pixy.raft.raft import Raft
 from pixy.storage import EntryType
 
-__all__ = ["Application", "Apply", "GroupRead", "RaftGroup", "replicas_in_sync"]
+__all__ = ["FIRST_PARTITION_GROUP", "Application", "Apply", "GroupRead", "RaftGroup", "replicas_in_sync"]
 
 _NO_IDS: set[ProposalId] = set()
 """Shared by all groups without any: most of ten thousand. Never changed."""
+
+FIRST_PARTITION_GROUP = 1000
+"""Lowest raft group of a partition; raft groups below it are state groups."""
 
 
 class Application(Protocol):

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import structlog
 
 from pixy.cluster.partition_proposals import PartitionProposals
+from pixy.cluster.publication_parts import PartKey, part_commands
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.sinks import Publication, SinksState
@@ -34,10 +35,7 @@ from pixy.faults import OnFault
 from pixy.proto.state_pb2 import (
     FinishPublications,
     PartitionCommand,
-    PiecePart,
-    PieceRecord,
     PublicationPart,
-    PublishedPart,
     PublishParts,
     SinksCommand,
 )
@@ -45,17 +43,13 @@ from pixy.retries import Backoff
 from pixy.storage import EntryType
 from pixy.tasks import Tasks
 
-__all__ = ["ReplicatedRollForward", "RollForwardParts", "part_commands"]
+__all__ = ["ReplicatedRollForward", "RollForwardParts"]
 
 log = structlog.get_logger(__name__)
 
 _ENTRY_S = 10.0
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 2.0
-_PIECES_PER_ITERATION = 2000
-
-_Key = tuple[bytes, int]
-"""Topic id and number of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +132,7 @@ class _Leadership:
         self._tasks = tasks
         self.lacking: dict[int, int] = {}
         # Parts that wait for their turn in a partition; the first is under way.
-        self._queues: dict[_Key, deque[tuple[PublicationPart, PublishParts]]] = {}
+        self._queues: dict[PartKey, deque[tuple[PublicationPart, PublishParts]]] = {}
         # Publications that every partition has.
         self._complete: list[int] = []
         self._beginning = self._finishing = False
@@ -162,7 +156,7 @@ class _Leadership:
         finally:
             self._beginning = False
 
-    def _roll_all(self, publication: Publication, commands: Mapping[_Key, PublishParts]) -> None:
+    def _roll_all(self, publication: Publication, commands: Mapping[PartKey, PublishParts]) -> None:
         for part in publication.parts:
             key = (part.topic_id, part.partition)
             queue = self._queues.setdefault(key, deque())
@@ -173,7 +167,7 @@ class _Leadership:
         if not publication.parts:
             self._finish(publication.number)
 
-    async def _roll(self, key: _Key, queue: deque[tuple[PublicationPart, PublishParts]]) -> None:
+    async def _roll(self, key: PartKey, queue: deque[tuple[PublicationPart, PublishParts]]) -> None:
         """Bring one partition all of its publications."""
         while queue:
             part, command = queue[0]
@@ -237,63 +231,3 @@ class _Leadership:
                 self._complete.remove(number)
                 del self.lacking[number]
         self._finishing = False
-
-
-async def part_commands(publication: Publication) -> dict[_Key, PublishParts]:
-    """The command for each partition of a publication."""
-    commands = _empty_commands(publication)
-    try:
-        await _add_stages(publication, commands)
-    except ValueError as error:
-        log.error(
-            "a publication has impossible numbers, and none of its records appears",
-            publication=publication.number,
-            sink=publication.sink_id,
-            reason=str(error),
-        )
-        return _empty_commands(publication)
-    return commands
-
-
-def _empty_commands(publication: Publication) -> dict[_Key, PublishParts]:
-    return {
-        (part.topic_id, part.partition): PublishParts(
-            publication=publication.number, sink_id=publication.sink_id, predecessor=part.predecessor
-        )
-        for part in publication.parts
-    }
-
-
-async def _add_stages(publication: Publication, commands: Mapping[_Key, PublishParts]) -> None:
-    """Add the pieces of all stages.
-
-    Raises:
-        ValueError: numbers that no piece has.
-    """
-    count = 0
-    for stage in publication.stages:
-        parts: dict[_Key, PublishedPart] = {}
-        for encoded in stage.pieces:
-            piece = PieceRecord.FromString(encoded)
-            for extent in piece.parts:
-                key = (extent.topic_id, extent.partition)
-                part = parts.get(key)
-                if part is None:
-                    part = parts[key] = commands[key].parts.add()
-                    part.stage_id, part.stage_number = stage.stage_id, stage.number
-                _add(part, piece.number, extent)
-            count += len(piece.parts)
-            if count >= _PIECES_PER_ITERATION:
-                count = 0
-                await asyncio.sleep(0)
-
-
-def _add(part: PublishedPart, number: int, extent: PiecePart) -> None:
-    if not 0 <= extent.records <= extent.bytes:
-        raise ValueError(f"{extent.records} records in {extent.bytes} bytes of piece {number}")
-    part.bytes += extent.bytes
-    part.records += extent.records
-    part.pieces.append(number)
-    part.piece_bytes.append(extent.bytes)
-    part.piece_records.append(extent.records)
-    part.piece_crcs.append(extent.crc)

@@ -29,10 +29,9 @@ import structlog
 
 from pixy.check_turns import CheckTurns
 from pixy.cluster.commands import publication_in
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.peer_messages import PeerMethod
 from pixy.cluster.piece_checks import PIECE_BYTES_MAX, PiecesCheck
-from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.replica_calls import CallPeer
 from pixy.cluster.sinks import SinksState

@@ -112,7 +112,7 @@ class SnapshotFetching:
             )
             return
         snapshots = self._log.driver.snapshots
-        if isinstance(replica, PartitionReplica) and snapshots.take_position(group, message.snapshot):
+        if isinstance(replica, PartitionReplica) and self._log.takeovers.take(group, message.snapshot):
             return
         # Nobody knows yet what the group is for, or there is no data to fetch: the leader tries
         # again later.

@@ -14,23 +14,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
-from pixy.cluster.applied_positions import positions_record
 from pixy.cluster.group_states import hard_state_record, reset_record
-from pixy.cluster.partition_snapshots import describe, has_records, is_written, position_of
 from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import PartitionReplica
 from pixy.raft import Snapshot, StateType
 from pixy.raft.progress import ProgressState
-from pixy.storage import Journal, UnitRecord
+from pixy.storage import Journal
 
 if TYPE_CHECKING:
     from pixy.cluster.driver import Driver
 
 __all__ = ["Snapshots"]
-
-log = structlog.get_logger(__name__)
 
 
 class Snapshots:
@@ -53,22 +46,19 @@ class Snapshots:
         self._journal = journal
         self._restore = restore
         self.offered: dict[RaftGroup, None] = {}
-        # Positions that replicas take over once their segments are synced.
-        self._unwritten: dict[RaftGroup, Snapshot] = {}
 
     # --- leader -----------------------------------------------------------------------------------
 
-    def offer(self, group: RaftGroup, make: Callable[[], Snapshot | None] | None = None) -> None:
+    def offer(self, group: RaftGroup, make: Callable[[], Snapshot | None]) -> None:
         """Let followers of a group that the journal cannot serve have a snapshot.
 
         Args:
-            make: returns the newest one, None if there is none yet. Without it, followers get that
-                of a partition.
+            make: returns the newest one, None if there is none yet.
         """
         group.storage.make_snapshot = partial(self._made, group, make)
 
-    def _made(self, group: RaftGroup, make: Callable[[], Snapshot | None] | None) -> Snapshot | None:
-        snapshot = describe(group) if make is None else make()
+    def _made(self, group: RaftGroup, make: Callable[[], Snapshot | None]) -> Snapshot | None:
+        snapshot = make()
         if snapshot is not None:
             self.offered[group] = None
         return snapshot
@@ -116,44 +106,6 @@ class Snapshots:
         """True while the data of a snapshot is awaited and needed."""
         return group.node is not None and group.node.awaits_snapshot(snapshot)
 
-    def take_position(self, group: RaftGroup, snapshot: Snapshot) -> bool:
-        """A leader offers a position to the replica of a partition: take it over, or do so as soon
-        as all records are in synced segments.
-
-        Returns:
-            False if the replica lacks records.
-        """
-        replica = group.application
-        assert isinstance(replica, PartitionReplica)
-        if not has_records(replica, snapshot):
-            self._unwritten.pop(group, None)
-            return False
-        if not is_written(replica):
-            self._unwritten[group] = snapshot
-        elif self.arrived(group, snapshot):
-            log.info(
-                "a replica has all records, and takes over the position of its leader",
-                topic=replica.partition.topic,
-                partition=replica.partition.partition,
-                entry=snapshot.index,
-            )
-        return True
-
-    def positions_durable(self) -> None:
-        """Applied positions have become durable: some replicas may have waited for that."""
-        unwritten, self._unwritten = self._unwritten, {}
-        for group, snapshot in unwritten.items():
-            if self.awaits(group, snapshot) and not self.take_position(group, snapshot):
-                self.failed(group, snapshot, silently=True)
-
-    def position_records(self, group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
-        """Records that are in one unit with a log reset: the applied position of a partition."""
-        replica = group.application
-        if not isinstance(replica, PartitionReplica):
-            return []
-        group.position = position_of(replica, snapshot)
-        return [positions_record([group.position])]
-
     def failed(self, group: RaftGroup, snapshot: Snapshot, *, silently: bool = False) -> None:
         """The data of an awaited snapshot cannot be fetched.
 
@@ -172,8 +124,6 @@ class Snapshots:
         group.reset, group.reset_file = group.applied, self._journal.files[-1].number
         group.durable_index = max(group.durable_index, snapshot.index)
         group.held = None
-        if isinstance(group.application, PartitionReplica):
-            group.position_file, group.begin = self._journal.files[-1].number, group.position
         self._restore(group, snapshot)
         if group.proposals is not None:
             group.proposals.overtaken()

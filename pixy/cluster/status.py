@@ -9,7 +9,7 @@ as one of them has it as a member.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -23,7 +23,6 @@ __all__ = [
     "MemberStatus",
     "NodeStatus",
     "RaftGroupStatus",
-    "is_majority",
     "merged",
     "with_unreported",
     "without_gone",
@@ -261,8 +260,3 @@ def without_gone(status: ClusterStatus) -> ClusterStatus:
 
 def _weight(group: RaftGroupStatus) -> tuple[int, bool, bool]:
     return group.term, bool(group.members), group.leader > 0
-
-
-def is_majority(some: Sequence[int], voters: Sequence[int]) -> bool:
-    """True for more than half of the voters."""
-    return len(some) > len(voters) // 2

@@ -1,7 +1,7 @@
 """The status of a cluster as a message of pixy_cluster.proto, for clients and between nodes."""
 
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.cluster.nodes import NODES_MAX
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.cluster.status import (
     ClusterStatus,
     DamagedReplica,

@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from pixy.cluster.node_time import CLOCK_OFF_MS
-from pixy.cluster.status import ClusterStatus, MemberState, NodeStatus, is_majority
+from pixy.cluster.status import ClusterStatus, MemberState, NodeStatus
 from pixy.cluster.status_words import counted, groups_named, listed, no_connection, of_voters
+from pixy.raft.quorum import is_majority
 
 __all__ = ["problems"]
 

@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from pixy.cluster.membership import state_group_members
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP
-from pixy.cluster.status import ClusterStatus, RaftGroupStatus, is_majority
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
+from pixy.cluster.status import ClusterStatus, RaftGroupStatus
 from pixy.cluster.status_words import counted, groups_named, no_connection, of_voters
+from pixy.raft.quorum import is_majority
 
 __all__ = ["leaving_beside", "reasons_to_keep", "safe_to_stop", "staying_without", "unreplicated"]
 

@@ -8,12 +8,13 @@ A voter acknowledges an index if its log is known to be stored up to there. `com
 highest index acknowledged by a majority; a voter without a known index counts as 0.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 
 __all__ = [
     "INFINITY",
     "VoteResult",
+    "is_majority",
     "joint_committed_index",
     "joint_vote_result",
     "majority_committed_index",
@@ -33,6 +34,11 @@ class VoteResult(Enum):
     PENDING = "VotePending"
     LOST = "VoteLost"
     WON = "VoteWon"
+
+
+def is_majority(some: Sequence[int], voters: Sequence[int]) -> bool:
+    """True for more than half of the voters."""
+    return len(some) > len(voters) // 2
 
 
 def majority_committed_index(voters: Collection[int], acked: AckedIndex) -> int:

@@ -18,9 +18,9 @@ from pixy.cluster.group_recovery import entry_of, recovered_group
 from pixy.cluster.group_rest import RestHooks
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.peer_messages import Forwarded, RefusedProposal
+from pixy.cluster.peer_messages import RefusedProposal
 from pixy.cluster.proposable import why_not_proposable
-from pixy.cluster.proposals import NEVER
+from pixy.cluster.proposals import NEVER, Forwarded
 from pixy.cluster.proposer_rows import ProposerRows
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import WantedEntries
@@ -250,6 +250,7 @@ class DriverNode:
             load=lambda group, wanted, _: self.wanted.append((group, wanted)),
             send=send,
             fetch=fetch,
+            reset_records=lambda *_: [],
             restore=lambda _, snapshot: self.restored.append(snapshot),
             rest=RestHooks(lambda peer: peer not in self.down, claim) if self.setup.rests else None,
             forward=lambda _, *proposal: self.forwarded.append(proposal[:3]),

@@ -14,8 +14,8 @@ from pixy.cluster.commands import partition_command
 from pixy.cluster.entry_offsets import published_records
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.metadata import MetadataState
+from pixy.cluster.publication_parts import part_commands
 from pixy.cluster.replica import StateMachine
-from pixy.cluster.replicated_roll_forward import part_commands
 from pixy.cluster.sinks import Publication, SinksState
 from pixy.cluster.topic_config import log_options
 from pixy.config import StorageConfig

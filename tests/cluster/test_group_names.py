@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.cluster.group_names import GroupNames, group_name
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, Topic
-from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.metadata import Topic
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.raft import ConfState
 from pixy.records import TopicPartition

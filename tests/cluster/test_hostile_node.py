@@ -14,17 +14,18 @@ from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
 from pixy.cluster.groups import FIRST_GROUPS_GROUP
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.peer_messages import (
     Beat,
-    Forwarded,
     MessageKind,
     PeerMethod,
     encode_beat,
     encode_proposal,
     encode_raft,
 )
+from pixy.cluster.proposals import Forwarded
 from pixy.cluster.proposer_rows import WINDOW
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.errors import InvalidArgument, PixyError, ResourceExhausted, Unavailable
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId

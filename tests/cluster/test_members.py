@@ -14,7 +14,6 @@ from pixy.cluster.members import Members
 from pixy.cluster.nodes import NodeInfo
 from pixy.cluster.peer_messages import (
     Beat,
-    Forwarded,
     MessageKind,
     decode_beat,
     decode_proposals,
@@ -25,6 +24,7 @@ from pixy.cluster.peer_messages import (
 )
 from pixy.cluster.peer_start_record import PeerStartRecord
 from pixy.cluster.peer_starts import PeerStart, PeerStarts
+from pixy.cluster.proposals import Forwarded
 from pixy.cluster.relays import Relays
 from pixy.cluster.told_refusals import decode_starts
 from pixy.peers import Address, Claim, FrameDamage, Hello, NotYet, PeerChannel

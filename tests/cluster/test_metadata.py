@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.metadata import (
-    FIRST_PARTITION_GROUP,
-    DeletedTopic,
-    LeftNode,
-    MetadataState,
-    Topic,
-    check_partitions,
-)
+from pixy.cluster.metadata import DeletedTopic, LeftNode, MetadataState, Topic, check_partitions
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.errors import (
     DataDirectoryError,
     FailedPrecondition,

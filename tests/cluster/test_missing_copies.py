@@ -4,11 +4,13 @@ leader.
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pixy.cluster.missing_copies import MissingCopies
+from pixy.cluster.partition_snapshots import describe
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import Mark, PartitionReplica
 from pixy.errors import UnknownPartition
@@ -35,7 +37,7 @@ def replica_on(node: StateNode) -> PartitionReplica:
     log = partition_log(RecordingDisk(), node.directory / "topics" / "topic-0")
     replica = PartitionReplica(PARTITION, TopicPartition("topic", 0), log)
     group = replica.group = node.log.driver.group(PARTITION, ALL)
-    node.log.driver.snapshots.offer(group)
+    node.log.driver.snapshots.offer(group, partial(describe, group))
     node.log.driver.bind(group, replica, applied)
     return replica
 

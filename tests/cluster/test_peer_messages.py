@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pixy.cluster.nodes import NODES_MAX
 from pixy.cluster.peer_messages import (
     Beat,
-    Forwarded,
     RefusedProposal,
     decode_beat,
     decode_claim,
@@ -26,6 +25,7 @@ from pixy.cluster.peer_messages import (
     encode_refusal,
     flush_number_of,
 )
+from pixy.cluster.proposals import Forwarded
 from pixy.cluster.resting_groups import RestClaim
 from pixy.log_position import INDEX_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId

@@ -2,8 +2,11 @@
 their data is in its place.
 """
 
+from functools import partial
+
 import pytest
 
+from pixy.cluster.partition_snapshots import describe
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.log_position import LogPosition
@@ -103,7 +106,7 @@ async def test_a_snapshot_that_is_not_made_yet_is_offered_to_nobody(network: Dri
 
 async def test_a_group_without_data_tells_the_begin_of_its_log(network: DriverNetwork) -> None:
     leader = await behind_the_log(network)
-    leader.driver.snapshots.offer(leader.group)
+    leader.driver.snapshots.offer(leader.group, partial(describe, leader.group))
     leader.driver.snapshots.ready(leader.group)
     await network.run()
     start = leader.group.storage.start

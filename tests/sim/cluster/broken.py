@@ -9,13 +9,13 @@ from pixy.cluster import applied_positions, group_recovery, group_states, hard_s
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.group_clock import GroupClock
 from pixy.cluster.incarnation import Incarnation
+from pixy.cluster.node_log import NodeLog
 from pixy.cluster.proposals import Proposal, Proposals, judge
 from pixy.cluster.proposer_rows import Novelty, ProposerRows, RowsSnapshot
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import PartitionReplica, RestoredState, StateReplica
 from pixy.cluster.resting_groups import RestClaim, RestingGroups, Waking
-from pixy.cluster.snapshots import Snapshots
 from pixy.errors import PixyError
 from pixy.log_position import LogPosition
 from pixy.proposal_id import ProposalId
@@ -130,7 +130,7 @@ def lead_without_tail(self: PartitionReplica, _: Sequence[Entry]) -> None:
 # --- rows -----------------------------------------------------------------------------------------
 
 _applied_position = applied_positions._applied_position
-_position_records = Snapshots.position_records
+_reset_records = NodeLog.reset_records
 _tick = GroupClock.tick
 
 
@@ -223,12 +223,12 @@ _APART_S = 0.3
 """Long enough for a crash in between."""
 
 
-def position_apart(self: Snapshots, group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
+def position_apart(self: NodeLog, group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
     """The applied position of a partition is written behind the unit with the log reset."""
-    records = _position_records(self, group, snapshot)
+    records = _reset_records(self, group, snapshot)
     if records:
         loop = asyncio.get_running_loop()
-        loop.call_later(_APART_S, self._journal.append, tuple(records), lambda: None)
+        loop.call_later(_APART_S, self.journal.append, tuple(records), lambda: None)
     return []
 
 

@@ -14,16 +14,15 @@ from pixy.clock import Clock
 from pixy.cluster.checkpoint_state import restored_state
 from pixy.cluster.group_rest import RestHooks
 from pixy.cluster.group_states import conf_state_of
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, Topic
+from pixy.cluster.metadata import Topic
 from pixy.cluster.missing_copies import MissingCopies
 from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
 from pixy.cluster.node_options import NodeOptions
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.peer_messages import Forwarded
 from pixy.cluster.peer_starts import PeerStart
 from pixy.cluster.proposable import why_not_batches, why_not_proposable
-from pixy.cluster.proposals import Done
-from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.proposals import Done, Forwarded
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.cluster.recovery import DataDirectory, RecoveredNode, recover_node
 from pixy.cluster.replica import PartitionReplica, StateReplica
 from pixy.cluster.state_group_recovery import recover_state_group
@@ -273,7 +272,7 @@ class LogMember:
             return
         assert message.snapshot is not None
         snapshots, replica = self._log.driver.snapshots, group.application
-        if isinstance(replica, PartitionReplica) and snapshots.take_position(group, message.snapshot):
+        if isinstance(replica, PartitionReplica) and self._log.takeovers.take(group, message.snapshot):
             return
         snapshots.failed(group, message.snapshot, silently=True)
         if isinstance(group.application, PartitionReplica):

@@ -10,8 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from pixy.cluster.driver import Driver
-from pixy.cluster.peer_messages import Forwarded
-from pixy.cluster.proposals import Proposals
+from pixy.cluster.proposals import Forwarded, Proposals
 from pixy.cluster.proposer_rows import Novelty
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.resting_groups import RestingGroups

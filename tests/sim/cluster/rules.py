@@ -24,12 +24,12 @@ from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.group_clock import GroupClock
 from pixy.cluster.group_rest import GroupRest
 from pixy.cluster.incarnation import Incarnation
+from pixy.cluster.node_log import NodeLog
 from pixy.cluster.peer_starts import PeerStarts
 from pixy.cluster.proposals import Proposals
 from pixy.cluster.raft_storage import RaftStorage
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.resting_groups import RestingGroups
-from pixy.cluster.snapshots import Snapshots
 from pixy.raft import ConfState, RaftNode, node
 from pixy.raft.raft import Raft
 from pixy.storage import CheckpointStore, Journal, WriterPace
@@ -235,7 +235,7 @@ RULES: dict[str, Rule] = {
         [patch.object(Segment, "sync", lambda *_: None)], seed=2, focus=aimed(*_CRASHES)
     ),
     "a position is taken over in one unit with its log reset": Rule(
-        [patch.object(Snapshots, "position_records", broken.position_apart)], seed=3, focus=_quiet
+        [patch.object(NodeLog, "reset_records", broken.position_apart)], seed=3, focus=_quiet
     ),
     "a position is taken over only with all records": Rule(
         [

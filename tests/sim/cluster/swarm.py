@@ -8,7 +8,7 @@ from math import inf
 from random import Random
 
 from pixy.cluster.driver_options import RAFT_CONFIG
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.config import JournalConfig, StorageConfig
 from pixy.raft import ConfState, RaftConfig
 from pixy.storage import WriterPace

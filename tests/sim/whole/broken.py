@@ -10,8 +10,8 @@ from pixy.cluster.group_keeper import GroupKeeper
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.members import Members
 from pixy.cluster.nodes import NodeTable
-from pixy.cluster.peer_messages import Forwarded
 from pixy.cluster.peer_starts import PeerStart, StartClaim
+from pixy.cluster.proposals import Forwarded
 from pixy.cluster.propose_answers import ProposeAnswers
 from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import PartitionReplica

@@ -7,8 +7,9 @@ from zlib import crc32
 
 from pixy.cluster import PartitionReplica, Topic
 from pixy.cluster.groups import GroupsState
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.metadata import METADATA_GROUP
 from pixy.cluster.partition_condition import PartitionCondition
+from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.cluster.replica import StateReplica
 from pixy.cluster.sinks import SinksState
 from pixy.config import StagingConfig, StorageConfig
