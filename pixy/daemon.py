@@ -38,11 +38,12 @@ from pixy import __version__
 from pixy.api.grpc import GrpcServer
 from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import Clock, SystemClock
-from pixy.cluster import ClusterOptions, Node, NodeOptions, frame_bytes_max, unsynced_logs_max
+from pixy.cluster import ClusterOptions, Node, NodeOptions, unsynced_logs_max
 from pixy.config import Config, ProxyConfig, check_files, effective_client_id, find_unverified
 from pixy.drain_report import report_drain
 from pixy.errors import Internal, StartError
 from pixy.faults import FaultLog
+from pixy.multiraft import frame_bytes_max
 from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, SharedSecrets, TcpNetwork
 from pixy.proxy import Proxy
 from pixy.reload import maybe_read_again, say_used
@@ -78,7 +79,7 @@ _STOP_S = 5.0
 
 _CANCEL_S = 1.0
 
-_MENDED_BY_RESTART = ("pixy.storage.", "pixy.staging.", "pixy.cluster.", "pixy.steps")
+_MENDED_BY_RESTART = ("pixy.storage.", "pixy.staging.", "pixy.cluster.", "pixy.multiraft.", "pixy.steps")
 """Packages and modules whose faults end the process; see `pixy.faults`."""
 
 _OTHER_FILES = 128

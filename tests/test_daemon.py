@@ -182,7 +182,7 @@ async def test_a_bug_in_a_state_machine_ends_the_daemon(
     def broken(*_: object) -> int:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("pixy.cluster.partitions.Partitions.apply", broken)
+    monkeypatch.setattr("pixy.cluster.replicas.partitions.Partitions.apply", broken)
     handled._proxies["default"].produce("t", None, b"m", (), lambda *_: None, None)
     with pytest.raises(DaemonFault, match="a bug"):
         await handled.wait()

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Collection
 from pixy.backend.local_partitions import LocalPartitions
 from pixy.backend.partition_finder import CONFIRM_S
 from pixy.backend.remote_partitions import FETCH_BYTES_MAX
-from pixy.cluster import Node, PartitionReplica, PeerMethod, replicas_in_sync
+from pixy.cluster import Node, PartitionReplica, PeerMethod
 from pixy.errors import FailedPrecondition, InvalidArgument, Unavailable, UnknownPartition
+from pixy.multiraft import replicas_in_sync
 from pixy.proto.node_calls_pb2 import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,

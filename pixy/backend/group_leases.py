@@ -3,7 +3,7 @@
 A member is confirmed by a linearizable read of the state group of its consumer group: if it had
 been put out before, this node knows by then. One read is enough for all members of a state group. A
 lease counts from the moment at which the read begins; it ends before the coordinator gives the
-partitions of a silent node to others (`cluster/group_sessions`).
+partitions of a silent node to others (`cluster/consumer_groups/group_sessions`).
 
 A node that is heard, but does not apply entries, because its disk is slow or full, would keep its
 partitions without a lease. So its members give them up, and join again once a read succeeds.

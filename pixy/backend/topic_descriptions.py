@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from pixy.backend.protocol import PartitionDescription, TopicDescription
 from pixy.backend.remote_leaders import OutOfSync
-from pixy.cluster import PARTITIONS_MAX, Node, PartitionReplica, Topic, replicas_in_sync
+from pixy.cluster import PARTITIONS_MAX, Node, PartitionReplica, Topic
+from pixy.multiraft import replicas_in_sync
 
 __all__ = ["TopicDescriptions"]
 

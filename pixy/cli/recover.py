@@ -49,7 +49,8 @@ def recover(data_dir: Path, entry: str, gone: bool, lossy: bool, as_json: bool) 
     import asyncio
 
     from pixy.cli.logs import setup_logging
-    from pixy.cluster import LostMajority, stopped_node
+    from pixy.cluster import LostMajority
+    from pixy.cluster.unsafe_recovery import stopped_node
     from pixy.config import LoggingConfig
     from pixy.storage import RealDisk, ThreadWorker
 

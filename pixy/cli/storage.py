@@ -115,7 +115,8 @@ def recover(directory: Path, as_json: bool) -> None:
     import asyncio
 
     from pixy.cli.logs import setup_logging
-    from pixy.cluster import MendedGroups, stopped_node
+    from pixy.cluster import MendedGroups
+    from pixy.cluster.unsafe_recovery import stopped_node
     from pixy.config import LoggingConfig
     from pixy.storage import RealDisk, ThreadWorker
 

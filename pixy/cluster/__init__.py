@@ -1,34 +1,41 @@
 """A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
-from pixy.cluster.checkpoint_state import restore_state
-from pixy.cluster.cluster_options import ClusterOptions
-from pixy.cluster.commands import partition_command, publication_in
-from pixy.cluster.entry_limits import frame_bytes_max
-from pixy.cluster.entry_offsets import misplaced_batch, published_records, takes_publication
-from pixy.cluster.group_coordinator import why_ended
-from pixy.cluster.group_members import GroupMember, MemberId, Membership, Process, TopicOwners, member_message
-from pixy.cluster.group_sessions import LEASE_S
-from pixy.cluster.group_states import conf_state_of, split_checkpoint
-from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsChanged, GroupsState
-from pixy.cluster.impossible_states import (
-    ADVICE,
-    FoundState,
-    why_impossible,
-    why_never_a_member,
+from pixy.cluster.consumer_groups import LEASE_S, why_ended
+from pixy.cluster.log import (
+    ClusterOptions,
+    NodeObserver,
+    NodeOptions,
+    PartitionReplica,
+    StateReplica,
+    restore_state,
+    unsynced_logs_max,
 )
-from pixy.cluster.lost_majority import LossReport, LostMajority, SurvivingGroup
-from pixy.cluster.mended_groups import MendedGroup, MendedGroups
-from pixy.cluster.metadata import METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
-from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
-from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.publisher import Publisher, staged_error
-from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, replicas_in_sync
-from pixy.cluster.replica import PartitionReplica, StateReplica
-from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
-from pixy.cluster.sideloading import pieces_of
-from pixy.cluster.sinks import SINKS_GROUP, SinksState
-from pixy.cluster.state_group_recovery import check_journal_reaches, check_reset
+from pixy.cluster.peering import PeerMethod, RemotePartition, ReplicaCalls
+from pixy.cluster.publications import Publisher, pieces_of, staged_error
+from pixy.cluster.replicas import check_journal_reaches, check_reset
+from pixy.cluster.state import (
+    FIRST_GROUPS_GROUP,
+    METADATA_GROUP,
+    PARTITIONS_MAX,
+    SINKS_GROUP,
+    GroupMember,
+    GroupsChanged,
+    GroupsState,
+    MemberId,
+    Membership,
+    MetadataState,
+    Process,
+    SinksState,
+    Topic,
+    TopicOwners,
+    member_message,
+    misplaced_batch,
+    partition_command,
+    publication_in,
+    published_records,
+    takes_publication,
+)
 from pixy.cluster.status import (
     ClusterStatus,
     DiskSpace,
@@ -36,22 +43,27 @@ from pixy.cluster.status import (
     MemberStatus,
     NodeStatus,
     RaftGroupStatus,
-)
-from pixy.cluster.status_messages import decode_status, encode_status
-from pixy.cluster.status_problems import problems
-from pixy.cluster.stop_checks import (
+    decode_status,
+    encode_status,
     leaving_beside,
+    problems,
     reasons_to_keep,
     safe_to_stop,
     staying_without,
     unreplicated,
 )
-from pixy.cluster.stopped_node import StoppedNode, stopped_node
+from pixy.cluster.unsafe_recovery import (
+    LossReport,
+    LostMajority,
+    MendedGroup,
+    MendedGroups,
+    StoppedNode,
+    SurvivingGroup,
+    stopped_node,
+)
 
 __all__ = [
-    "ADVICE",
     "FIRST_GROUPS_GROUP",
-    "FIRST_PARTITION_GROUP",
     "LEASE_S",
     "METADATA_GROUP",
     "PARTITIONS_MAX",
@@ -59,7 +71,6 @@ __all__ = [
     "ClusterOptions",
     "ClusterStatus",
     "DiskSpace",
-    "FoundState",
     "GroupMember",
     "GroupsChanged",
     "GroupsState",
@@ -91,10 +102,8 @@ __all__ = [
     "TopicOwners",
     "check_journal_reaches",
     "check_reset",
-    "conf_state_of",
     "decode_status",
     "encode_status",
-    "frame_bytes_max",
     "leaving_beside",
     "member_message",
     "misplaced_batch",
@@ -104,10 +113,8 @@ __all__ = [
     "publication_in",
     "published_records",
     "reasons_to_keep",
-    "replicas_in_sync",
     "restore_state",
     "safe_to_stop",
-    "split_checkpoint",
     "staged_error",
     "staying_without",
     "stopped_node",
@@ -115,6 +122,4 @@ __all__ = [
     "unreplicated",
     "unsynced_logs_max",
     "why_ended",
-    "why_impossible",
-    "why_never_a_member",
 ]

@@ -23,44 +23,58 @@ from typing import TypeVar
 import structlog
 
 from pixy.clock import Clock
-from pixy.cluster.cluster_limits import ClusterLimits
-from pixy.cluster.command_proposals import CommandProposals
-from pixy.cluster.confirmed_reads import ConfirmedReads
-from pixy.cluster.entry_limits import entry_bytes_max
-from pixy.cluster.forwarded_commands import ForwardedCommands
-from pixy.cluster.forwarded_proposals import ForwardedProposals
-from pixy.cluster.group_keeper import GroupKeeper
-from pixy.cluster.group_members import Process
-from pixy.cluster.group_names import group_name
-from pixy.cluster.leader_watch import LeaderWatch
+from pixy.cluster.consumer_groups import GroupKeeper
+from pixy.cluster.log import (
+    LogPeers,
+    NodeLog,
+    NodeObserver,
+    NodeOptions,
+    PartitionReplica,
+    RecoveredNode,
+    Replica,
+    StateReplica,
+    cluster_id_of,
+)
 from pixy.cluster.node_commands import NodeCommands
 from pixy.cluster.node_entry import NodeEntry
-from pixy.cluster.node_log import LogPeers, NodeLog
-from pixy.cluster.node_options import NodeObserver, NodeOptions
-from pixy.cluster.node_peers import Handler, NodePeers, OpenChannel, PeerDuties
-from pixy.cluster.node_status import SelfReports, StatusReports, status_of_nobody
 from pixy.cluster.node_storage import NodeStorage, StorageHooks
-from pixy.cluster.node_time import NodeTime
-from pixy.cluster.partitions import Partitions
-from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.proposals import NEVER
-from pixy.cluster.propose_answers import ProposeAnswers
-from pixy.cluster.publisher import Publisher, SinksGroup
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.recovery import RecoveredNode, cluster_id_of
-from pixy.cluster.remote_proposals import RemoteProposals
-from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
-from pixy.cluster.replica_calls import ReplicaCalls
-from pixy.cluster.retention import Retention
-from pixy.cluster.sideloading import Sideloading
-from pixy.cluster.staging_router import StagingNode, StagingRouter
-from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
+from pixy.cluster.peering import (
+    ForwardedCommands,
+    ForwardedProposals,
+    Handler,
+    LeaderWatch,
+    NodePeers,
+    OpenChannel,
+    PeerDuties,
+    PeerMethod,
+    ProposeAnswers,
+    RemoteProposals,
+    ReplicaCalls,
+)
+from pixy.cluster.publications import Publisher, Sideloading, SinksGroup, StagingNode, StagingRouter
+from pixy.cluster.replicas import (
+    GROUPS_COUNT,
+    CommandProposals,
+    NodeTime,
+    Partitions,
+    Retention,
+    StateGroups,
+    group_name,
+)
+from pixy.cluster.state import ClusterLimits, Process
 from pixy.cluster.state_reactions import StateReactions
-from pixy.cluster.status import ClusterStatus, DiskSpace
-from pixy.cluster.stop_checks import reasons_to_keep
+from pixy.cluster.status import (
+    ClusterStatus,
+    DiskSpace,
+    SelfReports,
+    StatusReports,
+    reasons_to_keep,
+    status_of_nobody,
+)
 from pixy.errors import DataDirectoryError, PixyError, Unavailable
 from pixy.faults import report_to_loop
 from pixy.futures import reject, resolve
+from pixy.multiraft import NEVER, ConfirmedReads, RaftGroup, entry_bytes_max
 from pixy.proto.node_calls_pb2 import GiveUpRequest, JoinRequest
 from pixy.proto.state_pb2 import InitCluster, MetadataCommand, NodeIdentity
 from pixy.raft import NONE

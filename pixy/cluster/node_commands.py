@@ -7,18 +7,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from pixy.cluster.cluster_limits import ClusterLimits
-from pixy.cluster.command_proposals import CommandProposals
-from pixy.cluster.metadata import Topic
-from pixy.cluster.nodes import IDENTITY_LEVEL, PLACEMENT_LEVEL, REMOVING_LEVEL, removal
-from pixy.cluster.proposals import NEVER, Repeated
-from pixy.cluster.replica import PartitionReplica
-from pixy.cluster.staging_router import StagingRouter
-from pixy.cluster.state_groups import StateGroups
-from pixy.cluster.topic_commands import (
+from pixy.cluster.log import PartitionReplica
+from pixy.cluster.publications import StagingRouter
+from pixy.cluster.replicas import CommandProposals, StateGroups
+from pixy.cluster.state import (
+    IDENTITY_LEVEL,
+    PLACEMENT_LEVEL,
+    REMOVING_LEVEL,
+    ClusterLimits,
+    Topic,
     alter_command,
     create_command,
     delete_command,
+    removal,
     why_no_such_replicas,
 )
 from pixy.errors import (
@@ -29,6 +30,7 @@ from pixy.errors import (
     Unavailable,
     UnknownTopic,
 )
+from pixy.multiraft import NEVER, Repeated
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.proto.state_pb2 import (
     DeleteOffsets,

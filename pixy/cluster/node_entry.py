@@ -9,9 +9,8 @@ read         identity and journal
 from collections.abc import Callable
 from functools import partial
 
-from pixy.cluster.node_options import NodeOptions
-from pixy.cluster.node_peers import NodePeers
-from pixy.cluster.recovery import EnteredDirectory, RecoveredNode, enter_directory, read_directory
+from pixy.cluster.log import EnteredDirectory, NodeOptions, RecoveredNode, enter_directory, read_directory
+from pixy.cluster.peering import NodePeers
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import Disk, File, Worker, run_on, write_identity
 

@@ -16,16 +16,20 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pixy.clock import Clock
-from pixy.cluster.cold_reads import ColdReads
-from pixy.cluster.disk_reserve import Reserve
-from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
-from pixy.cluster.node_options import NodeOptions
-from pixy.cluster.partitions import Partitions
-from pixy.cluster.piece_retention import PieceRetention
-from pixy.cluster.recovery import DataDirectory, RecoveredNode
-from pixy.cluster.replica import PartitionReplica, StateReplica
-from pixy.cluster.sideloading import Sideloading
-from pixy.cluster.state_groups import StateGroups
+from pixy.cluster.log import (
+    ColdReads,
+    DataDirectory,
+    LogHooks,
+    LogPeers,
+    NodeLog,
+    NodeOptions,
+    PartitionReplica,
+    RecoveredNode,
+    Reserve,
+    StateReplica,
+)
+from pixy.cluster.publications import PieceRetention, Sideloading
+from pixy.cluster.replicas import Partitions, StateGroups
 from pixy.errors import Unavailable
 from pixy.proto.state_pb2 import PublishParts
 from pixy.staging import Pieces, Stages

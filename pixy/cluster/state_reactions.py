@@ -25,18 +25,12 @@ from typing import Any
 
 import structlog
 
-from pixy.cluster.command_proposals import CommandProposals
-from pixy.cluster.group_keeper import GroupKeeper
-from pixy.cluster.groups import Forgotten, GroupsChanged, GroupsState
-from pixy.cluster.metadata import DeletedTopic, LeftNode, Topic
-from pixy.cluster.node_log import NodeLog
-from pixy.cluster.node_options import NodeObserver
-from pixy.cluster.node_peers import NodePeers
-from pixy.cluster.partitions import Partitions
-from pixy.cluster.remote_proposals import RemoteProposals
-from pixy.cluster.replica import StateReplica
-from pixy.cluster.staging_router import StagingRouter
-from pixy.cluster.state_groups import StateGroups
+from pixy.cluster.consumer_groups import GroupKeeper
+from pixy.cluster.log import NodeLog, NodeObserver, StateReplica
+from pixy.cluster.peering import NodePeers, RemoteProposals
+from pixy.cluster.publications import StagingRouter
+from pixy.cluster.replicas import CommandProposals, Partitions, StateGroups
+from pixy.cluster.state import DeletedTopic, Forgotten, GroupsChanged, GroupsState, LeftNode, Topic
 from pixy.errors import UnknownPartition
 from pixy.raft import Entry
 from pixy.steps import LaterSteps

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pixy.cluster import ADVICE, FoundState, why_impossible
 from pixy.errors import CorruptData
 from pixy.inspect.report import Report
+from pixy.multiraft import ADVICE, FoundState, why_impossible
 from pixy.proto.state_pb2 import AppliedPosition, HardState
 from pixy.records import check_batch, read_header
 from pixy.storage import (

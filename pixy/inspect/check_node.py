@@ -21,9 +21,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from pixy.cluster import (
-    ADVICE,
     FIRST_GROUPS_GROUP,
-    FIRST_PARTITION_GROUP,
     METADATA_GROUP,
     SINKS_GROUP,
     GroupsState,
@@ -31,13 +29,11 @@ from pixy.cluster import (
     SinksState,
     check_journal_reaches,
     check_reset,
-    conf_state_of,
     partition_command,
     pieces_of,
     publication_in,
     restore_state,
     takes_publication,
-    why_never_a_member,
 )
 from pixy.errors import CorruptData, DataDirectoryError, VoidEntry
 from pixy.inspect.check_checkpoints import check_checkpoints
@@ -49,6 +45,7 @@ from pixy.inspect.check_staging import check_staging
 from pixy.inspect.replayed_entries import ReplayedEntries, replay
 from pixy.inspect.report import Report
 from pixy.log_position import LogPosition
+from pixy.multiraft import ADVICE, FIRST_PARTITION_GROUP, conf_state_of, why_never_a_member
 from pixy.proto.state_pb2 import OffsetRecord, PartitionIdentity
 from pixy.staging import PieceKey
 from pixy.storage import (

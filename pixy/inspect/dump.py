@@ -12,14 +12,9 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
-from pixy.cluster import (
-    FIRST_GROUPS_GROUP,
-    FIRST_PARTITION_GROUP,
-    METADATA_GROUP,
-    SINKS_GROUP,
-    split_checkpoint,
-)
+from pixy.cluster import FIRST_GROUPS_GROUP, METADATA_GROUP, SINKS_GROUP
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.multiraft import FIRST_PARTITION_GROUP, split_checkpoint
 from pixy.proto.raft_pb2 import ConfChange, ConfChangeV2
 from pixy.proto.state_pb2 import (
     AppliedPositions,

@@ -1,8 +1,8 @@
 """Payloads of entries: which of them can be decoded. Pure.
 
 A committed entry that cannot be decoded is an entry without effect, on every node alike and at
-every start: so nothing here depends on a state. Nobody proposes one (`cluster/proposable`); a node
-of an earlier release may have, or one with a bug.
+every start: so nothing here depends on a state. Nobody proposes one
+(`cluster/state/proposable`); a node of an earlier release may have, or one with a bug.
 
     entry             can be decoded if
     ----------------  ------------------------------------------------------------------------------
@@ -12,7 +12,7 @@ of an earlier release may have, or one with a bug.
     change of the     it is a change of known types, and each node id is one, or 0 for none
     configuration
 
-Commands are decoded by the state machine that they are for (`cluster/commands`).
+Commands are decoded by the state machine that they are for (`cluster/state/commands`).
 """
 
 from google.protobuf.message import DecodeError

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
 from pixy.backend import ConsumerMembership, OffsetCommit, TopicPartition
-from pixy.cluster.group_members import Membership
+from pixy.cluster.state.group_members import Membership
 from tests.cluster.node_clusters import ClusterNode
 
 __all__ = ["GroupNode", "commit", "committed", "membership_at", "owners"]

@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.cluster import PeerMethod, node_peers, problems, safe_to_stop
-from pixy.cluster.driver_options import RAFT_CONFIG
-from pixy.cluster.missing_copies import MissingCopies
-from pixy.cluster.node_log import LogPeers
-from pixy.cluster.relays import Relays
+from pixy.cluster import PeerMethod, problems, safe_to_stop
+from pixy.cluster.log.node_log import LogPeers
+from pixy.cluster.peering import node_peers
+from pixy.cluster.peering.relays import Relays
+from pixy.cluster.snapshots.missing_copies import MissingCopies
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import (
     DataDirectoryError,
@@ -28,6 +28,7 @@ from pixy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from pixy.multiraft.driver_options import RAFT_CONFIG
 from pixy.peers import Hello
 from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from pixy.proto.state_pb2 import MetadataCommand

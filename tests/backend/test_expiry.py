@@ -12,10 +12,10 @@ import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.cluster import PartitionReplica, problems
-from pixy.cluster.groups import groups_index
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.state_groups import GROUPS_COUNT
+from pixy.cluster.replicas.state_groups import GROUPS_COUNT
+from pixy.cluster.state.groups import groups_index
 from pixy.config import StagingConfig, StorageConfig
+from pixy.multiraft.raft_group import RaftGroup
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 

@@ -8,7 +8,7 @@ import pytest
 
 from pixy.backend.group_leases import GroupLeases
 from pixy.cluster import MemberId
-from pixy.cluster.replica import Replica
+from pixy.cluster.log.replica import Replica
 from pixy.errors import Unavailable
 from pixy.tasks import Tasks
 from tests.backend.group_members import GROUP, GroupNode, membership_at

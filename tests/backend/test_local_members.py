@@ -8,7 +8,7 @@ import pytest
 
 from pixy.backend.local_members import LocalMembers
 from pixy.cluster import Node
-from pixy.cluster.group_members import Membership
+from pixy.cluster.state.group_members import Membership
 from pixy.tasks import Tasks
 from tests.fakes.waiting import settle
 

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.cluster.status_problems import problems
+from pixy.cluster.status.status_problems import problems
 from pixy.errors import MessageTooLarge
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until

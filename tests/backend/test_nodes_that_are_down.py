@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.cluster import cluster_search, node_peers
-from pixy.cluster.nodes import PLACEMENT_LEVEL, REMOVING_LEVEL
-from pixy.cluster.status_problems import problems
+from pixy.cluster.peering import cluster_search, node_peers
+from pixy.cluster.state.nodes import PLACEMENT_LEVEL, REMOVING_LEVEL
+from pixy.cluster.status.status_problems import problems
 from pixy.errors import FailedPrecondition
 from tests.cluster.node_clusters import NodeCluster, run_cluster
 from tests.fakes.waiting import until

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pixy.cluster import LostMajority, problems, reasons_to_keep, stopped_node
-from pixy.cluster.driver import Driver
-from pixy.cluster.group_names import group_name
-from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster import LostMajority, problems, reasons_to_keep
+from pixy.cluster.replicas.group_names import group_name
+from pixy.cluster.unsafe_recovery import stopped_node
 from pixy.errors import FailedPrecondition, Unavailable
+from pixy.multiraft.driver import Driver
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2
 from pixy.records import OffsetCommit, TopicPartition
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pixy.cluster import ClusterStatus, problems
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.log.replica import PartitionReplica
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import CorruptData
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.records import TopicPartition
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until

@@ -21,7 +21,7 @@ _FIRST, _MORE = 4, 12
 _BOUNDED = {
     "pixy.raft.messages.Entry",
     "pixy.proposal_id.ProposalId",
-    "pixy.cluster.proposer_rows._Row",
+    "pixy.multiraft.proposer_rows._Row",
 }
 """Of state groups: entries for followers, up to a limit in bytes, and the last results."""
 

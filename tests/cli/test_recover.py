@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import LostMajority, stopped_node
+from pixy.cluster import LostMajority
+from pixy.cluster.unsafe_recovery import stopped_node
 from pixy.errors import FailedPrecondition
 from pixy.storage import RealDisk
 from tests.cluster.survivors import formed_with_records

@@ -35,8 +35,8 @@ from pixy.backend import (
     TopicPartition,
 )
 from pixy.cluster import Node
-from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import PixyError
+from pixy.multiraft.raft_group import RaftGroup
 from tests.cluster.node_clusters import NodeCluster
 
 __all__ = ["AnyNode", "LeaderMoves"]

@@ -9,25 +9,25 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, cast
 
-from pixy.cluster.cluster_limits import ClusterLimits
-from pixy.cluster.driver import Driver
-from pixy.cluster.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
-from pixy.cluster.forwarded_commands import ForwardedCommands
-from pixy.cluster.forwarded_proposals import ForwardedProposals
-from pixy.cluster.group_recovery import entry_of, recovered_group
-from pixy.cluster.group_rest import RestHooks
-from pixy.cluster.metadata import MetadataState
-from pixy.cluster.partitions import Partitions
-from pixy.cluster.peer_messages import RefusedProposal
-from pixy.cluster.proposable import why_not_proposable
-from pixy.cluster.proposals import NEVER, Forwarded
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import WantedEntries
-from pixy.cluster.resting_groups import RestClaim
-from pixy.cluster.sinks import SinksState
+from pixy.cluster.peering.forwarded_commands import ForwardedCommands
+from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
+from pixy.cluster.peering.peer_messages import RefusedProposal
+from pixy.cluster.replicas.partitions import Partitions
+from pixy.cluster.state.cluster_limits import ClusterLimits
+from pixy.cluster.state.metadata import MetadataState
+from pixy.cluster.state.proposable import why_not_proposable
+from pixy.cluster.state.sinks import SinksState
 from pixy.config import LimitsConfig
 from pixy.log_position import LogPosition
+from pixy.multiraft.driver import Driver
+from pixy.multiraft.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
+from pixy.multiraft.group_recovery import entry_of, recovered_group
+from pixy.multiraft.group_rest import RestHooks
+from pixy.multiraft.proposals import NEVER, Forwarded
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import WantedEntries
+from pixy.multiraft.resting_groups import RestClaim
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot

@@ -1,9 +1,9 @@
 """Consumer groups with many committed offsets, and checkpoints of them."""
 
-from pixy.cluster.group_states import checkpoint_record
-from pixy.cluster.groups import GroupsState
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.state.groups import GroupsState
+from pixy.multiraft.group_states import checkpoint_record
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.raft import ConfState
 

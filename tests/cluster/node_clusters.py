@@ -9,9 +9,10 @@ from random import Random
 from typing import Any
 
 from pixy.backend import EmbeddedBackend, FetchResult, TopicPartition
-from pixy.cluster import ClusterOptions, Node, NodeOptions, frame_bytes_max
+from pixy.cluster import ClusterOptions, Node, NodeOptions
 from pixy.config import JournalConfig, LimitsConfig, StagingConfig, StorageConfig
 from pixy.errors import PixyError
+from pixy.multiraft import frame_bytes_max
 from pixy.peers import Address, PeerOptions, Peers
 from pixy.records import NewRecord, build_batch, read_records
 from pixy.storage import MakeWorker

@@ -5,11 +5,11 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
-from pixy.cluster.node_options import NodeOptions
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.recovery import RecoveredNode, recover_node
+from pixy.cluster.log.node_log import LogHooks, LogPeers, NodeLog
+from pixy.cluster.log.node_options import NodeOptions
+from pixy.cluster.log.recovery import RecoveredNode, recover_node
 from pixy.config import JournalConfig, StorageConfig
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import Message
 from tests.cluster.drivers import PROMPT_CONFIG
 from tests.fakes.clock import FakeClock

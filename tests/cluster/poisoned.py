@@ -5,12 +5,12 @@ impossible records.
 import os
 from pathlib import Path
 
-from pixy.cluster.applied_positions import positions_record
-from pixy.cluster.group_states import conf_state_of, hard_state_record
-from pixy.cluster.offline_unit import write_unit
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.recovery import recover_node
-from pixy.cluster.stopped_node import stopped_node
+from pixy.cluster.log.applied_positions import positions_record
+from pixy.cluster.log.recovery import recover_node
+from pixy.cluster.unsafe_recovery.offline_unit import write_unit
+from pixy.cluster.unsafe_recovery.stopped_node import stopped_node
+from pixy.multiraft.group_states import conf_state_of, hard_state_record
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import AppliedPosition, HardState
 from pixy.raft import ConfState
 from pixy.raft import HardState as RaftHardState

@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from pixy.cluster.disk_reserve import Reserve
+from pixy.cluster.log.disk_reserve import Reserve
 from tests.fakes.disk import Call, RecordingDisk
 from tests.fakes.worker import StepWorker
 

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pixy.cluster.fetch_snapshot_codec import WantedSlice, decode_request
-from pixy.cluster.node_log import NodeLog
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import StateReplica
-from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
-from pixy.cluster.snapshot_serving import ServingOptions, SnapshotServing
-from pixy.cluster.state_group_recovery import recover_state_group
+from pixy.cluster.log.node_log import NodeLog
+from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.replicas.state_group_recovery import recover_state_group
+from pixy.cluster.snapshots.fetch_snapshot_codec import WantedSlice, decode_request
+from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
+from pixy.cluster.snapshots.snapshot_serving import ServingOptions, SnapshotServing
 from pixy.config import StorageConfig
 from pixy.errors import Unavailable
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import Entry, Message
 from pixy.storage import CheckpointId, EntryType, load_identity

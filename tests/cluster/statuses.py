@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pixy.cluster.status import ClusterStatus, MemberState, MemberStatus, NodeStatus, RaftGroupStatus
+from pixy.cluster.status.status import ClusterStatus, MemberState, MemberStatus, NodeStatus, RaftGroupStatus
 
 __all__ = ["CHECKPOINT", "COPY", "LEAVING", "LOST_NODE_3", "REPLICATING", "WELL", "cluster", "group", "node"]
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState
-from pixy.cluster.metadata import METADATA_GROUP, MetadataState
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import StateMachine, StateReplica
-from pixy.cluster.sinks import SINKS_GROUP, SinksState
+from pixy.cluster.log.replica import StateMachine, StateReplica
+from pixy.cluster.state.groups import FIRST_GROUPS_GROUP, GroupsState
+from pixy.cluster.state.metadata import METADATA_GROUP, MetadataState
+from pixy.cluster.state.sinks import SINKS_GROUP, SinksState
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import CreateTopic, InitCluster, MetadataCommand, NodeRecord, RegisterNode
 from pixy.raft import ConfState, Message, MessageType
 from pixy.storage import CheckpointStore, EntryType

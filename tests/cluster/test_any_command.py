@@ -10,14 +10,14 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from pixy.cluster.commands import partition_command
-from pixy.cluster.entry_offsets import published_records
-from pixy.cluster.groups import GroupsState
-from pixy.cluster.metadata import MetadataState
-from pixy.cluster.publication_parts import part_commands
-from pixy.cluster.replica import StateMachine
-from pixy.cluster.sinks import Publication, SinksState
-from pixy.cluster.topic_config import log_options
+from pixy.cluster.log.replica import StateMachine
+from pixy.cluster.state.commands import partition_command
+from pixy.cluster.state.entry_offsets import published_records
+from pixy.cluster.state.groups import GroupsState
+from pixy.cluster.state.metadata import MetadataState
+from pixy.cluster.state.publication_parts import part_commands
+from pixy.cluster.state.sinks import Publication, SinksState
+from pixy.cluster.state.topic_config import log_options
 from pixy.config import StorageConfig
 from pixy.errors import VoidEntry
 from pixy.proto.state_pb2 import (

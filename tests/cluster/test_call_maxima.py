@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.call_maxima import ELEMENTS_MAX, REQUESTS, why_too_large
-from pixy.cluster.peer_messages import PeerMethod
+from pixy.cluster.peering.call_maxima import ELEMENTS_MAX, REQUESTS, why_too_large
+from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.proto import node_calls_pb2 as pb
 from pixy.proto.consumer_calls_pb2 import ConsumerCall
 from pixy.rpc.field_limits import repeated_fields

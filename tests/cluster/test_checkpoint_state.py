@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.checkpoint_state import restore_state, restored_state
-from pixy.cluster.groups import GroupsState
-from pixy.cluster.metadata import MetadataState
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import StateMachine, StateReplica
-from pixy.cluster.sinks import SinksState
+from pixy.cluster.log.checkpoint_state import restore_state, restored_state
+from pixy.cluster.log.replica import StateMachine, StateReplica
+from pixy.cluster.state.groups import GroupsState
+from pixy.cluster.state.metadata import MetadataState
+from pixy.cluster.state.sinks import SinksState
 from pixy.errors import CorruptData
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import (
     ClusterRecord,
     GroupMember,

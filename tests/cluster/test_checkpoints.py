@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.checkpoint_state import restored_state
-from pixy.cluster.checkpoints import Checkpoints
-from pixy.cluster.group_states import split_checkpoint
-from pixy.cluster.groups import GroupsState
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import StateMachine, StateReplica
+from pixy.cluster.log.checkpoint_state import restored_state
+from pixy.cluster.log.checkpoints import Checkpoints
+from pixy.cluster.log.replica import StateMachine, StateReplica
+from pixy.cluster.state.groups import GroupsState
 from pixy.config import StorageConfig
+from pixy.multiraft.group_states import split_checkpoint
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Snapshot
 from pixy.storage import Checkpoint, CheckpointDownload, CheckpointId, CheckpointStore
 from tests.cluster.large_groups import PARTITIONS, STEP_S, large_records, large_state

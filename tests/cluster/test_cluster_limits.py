@@ -1,5 +1,5 @@
-"""pixy/cluster/cluster_limits.py: topics, partitions and consumer groups of a cluster are bounded,
-whoever adds them and however many at once.
+"""pixy/cluster/state/cluster_limits.py: topics, partitions and consumer groups of a cluster are
+bounded, whoever adds them and however many at once.
 """
 
 import asyncio
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pixy.backend import TopicPartition
-from pixy.cluster.cluster_limits import ClusterLimits
-from pixy.cluster.groups import GroupsState
-from pixy.cluster.metadata import MetadataState, Topic
+from pixy.cluster.state.cluster_limits import ClusterLimits
+from pixy.cluster.state.groups import GroupsState
+from pixy.cluster.state.metadata import MetadataState, Topic
 from pixy.config import LimitsConfig
 from pixy.errors import InvalidArgument, PixyError, ResourceExhausted
 from pixy.proto.state_pb2 import (

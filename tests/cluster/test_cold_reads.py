@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.cold_reads import ColdReads
+from pixy.cluster.log.cold_reads import ColdReads
 from pixy.errors import CorruptData
 from tests.cluster.nodes import Cluster
 from tests.fakes.disk import RecordingDisk

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from pixy.cluster.command_rules import RULES, empty_of, why_not_command
+from pixy.cluster.state.command_rules import RULES, empty_of, why_not_command
 from pixy.proto import state_pb2 as pb
 
 SENDER = 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.commit_messages import CommitMessages
+from pixy.multiraft.commit_messages import CommitMessages
 from tests.sim.loop import VirtualLoop
 
 DELAY_S = 0.01

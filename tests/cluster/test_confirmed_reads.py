@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pixy.cluster.confirmed_reads import ConfirmedReads
 from pixy.errors import ShuttingDown, Unavailable, UnknownPartition
+from pixy.multiraft.confirmed_reads import ConfirmedReads
 from pixy.raft import MessageType
 from tests.cluster.drivers import DriverNetwork, DriverNode
 from tests.fakes.waiting import settle

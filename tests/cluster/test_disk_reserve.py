@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import disk_reserve as reserve_module
+from pixy.cluster.log import disk_reserve as reserve_module
 from pixy.errors import Unavailable
 from tests.cluster.reserves import SIZE, Bench
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
 from pixy.errors import UnknownPartition
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import (
     ConfChange,
     ConfChangeSingle,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.entry_cache import ENTRY_BYTES, ROW_BYTES
-from pixy.cluster.proposals import Repeated
 from pixy.errors import DeadlineExceeded, FailedPrecondition, UnknownTopic
+from pixy.multiraft.entry_cache import ENTRY_BYTES, ROW_BYTES
+from pixy.multiraft.proposals import Repeated
 from pixy.proposal_id import ProposalId
 from pixy.raft import (
     ConfChangeSingle,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pixy.cluster.proposer_rows import WINDOW, Novelty
-from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import UnknownPartition
+from pixy.multiraft.proposer_rows import WINDOW, Novelty
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, Message, MessageType
 from pixy.storage import EntryType

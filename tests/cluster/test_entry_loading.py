@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.entry_loading import EntryLoading
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import WantedEntries
+from pixy.cluster.log.entry_loading import EntryLoading
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import WantedEntries
 from pixy.raft import NO_LIMIT, ConfChange, ConfChangeType, Entry, Message, MessageType, RaftEntryType
 from pixy.raft.wire import encode_conf_change
 from pixy.storage import JournalReader, journal_path

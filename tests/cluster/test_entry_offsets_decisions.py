@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.partition_recovery import PartitionRecovery
-from pixy.cluster.recovery import RecoveredNode
-from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.log.recovery import RecoveredNode
+from pixy.cluster.log.replica import PartitionReplica
+from pixy.cluster.replicas.partition_recovery import PartitionRecovery
 from pixy.errors import CorruptData
 from pixy.inspect import ReadOnlyDisk, Report, check_journal
 from pixy.inspect.replayed_entries import replay

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.failover import Failover
+from pixy.cluster.peering.failover import Failover
 from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2, MessageType, StateType
 from tests.cluster.drivers import DriverNetwork, DriverNode
 from tests.fakes.waiting import until

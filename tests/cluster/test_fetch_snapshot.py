@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.fetch_snapshot import (
+from pixy.cluster.snapshots.fetch_snapshot import (
     Again,
     Append,
     FetchSnapshotError,
@@ -20,7 +20,7 @@ from pixy.cluster.fetch_snapshot import (
     cut_slice,
     find_checkpoint,
 )
-from pixy.cluster.fetch_snapshot_codec import (
+from pixy.cluster.snapshots.fetch_snapshot_codec import (
     NO_CHECKPOINT,
     CurrentLeader,
     SliceAnswer,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.fetch_snapshot_codec import (
+from pixy.cluster.snapshots.fetch_snapshot_codec import (
     CurrentLeader,
     SliceAnswer,
     SliceRequest,

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from pixy.cluster.node_log import NodeLog
-from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.log.node_log import NodeLog
 from pixy.config import JournalConfig
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import ConfState, Entry, Message, MessageType
 from tests.cluster.node_logs import open_log
 

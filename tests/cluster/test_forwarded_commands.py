@@ -11,14 +11,14 @@ import pytest
 from google.protobuf.message import Message
 
 from pixy.backend import TopicPartition
-from pixy.cluster.forwarded_commands import ForwardedCommands
-from pixy.cluster.groups import GroupsState
-from pixy.cluster.metadata import METADATA_GROUP
-from pixy.cluster.partition_proposals import PartitionProposals
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.sinks import SINKS_GROUP, SinksState
+from pixy.cluster.peering.forwarded_commands import ForwardedCommands
+from pixy.cluster.peering.partition_proposals import PartitionProposals
+from pixy.cluster.state.groups import GroupsState
+from pixy.cluster.state.metadata import METADATA_GROUP
+from pixy.cluster.state.sinks import SINKS_GROUP, SinksState
 from pixy.config import LimitsConfig
 from pixy.errors import FailedPrecondition, PixyError
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import (
     AddPiece,
     AlterTopic,

@@ -9,11 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.check_turns import SteppedCheck
-from pixy.cluster import forwarded_proposals
-from pixy.cluster.forwarded_proposals import ForwardedProposals
-from pixy.cluster.proposable import why_not_proposable
-from pixy.cluster.proposer_rows import WINDOW
+from pixy.cluster.peering import forwarded_proposals
+from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
+from pixy.cluster.state.proposable import why_not_proposable
 from pixy.errors import VoidEntry
+from pixy.multiraft.proposer_rows import WINDOW
 from pixy.proposal_id import ProposalId
 from pixy.records import CheckEffort, LongCheckError
 from pixy.storage import EntryType

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.proposer_rows import WINDOW
 from pixy.errors import DeadlineExceeded, Unavailable
+from pixy.multiraft.proposer_rows import WINDOW
 from pixy.raft import ConfChange, ConfChangeType, Message, MessageType, StateType
 from tests.cluster.drivers import DriverNetwork, DriverNode, NodeSetup
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from pixy.cluster import group_coordinator
-from pixy.cluster.group_coordinator import why_ended
-from pixy.cluster.group_members import NO_MEMBERS, GroupMember, MemberId, Membership, Owners, Process
-from pixy.cluster.metadata import Topic
-from pixy.cluster.nodes import NodeInfo
+from pixy.cluster.consumer_groups import group_coordinator
+from pixy.cluster.consumer_groups.group_coordinator import why_ended
+from pixy.cluster.state.group_members import NO_MEMBERS, GroupMember, MemberId, Membership, Owners, Process
+from pixy.cluster.state.metadata import Topic
+from pixy.cluster.state.nodes import NodeInfo
 from tests.fakes.steps import result_of
 
 ONE, TWO = MemberId(1, 1, 1), MemberId(2, 1, 1)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pixy.cluster import MemberId, Membership, Process
-from pixy.cluster.group_coordinator import needed_target
-from pixy.cluster.group_keeper import GroupKeeper
-from pixy.cluster.groups import groups_index
-from pixy.cluster.metadata import Topic
-from pixy.cluster.replica import StateReplica
-from pixy.cluster.state_groups import GROUPS_COUNT
+from pixy.cluster.consumer_groups.group_coordinator import needed_target
+from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
+from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.replicas.state_groups import GROUPS_COUNT
+from pixy.cluster.state.groups import groups_index
+from pixy.cluster.state.metadata import Topic
 from pixy.errors import Unavailable
 from pixy.proto.state_pb2 import GroupsCommand
 from tests.cluster.nodes import Cluster, copy_of
@@ -118,8 +118,8 @@ async def test_the_target_of_a_group_on_many_topics_is_found_in_steps(
             membership, {name: present[name] for name in (topics if searches > 1 else topics[:-1])}
         )
 
-    monkeypatch.setattr("pixy.cluster.group_keeper._STEPS_PER_ITERATION", 3)
-    monkeypatch.setattr("pixy.cluster.group_keeper.needed_target", found)
+    monkeypatch.setattr("pixy.cluster.consumer_groups.group_keeper._STEPS_PER_ITERATION", 3)
+    monkeypatch.setattr("pixy.cluster.consumer_groups.group_keeper.needed_target", found)
     monkeypatch.setattr(GroupKeeper, "_decide", decided)
     async with Cluster(tmp_path / "data").running() as cluster:
         for name in topics:

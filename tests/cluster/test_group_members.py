@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.group_members import (
+from pixy.cluster.state.group_members import (
     NO_MEMBERS,
     GroupMember,
     MemberId,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.group_names import GroupNames, group_name
-from pixy.cluster.metadata import Topic
-from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.replicas.group_names import GroupNames, group_name
+from pixy.cluster.state.metadata import Topic
+from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState
 from pixy.records import TopicPartition
 from tests.cluster.nodes import Cluster

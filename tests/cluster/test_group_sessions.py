@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.cluster.group_sessions import BEAT_S, LEASE_S, SESSION_S, Sessions
+from pixy.cluster.consumer_groups.group_sessions import BEAT_S, LEASE_S, SESSION_S, Sessions
 
 GROUP = 2
 

@@ -1,6 +1,7 @@
 """State of raft groups beside their logs, as records of the journal and of a checkpoint."""
 
-from pixy.cluster.group_states import (
+from pixy.log_position import LogPosition
+from pixy.multiraft.group_states import (
     carried_reset_record,
     checkpoint_record,
     conf_state_of,
@@ -9,9 +10,8 @@ from pixy.cluster.group_states import (
     reset_record,
     split_checkpoint,
 )
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.log_position import LogPosition
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proposal_id import ProposalId
 from pixy.proto import state_pb2
 from pixy.raft import ConfState, HardState, Snapshot

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.group_members import (
+from pixy.cluster.state.group_members import (
     NO_MEMBERS,
     GroupMember,
     MemberId,
@@ -18,7 +18,7 @@ from pixy.cluster.group_members import (
     member_message,
     target_message,
 )
-from pixy.cluster.groups import Forgotten, GroupsChanged, GroupsState, groups_index
+from pixy.cluster.state.groups import Forgotten, GroupsChanged, GroupsState, groups_index
 from pixy.errors import (
     DataDirectoryError,
     FailedPrecondition,

@@ -2,11 +2,11 @@
 file is removed.
 """
 
-from pixy.cluster.group_states import hard_state_of
-from pixy.cluster.hard_states import carry_over, state_records, write_hard_state
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
 from pixy.log_position import LogPosition
+from pixy.multiraft.group_states import hard_state_of
+from pixy.multiraft.hard_states import carry_over, state_records, write_hard_state
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto import state_pb2
 from pixy.raft import ConfState, Entry, HardState, Snapshot, StorageAppend
 from pixy.storage import RecordKind, UnitRecord

@@ -13,9 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
-from pixy.cluster.groups import FIRST_GROUPS_GROUP
-from pixy.cluster.metadata import METADATA_GROUP
-from pixy.cluster.peer_messages import (
+from pixy.cluster.peering.peer_messages import (
     Beat,
     MessageKind,
     PeerMethod,
@@ -23,11 +21,13 @@ from pixy.cluster.peer_messages import (
     encode_proposal,
     encode_raft,
 )
-from pixy.cluster.proposals import Forwarded
-from pixy.cluster.proposer_rows import WINDOW
-from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
+from pixy.cluster.state.groups import FIRST_GROUPS_GROUP
+from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.errors import InvalidArgument, PixyError, ResourceExhausted, Unavailable
 from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
+from pixy.multiraft.proposals import Forwarded
+from pixy.multiraft.proposer_rows import WINDOW
+from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import (
     FetchRequest,

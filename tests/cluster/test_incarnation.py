@@ -1,6 +1,6 @@
 """The incarnation of a node: raised by each start, before anything else is written."""
 
-from pixy.cluster.incarnation import Incarnation
+from pixy.cluster.log.incarnation import Incarnation
 from pixy.storage import RecordKind
 from tests.cluster.held_journal import HeldJournal
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.joining import check_join, check_joined, check_place
-from pixy.cluster.nodes import FEATURE_LEVEL, NODES_MAX, WAITING_MAX, NodeInfo
+from pixy.cluster.state.joining import check_join, check_joined, check_place
+from pixy.cluster.state.nodes import FEATURE_LEVEL, NODES_MAX, WAITING_MAX, NodeInfo
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster

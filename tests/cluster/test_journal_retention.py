@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import journal_retention
-from pixy.cluster.hard_states import write_hard_state
-from pixy.cluster.peer_starts import PeerStart, StartClaim
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.relocation import Relocation
-from pixy.cluster.replica import StateReplica
-from pixy.cluster.state_groups import StateGroups
+from pixy.cluster.log import journal_retention
+from pixy.cluster.log.peer_starts import PeerStart, StartClaim
+from pixy.cluster.log.relocation import Relocation
+from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.replicas.state_groups import StateGroups
 from pixy.config import JournalConfig
 from pixy.errors import UnknownPartition
 from pixy.log_position import LogPosition
+from pixy.multiraft.hard_states import write_hard_state
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import ConfState, Entry, Message, MessageType
 from pixy.storage import EntryType, JournalFile

@@ -6,11 +6,11 @@ from unittest.mock import patch
 
 import pytest
 
-from pixy.cluster import leader_placement
-from pixy.cluster.leader_placement import LeaderPlacement, preferred_leader
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.log.replica import PartitionReplica
+from pixy.cluster.peering import leader_placement
+from pixy.cluster.peering.leader_placement import LeaderPlacement, preferred_leader
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, MessageType
 from tests.cluster.drivers import DriverNetwork
 from tests.cluster.nodes import Cluster

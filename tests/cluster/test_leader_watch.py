@@ -8,9 +8,9 @@ import pytest
 
 from pixy.backend import TopicPartition
 from pixy.cluster import NodeObserver
-from pixy.cluster.leader_watch import LEADERLESS_S, LeaderWatch
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.log.replica import PartitionReplica
+from pixy.cluster.peering.leader_watch import LEADERLESS_S, LeaderWatch
+from pixy.multiraft.raft_group import RaftGroup
 from tests.cluster.node_clusters import NodeCluster, run_cluster
 
 pytestmark = pytest.mark.slow

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pixy.cluster.left_voters import why_stuck
-from pixy.cluster.nodes import NodeInfo
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.replicas.left_voters import why_stuck
+from pixy.cluster.state.nodes import NodeInfo
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState
 
 

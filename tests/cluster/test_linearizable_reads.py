@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import UnknownPartition
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import (
     ConfChangeSingle,
     ConfChangeTransition,

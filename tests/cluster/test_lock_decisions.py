@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.recovery import recover_node
+from pixy.cluster.log.recovery import recover_node
 from pixy.errors import DataDirectoryError
 from pixy.storage import RealDisk
 

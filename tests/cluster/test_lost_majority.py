@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.group_recovery import entry_of
-from pixy.cluster.lost_majority import LostMajority, SurvivingGroup
-from pixy.cluster.metadata import METADATA_GROUP
-from pixy.cluster.recovery import recover_node
-from pixy.cluster.replica import StateReplica
-from pixy.cluster.sole_voter import configuration_after
-from pixy.cluster.stopped_node import stopped_node
+from pixy.cluster.log.recovery import recover_node
+from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.state.metadata import METADATA_GROUP
+from pixy.cluster.unsafe_recovery.lost_majority import LostMajority, SurvivingGroup
+from pixy.cluster.unsafe_recovery.sole_voter import configuration_after
+from pixy.cluster.unsafe_recovery.stopped_node import stopped_node
 from pixy.errors import DataDirectoryError, FailedPrecondition
 from pixy.log_position import LogPosition
+from pixy.multiraft.group_recovery import entry_of
 from pixy.proto.state_pb2 import (
     CreateTopic,
     MetadataCommand,

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.members import Members
-from pixy.cluster.nodes import NodeInfo
-from pixy.cluster.peer_messages import (
+from pixy.cluster.log.peer_start_record import PeerStartRecord
+from pixy.cluster.log.peer_starts import PeerStart, PeerStarts
+from pixy.cluster.peering.members import Members
+from pixy.cluster.peering.peer_messages import (
     Beat,
     MessageKind,
     decode_beat,
@@ -22,11 +23,10 @@ from pixy.cluster.peer_messages import (
     encode_raft,
     flush_number_of,
 )
-from pixy.cluster.peer_start_record import PeerStartRecord
-from pixy.cluster.peer_starts import PeerStart, PeerStarts
-from pixy.cluster.proposals import Forwarded
-from pixy.cluster.relays import Relays
-from pixy.cluster.told_refusals import decode_starts
+from pixy.cluster.peering.relays import Relays
+from pixy.cluster.peering.told_refusals import decode_starts
+from pixy.cluster.state.nodes import NodeInfo
+from pixy.multiraft.proposals import Forwarded
 from pixy.peers import Address, Claim, FrameDamage, Hello, NotYet, PeerChannel
 from pixy.peers.hello import Greeting
 from pixy.proposal_id import ProposalId

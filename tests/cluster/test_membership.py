@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.membership import (
+from pixy.cluster.peering.membership import (
     HandOver,
     LeaderView,
     MemberChanges,
@@ -19,7 +19,7 @@ from pixy.cluster.membership import (
     partition_members,
     state_group_members,
 )
-from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.raft import (
     ConfChangeSingle,
     ConfChangeType,

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.metadata import DeletedTopic, LeftNode, MetadataState, Topic, check_partitions
-from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
+from pixy.cluster.state.metadata import DeletedTopic, LeftNode, MetadataState, Topic, check_partitions
 from pixy.errors import (
     DataDirectoryError,
     FailedPrecondition,
@@ -18,6 +17,7 @@ from pixy.errors import (
     TopicExists,
     UnknownTopic,
 )
+from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.proto.state_pb2 import (
     AlterTopic,
     ClusterRecord,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.missing_copies import MissingCopies
-from pixy.cluster.partition_snapshots import describe
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import Mark, PartitionReplica
+from pixy.cluster.log.partition_snapshots import describe
+from pixy.cluster.log.replica import Mark, PartitionReplica
+from pixy.cluster.snapshots.missing_copies import MissingCopies
 from pixy.errors import UnknownPartition
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.raft.progress import ProgressState

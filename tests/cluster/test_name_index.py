@@ -1,6 +1,6 @@
 """The index of names by a key."""
 
-from pixy.cluster.name_index import NameIndex
+from pixy.cluster.state.name_index import NameIndex
 
 
 def test_names_are_found_by_their_key_in_the_order_in_which_they_came() -> None:

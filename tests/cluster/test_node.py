@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pixy.cluster import node_entry
-from pixy.cluster.recovery import RecoveredNode, read_directory
+from pixy.cluster.log.recovery import RecoveredNode, read_directory
 from pixy.errors import (
     CorruptData,
     DataDirectoryError,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import disk_reserve as reserve_module
-from pixy.cluster.node_log import NodeLog
-from pixy.cluster.status_problems import problems
+from pixy.cluster.log import disk_reserve as reserve_module
+from pixy.cluster.log.node_log import NodeLog
+from pixy.cluster.status.status_problems import problems
 from pixy.errors import StorageFault, Unavailable
 from pixy.storage import journal as journal_module
 from tests.cluster.nodes import Cluster, Sizes, prompt_writer

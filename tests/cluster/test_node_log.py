@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.checkpoint_state import restored_state
-from pixy.cluster.group_states import checkpoint_record
-from pixy.cluster.node_log import LogPeers
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import StateReplica
+from pixy.cluster.log.checkpoint_state import restored_state
+from pixy.cluster.log.node_log import LogPeers
+from pixy.cluster.log.replica import StateReplica
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import Unavailable
+from pixy.multiraft.group_states import checkpoint_record
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.storage import CheckpointStore
 from tests.cluster.drivers import BATCH, COMMAND, GROUP, PayloadLog, batch_of

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pixy.cluster.node_lookup import NodeLookup
-from pixy.cluster.nodes import NODES_MAX, NodeInfo, node_record
-from pixy.cluster.peer_messages import PeerMethod
+from pixy.cluster.peering.node_lookup import NodeLookup
+from pixy.cluster.peering.peer_messages import PeerMethod
+from pixy.cluster.state.nodes import NODES_MAX, NodeInfo, node_record
 from pixy.errors import Unavailable
 from pixy.proto.node_calls_pb2 import NodesResponse
 from tests.cluster.test_members import Bench, hello, node

@@ -6,8 +6,9 @@ from typing import cast
 
 import pytest
 
-from pixy.cluster import Node, NodeOptions, cluster_search, node_peers
-from pixy.cluster.nodes import FEATURE_LEVEL
+from pixy.cluster import Node, NodeOptions
+from pixy.cluster.peering import cluster_search, node_peers
+from pixy.cluster.state.nodes import FEATURE_LEVEL
 from pixy.config import JournalConfig, StorageConfig
 from pixy.peers import Address, PeerChannel, PeerHooks
 from pixy.peers.frames import HELLO, REFUSED, PeerFrameReader, frame_head

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.node_status import raft_group_status, status_of
-from pixy.cluster.status import MemberState
+from pixy.cluster.status.node_status import raft_group_status, status_of
+from pixy.cluster.status.status import MemberState
 from pixy.proto.pixy_cluster_pb2 import (
     DamagedReplica,
     MemberStatus,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.node_time import CLOCK_OFF_MS, NodeTime, OtherClocks, agreed_time
+from pixy.cluster.replicas.node_time import CLOCK_OFF_MS, NodeTime, OtherClocks, agreed_time
 from tests.fakes.clock import FakeClock
 
 MINUTE_MS = 60_000

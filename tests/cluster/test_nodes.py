@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.nodes import LIMITS_LEVEL, NODES_MAX, WAITING_MAX, NodeInfo, NodeTable, node_record
+from pixy.cluster.state.nodes import LIMITS_LEVEL, NODES_MAX, WAITING_MAX, NodeInfo, NodeTable, node_record
 from pixy.errors import FailedPrecondition, NotFound, PixyError, ResourceExhausted
 from pixy.proposal_id import INCARNATION_JUMP_MAX
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.driver import Driver
-from pixy.cluster.outbox import Outbox
-from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
+from pixy.multiraft.driver import Driver
+from pixy.multiraft.outbox import Outbox
+from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.raft import RaftNode
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_cluster
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from pixy.cluster.outbox import Outbox
+from pixy.multiraft.outbox import Outbox
 from pixy.raft import Message, MessageType
 
 Sent = list[tuple[int, list[tuple[int, int]]]]

@@ -1,5 +1,5 @@
-"""pixy/cluster/partition_opening.py: large topics are made in pieces, and answered when they are
-there.
+"""pixy/cluster/replicas/partition_opening.py: large topics are made in pieces, and answered when
+they are there.
 """
 
 import asyncio
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import UnknownTopic
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import NONE
 from tests.cluster.node_clusters import NodeCluster, leaders, run_cluster
 

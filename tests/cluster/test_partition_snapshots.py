@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.partition_condition import PartitionCondition
-from pixy.cluster.partition_snapshots import describe, has_records, is_written, position_of, take_over
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.log.partition_condition import PartitionCondition
+from pixy.cluster.log.partition_snapshots import describe, has_records, is_written, position_of, take_over
+from pixy.cluster.log.replica import PartitionReplica
 from pixy.log_position import INDEX_MAX, LogPosition
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor, ProposerRow
 from pixy.raft import ConfState, Entry, Snapshot

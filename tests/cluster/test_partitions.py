@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster import NodeObserver, PartitionReplica
-from pixy.cluster.partition_condition import PartitionCondition
+from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.errors import CorruptData, DataDirectoryError, TopicExists, UnknownPartition, UnknownTopic
 from pixy.proto.state_pb2 import PartitionDescriptor
 from pixy.raft import ConfState, Snapshot

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.nodes import NODES_MAX
-from pixy.cluster.peer_messages import (
+from pixy.cluster.peering.peer_messages import (
     Beat,
     RefusedProposal,
     decode_beat,
@@ -25,9 +24,10 @@ from pixy.cluster.peer_messages import (
     encode_refusal,
     flush_number_of,
 )
-from pixy.cluster.proposals import Forwarded
-from pixy.cluster.resting_groups import RestClaim
+from pixy.cluster.state.nodes import NODES_MAX
 from pixy.log_position import INDEX_MAX, TERM_MAX
+from pixy.multiraft.proposals import Forwarded
+from pixy.multiraft.resting_groups import RestClaim
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
 from pixy.storage import EntryType

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.peer_start_record import PeerStartRecord
-from pixy.cluster.peer_starts import PeerStart, PeerStarts, StartClaim
+from pixy.cluster.log.peer_start_record import PeerStartRecord
+from pixy.cluster.log.peer_starts import PeerStart, PeerStarts, StartClaim
 from pixy.proto.state_pb2 import NodeStart, NodeStarts
 from pixy.storage import RecordKind
 from tests.cluster.held_journal import HeldJournal

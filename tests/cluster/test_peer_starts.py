@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.cluster.peer_starts import PeerStart, PeerStarts, StartClaim
+from pixy.cluster.log.peer_starts import PeerStart, PeerStarts, StartClaim
 from pixy.proposal_id import INCARNATION_JUMP_MAX
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.piece_calls import PieceCalls
-from pixy.cluster.sinks import SinksState
+from pixy.cluster.publications.piece_calls import PieceCalls
+from pixy.cluster.state.sinks import SinksState
 from pixy.errors import FailedPrecondition, Unavailable
 from pixy.proto.node_calls_pb2 import PieceBytes, PutPiecesRequest
 from pixy.proto.state_pb2 import OpenStage, SinksCommand

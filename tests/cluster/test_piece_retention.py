@@ -10,12 +10,12 @@ from typing import cast
 import pytest
 
 from pixy.backend import TopicPartition
-from pixy.cluster.partitions import Partitions
-from pixy.cluster.piece_retention import PieceRetention
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.sinks import SinksState
+from pixy.cluster.publications.piece_retention import PieceRetention
+from pixy.cluster.replicas.partitions import Partitions
+from pixy.cluster.state.sinks import SinksState
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import PartitionCommand, PublishedPart, PublishParts
 from pixy.raft import ConfState, Entry
 from pixy.staging import Pieces, Stages

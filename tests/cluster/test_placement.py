@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.placement import ReplicaCounts, ReplicaSets, place, replication_of
+from pixy.cluster.state.placement import ReplicaCounts, ReplicaSets, place, replication_of
 
 NODES = [1, 2, 3, 4, 5, 6, 7]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.propose_answers import ProposeAnswers
-from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.peering.propose_answers import ProposeAnswers
 from pixy.errors import FailedPrecondition, Unavailable, UnknownPartition
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.storage import EntryType
 from tests.cluster.drivers import BATCH, GROUP, DriverNetwork, DriverNode, batch_of, forwarded_to

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster import roll_forward
-from pixy.cluster.replica import Replica
-from pixy.cluster.sinks import Publication
+from pixy.cluster.log.replica import Replica
+from pixy.cluster.publications import roll_forward
+from pixy.cluster.state.sinks import Publication
 from pixy.errors import CorruptData, FailedPrecondition
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.proto.state_pb2 import PartitionCommand

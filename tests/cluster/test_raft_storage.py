@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.raft_storage import RaftStorage
 from pixy.log_position import LogPosition
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import (
     NO_LIMIT,
     Compacted,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.cluster.readiness import PATIENCE_S, Readiness
+from pixy.cluster.peering.readiness import PATIENCE_S, Readiness
 
 
 def test_a_node_is_ready_until_metadata_has_had_no_leader_for_long() -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from pixy.cluster.recovery import EnteredDirectory, enter_directory, read_directory, recover_node
+from pixy.cluster.log.recovery import EnteredDirectory, enter_directory, read_directory, recover_node
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import load_identity, read_identity, write_identity
@@ -158,7 +158,7 @@ def test_a_secret_that_others_may_know_outlives_a_kill_and_a_power_failure() -> 
 
 @pytest.mark.slow
 def test_without_the_sync_of_the_name_a_secret_is_lost() -> None:
-    site = "cluster/recovery.py:_candidate sync_directory"
+    site = "cluster/log/recovery.py:_candidate sync_directory"
     found = [lives(seed, operation, site) for operation in range(1, OPERATIONS) for seed in range(10)]
     assert any(told != later for told, later in found)
 

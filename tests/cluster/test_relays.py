@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from pixy.cluster.peer_messages import MessageKind
-from pixy.cluster.relays import RELAYED_CALLS_MAX, RELAYED_CALLS_OF_NODE, Relays
+from pixy.cluster.peering.peer_messages import MessageKind
+from pixy.cluster.peering.relays import RELAYED_CALLS_MAX, RELAYED_CALLS_OF_NODE, Relays
 from pixy.errors import FailedPrecondition, Unavailable
 from pixy.peers import FrameDamage, PeerChannel
 from pixy.proto.node_calls_pb2 import Relayed

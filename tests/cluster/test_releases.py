@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pixy.cluster import PartitionReplica
-from pixy.cluster.recovery import recover_node
-from pixy.cluster.replica import Replica
+from pixy.cluster.log.recovery import recover_node
+from pixy.cluster.log.replica import Replica
 from pixy.errors import DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.records import TopicPartition, read_header

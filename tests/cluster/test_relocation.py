@@ -6,14 +6,14 @@ from typing import cast
 
 import pytest
 
-from pixy.cluster.groups import GroupsState
-from pixy.cluster.partition_condition import PartitionCondition
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.relocation import Relocation, is_stuck
-from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.log.partition_condition import PartitionCondition
+from pixy.cluster.log.relocation import Relocation, is_stuck
+from pixy.cluster.log.replica import PartitionReplica, StateReplica
+from pixy.cluster.state.groups import GroupsState
 from pixy.config import JournalConfig
 from pixy.log_position import LogPosition
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Entry, Message, MessageType
 from pixy.records import TopicPartition
 from pixy.storage import (

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.proposer_rows import WINDOW
-from pixy.cluster.remote_proposals import RemoteProposals
-from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
+from pixy.cluster.peering.remote_proposals import RemoteProposals
+from pixy.cluster.peering.replica_calls import RemotePartition, ReplicaCalls
 from pixy.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -17,6 +16,7 @@ from pixy.errors import (
 )
 from pixy.faults import report_to_loop
 from pixy.futures import resolve
+from pixy.multiraft.proposer_rows import WINDOW
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.records import TopicPartition, offsets_of, split_batches
 from tests.cluster.answering_peers import AnsweringPeers

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pixy.cluster.proposer_rows import WINDOW, ProposerRows
-from pixy.cluster.raft_group import RaftGroup
+from pixy.multiraft.proposer_rows import WINDOW, ProposerRows
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import (
     ConfChangeSingle,
     ConfChangeType,

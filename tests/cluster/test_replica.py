@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.checkpoint_state import restored_state
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.log.checkpoint_state import restored_state
+from pixy.cluster.log.replica import PartitionReplica, StateReplica
 from pixy.log_position import LogPosition
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import PartitionCommand, PublishedPart, PublishParts, SetLogBeginOffset
 from pixy.raft import ConfState, Entry, Snapshot

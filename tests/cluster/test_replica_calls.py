@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.replica_calls import RemotePartition, ReplicaCalls
+from pixy.cluster.peering.peer_messages import PeerMethod
+from pixy.cluster.peering.replica_calls import RemotePartition, ReplicaCalls
 from pixy.errors import CorruptData, DeadlineExceeded, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.records import TopicPartition
 from tests.cluster.answering_peers import AnsweringPeers

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pixy.backend import Published, TopicPartition
-from pixy.cluster.partition_proposals import PartitionProposals
-from pixy.cluster.sinks import Publication, StagePieces
+from pixy.cluster.peering.partition_proposals import PartitionProposals
+from pixy.cluster.state.sinks import Publication, StagePieces
 from pixy.errors import FailedPrecondition, PixyError
 from pixy.proto.state_pb2 import PartitionCommand, PiecePart, PieceRecord, PublicationPart, PublishParts
 from pixy.storage import EntryType

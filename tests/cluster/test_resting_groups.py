@@ -1,15 +1,15 @@
 """The end of the rest of raft groups: one test for each row of the table in
-`pixy/cluster/resting_groups.py`, and the claims that keep it.
+`pixy/multiraft/resting_groups.py`, and the claims that keep it.
 """
 
 from random import Random
 
 import pytest
 
-from pixy.cluster.driver_options import RAFT_CONFIG
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.resting_groups import RestClaim, RestingGroups
+from pixy.multiraft.driver_options import RAFT_CONFIG
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
+from pixy.multiraft.resting_groups import RestClaim, RestingGroups
 from pixy.raft import ConfState, RaftNode, StateType
 
 TIMEOUT = RAFT_CONFIG.election_tick

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster import PartitionReplica, Topic
-from pixy.cluster import retention as retention_module
-from pixy.cluster.groups import groups_index
-from pixy.cluster.proposals import Done
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import Replica
-from pixy.cluster.state_groups import GROUPS_COUNT
+from pixy.cluster.log.replica import Replica
+from pixy.cluster.replicas import retention as retention_module
+from pixy.cluster.replicas.state_groups import GROUPS_COUNT
+from pixy.cluster.state.groups import groups_index
 from pixy.errors import CorruptData
+from pixy.multiraft.proposals import Done
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import GroupsCommand
 from pixy.records import TopicPartition
 from pixy.storage import EntryType

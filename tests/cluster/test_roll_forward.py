@@ -4,7 +4,7 @@ tests/cluster/test_publisher.py.
 
 import pytest
 
-from pixy.cluster.roll_forward import RollForwardEvent, RollForwardState, next_state
+from pixy.cluster.publications.roll_forward import RollForwardEvent, RollForwardState, next_state
 
 WAY = [
     (RollForwardState.PROPOSING, RollForwardEvent.ALL_PROPOSED),

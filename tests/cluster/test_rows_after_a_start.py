@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.proposer_rows import ProposerRows
+from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.proposal_id import ProposalId
 from pixy.records import TopicPartition
 from tests.cluster.nodes import Cluster, Sizes

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.scan_order import ScanOrder
+from pixy.cluster.state.scan_order import ScanOrder
 
 NAMES = st.sampled_from("abcdefgh")
 CHANGES = st.lists(st.lists(st.tuples(st.booleans(), NAMES), max_size=4), max_size=6)

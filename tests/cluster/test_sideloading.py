@@ -10,10 +10,10 @@ import pytest
 
 from pixy.backend import TopicPartition
 from pixy.cluster import PartitionReplica
-from pixy.cluster.driver import Driver
-from pixy.cluster.peer_messages import PeerMethod
-from pixy.cluster.piece_checks import PIECE_BYTES_MAX
-from pixy.cluster.sideloading import PieceRef, Sideloading
+from pixy.cluster.peering.peer_messages import PeerMethod
+from pixy.cluster.publications.sideloading import PieceRef, Sideloading
+from pixy.cluster.state.piece_checks import PIECE_BYTES_MAX
+from pixy.multiraft.driver import Driver
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse
 from pixy.proto.state_pb2 import StagedPiece
 from pixy.raft import Message, MessageType

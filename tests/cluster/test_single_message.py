@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pixy.cluster.peer_messages import decode_raft, encode_raft
+from pixy.cluster.peering.peer_messages import decode_raft, encode_raft
 from pixy.log_position import INDEX_MAX, TERM_JUMP_MAX, TERM_MAX
 from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot

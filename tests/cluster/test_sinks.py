@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.api.grpc import REPEATED_MAX
-from pixy.cluster import sinks
-from pixy.cluster.sinks import Publication, SinksState
+from pixy.cluster.state import sinks
+from pixy.cluster.state.sinks import Publication, SinksState
 from pixy.errors import DataDirectoryError, FailedPrecondition, ResourceExhausted
 from pixy.proto.state_pb2 import (
     AddPiece,

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pixy.cluster.fetch_snapshot_codec import (
+from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.snapshots.fetch_snapshot_codec import (
     CurrentLeader,
     SliceAnswer,
     WantedSlice,
     decode_request,
     encode_answer,
 )
-from pixy.cluster.group_states import checkpoint_record
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import StateReplica
 from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.kafka_protocol import RequestHeader
 from pixy.kafka_protocol.snapshot_messages import FETCH_SNAPSHOT_V1
+from pixy.multiraft.group_states import checkpoint_record
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Message, MessageType, Snapshot
 from pixy.raft.progress import ProgressState
 from pixy.records import build_control_batch, patch_batch

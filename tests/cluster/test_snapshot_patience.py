@@ -1,6 +1,6 @@
 """Followers that were sent a snapshot, and say nothing for too long."""
 
-from pixy.cluster.snapshot_patience import SnapshotPatience
+from pixy.cluster.snapshots.snapshot_patience import SnapshotPatience
 
 GROUP, OTHER = 1, 2
 

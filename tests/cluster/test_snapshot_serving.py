@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.fetch_snapshot import FetchSnapshotError
-from pixy.cluster.fetch_snapshot_codec import (
+from pixy.cluster.snapshots.fetch_snapshot import FetchSnapshotError
+from pixy.cluster.snapshots.fetch_snapshot_codec import (
     CurrentLeader,
     SliceAnswer,
     SliceRequest,
@@ -16,7 +16,7 @@ from pixy.cluster.fetch_snapshot_codec import (
     decode_answer,
     encode_request,
 )
-from pixy.cluster.snapshot_serving import ServingOptions
+from pixy.cluster.snapshots.snapshot_serving import ServingOptions
 from pixy.errors import InvalidArgument
 from pixy.raft.progress import Progress, ProgressState
 from pixy.storage import CheckpointId, File

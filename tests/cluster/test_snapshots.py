@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from pixy.cluster.partition_snapshots import describe
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.log.partition_snapshots import describe
 from pixy.log_position import LogPosition
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.storage import RecordKind
 from tests.cluster.drivers import COMMAND, GROUP, DriverNetwork, DriverNode, kinds_of

@@ -1,6 +1,6 @@
 import pytest
 
-from pixy.cluster.sole_voter import changes_to_sole_voter, configuration_after
+from pixy.cluster.unsafe_recovery.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.raft import ConfChange, ConfChangeError, ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState
 
 ADD, ADD_LEARNER, REMOVE = (

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster.group_states import checkpoint_record
-from pixy.cluster.groups import GroupsState
-from pixy.cluster.node_log import NodeLog
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import StateReplica
-from pixy.cluster.state_group_recovery import recover_state_group
+from pixy.cluster.log.node_log import NodeLog
+from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.replicas.state_group_recovery import recover_state_group
+from pixy.cluster.state.groups import GroupsState
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
+from pixy.multiraft.group_states import checkpoint_record
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot

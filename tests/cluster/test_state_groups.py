@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.group_states import split_checkpoint
-from pixy.cluster.groups import FIRST_GROUPS_GROUP
-from pixy.cluster.metadata import METADATA_GROUP
-from pixy.cluster.node_log import NodeLog
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import StateReplica
-from pixy.cluster.sinks import SINKS_GROUP
-from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
+from pixy.cluster.log.node_log import NodeLog
+from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.replicas.state_groups import GROUPS_COUNT, StateGroups
+from pixy.cluster.state.groups import FIRST_GROUPS_GROUP
+from pixy.cluster.state.metadata import METADATA_GROUP
+from pixy.cluster.state.sinks import SINKS_GROUP
 from pixy.errors import CorruptData
+from pixy.multiraft.group_states import split_checkpoint
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry
 from pixy.storage import CheckpointStore, RecoveredGroup

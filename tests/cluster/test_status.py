@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from pixy.cluster.status import ClusterStatus, DamagedReplica, DiskSpace, merged, without_gone
-from pixy.cluster.status_problems import problems
+from pixy.cluster.status.status import ClusterStatus, DamagedReplica, DiskSpace, merged, without_gone
+from pixy.cluster.status.status_problems import problems
 from tests.cluster.statuses import LEAVING, WELL, cluster, group, node
 
 

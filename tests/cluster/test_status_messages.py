@@ -1,6 +1,6 @@
 import pytest
 
-from pixy.cluster.status import (
+from pixy.cluster.status.status import (
     ClusterStatus,
     DamagedReplica,
     DiskSpace,
@@ -9,7 +9,7 @@ from pixy.cluster.status import (
     NodeStatus,
     RaftGroupStatus,
 )
-from pixy.cluster.status_messages import decode_status, encode_status
+from pixy.cluster.status.status_messages import decode_status, encode_status
 
 STATUS = ClusterStatus(
     bytes(range(16)),

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from pixy.cluster.status import DamagedReplica, MemberState, NodeStatus, with_unreported, without_gone
-from pixy.cluster.status_problems import problems
+from pixy.cluster.status.status import DamagedReplica, MemberState, NodeStatus, with_unreported, without_gone
+from pixy.cluster.status.status_problems import problems
 from tests.cluster.statuses import CHECKPOINT, COPY, LEAVING, LOST_NODE_3, WELL, cluster, group, node
 
 

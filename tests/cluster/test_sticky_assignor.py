@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster import sticky_assignor
-from pixy.cluster.group_members import MemberId, Owners
-from pixy.cluster.sticky_assignor import AssignableTopic
+from pixy.cluster.consumer_groups import sticky_assignor
+from pixy.cluster.consumer_groups.sticky_assignor import AssignableTopic
+from pixy.cluster.state.group_members import MemberId, Owners
 from tests.fakes.steps import result_of
 
 

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from pixy.cluster.status import CAUGHT_UP_ENTRIES, DamagedReplica, MemberState, MemberStatus
-from pixy.cluster.status_problems import problems
-from pixy.cluster.stop_checks import reasons_to_keep, safe_to_stop, unreplicated
+from pixy.cluster.status.status import CAUGHT_UP_ENTRIES, DamagedReplica, MemberState, MemberStatus
+from pixy.cluster.status.status_problems import problems
+from pixy.cluster.status.stop_checks import reasons_to_keep, safe_to_stop, unreplicated
 from tests.cluster.statuses import CHECKPOINT, COPY, LOST_NODE_3, REPLICATING, WELL, cluster, group, node
 
 

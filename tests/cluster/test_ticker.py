@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pixy.cluster.ticker import TICK_S, Ticker
+from pixy.cluster.peering.ticker import TICK_S, Ticker
 from tests.sim.loop import VirtualLoop
 
 

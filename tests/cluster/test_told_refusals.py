@@ -2,9 +2,9 @@
 
 import pytest
 
-from pixy.cluster.nodes import NODES_MAX
-from pixy.cluster.peer_starts import PeerStart, StartClaim
-from pixy.cluster.told_refusals import ToldRefusals, decode_starts, encode_starts
+from pixy.cluster.log.peer_starts import PeerStart, StartClaim
+from pixy.cluster.peering.told_refusals import ToldRefusals, decode_starts, encode_starts
+from pixy.cluster.state.nodes import NODES_MAX
 from pixy.raft import MalformedMessage
 
 

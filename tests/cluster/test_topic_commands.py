@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.cluster.topic_commands import alter_command, create_command, delete_command
+from pixy.cluster.state.topic_commands import alter_command, create_command, delete_command
 from pixy.errors import InvalidArgument
 
 ID = b"i" * 16

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.cluster.topic_config import check_topic_config, log_options
+from pixy.cluster.state.topic_config import check_topic_config, log_options
 from pixy.config import StorageConfig
 from pixy.errors import InvalidArgument
 from pixy.storage import LogOptions

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pixy.cluster.watched_proposals import LeadershipLost, WatchedProposals
+from pixy.multiraft.watched_proposals import LeadershipLost, WatchedProposals
 from pixy.proposal_id import ProposalId
 
 FIRST, SECOND = ProposalId(4, 1, 1), ProposalId(4, 1, 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster import FIRST_GROUPS_GROUP, METADATA_GROUP, SINKS_GROUP
-from pixy.cluster.recovery import recover_node
+from pixy.cluster.log.recovery import recover_node
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump, node_directories
 from pixy.proto.state_pb2 import HardState

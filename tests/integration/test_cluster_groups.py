@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import grpc
 import pytest
 
-from pixy.cluster.groups import groups_index
+from pixy.cluster.state.groups import groups_index
 from tests.fakes.waiting import until_blocking
 from tests.integration.balancer import Balancer
 from tests.integration.clusters import Cluster, ClusterNode

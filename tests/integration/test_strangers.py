@@ -14,8 +14,8 @@ from types import TracebackType
 
 import pytest
 
-from pixy.cluster.peer_messages import MessageKind, PeerMethod, encode_proposal, encode_raft
-from pixy.cluster.proposals import Forwarded
+from pixy.cluster.peering.peer_messages import MessageKind, PeerMethod, encode_proposal, encode_raft
+from pixy.multiraft.proposals import Forwarded
 from pixy.peers import Hello
 from pixy.peers.first_handshake import FirstHandshake
 from pixy.peers.frames import CALL, HANDSHAKE_BYTES_MAX, MESSAGE, REFUSED, PeerFrameReader, frame_head

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pixy.cluster import MetadataState
-from pixy.cluster.topic_config import log_options
+from pixy.cluster.state.topic_config import log_options
 from pixy.config import StagingConfig, StorageConfig
 from pixy.records import OffsetCommit
 from pixy.storage import LogOptions

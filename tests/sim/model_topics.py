@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pixy.cluster import MetadataState
-from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.errors import InvalidArgument, PixyError, TopicExists, UnknownTopic
+from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from tests.fakes.clock import FakeClock
 from tests.sim.model_partition import PartitionModel
 

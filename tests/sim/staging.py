@@ -8,11 +8,11 @@ from typing import Any
 
 from pixy.backend import EmbeddedBackend, StagedBatches, StageSeal
 from pixy.cluster import MetadataState, Node, NodeOptions
-from pixy.cluster.command_proposals import CommandProposals
-from pixy.cluster.node_log import NodeLog
-from pixy.cluster.partitions import Partitions
-from pixy.cluster.recovery import RecoveredNode
-from pixy.cluster.replica import PartitionReplica, Replica
+from pixy.cluster.log.node_log import NodeLog
+from pixy.cluster.log.recovery import RecoveredNode
+from pixy.cluster.log.replica import PartitionReplica, Replica
+from pixy.cluster.replicas.command_proposals import CommandProposals
+from pixy.cluster.replicas.partitions import Partitions
 from pixy.errors import (
     FailedPrecondition,
     PixyError,

@@ -23,8 +23,8 @@ import pytest
 
 import pixy
 from pixy.cluster import PartitionReplica
-from pixy.cluster.partitions import Partitions
-from pixy.cluster.replica import StateReplica
+from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.replicas.partitions import Partitions
 from pixy.proto.state_pb2 import PartitionCommand
 from pixy.storage import (
     CheckpointId,
@@ -71,8 +71,8 @@ _KIND_AT = 8
 """Byte of a record's head."""
 
 ALONE = {
-    "cluster/recovery.py:_sync_ancestors sync_directory": 2,
-    "cluster/recovery.py:read_directory make_directory": 25,
+    "cluster/log/recovery.py:_sync_ancestors sync_directory": 2,
+    "cluster/log/recovery.py:read_directory make_directory": 25,
     "storage/checkpoint.py:CheckpointStore._write_part sync": 1,
     "storage/checkpoint.py:CheckpointStore.write make_directory": 5,
     "storage/identity.py:_write sync": 3,
@@ -97,8 +97,8 @@ AIMS = {
     aim.site: aim
     for aim in (
         Aim(
-            "cluster/recovery.py:_sync_ancestors sync_directory",
-            missed="cluster/recovery.py:enter_directory make_directory",
+            "cluster/log/recovery.py:_sync_ancestors sync_directory",
+            missed="cluster/log/recovery.py:enter_directory make_directory",
         ),
         # The first flush, over the header's page and others, is torn.
         Aim("storage/journal.py:Journal._create_file sync", behind=(2, 3)),
@@ -116,8 +116,8 @@ AIMS = {
 
 MASKED = {
     # A first start makes all names above the data directory durable.
-    "cluster/recovery.py:enter_directory make_directory": (
-        "cluster/recovery.py:_sync_ancestors sync_directory",
+    "cluster/log/recovery.py:enter_directory make_directory": (
+        "cluster/log/recovery.py:_sync_ancestors sync_directory",
         1,
     ),
     # The two follow each other; between them only an older checkpoint is removed, of which one more
@@ -146,7 +146,7 @@ ELSEWHERE = {
     "staging/stage_files.py:StageFiles.seal sync_directory": "test_staging_crashes",
     "staging/stage_files.py:recover_stages sync_directory": "test_staging_crashes",
     "staging/stage_files.py:remove_stages sync_directory": "test_staging_crashes",
-    "cluster/recovery.py:_sync_directories sync_directory": "test_first_start_crashes",
+    "cluster/log/recovery.py:_sync_directories sync_directory": "test_first_start_crashes",
     "storage/recovery.py:_cut sync": "test_torn_tail_crashes",
 }
 """Sites that random lives meet too seldom -> the module that tries every operation at the right
@@ -154,7 +154,7 @@ moment.
 """
 
 NOT_HERE = {
-    "cluster/recovery.py:_candidate sync_directory": "tests/cluster/test_recovery",
+    "cluster/log/recovery.py:_candidate sync_directory": "tests/cluster/test_recovery",
     "staging/piece_files.py:PieceFile._write sync": "tests/sim/test_piece_crashes",
     "staging/piece_files.py:PieceFile._write sync_directory": "tests/sim/test_piece_crashes",
     "staging/piece_files.py:PieceFile.write make_directory": "tests/sim/test_piece_crashes",

@@ -20,7 +20,7 @@ from tests.sim.model import Model
 from tests.sim.worker import SimulatedWorker
 from tests.sim.world import DIRECTORY, World, run_process
 
-NAMES = "cluster/recovery.py:_sync_directories sync_directory"
+NAMES = "cluster/log/recovery.py:_sync_directories sync_directory"
 OPERATIONS = 40
 POWER_FAILURES = 10
 

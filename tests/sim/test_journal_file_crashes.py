@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 
 from pixy.backend import EmbeddedBackend
 from pixy.cluster import Node, NodeOptions
-from pixy.cluster.applied_positions import AppliedPositionWriter
-from pixy.cluster.journal_retention import JournalRetention
-from pixy.cluster.relocation import Relocation
+from pixy.cluster.log.applied_positions import AppliedPositionWriter
+from pixy.cluster.log.journal_retention import JournalRetention
+from pixy.cluster.log.relocation import Relocation
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import AppliedPosition

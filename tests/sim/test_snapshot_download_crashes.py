@@ -11,19 +11,24 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pixy.cluster.fetch_snapshot import cut_slice
-from pixy.cluster.fetch_snapshot_codec import CurrentLeader, SliceAnswer, decode_request, encode_answer
-from pixy.cluster.group_states import checkpoint_record
-from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
-from pixy.cluster.node_options import NodeOptions
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.recovery import recover_node
-from pixy.cluster.replica import StateReplica
-from pixy.cluster.snapshot_fetching import FetchingOptions, SnapshotFetching
-from pixy.cluster.state_group_recovery import recover_state_group
+from pixy.cluster.log.node_log import LogHooks, LogPeers, NodeLog
+from pixy.cluster.log.node_options import NodeOptions
+from pixy.cluster.log.recovery import recover_node
+from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.replicas.state_group_recovery import recover_state_group
+from pixy.cluster.snapshots.fetch_snapshot import cut_slice
+from pixy.cluster.snapshots.fetch_snapshot_codec import (
+    CurrentLeader,
+    SliceAnswer,
+    decode_request,
+    encode_answer,
+)
+from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import PixyError, Unavailable
+from pixy.multiraft.group_states import checkpoint_record
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, load_identity, run_on

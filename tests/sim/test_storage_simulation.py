@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pixy.cluster.relocation import Relocation
+from pixy.cluster.log.relocation import Relocation
 from pixy.storage import JournalRecord
 from tests.sim.disk import Operation
 from tests.sim.storage_simulation import Simulation, SimulationFailure, run_seed

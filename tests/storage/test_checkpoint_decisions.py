@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import split_checkpoint
-from pixy.cluster.group_states import checkpoint_record
-from pixy.cluster.nodes import FEATURE_LEVEL
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_storage import RaftStorage
+from pixy.cluster.state.nodes import FEATURE_LEVEL
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_checkpoints, check_node
+from pixy.multiraft import split_checkpoint
+from pixy.multiraft.group_states import checkpoint_record
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.raft import ConfState
 from pixy.records import COMPRESSION, NewRecord, batch_bytes, build_batch, build_control_batch, patch_batch

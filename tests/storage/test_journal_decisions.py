@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster.recovery import recover_node
+from pixy.cluster.log.recovery import recover_node
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_journal
 from pixy.proto.state_pb2 import NodeIdentity, StagedPiece

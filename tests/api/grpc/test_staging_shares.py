@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 
 from pixy.backend import EmbeddedBackend, Published, TopicPartition
 from pixy.clock import SystemClock
-from pixy.cluster import sinks, staging_router
+from pixy.cluster.publications import staging_router
+from pixy.cluster.state import sinks
 from pixy.config import ProxyConfig, StagingConfig
 from pixy.errors import ResourceExhausted
 from pixy.proto import pixy_log_pb2 as pb

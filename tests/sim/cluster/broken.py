@@ -5,19 +5,20 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from pixy.cluster import applied_positions, group_recovery, group_states, hard_states
-from pixy.cluster.checkpoints import Checkpoints
-from pixy.cluster.group_clock import GroupClock
-from pixy.cluster.incarnation import Incarnation
-from pixy.cluster.node_log import NodeLog
-from pixy.cluster.proposals import Proposal, Proposals, judge
-from pixy.cluster.proposer_rows import Novelty, ProposerRows, RowsSnapshot
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import PartitionReplica, RestoredState, StateReplica
-from pixy.cluster.resting_groups import RestClaim, RestingGroups, Waking
+from pixy.cluster.log import applied_positions
+from pixy.cluster.log.checkpoints import Checkpoints
+from pixy.cluster.log.incarnation import Incarnation
+from pixy.cluster.log.node_log import NodeLog
+from pixy.cluster.log.replica import PartitionReplica, RestoredState, StateReplica
 from pixy.errors import PixyError
 from pixy.log_position import LogPosition
+from pixy.multiraft import group_recovery, group_states, hard_states
+from pixy.multiraft.group_clock import GroupClock
+from pixy.multiraft.proposals import Proposal, Proposals, judge
+from pixy.multiraft.proposer_rows import Novelty, ProposerRows, RowsSnapshot
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_storage import RaftStorage
+from pixy.multiraft.resting_groups import RestClaim, RestingGroups, Waking
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Entry, MessageType, RaftNode, Snapshot, Work

@@ -5,11 +5,11 @@ compared with the history of its raft group. The cost does not grow with the len
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.recovery import RecoveredNode, recover_node
-from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.cluster.log.recovery import RecoveredNode, recover_node
+from pixy.cluster.log.replica import PartitionReplica, StateReplica
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import ProposerRow
 from pixy.raft import NO_LIMIT, ConfState, Entry, Message, MessageType, StateType
 from pixy.raft.quorum import VoteResult, joint_vote_result

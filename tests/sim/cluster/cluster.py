@@ -7,8 +7,8 @@ from functools import partial
 from math import inf
 from random import Random
 
-from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import CorruptData
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import Message, StateType
 from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.storage import Checkpoint, CheckpointId, read_checkpoint

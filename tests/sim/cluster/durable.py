@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from pixy.cluster.group_states import hard_state_of
 from pixy.log_position import LogPosition
+from pixy.multiraft.group_states import hard_state_of
 from pixy.proto.state_pb2 import AppliedPositions, HardState
 from pixy.storage import JournalRecord, RecordKind, RecoveredGroup, RecoveredJournal, journal_record
 from pixy.storage.journal_format import FLUSH_FRAME_BYTES, FORMAT_VERSION, read_flush_frame, read_records

@@ -7,9 +7,9 @@ first node counts it as committed, and stays.
 from bisect import bisect_right
 from typing import NamedTuple
 
-from pixy.cluster.proposer_rows import ProposerRows
-from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.errors import PixyError
+from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import PartitionCommand, ProposerRow
 from pixy.raft import Entry

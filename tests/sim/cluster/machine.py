@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from pixy.cluster.peer_starts import PeerStart, PeerStarts, StartClaim
+from pixy.cluster.log.peer_starts import PeerStart, PeerStarts, StartClaim
 from pixy.errors import StorageFault
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import load_identity

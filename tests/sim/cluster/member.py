@@ -11,21 +11,21 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from pixy.clock import Clock
-from pixy.cluster.checkpoint_state import restored_state
-from pixy.cluster.group_rest import RestHooks
-from pixy.cluster.group_states import conf_state_of
-from pixy.cluster.metadata import Topic
-from pixy.cluster.missing_copies import MissingCopies
-from pixy.cluster.node_log import LogHooks, LogPeers, NodeLog
-from pixy.cluster.node_options import NodeOptions
-from pixy.cluster.partitions import Partitions
-from pixy.cluster.peer_starts import PeerStart
-from pixy.cluster.proposable import why_not_batches, why_not_proposable
-from pixy.cluster.proposals import Done, Forwarded
-from pixy.cluster.raft_group import FIRST_PARTITION_GROUP, RaftGroup
-from pixy.cluster.recovery import DataDirectory, RecoveredNode, recover_node
-from pixy.cluster.replica import PartitionReplica, StateReplica
-from pixy.cluster.state_group_recovery import recover_state_group
+from pixy.cluster.log.checkpoint_state import restored_state
+from pixy.cluster.log.node_log import LogHooks, LogPeers, NodeLog
+from pixy.cluster.log.node_options import NodeOptions
+from pixy.cluster.log.peer_starts import PeerStart
+from pixy.cluster.log.recovery import DataDirectory, RecoveredNode, recover_node
+from pixy.cluster.log.replica import PartitionReplica, StateReplica
+from pixy.cluster.replicas.partitions import Partitions
+from pixy.cluster.replicas.state_group_recovery import recover_state_group
+from pixy.cluster.snapshots.missing_copies import MissingCopies
+from pixy.cluster.state.metadata import Topic
+from pixy.cluster.state.proposable import why_not_batches, why_not_proposable
+from pixy.multiraft.group_rest import RestHooks
+from pixy.multiraft.group_states import conf_state_of
+from pixy.multiraft.proposals import Done, Forwarded
+from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import ConfChangeV2, ConfState, Entry, Message, Snapshot, StateType

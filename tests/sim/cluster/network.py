@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from pixy.cluster.peer_starts import PeerStart, StartClaim
+from pixy.cluster.log.peer_starts import PeerStart, StartClaim
 from pixy.raft import Message, MessageType
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.packets import Packet, RaftMessages, SnapshotReport, sent_copy

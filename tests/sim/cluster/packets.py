@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from pixy.cluster.resting_groups import RestClaim
+from pixy.multiraft.resting_groups import RestClaim
 from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, Message
 from pixy.raft.text import message_type_name

@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import Any
 from unittest.mock import patch
 
-from pixy.cluster.driver import Driver
-from pixy.cluster.proposals import Forwarded, Proposals
-from pixy.cluster.proposer_rows import Novelty
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.resting_groups import RestingGroups
-from pixy.cluster.snapshots import Snapshots
+from pixy.multiraft.driver import Driver
+from pixy.multiraft.proposals import Forwarded, Proposals
+from pixy.multiraft.proposer_rows import Novelty
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.resting_groups import RestingGroups
+from pixy.multiraft.snapshots import Snapshots
 from pixy.raft import NO_LIMIT, Entry, Message, RaftNode, StateType
 
 __all__ = ["Rare", "counting"]

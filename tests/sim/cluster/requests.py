@@ -10,8 +10,8 @@ from math import inf
 from random import Random
 from typing import Any
 
-from pixy.cluster.proposals import NEVER, Repeated
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
+from pixy.multiraft.proposals import NEVER, Repeated
 from pixy.proto.state_pb2 import PartitionCommand, SetLogBeginOffset
 from pixy.records import NewRecord, build_batch
 from pixy.storage import EntryType

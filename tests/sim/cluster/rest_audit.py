@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.resting_groups import RestingGroups
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.resting_groups import RestingGroups
 from pixy.raft import RaftNode, StateType
 from pixy.raft.raft import Raft
 from tests.sim.cluster.failure import ClusterFailure

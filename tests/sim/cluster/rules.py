@@ -9,27 +9,21 @@ from math import inf
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from pixy.cluster import (
-    applied_positions,
-    driver,
-    hard_states,
-    journal_retention,
-    partitions,
-    proposals,
-    snapshots,
-)
-from pixy.cluster import replica as replicas
-from pixy.cluster import state_group_recovery as recovery
-from pixy.cluster.checkpoints import Checkpoints
-from pixy.cluster.group_clock import GroupClock
-from pixy.cluster.group_rest import GroupRest
-from pixy.cluster.incarnation import Incarnation
-from pixy.cluster.node_log import NodeLog
-from pixy.cluster.peer_starts import PeerStarts
-from pixy.cluster.proposals import Proposals
-from pixy.cluster.raft_storage import RaftStorage
-from pixy.cluster.replica import PartitionReplica
-from pixy.cluster.resting_groups import RestingGroups
+from pixy.cluster.log import applied_positions, journal_retention
+from pixy.cluster.log import replica as replicas
+from pixy.cluster.log.checkpoints import Checkpoints
+from pixy.cluster.log.incarnation import Incarnation
+from pixy.cluster.log.node_log import NodeLog
+from pixy.cluster.log.peer_starts import PeerStarts
+from pixy.cluster.log.replica import PartitionReplica
+from pixy.cluster.replicas import partitions
+from pixy.cluster.replicas import state_group_recovery as recovery
+from pixy.multiraft import driver, hard_states, proposals, snapshots
+from pixy.multiraft.group_clock import GroupClock
+from pixy.multiraft.group_rest import GroupRest
+from pixy.multiraft.proposals import Proposals
+from pixy.multiraft.raft_storage import RaftStorage
+from pixy.multiraft.resting_groups import RestingGroups
 from pixy.raft import ConfState, RaftNode, node
 from pixy.raft.raft import Raft
 from pixy.storage import CheckpointStore, Journal, WriterPace

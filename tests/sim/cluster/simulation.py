@@ -13,8 +13,8 @@ from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
-from pixy.cluster import entry_cache
 from pixy.errors import PixyError
+from pixy.multiraft import entry_cache
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.failure import ClusterFailure
 from tests.sim.cluster.faults import Fault, draw_faults

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 
-from pixy.cluster.driver_options import RAFT_CONFIG
-from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
 from pixy.config import JournalConfig, StorageConfig
+from pixy.multiraft.driver_options import RAFT_CONFIG
+from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.raft import ConfState, RaftConfig
 from pixy.storage import WriterPace
 from tests.sim.cluster.faults import FaultKind

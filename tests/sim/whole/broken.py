@@ -4,24 +4,24 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from pixy.cluster import formation
-from pixy.cluster.formation import Found, Join, Wait
-from pixy.cluster.group_keeper import GroupKeeper
-from pixy.cluster.groups import GroupsState
-from pixy.cluster.members import Members
-from pixy.cluster.nodes import NodeTable
-from pixy.cluster.peer_starts import PeerStart, StartClaim
-from pixy.cluster.proposals import Forwarded
-from pixy.cluster.propose_answers import ProposeAnswers
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.replica import PartitionReplica
-from pixy.cluster.replicated_staging import ReplicatedStaging
-from pixy.cluster.watched_proposals import LeadershipLost
+from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
+from pixy.cluster.log.peer_starts import PeerStart, StartClaim
+from pixy.cluster.log.replica import PartitionReplica
+from pixy.cluster.peering import formation
+from pixy.cluster.peering.formation import Found, Join, Wait
+from pixy.cluster.peering.members import Members
+from pixy.cluster.peering.propose_answers import ProposeAnswers
+from pixy.cluster.publications.replicated_staging import ReplicatedStaging
+from pixy.cluster.state.groups import GroupsState
+from pixy.cluster.state.nodes import NodeTable
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.partition import LivePartition
 from pixy.consume.subscription import Subscription
 from pixy.consume.waiting_acks import WaitingAcks
 from pixy.errors import PixyError
+from pixy.multiraft.proposals import Forwarded
+from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.watched_proposals import LeadershipLost
 from pixy.peers import Address, Claim, Hello, NotYet
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.proto.state_pb2 import PublishStages, RegisterNode

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pixy.cluster import Process
-from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.raft import StateType
 from pixy.records import TopicPartition
 from tests.sim.cluster.history import require

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from pixy.backend import EmbeddedBackend, OffsetCommit
 from pixy.cluster import GroupsState, MemberId, Membership, Process
-from pixy.cluster.group_members import NO_MEMBERS
+from pixy.cluster.state.group_members import NO_MEMBERS
 from pixy.consume import decode
 from pixy.errors import OffsetsSet, OwnedElsewhere
 from pixy.proto.state_pb2 import ExpelProcess, GroupsCommand

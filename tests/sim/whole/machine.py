@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from pixy.backend import EmbeddedBackend
 from pixy.cluster import Node, Process
-from pixy.cluster.recovery import RecoveredNode
+from pixy.cluster.log.recovery import RecoveredNode
 from pixy.consume import Consumers
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, StorageFault
 from pixy.proto.state_pb2 import NodeIdentity

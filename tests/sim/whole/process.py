@@ -6,7 +6,7 @@ from random import Random
 
 from pixy.backend import EmbeddedBackend
 from pixy.cluster import Node, NodeOptions
-from pixy.cluster.cluster_options import ClusterOptions
+from pixy.cluster.log.cluster_options import ClusterOptions
 from pixy.consume import Consumers, Timers
 from pixy.errors import UnknownTopic
 from pixy.peers import Address, PeerOptions, Peers

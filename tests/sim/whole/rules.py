@@ -11,18 +11,20 @@ from unittest.mock import patch
 from pixy.backend.group_membership import GroupMembership
 from pixy.backend.local_partitions import LocalPartitions
 from pixy.backend.protocol import Lease
-from pixy.cluster import Node, formation, groups
-from pixy.cluster.group_clock import GroupClock
-from pixy.cluster.group_keeper import GroupKeeper
-from pixy.cluster.members import Members
-from pixy.cluster.node_time import NodeTime
-from pixy.cluster.nodes import NodeTable
-from pixy.cluster.propose_answers import ProposeAnswers
-from pixy.cluster.replicated_staging import ReplicatedStaging
+from pixy.cluster import Node
+from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
+from pixy.cluster.peering import formation
+from pixy.cluster.peering.members import Members
+from pixy.cluster.peering.propose_answers import ProposeAnswers
+from pixy.cluster.publications.replicated_staging import ReplicatedStaging
+from pixy.cluster.replicas.node_time import NodeTime
+from pixy.cluster.state import groups
+from pixy.cluster.state.nodes import NodeTable
 from pixy.config import ConsumerConfig, StorageConfig
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.subscription import Subscription
 from pixy.consume.waiting_acks import WaitingAcks
+from pixy.multiraft.group_clock import GroupClock
 from pixy.peers import handshake_checks
 from pixy.peers.link import PeerLink
 from pixy.raft import reads

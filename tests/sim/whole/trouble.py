@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.state.metadata import METADATA_GROUP
 from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.faults import Fault, FaultKind
 from tests.sim.whole.machine import Machine

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from pixy.cluster import PartitionReplica, Topic
-from pixy.cluster.groups import GroupsState
-from pixy.cluster.metadata import METADATA_GROUP
-from pixy.cluster.partition_condition import PartitionCondition
-from pixy.cluster.raft_group import FIRST_PARTITION_GROUP
-from pixy.cluster.replica import StateReplica
-from pixy.cluster.sinks import SinksState
+from pixy.cluster.log.partition_condition import PartitionCondition
+from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.state.groups import GroupsState
+from pixy.cluster.state.metadata import METADATA_GROUP
+from pixy.cluster.state.sinks import SinksState
 from pixy.config import StagingConfig, StorageConfig
+from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.records import TopicPartition, read_records, split_batches
 from tests.sim.cluster.history import message_id, require
 from tests.sim.whole.calls import Call, Outcome

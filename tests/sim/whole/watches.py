@@ -20,13 +20,13 @@ from unittest.mock import patch
 from zlib import crc32
 
 from pixy.cluster import GroupsState
-from pixy.cluster.driver import Driver
-from pixy.cluster.metadata import MetadataState
-from pixy.cluster.node_log import NodeLog
-from pixy.cluster.raft_group import RaftGroup
-from pixy.cluster.recovery import RecoveredNode
-from pixy.cluster.replica import PartitionReplica, StateReplica
-from pixy.cluster.sole_voter import configuration_after
+from pixy.cluster.log.node_log import NodeLog
+from pixy.cluster.log.recovery import RecoveredNode
+from pixy.cluster.log.replica import PartitionReplica, StateReplica
+from pixy.cluster.state.metadata import MetadataState
+from pixy.cluster.unsafe_recovery.sole_voter import configuration_after
+from pixy.multiraft.driver import Driver
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.peers import Hello, PeerChannel
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.peers.link import PeerLink

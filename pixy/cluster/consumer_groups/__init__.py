@@ -1,0 +1,15 @@
+"""The coordinator of consumer groups, at the leader of their state group.
+
+It says which member owns which partition, and puts out members that are silent. What is consumed
+is none of its business: that is `pixy.consume`.
+"""
+
+from pixy.cluster.consumer_groups.group_coordinator import why_ended
+from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
+from pixy.cluster.consumer_groups.group_sessions import LEASE_S
+
+__all__ = [
+    "LEASE_S",
+    "GroupKeeper",
+    "why_ended",
+]

@@ -1,0 +1,66 @@
+"""What a node keeps on its disk, and what it finds there at a start.
+
+Journal, checkpoints and applied positions of all raft groups, the replicas of partitions and of
+state groups, and when files of the journal may go. It never talks to another node.
+"""
+
+from pixy.cluster.log.checkpoint_state import restore_state, restored_state
+from pixy.cluster.log.cluster_options import ClusterOptions
+from pixy.cluster.log.cold_reads import ColdReads
+from pixy.cluster.log.disk_reserve import Reserve
+from pixy.cluster.log.node_log import LogHooks, LogPeers, NodeLog
+from pixy.cluster.log.node_options import NodeObserver, NodeOptions, unsynced_logs_max
+from pixy.cluster.log.partition_condition import PartitionCondition
+from pixy.cluster.log.partition_snapshots import describe
+from pixy.cluster.log.peer_start_record import PeerStartRecord
+from pixy.cluster.log.peer_starts import PeerStart, StartClaim, lacks
+from pixy.cluster.log.recovery import (
+    DataDirectory,
+    EnteredDirectory,
+    RecoveredNode,
+    cluster_id_of,
+    enter_directory,
+    read_directory,
+    recover_node,
+)
+from pixy.cluster.log.replica import (
+    Mark,
+    PartitionReplica,
+    Replica,
+    RestoredState,
+    StateMachine,
+    StateReplica,
+)
+
+__all__ = [
+    "ClusterOptions",
+    "ColdReads",
+    "DataDirectory",
+    "EnteredDirectory",
+    "LogHooks",
+    "LogPeers",
+    "Mark",
+    "NodeLog",
+    "NodeObserver",
+    "NodeOptions",
+    "PartitionCondition",
+    "PartitionReplica",
+    "PeerStart",
+    "PeerStartRecord",
+    "RecoveredNode",
+    "Replica",
+    "Reserve",
+    "RestoredState",
+    "StartClaim",
+    "StateMachine",
+    "StateReplica",
+    "cluster_id_of",
+    "describe",
+    "enter_directory",
+    "lacks",
+    "read_directory",
+    "recover_node",
+    "restore_state",
+    "restored_state",
+    "unsynced_logs_max",
+]

@@ -1,0 +1,36 @@
+"""A node among the others: who belongs to the cluster, what they say to each other, who leads.
+
+Messages and calls between nodes, the first start, elections after a loss, and voters that follow
+metadata. Connections themselves are in `pixy.peers`.
+"""
+
+from pixy.cluster.peering.forwarded_commands import ForwardedCommands
+from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
+from pixy.cluster.peering.leader_watch import LeaderWatch
+from pixy.cluster.peering.membership import state_group_members
+from pixy.cluster.peering.node_peers import Handler, NodePeers, OpenChannel, PeerDuties
+from pixy.cluster.peering.partition_proposals import PartitionProposals
+from pixy.cluster.peering.peer_messages import PeerMethod
+from pixy.cluster.peering.propose_answers import ProposeAnswers
+from pixy.cluster.peering.relays import Relays
+from pixy.cluster.peering.remote_proposals import RemoteProposals
+from pixy.cluster.peering.replica_calls import CallPeer, RemotePartition, ReplicaCalls
+
+__all__ = [
+    "CallPeer",
+    "ForwardedCommands",
+    "ForwardedProposals",
+    "Handler",
+    "LeaderWatch",
+    "NodePeers",
+    "OpenChannel",
+    "PartitionProposals",
+    "PeerDuties",
+    "PeerMethod",
+    "ProposeAnswers",
+    "Relays",
+    "RemotePartition",
+    "RemoteProposals",
+    "ReplicaCalls",
+    "state_group_members",
+]

@@ -1,0 +1,78 @@
+"""Proposals to partitions, wherever their replicas are: through the replica of this node, or to the
+leader elsewhere while there is none here that applies entries.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from pixy.cluster.log import PartitionReplica
+from pixy.cluster.peering.remote_proposals import RemoteProposals
+from pixy.cluster.peering.replica_calls import RemotePartition
+from pixy.cluster.replicas import Partitions
+from pixy.errors import CorruptData, PixyError, Unavailable, UnknownPartition
+from pixy.futures import resolve
+from pixy.multiraft import Driver
+from pixy.storage import EntryType
+
+__all__ = ["PartitionProposals"]
+
+
+class PartitionProposals:
+    """Proposals of one node.
+
+    Args:
+        driver: of its raft groups.
+        partitions: its partitions.
+        remote: to leaders elsewhere; None without peers.
+    """
+
+    def __init__(self, driver: Driver, partitions: Partitions, remote: RemoteProposals | None) -> None:
+        self._driver = driver
+        self._partitions = partitions
+        self._remote = remote
+        self._loop = asyncio.get_running_loop()
+
+    async def propose(
+        self, replica: PartitionReplica, kind: EntryType, payload: bytes, patience_s: float
+    ) -> Any:
+        """Propose an entry; returns the result of applying it.
+
+        Args:
+            patience_s: seconds until the answer is `DeadlineExceeded` in any case.
+
+        Raises:
+            UnknownPartition: the topic was deleted.
+            PixyError: the result; or no leader has taken the entry in time.
+        """
+        result: asyncio.Future[Any] = self._loop.create_future()
+        self._begin(replica, kind, payload, result, self._loop.time() + patience_s)
+        outcome = await result
+        if isinstance(outcome, PixyError):
+            raise outcome
+        return outcome
+
+    def _begin(
+        self,
+        replica: PartitionReplica,
+        kind: EntryType,
+        payload: bytes,
+        result: "asyncio.Future[Any]",
+        deadline: float,
+    ) -> None:
+        done = partial(resolve, result)
+        if replica.deleted:
+            raise UnknownPartition(f"topic {replica.partition.topic} was deleted")
+        if self._partitions.has_replica(replica) and not replica.needs_copy:
+            group = self._partitions.group_of(replica)
+            if group.application is not None:
+                self._driver.propose(group, kind, payload, done, deadline)
+                return
+        others = tuple(each for each in replica.replicas if each != self._driver.node_id)
+        if self._remote is not None and others:
+            target = RemotePartition(replica.partition, replica.raft_group, others)
+            self._remote.propose(target, kind, bytearray(payload), done, deadline)
+        elif replica.fault is not None:
+            raise CorruptData(str(replica.fault))
+        else:
+            raise Unavailable(f"no replica of {replica.partition} can take an entry")

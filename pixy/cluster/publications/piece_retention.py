@@ -1,0 +1,190 @@
+"""Retention of pieces: how long a node keeps the files of replicated stages.
+
+    the stage is                                  then its file
+    --------------------------------------------  ------------------------------------------------
+    open, sealed, or part of an unfinished        stays
+    publication
+    not known yet: `sinks` is behind here         stays
+    discarded or expired                          goes at once
+    published, and not durable in the log of a    stays
+    replica here
+    published, and durable in all of them         stays for followers that lag, also for those that
+                                                  leave the cluster, the newest
+                                                  `journal.retain_bytes` of such files; then it
+                                                  goes, and the entries that need it are not
+                                                  served any more: such followers need a copy
+
+A start does not know whether a stage that it does not find in `sinks` was published or discarded:
+it keeps the file like a published one, and so it does when a snapshot replaces `sinks`. Entries
+that are not applied yet, and those of the journal that a start applies again, say which files these
+need.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from pixy.cluster.log import PartitionReplica
+from pixy.cluster.publications.sideloading import pieces_of
+from pixy.cluster.replicas import Partitions
+from pixy.cluster.state import Publication, SinksState, publication_in
+from pixy.proto.state_pb2 import PublicationPart, PublishParts
+from pixy.records import TopicPartition
+from pixy.staging import Pieces, StageName, Stages
+from pixy.storage import EntryType, StagedPart
+
+__all__ = ["PieceRetention"]
+
+
+class _Published:
+    """A stage that was published and is finished, or is gone for an unknown reason.
+
+    Attributes:
+        publication: its number, 0 if it is not known.
+        replicas: those here that have to have it in their logs.
+    """
+
+    __slots__ = ("publication", "replicas")
+
+    def __init__(self, publication: int, replicas: Sequence[PartitionReplica]) -> None:
+        self.publication = publication
+        self.replicas = replicas
+
+    @property
+    def is_durable(self) -> bool:
+        """True when the logs here have it without its file."""
+        return all(each.deleted or each.durable_publication >= self.publication for each in self.replicas)
+
+
+class _Need:
+    """An entry of a replica's log that needs a stage: its publication, and its index, 0 if it is
+    not known.
+    """
+
+    __slots__ = ("index", "publication")
+
+    def __init__(self, publication: int, index: int) -> None:
+        self.publication = publication
+        self.index = index
+
+
+class PieceRetention:
+    """Keeps and removes the pieces of one node, and finds the parts that publications name.
+
+    Args:
+        stages: the stages that only this node has.
+        pieces: its pieces; an attribute, too.
+        state: the state group `sinks`.
+        partitions: its partitions.
+        retain_bytes: bytes of published stages that stay.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        pieces: Pieces,
+        state: SinksState,
+        partitions: Partitions,
+        retain_bytes: Callable[[], int],
+    ) -> None:
+        self._stages = stages
+        self.pieces = pieces
+        self._state = state
+        self._partitions = partitions
+        self._retain_bytes = retain_bytes
+        # Stages that are published and finished, or gone, in that order.
+        self._published: dict[int, _Published] = {}
+        # Entries that need a stage, by its number and by replica.
+        self._needs: dict[int, dict[PartitionReplica, _Need]] = {}
+
+    def find_parts(self, replica: PartitionReplica, command: PublishParts) -> list[StagedPart]:
+        """See `partitions.FindParts`. The parts stay until they are durable in the log."""
+        topic_id, partition = replica.log.identity.topic_id, replica.log.identity.partition
+        found: list[StagedPart] = []
+        for number, part in enumerate(command.parts):
+            if not part.stage_number:
+                name = StageName(command.sink_id, part.stage_id)
+                missing = f"{self._stages.directory}/publication {command.publication}, stage {number}"
+                found.append(
+                    self._stages.part(name, topic_id, partition)
+                    or StagedPart(missing, part.bytes, part.records)
+                )
+        for ref in pieces_of(command, replica.raft_group):
+            found.append(self.pieces.part(*ref))
+            index = 0 if replica.group is None else replica.group.applied_index
+            self._needs.setdefault(ref.key.stage, {})[replica] = _Need(command.publication, index)
+        return found
+
+    def partition_of(self, part: PublicationPart) -> PartitionReplica | None:
+        """The partition of a part, wherever its replicas are; None if its topic is not known here,
+        or not any more.
+        """
+        replica = self._partitions.get(TopicPartition(part.topic, part.partition))
+        return replica if replica is not None and replica.log.identity.topic_id == part.topic_id else None
+
+    # --- what becomes of stages -------------------------------------------------------------------
+
+    def gone(self, numbers: Iterable[int]) -> None:
+        """Stages were discarded, or have expired."""
+        self.pieces.remove(numbers)
+
+    def finished(self, publications: Iterable[Publication]) -> None:
+        """Publications are forgotten."""
+        for publication in publications:
+            replicas = [
+                replica
+                for part in (publication.parts if publication.stages else ())
+                if (replica := self.partition_of(part)) is not None and self._partitions.is_member(replica)
+            ]
+            for stage in publication.stages:
+                if self.pieces.size_of(stage.number):
+                    self._published[stage.number] = _Published(publication.number, replicas)
+        self.release()
+
+    def reconcile(self) -> None:
+        """Find files of stages that are gone, whatever has become of them."""
+        for number in self.pieces.stages:
+            if number not in self._published and self._state.is_gone(number):
+                self._published[number] = _Published(0, ())
+        self.release()
+
+    def release(self) -> None:
+        """Remove what need not stay. Called when publications have become durable, too."""
+        sizes = {number: self.pieces.size_of(number) for number in self._published}
+        excess = sum(sizes.values()) - self._retain_bytes()
+        for number, size in sizes.items() if excess > 0 else ():
+            if self._is_needed(number):
+                continue
+            self._remove(number)
+            excess -= size
+            if excess <= 0:
+                break
+        self.pieces.retained_bytes = sum(map(self.pieces.size_of, self._published))
+
+    def _is_needed(self, number: int) -> bool:
+        published = self._published[number]
+        if not published.is_durable:
+            return True
+        if any(
+            not replica.deleted and replica.durable_publication < need.publication
+            for replica, need in self._needs.get(number, {}).items()
+        ):
+            return True
+        return not published.publication and self._is_named_by_tail(number)
+
+    def _is_named_by_tail(self, number: int) -> bool:
+        """True if an entry that is not applied here makes the stage part of a log."""
+        groups = map(self._partitions.find_group, self.pieces.raft_groups_of(number))
+        return any(
+            part.stage_number == number
+            for group in groups
+            for entry in (() if group is None else group.unapplied())
+            if entry.kind == EntryType.COMMAND
+            for part in publication_in(entry.data).parts
+        )
+
+    def _remove(self, number: int) -> None:
+        del self._published[number]
+        for replica, need in self._needs.pop(number, {}).items():
+            group = replica.group
+            if group is not None and not replica.deleted:
+                group.compact(min(need.index, group.applied_index))
+        self.pieces.remove([number])

@@ -1,0 +1,363 @@
+"""Stages that only this node has, and their publication: one commit point in the state group
+`sinks`, then one entry in each partition. Those of several nodes are with `replicated_staging`.
+
+    PublishStages is applied         the publication gets a number and is committed
+    PublishParts in each partition   its records are readable, the caller is answered
+    applied positions                each partition has its part in synced segments
+    stages removed                   durably
+    FinishPublications is applied    the publication is forgotten
+
+`roll_forward` owns everything behind the commit point, also after a crash. This module owns the
+requests before it (stage, publish, discard), and the expiry of stages and sinks.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import structlog
+
+from pixy.clock import Clock
+from pixy.cluster.log import StateReplica
+from pixy.cluster.publications.roll_forward import Propose, RollForward
+from pixy.cluster.replicas import Partitions
+from pixy.cluster.state import MetadataState, Publication, SinksState, Topic
+from pixy.config import StagingConfig
+from pixy.errors import CorruptData, FailedPrecondition, PixyError, Unavailable
+from pixy.futures import resolve
+from pixy.multiraft import Repeated
+from pixy.proto.state_pb2 import ExpireSinks, PublicationPart, PublishStages, SinksCommand
+from pixy.records import TopicPartition
+from pixy.staging import (
+    NO_CLIENT,
+    NotNew,
+    PieceBatches,
+    Published,
+    Stage,
+    StageClient,
+    StageExpiry,
+    StageName,
+    Stages,
+    StageSeal,
+    merged_parts,
+)
+from pixy.steps import run_in_steps
+
+__all__ = ["PUBLICATIONS_MAX", "Publisher", "staged_error"]
+
+log = structlog.get_logger(__name__)
+
+PUBLICATIONS_MAX = 1000
+"""Unfinished publications; more are refused until some have finished."""
+
+_ONE_TIME_SINK_S = 3600.0
+"""Longest retention of a sink without a query: the time in which its call may be repeated."""
+_SINKS_PER_ITERATION = 500
+
+
+class SinksGroup(NamedTuple):
+    """The raft group `sinks`: its state machine and its replica."""
+
+    state: SinksState
+    replica: StateReplica
+
+
+class Publisher:
+    """Staged writes of one node that has no others beside it.
+
+    Args:
+        sinks: the raft group `sinks`.
+        stages: the stages.
+        metadata: the topics.
+        partitions: their partitions; an attribute, too.
+        config: retention of stages and sinks.
+        time: of the node.
+        propose: see `Propose`.
+    """
+
+    def __init__(
+        self,
+        sinks: SinksGroup,
+        stages: Stages,
+        metadata: MetadataState,
+        partitions: Partitions,
+        config: StagingConfig,
+        time: Clock,
+        propose: Propose,
+    ) -> None:
+        self._state, self._sinks = sinks
+        self._stages = stages
+        self._metadata = metadata
+        self.partitions = partitions
+        self._config = config
+        self._time = time
+        self._propose = propose
+        self._loop = asyncio.get_running_loop()
+        # Publications between proposal and commit, by sink.
+        self._committing: dict[str, asyncio.Future[None]] = {}
+        self._roll_forward = RollForward(sinks.replica, stages, metadata, partitions, propose)
+        self._stopped = False
+        self._expiry = StageExpiry(
+            stages, config.expiry, lambda: round(time.monotonic() * 1000), self._may_go
+        )
+        # Answers of `is_of_nobody`, which is asked often and of many parts, by publication.
+        self._of_nobody: dict[int, bool] = {}
+        # Ids of topics under deletion; stages for them are refused.
+        self._deleting: set[bytes] = set()
+
+    def start(self) -> None:
+        """Roll unfinished publications forward. The partitions and stages are recovered."""
+        for publication in self._state.publications.values():
+            if publication.stages or self._is_elsewhere(publication):
+                continue
+            log.info("resuming a publication", sink=publication.sink_id, publication=publication.number)
+            self._roll_forward.begin(publication, starting=True)
+        self.maybe_finish()
+
+    def stop(self) -> None:
+        """Finish nothing more; the next start does."""
+        self._stopped = True
+        self._roll_forward.stop()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def has(self, name: StageName) -> bool:
+        """True if a stage is here."""
+        return self._stages.get(name) is not None
+
+    async def stage(
+        self,
+        name: StageName,
+        piece: int,
+        batches: Sequence[PieceBatches],
+        seal: StageSeal | None,
+        client: StageClient = NO_CLIENT,
+    ) -> int:
+        """Accept a piece of a stage, seal the stage, or both; returns the size of the stage.
+
+        As `StagedWrites.stage`.
+        """
+        self._expiry.staged(name)
+        if self._state.is_published(name):
+            raise FailedPrecondition(f"stage {name.stage_id} of sink {name.sink_id} was published")
+        for each in batches:
+            if each.topic_id in self._deleting:
+                raise FailedPrecondition(f"topic {each.topic} is being deleted")
+        try:
+            return await self._stages.stage(name, piece, batches, seal, client)
+        finally:
+            self._expiry.staged(name)
+
+    async def publish(self, command: PublishStages) -> Published:
+        """Make stages visible, all or none, and return once they are.
+
+        As `StagedWrites.publish`; the time and what is staged are added to the command.
+        """
+        sink_id = command.sink_id
+        self.touch(sink_id)
+        while (committing := self._committing.get(sink_id)) is not None:
+            await asyncio.shield(committing)
+        refusal = self._state.judge(command)
+        if isinstance(refusal, NotNew):
+            return await self._answer_again(sink_id, refusal)
+        if refusal is not None:
+            raise refusal
+        if len(self._roll_forward) >= PUBLICATIONS_MAX:
+            raise Unavailable(f"{PUBLICATIONS_MAX} publications are not finished yet; try again").at_limit(
+                "unfinished publications"
+            )
+        stages = [self._publishable(StageName(sink_id, stage_id)) for stage_id in command.stage_ids]
+        command.parts.extend(self._parts(stages))
+        command.timestamp_ms = self._time.wall_ms()
+        result = await self._commit(command, stages)
+        if isinstance(result, NotNew):
+            return await self._answer_again(sink_id, result)
+        if isinstance(result, PixyError):
+            raise result
+        if isinstance(result, Repeated):
+            return await self._answer_again(sink_id, NotNew(command.epoch))
+        assert isinstance(result, Publication)
+        await self._roll_forward.wait_visible(result.number)
+        return Published(True, command.epoch)
+
+    async def discard(self, sink_id: str, stage_ids: Iterable[str]) -> None:
+        """Drop stages that were not published. As `StagedWrites.discard`."""
+        self.touch(sink_id)
+        names = [StageName(sink_id, stage_id) for stage_id in stage_ids]
+        stages = [stage for name in names if (stage := self._stages.get(name)) and self._may_go(stage)]
+        if stages:
+            gone: asyncio.Future[None] = self._loop.create_future()
+            self._stages.remove(stages, partial(resolve, gone, None))
+            await asyncio.shield(gone)
+
+    def staged_by(self, topic_id: bytes) -> list[str]:
+        """The sinks with records of a topic that are staged or not visible yet."""
+        sinks = {stage.name.sink_id for stage in self._stages.of_topic(topic_id) if self._may_go(stage)}
+        return sorted(sinks | self._roll_forward.invisible_of_topic(topic_id))
+
+    @contextmanager
+    def deleting(self, topic: Topic, *, force: bool) -> Iterator[None]:
+        """Context in which stages and publications for a topic are refused, for its deletion.
+
+        Raises:
+            FailedPrecondition: records of it are staged, and `force` is not set.
+        """
+        sinks = self.staged_by(topic.topic_id)
+        if sinks and not force:
+            raise staged_error(topic, sinks)
+        self._deleting.add(topic.topic_id)
+        try:
+            yield
+        finally:
+            self._deleting.discard(topic.topic_id)
+
+    def is_deleting(self, topic_id: bytes) -> bool:
+        """True while a topic is being deleted."""
+        return topic_id in self._deleting
+
+    def _may_go(self, stage: Stage) -> bool:
+        """True if no publication uses the stage."""
+        return not stage.holders and not self._state.is_published(stage.name)
+
+    def _publishable(self, name: StageName) -> Stage:
+        if self._state.is_published(name):
+            raise FailedPrecondition(f"stage {name.stage_id} of sink {name.sink_id} was published before")
+        return self._stages.sealed(name, "it was never sealed, has expired, or was discarded")
+
+    def _parts(self, stages: Sequence[Stage]) -> list[PublicationPart]:
+        """The parts of a publication; raises if a partition cannot take its part."""
+        parts = []
+        for (topic_id, partition), part in merged_parts(stages).items():
+            topic = self._metadata.topics.get(part.topic)
+            if topic is None or topic.topic_id != topic_id or topic_id in self._deleting:
+                raise FailedPrecondition(f"topic {part.topic} was deleted since records of it were staged")
+            replica = self.partitions.get(TopicPartition(part.topic, partition))
+            assert replica is not None
+            if replica.fault is not None:
+                raise CorruptData(str(replica.fault))
+            parts.append(
+                PublicationPart(
+                    topic=part.topic,
+                    topic_id=topic_id,
+                    partition=partition,
+                    bytes=part.bytes,
+                    records=part.records,
+                )
+            )
+        return parts
+
+    async def _commit(self, command: PublishStages, stages: Sequence[Stage]) -> Any:
+        """Propose a publication and return the result.
+
+        It takes effect even if the caller goes away.
+        """
+        result: asyncio.Future[Any] = self._loop.create_future()
+        committed: asyncio.Future[None] = self._loop.create_future()
+        self._committing[command.sink_id] = committed
+        for stage in stages:
+            stage.holders += 1
+
+        def applied(outcome: Any) -> None:
+            for stage in stages:
+                stage.holders -= 1
+            del self._committing[command.sink_id]
+            resolve(committed, None)
+            resolve(result, outcome)
+
+        payload = SinksCommand(publish_stages=command).SerializeToString()
+        self._propose(self._sinks, payload, applied)
+        return await result
+
+    async def _answer_again(self, sink_id: str, refusal: NotNew) -> Published:
+        """The answer to a repeated epoch, once its publication is visible, as the first answer
+        promised.
+        """
+        await self._roll_forward.wait_sink_visible(sink_id)
+        return Published(False, refusal.last_epoch)
+
+    def committed(self, publication: Publication) -> None:
+        """A publication was applied to `sinks`: from here on it happens."""
+        self._expiry.published(publication.sink_id)
+        if not publication.stages and not self._is_elsewhere(publication):
+            self._roll_forward.begin(publication, starting=False)
+
+    def _is_elsewhere(self, publication: Publication) -> bool:
+        """True unless this node rolls a publication forward: the one that has its stages, and the
+        only replica of each partition.
+        """
+        nodes = self.partitions.only_replicas(publication.parts, self._metadata.topics)
+        return not nodes <= {self.partitions.node_id}
+
+    def is_of_nobody(self, publication: Publication) -> bool:
+        """True for a publication of stages in a directory that no node can have: there is none with
+        the only replica of each partition. A release that did not judge publications took it.
+        """
+        found = self._of_nobody.get(publication.number)
+        if found is None:
+            nodes = self.partitions.only_replicas(publication.parts, self._metadata.topics)
+            found = not publication.stages and (len(nodes) > 1 or 0 in nodes)
+            if len(self._of_nobody) > 2 * PUBLICATIONS_MAX:
+                self._of_nobody.clear()
+            self._of_nobody[publication.number] = found
+        return found
+
+    def topic_deleted(self, topic_id: bytes) -> None:
+        """Drop what publications have for a deleted topic."""
+        self._roll_forward.topic_deleted(topic_id)
+
+    def maybe_finish(self) -> None:
+        """See `RollForward.maybe_finish`."""
+        self._roll_forward.maybe_finish()
+
+    # --- expiry -----------------------------------------------------------------------------------
+
+    def touch(self, sink_id: str) -> None:
+        """Note activity of a sink, which keeps its stages from expiry."""
+        self._expiry.touch(sink_id)
+
+    def expire(self, age_ms: int) -> None:
+        """Drop stages older than `staging.expiry`; the leader of `sinks` forgets inactive ones.
+
+        Args:
+            age_ms: time to measure ages by.
+        """
+        self._expiry.expire()
+        if not self._sinks.group.decides:
+            return
+        one_time_s = min(self._config.expiry, _ONE_TIME_SINK_S)
+        run_in_steps(self._expire_sinks(age_ms - round(one_time_s * 1000), one_time=True))
+        if self._config.sink_retention:
+            run_in_steps(
+                self._expire_sinks(age_ms - round(self._config.sink_retention * 1000), one_time=False)
+            )
+
+    def _expire_sinks(self, before_ms: int, *, one_time: bool) -> Iterator[None]:
+        """Propose the expiry of inactive sinks, `_SINKS_PER_ITERATION` of them per step."""
+        sinks = self._state.sinks
+        remaining = iter(list(sinks))
+        while (some := list(islice(remaining, _SINKS_PER_ITERATION))) and not self._stopped:
+            quiet = [
+                sink_id
+                for sink_id in some
+                if self._state.is_inactive_since(sink_id, before_ms)
+                and one_time is not bool(sinks[sink_id].query_id)
+            ]
+            if quiet:
+                command = SinksCommand(expire_sinks=ExpireSinks(sink_ids=quiet, before_ms=before_ms))
+                self.propose_to_sinks(command)
+            yield
+
+    def propose_to_sinks(self, command: SinksCommand) -> None:
+        """Propose a command whose result nobody waits for."""
+        self._propose(self._sinks, command.SerializeToString(), lambda _: None)
+
+
+def staged_error(topic: Topic, sinks: Sequence[str]) -> FailedPrecondition:
+    """The error of a deletion of a topic with unpublished records of these sinks."""
+    return FailedPrecondition(
+        f"records of topic {topic.name} are staged and not published yet, by {len(sinks)} sinks: {', '.join(sinks[:10])}; "
+        "force deletes the topic with them"
+    )

@@ -1,0 +1,584 @@
+"""The partitions of a node: their replicas, the application of their entries, and their recovery.
+
+Damaged files make one partition unready, with the file and byte in its fault; the others start and
+serve. The finder of the damage decides what becomes of the log (`partition_condition`):
+
+    found by                         condition    the log
+    -------------------------------  -----------  --------------------------------------------------
+    a start                          UNWRITABLE   not opened: its files stay untouched
+    the log writer, which copies or  UNWRITABLE   given up: a start reads its entries from the
+    links a part of a stage, or                   journal and finds the damage
+    finds none
+    a reader                         UNREADABLE   goes on: what was committed before is written, and
+                                                  a damaged batch in a segment stays where it is
+
+A topic may have 10 000 partitions, and comes and goes in one entry: at once for every caller, some
+partitions at a time in the background. A partition of a new topic is made when it is first asked
+for, its raft group at the first use. The partitions of a deleted topic share one flag, and their
+directories are renamed later (`dropped_topic`).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from pixy.cluster.log import (
+    DataDirectory,
+    Mark,
+    PartitionCondition,
+    PartitionReplica,
+    RecoveredNode,
+    describe,
+)
+from pixy.cluster.replicas.dropped_topic import DroppedTopic, take_some
+from pixy.cluster.replicas.group_names import GroupNames
+from pixy.cluster.replicas.partition_opening import PartitionOpening
+from pixy.cluster.replicas.partition_recovery import PartitionRecovery
+from pixy.cluster.state import (
+    FIRST_NODE,
+    Topic,
+    log_options,
+    newer_command,
+    partition_command,
+    takes_publication,
+    undecodable,
+)
+from pixy.config import StorageConfig
+from pixy.errors import (
+    CorruptData,
+    DataDirectoryError,
+    FailedPrecondition,
+    PixyError,
+    UnknownPartition,
+    VoidEntry,
+)
+from pixy.log_position import LogPosition
+from pixy.multiraft import Driver, ProposerRows, RaftGroup, conf_state_of, found_state, recovered_group
+from pixy.proto.state_pb2 import (
+    HardState,
+    PartitionCommand,
+    PartitionIdentity,
+    PublicationPart,
+    PublishParts,
+)
+from pixy.raft import ConfState, Entry
+from pixy.records import TopicPartition, is_batch, split_batches
+from pixy.storage import (
+    DamagedLog,
+    EntryType,
+    KnownPartitions,
+    LogOptions,
+    LogWriter,
+    PartitionLog,
+    RebuiltIndexes,
+    Removal,
+    StagedPart,
+    TopicLogs,
+    Upkeep,
+    Worker,
+    run_on,
+    sort_partition_directories,
+    why_undecodable,
+)
+
+__all__ = ["Partitions"]
+
+log = structlog.get_logger(__name__)
+
+_UNWRITABLE = PartitionCondition.UNWRITABLE
+_RECORD_BATCH = EntryType.RECORD_BATCH
+
+FindParts = Callable[[PartitionReplica, PublishParts], list[StagedPart]]
+"""Finds the parts of stages that a publication makes part of a partition's log, in their order. One
+that is missing is a part of a file that does not exist: whoever reads it finds the damage.
+"""
+
+
+class Partitions:
+    """Every partition of a node.
+
+    Args:
+        directory: the node's data directory.
+        storage: options for topics that have none of their own.
+        driver: of their raft groups.
+        writer: moves applied batches to segments.
+        upkeep: removes files and looks after indexes in the background.
+        find_parts: see `FindParts`.
+        on_readiness: called with the name of a topic when one of its partitions becomes unready.
+
+    Attributes:
+        elect: elects a leader of a new raft group, of which the other members may not know yet.
+        opening: opens the raft groups of new partitions.
+        file_time_ms: see `TopicLogs`; set before topics are put.
+        damaged_groups: raft groups of the partitions that are not ready.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        storage: StorageConfig,
+        driver: Driver,
+        writer: LogWriter,
+        upkeep: Upkeep,
+        *,
+        find_parts: FindParts,
+        on_readiness: Callable[[str], object],
+    ) -> None:
+        self._disk = directory.disk
+        self._topics = directory.path / "topics"
+        self._cluster_id = directory.cluster_id
+        self._storage = storage
+        self._driver = driver
+        self.elect: Callable[[RaftGroup], None] = driver.campaign
+        self.file_time_ms: Callable[[], int | None] = lambda: None
+        self._writer = writer
+        self._upkeep = upkeep
+        self._removal = Removal(self._disk, self._topics, upkeep)
+        self._find_parts = find_parts
+        self._on_readiness = on_readiness
+        self._by_topic: dict[str, _TopicPartitions] = {}
+        self._by_group = GroupNames()
+        self.damaged_groups: set[int] = set()
+        # Until `restore` a group may be in the journal: a new one would have forgotten its vote.
+        self._restored = False
+        self.opening = PartitionOpening(self._open_new, self._is_preferred, self._elect)
+        # Deleted topics whose directories still have their names.
+        self._dropping: dict[str, DroppedTopic] = {}
+
+    def __iter__(self) -> Iterator[PartitionReplica]:
+        """The partitions that were made; the others have no records yet."""
+        return (
+            replica
+            for of_topic in list(self._by_topic.values())
+            for replica in of_topic.replicas
+            if replica is not None
+        )
+
+    def get(self, partition: TopicPartition) -> PartitionReplica | None:
+        """A partition, None if there is no such partition."""
+        of_topic = self._by_topic.get(partition.topic)
+        if of_topic is None or not 0 <= partition.partition < len(of_topic.replicas):
+            return None
+        return of_topic.replicas[partition.partition] or self._make(of_topic, partition.partition)
+
+    def damaged(self, topic: str) -> Iterable[int]:
+        """Numbers of a topic's partitions that are not ready."""
+        of_topic = self._by_topic.get(topic)
+        return () if of_topic is None else of_topic.damaged
+
+    def put_topic(self, topic: Topic) -> None:
+        """Add a topic, or apply a change of it."""
+        options = log_options(self._storage, topic.config)
+        of_topic = self._by_topic.get(topic.name)
+        if of_topic is None:
+            # The writer must have renamed the old directories before it makes new ones of the name.
+            dropped = self._dropping.pop(topic.name, None)
+            if dropped is not None:
+                dropped.retire_all()
+            of_topic = self._by_topic[topic.name] = _TopicPartitions(
+                topic, TopicLogs(options, file_time_ms=self.file_time_ms)
+            )
+        of_topic.put(topic, options)
+        self._by_group.put(topic)
+        if self._restored:
+            self._open_later(of_topic)
+
+    def _open_later(self, of_topic: "_TopicPartitions") -> None:
+        begin, of_topic.opened = of_topic.opened, len(of_topic.replicas)
+        self.opening.add(of_topic.topic.name, begin, of_topic.opened)
+
+    def _open_new(self, name: str, number: int) -> RaftGroup | None:
+        """Open the raft group of a partition, if it has several replicas and one is here."""
+        of_topic = self._by_topic[name]
+        replicas = self._replicas_of(of_topic.topic, number)
+        if len(replicas) < 2 or self._driver.node_id not in replicas:
+            return None
+        group = self.group_of(of_topic.replicas[number] or self._make(of_topic, number))
+        self._driver.open(group)
+        return group
+
+    def _elect(self, group: RaftGroup) -> None:
+        self.elect(group)  # by what it is at that time
+
+    def _is_preferred(self, name: str, number: int) -> bool:
+        """True if this node is to lead a partition."""
+        return self._replicas_of(self._by_topic[name].topic, number)[0] == self._driver.node_id
+
+    def _replicas_of(self, topic: Topic, number: int) -> tuple[int, ...]:
+        """Nodes of a partition's replicas, the preferred leader first."""
+        replicas = topic.replicas[number] if number < len(topic.replicas) else ()
+        # Topics of a release without placement are on the node that has made the cluster.
+        return replicas or (FIRST_NODE,)
+
+    def is_member(self, replica: PartitionReplica) -> bool:
+        """True if this node is a member of a partition's raft group, or may be: a node that is
+        removed leaves its groups some time after metadata says so.
+        """
+        return replica.group is not None or self.has_replica(replica)
+
+    def has_replica(self, replica: PartitionReplica) -> bool:
+        """True if this node is one of a partition's replicas."""
+        return self._driver.node_id in replica.replicas
+
+    def only_replicas(self, parts: Iterable[PublicationPart], topics: Mapping[str, Topic]) -> set[int]:
+        """The nodes with the only replicas of the partitions of a publication whose topics are
+        there; 0 for a partition with several replicas or none.
+        """
+        found = set()
+        for part in parts:
+            topic, number = topics.get(part.topic), part.partition
+            if topic is not None and topic.topic_id == part.topic_id:
+                is_one = 0 <= number < len(topic.raft_groups)
+                replicas = self._replicas_of(topic, number) if is_one else ()
+                found.add(replicas[0] if len(replicas) == 1 else 0)
+        return found
+
+    def made(self, topic: str) -> Sequence[PartitionReplica | None]:
+        """The partitions of a topic by number; None for each that was not made."""
+        of_topic = self._by_topic.get(topic)
+        return () if of_topic is None else of_topic.replicas
+
+    def knows(self, raft_group: int) -> bool:
+        """True if a partition has this raft group."""
+        return self._by_group.find(raft_group) is not None
+
+    def find_group(self, raft_group: int) -> RaftGroup | None:
+        """The raft group of a partition by its id; None if metadata does not know it, or this node
+        is no member.
+        """
+        replica = self._find_member(raft_group)
+        return None if replica is None else self.group_of(replica)
+
+    def serves(self, raft_group: int) -> bool:
+        """True if a partition has this raft group, and this node is a member of it."""
+        return self._find_member(raft_group) is not None
+
+    def _find_member(self, raft_group: int) -> PartitionReplica | None:
+        partition = self._by_group.find(raft_group)
+        replica = None if partition is None else self.get(partition)
+        if replica is None or replica.raft_group != raft_group or not self.is_member(replica):
+            return None
+        return replica
+
+    @property
+    def node_id(self) -> int:
+        """This node."""
+        return self._driver.node_id
+
+    @property
+    def topics(self) -> dict[str, Topic]:
+        """The topics that it was told of, by name."""
+        return {name: of_topic.topic for name, of_topic in self._by_topic.items()}
+
+    def _make_all(self, recovered: RecoveredNode) -> Iterator[PartitionReplica]:
+        for of_topic in self._by_topic.values():
+            for number, replica in enumerate(of_topic.replicas):
+                if self._is_here(of_topic.topic, number, recovered):
+                    yield replica or self._make(of_topic, number)
+
+    def _is_here(self, topic: Topic, number: int, recovered: RecoveredNode) -> bool:
+        """True if a start opens a partition, see `is_member`."""
+        node_id = self._driver.node_id
+        if node_id in self._replicas_of(topic, number):
+            return True
+        found = recovered.journal.groups.get(topic.raft_groups[number])
+        state = None if found is None else found_state(found).hard_state
+        return state is not None and node_id in conf_state_of(state).members
+
+    def _make(self, of_topic: "_TopicPartitions", number: int) -> PartitionReplica:
+        topic = of_topic.topic
+        directory, identity = self._topics / f"{topic.name}-{number}", self._identity(topic, number)
+        partition_log = PartitionLog(self._disk, directory, identity, of_topic.logs)
+        replica = PartitionReplica(
+            topic.raft_groups[number],
+            TopicPartition(topic.name, number),
+            partition_log,
+            self._replicas_of(topic, number),
+        )
+        of_topic.replicas[number] = replica
+        return replica
+
+    def group_of(self, replica: PartitionReplica) -> RaftGroup:
+        """The raft group of a partition, opened at its first use."""
+        group = replica.group
+        if group is None:
+            group = replica.group = self._driver.group(replica.raft_group, self._configuration(replica))
+            self._bind(group, replica)
+        return group
+
+    def _bind(self, group: RaftGroup, replica: PartitionReplica) -> None:
+        self._driver.snapshots.offer(group, partial(describe, group))
+        self._driver.bind(group, replica, self.apply)
+
+    def _configuration(self, replica: PartitionReplica) -> ConfState:
+        """Configuration of a partition that the journal knows nothing of."""
+        return ConfState(tuple(sorted(replica.replicas)))
+
+    def drop_topic(self, topic: Topic, then: Callable[[], None]) -> None:
+        """Delete the partitions of a topic: unknown at once, their files removed later.
+
+        `then` is called when the raft groups are gone.
+        """
+        of_topic = self._by_topic.pop(topic.name)
+        self._by_group.remove(of_topic.topic)
+        self.damaged_groups.difference_update(topic.raft_groups[each] for each in of_topic.damaged)
+        self.opening.drop(topic.name)
+        of_topic.logs.deleted = True
+        replicas = [replica for replica in of_topic.replicas if replica is not None]
+        dropped = DroppedTopic(deque(replicas), self._writer, self._removal)
+        self._dropping[topic.name] = dropped
+        self._retire(topic.name, dropped)
+        self._forget(deque(replicas), then)
+
+    def _retire(self, name: str, dropped: DroppedTopic) -> None:
+        """Rename the directories of a deleted topic, a few at a time between other jobs."""
+        if self._dropping.get(name) is not dropped:
+            return  # a new topic of the name had all of them renamed at once
+        if not dropped.retire(lambda: self._retire(name, dropped)):
+            del self._dropping[name]
+
+    def _forget(self, replicas: deque[PartitionReplica], then: Callable[[], None]) -> None:
+        for replica in take_some(replicas):
+            if replica.group is not None:
+                error = UnknownPartition(f"topic {replica.partition.topic} was deleted")
+                self._driver.remove(replica.group, error)
+            replica.wake()
+        if replicas:
+            asyncio.get_running_loop().call_soon(self._forget, replicas, then)
+        else:
+            then()
+
+    def drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
+        """Remove the segments of a partition below the log begin of a durable applied position."""
+        self._writer.run(partial(replica.log.drop_segments, log_begin_offset), self._removal.remove_files)
+
+    def apply(self, replica: PartitionReplica, entry: Entry) -> int | PixyError | None:
+        """Apply a committed entry; returns the base offset of a record batch, or the error of a
+        deleted topic or of a publication that is out of order.
+        """
+        if replica.log.topic.deleted:
+            return UnknownPartition(f"topic {replica.partition.topic} was deleted")
+        batch = entry.data
+        if entry.kind != _RECORD_BATCH or not is_batch(batch):
+            return self._apply_other(replica, entry)
+        base_offset = replica.log.append(batch)
+        if replica.condition is _UNWRITABLE:
+            replica.stuck_bytes += len(batch)
+        else:
+            self._writer.mark_dirty(replica.log, replica.mark, len(batch))
+        replica.wake()
+        return base_offset
+
+    def _apply_other(self, replica: PartitionReplica, entry: Entry) -> int | PixyError | None:
+        """Apply what is not one record batch. Of an entry that cannot be decoded only the proposal
+        counts.
+        """
+        result: PixyError | None = undecodable() if why_undecodable(entry.kind, entry.data) else None
+        if entry.kind == EntryType.RECORD_BATCHES and result is None:
+            return self._append_all(replica, split_batches(memoryview(entry.data)))
+        if entry.kind == EntryType.COMMAND:
+            result = self._run_command(replica, entry.term, partition_command(entry.data))
+        if replica.condition is not _UNWRITABLE:
+            self._writer.mark_changed(replica.log, replica.mark)
+        return result
+
+    def _append_all(self, replica: PartitionReplica, batches: Sequence[memoryview]) -> int:
+        """Append several batches; returns the base offset of the first one."""
+        first = replica.log.end_offset
+        for batch in batches:
+            replica.log.append(batch)
+        # Not before all of them are there: the mark is that of the whole entry.
+        size = sum(map(len, batches))
+        if replica.condition is _UNWRITABLE:
+            replica.stuck_bytes += size
+        else:
+            self._writer.mark_dirty(replica.log, replica.mark, size, len(batches))
+        replica.wake()
+        return first
+
+    def log_damaged(self, damaged: DamagedLog) -> None:
+        """The writer gave up a partition's log: its entries behind the applied position stay in the
+        journal.
+        """
+        assert isinstance(damaged.mark, Mark)
+        replica = damaged.mark.replica
+        replica.stuck_bytes = damaged.undurable_bytes
+        self._worsen(replica, PartitionCondition.UNWRITABLE, damaged.error)
+
+    def set_fault(self, replica: PartitionReplica, error: CorruptData) -> None:
+        """Make a partition unreadable: damage of it was found, and its log is still written."""
+        self._worsen(replica, PartitionCondition.UNREADABLE, error)
+
+    def _worsen(self, replica: PartitionReplica, condition: PartitionCondition, error: CorruptData) -> None:
+        was_ready = replica.condition is PartitionCondition.READY
+        replica.condition = max(replica.condition, condition)
+        if was_ready and not replica.deleted:
+            replica.fault = error
+            topic, partition = replica.partition
+            self._by_topic[topic].damaged.append(partition)
+            self.damaged_groups.add(replica.raft_group)
+            log.error(
+                "a partition is damaged and not ready", topic=topic, partition=partition, reason=str(error)
+            )
+            replica.wake()
+            self._on_readiness(topic)
+
+    def _run_command(
+        self, replica: PartitionReplica, term: int, command: PartitionCommand | VoidEntry
+    ) -> FailedPrecondition | None:
+        if isinstance(command, VoidEntry):
+            return command
+        match command.WhichOneof("command"):
+            case "set_log_begin_offset":
+                if replica.log.move_begin(command.set_log_begin_offset.offset):
+                    replica.wake()
+            case "publish_parts":
+                return self._publish(replica, term, command.publish_parts)
+            case _:
+                topic, partition = replica.partition
+                raise newer_command(f"partition {topic}-{partition}")
+        return None
+
+    def _publish(
+        self, replica: PartitionReplica, term: int, command: PublishParts
+    ) -> FailedPrecondition | None:
+        if command.publication <= replica.publication:
+            return None  # proposed again by somebody who did not know that it was applied
+        if not takes_publication(command, replica.publication):
+            return FailedPrecondition(
+                f"publication {command.publication} comes before its predecessor {command.predecessor}"
+            )
+        shared = len(replica.replicas) > 1 or replica.has_peers
+        if shared and not all(part.stage_number for part in command.parts):
+            return undecodable()  # a stage in a directory of one node, which has the only replica
+        for part in self._find_parts(replica, command):
+            replica.log.append_part(part, term)
+        replica.publication = command.publication
+        replica.wake()
+        return None
+
+    def _identity(self, topic: Topic, number: int) -> PartitionIdentity:
+        return PartitionIdentity(
+            cluster_id=self._cluster_id,
+            topic_id=topic.topic_id,
+            partition=number,
+            raft_group=topic.raft_groups[number],
+        )
+
+    # --- start ------------------------------------------------------------------------------------
+
+    async def restore(
+        self, recovered: RecoveredNode, topics: list[Topic], next_raft_group: int, files: Worker
+    ) -> list[RaftGroup]:
+        """Restore segments up to the applied positions, and open the raft groups.
+
+        Returns:
+            Groups with entries behind their applied positions.
+
+        Raises:
+            DataDirectoryError, CorruptData: a foreign or unreadable file, or entries that are
+                missing from the journal.
+        """
+        live = {
+            f"{topic.name}-{number}": self._identity(topic, number)
+            for topic in topics
+            for number in range(len(topic.raft_groups))
+            if self._is_here(topic, number, recovered)
+        }
+        known = KnownPartitions(live, self._cluster_id, next_raft_group)
+        # Entries that are missing from the journal are found before any file is touched.
+        restoring = [PartitionRecovery(replica, recovered) for replica in self._make_all(recovered)]
+        for each in restoring:
+            for command in each.publications:
+                each.parts += self._find_parts(each.replica, command)
+
+        def open_logs() -> tuple[list[Path], list[Path]]:
+            try:
+                found, retired = sort_partition_directories(self._disk, self._topics, known)
+                files = [path for each in restoring for path in each.open(found, self._disk)]
+            except OSError as error:
+                raise DataDirectoryError(f"{self._topics} cannot be used: {error}") from error
+            return retired, files
+
+        retired, left = await run_on(files, open_logs)
+        restored = [self._restore(each, recovered) for each in restoring]
+        self._restored = True
+        for of_topic in self._by_topic.values():
+            self._open_later(of_topic)
+        self._removal.remove_directories(retired)
+        self._removal.remove_files(left)
+        self._repair_indexes(iter([each.replica.log for each in restoring if each.replica.log.has_indexes()]))
+        return [group for group in restored if group is not None]
+
+    def _repair_indexes(self, logs: Iterator[PartitionLog]) -> None:
+        """Find and replace indexes torn by a loss of power, in one log after the other, in the
+        background.
+        """
+        log = next(logs, None)
+        if log is None:
+            return
+
+        def found(rebuilt: list[RebuiltIndexes]) -> None:
+            if rebuilt:
+                self._writer.run(partial(log.replace_indexes, rebuilt), _nothing)
+            self._repair_indexes(logs)
+
+        self._upkeep.add(log.find_torn_indexes(), found)
+
+    def _restore(self, restoring: PartitionRecovery, recovered: RecoveredNode) -> RaftGroup | None:
+        """Restore one partition; returns its raft group if it has entries to be applied again."""
+        replica, position = restoring.replica, restoring.position
+        if restoring.damage is not None:
+            self._worsen(replica, PartitionCondition.UNWRITABLE, restoring.damage)
+        if replica.raft_group not in recovered.journal.groups:
+            return None
+        applied = LogPosition(0, 0)
+        if position is not None:
+            applied = LogPosition(position.term, position.index)
+            replica.publication = replica.durable_publication = position.publication
+            replica.rows = ProposerRows(position.rows)
+        configuration = self._configuration(replica)
+        replica.group = group = recovered_group(
+            replica.raft_group,
+            recovered.group(replica.raft_group),
+            applied,
+            restoring.tail,
+            HardState(voters=configuration.voters, learners=configuration.learners),
+        )
+        self._driver.add(group)
+        if restoring.damage is not None:
+            replica.stuck_bytes = group.storage.memory_bytes(applied.index)
+            return None
+        self._bind(group, replica)
+        return group if group.has_tail else None
+
+
+def _nothing(_: object) -> None:
+    """Callback of a replaced index, which nobody waits for."""
+
+
+class _TopicPartitions:
+    """The partitions of one topic; None for each that was not made yet."""
+
+    __slots__ = ("damaged", "logs", "opened", "replicas", "topic")
+
+    def __init__(self, topic: Topic, logs: TopicLogs) -> None:
+        self.topic = topic
+        self.logs = logs
+        self.damaged: list[int] = []
+        self.replicas: list[PartitionReplica | None] = []
+        # Partitions whose raft groups were opened, if they have peers.
+        self.opened = 0
+
+    def put(self, topic: Topic, options: LogOptions) -> None:
+        """Apply a change of the topic."""
+        for number, replica in enumerate(self.replicas if topic.replicas != self.topic.replicas else ()):
+            if replica is not None:
+                replica.replicas = topic.replicas[number]
+        self.topic = topic
+        self.logs.options = options
+        self.replicas += [None] * (len(topic.raft_groups) - len(self.replicas))

@@ -1,0 +1,133 @@
+"""The state machines of a cluster: metadata, consumer groups, and publications of staged writes.
+
+Pure: committed commands in, state and what changed out, the same on every node. What a command may
+be is judged here, too. Nothing here reads a disk or a clock, or knows which node it runs on.
+"""
+
+from pixy.cluster.state.cluster_limits import ClusterLimits
+from pixy.cluster.state.command_maxima import why_too_large, why_too_many_bytes
+from pixy.cluster.state.command_rules import empty_of
+from pixy.cluster.state.commands import decoded, partition_command, publication_in, undecodable
+from pixy.cluster.state.element_maxima import ElementMaxima
+from pixy.cluster.state.entry_offsets import misplaced_batch, published_records, takes_publication
+from pixy.cluster.state.group_members import (
+    GroupMember,
+    MemberId,
+    Membership,
+    Owners,
+    Process,
+    TopicOwners,
+    member_message,
+    target_message,
+)
+from pixy.cluster.state.groups import FIRST_GROUPS_GROUP, Forgotten, GroupsChanged, GroupsState, groups_index
+from pixy.cluster.state.joining import check_join, check_joined, check_place, check_told
+from pixy.cluster.state.metadata import (
+    METADATA_GROUP,
+    PARTITIONS_MAX,
+    DeletedTopic,
+    LeftNode,
+    MetadataState,
+    Topic,
+)
+from pixy.cluster.state.newer_command import newer_command
+from pixy.cluster.state.nodes import (
+    FEATURE_LEVEL,
+    FIRST_NODE,
+    IDENTITY_LEVEL,
+    NODES_MAX,
+    PLACEMENT_LEVEL,
+    REMOVING_LEVEL,
+    SECOND_PROTOCOL_LEVEL,
+    NodeInfo,
+    node_of,
+    node_record,
+    other_secret,
+    removal,
+    why_left,
+    why_older,
+)
+from pixy.cluster.state.piece_checks import CALL_PIECES_MAX, PIECE_BYTES_MAX, PiecesCheck
+from pixy.cluster.state.proposable import why_not_proposable
+from pixy.cluster.state.publication_parts import PartKey, part_commands
+from pixy.cluster.state.sinks import SINKS_GROUP, SINKS_MAX, Finished, Publication, SinksState
+from pixy.cluster.state.stage_table import GoneStages, ReplicatedStage, merged_parts
+from pixy.cluster.state.topic_commands import (
+    alter_command,
+    create_command,
+    delete_command,
+    why_no_such_replicas,
+)
+from pixy.cluster.state.topic_config import log_options
+
+__all__ = [
+    "CALL_PIECES_MAX",
+    "FEATURE_LEVEL",
+    "FIRST_GROUPS_GROUP",
+    "FIRST_NODE",
+    "IDENTITY_LEVEL",
+    "METADATA_GROUP",
+    "NODES_MAX",
+    "PARTITIONS_MAX",
+    "PIECE_BYTES_MAX",
+    "PLACEMENT_LEVEL",
+    "REMOVING_LEVEL",
+    "SECOND_PROTOCOL_LEVEL",
+    "SINKS_GROUP",
+    "SINKS_MAX",
+    "ClusterLimits",
+    "DeletedTopic",
+    "ElementMaxima",
+    "Finished",
+    "Forgotten",
+    "GoneStages",
+    "GroupMember",
+    "GroupsChanged",
+    "GroupsState",
+    "LeftNode",
+    "MemberId",
+    "Membership",
+    "MetadataState",
+    "NodeInfo",
+    "Owners",
+    "PartKey",
+    "PiecesCheck",
+    "Process",
+    "Publication",
+    "ReplicatedStage",
+    "SinksState",
+    "Topic",
+    "TopicOwners",
+    "alter_command",
+    "check_join",
+    "check_joined",
+    "check_place",
+    "check_told",
+    "create_command",
+    "decoded",
+    "delete_command",
+    "empty_of",
+    "groups_index",
+    "log_options",
+    "member_message",
+    "merged_parts",
+    "misplaced_batch",
+    "newer_command",
+    "node_of",
+    "node_record",
+    "other_secret",
+    "part_commands",
+    "partition_command",
+    "publication_in",
+    "published_records",
+    "removal",
+    "takes_publication",
+    "target_message",
+    "undecodable",
+    "why_left",
+    "why_no_such_replicas",
+    "why_not_proposable",
+    "why_older",
+    "why_too_large",
+    "why_too_many_bytes",
+]

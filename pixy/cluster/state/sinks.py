@@ -1,0 +1,346 @@
+"""The state machine of raft group `sinks`: the last epoch of each sink, and unfinished
+publications.
+
+Pure and deterministic. A sink publishes stages under ascending epochs. `PublishStages` is the
+commit point of a publication: once applied, it has a number above that of every earlier
+publication, and it will be completed whatever fails. Its parts become entries of the partitions'
+raft groups, in the order of the numbers; when every partition has its part durably and the stages
+are removed, the publication is finished and forgotten. Until then it is the record that these
+stages were published.
+
+The stages are those of `stage_table`, or directories of one node, whose partitions have no other
+replica. For the latter the proposer proves that they are sealed and complete; for all, that their
+topics exist. Conditions that concurrent proposals could violate are decided here: the epoch, the
+sink's owner, and that no stage is published twice.
+
+Each part of a publication names its predecessor: the newest unfinished publication with records for
+the same partition. Earlier ones are in the partition already. So a partition that takes none before
+its predecessor has all of them, in the order of the numbers, whoever proposes them.
+
+The road not taken: sinks in `groups-n`. A publication is one entry whichever its sink, and numbers
+must ascend over all sinks.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from pixy.cluster.state.commands import decoded
+from pixy.cluster.state.newer_command import newer_command
+from pixy.cluster.state.stage_table import GoneStages, StageTable, merged_parts
+from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, VoidEntry
+from pixy.log_position import INDEX_MAX
+from pixy.proto.state_pb2 import (
+    PieceRecord,
+    PublicationPart,
+    PublicationRecord,
+    PublishedStage,
+    PublishStages,
+    SinkRecord,
+    SinksCommand,
+    SinksRecord,
+)
+from pixy.staging import NotNew, Sink, StageName, judge_epoch
+
+__all__ = ["SINKS_GROUP", "SINKS_MAX", "Finished", "Publication", "SinksState", "StagePieces"]
+
+SINKS_GROUP = 900
+"""The raft group of this state machine; those of `groups-n` are below."""
+
+SINKS_MAX = 100_000
+"""Number of sinks remembered; a publication by one more is refused."""
+
+_STATE_KEY = b"sinks"
+_SINK_KEY = b"sink\0"
+_PUBLICATION_KEY = b"publication\0"
+
+
+class StagePieces(NamedTuple):
+    """A replicated stage of a publication; `pieces` are encoded `PieceRecord`s, by number."""
+
+    number: int
+    stage_id: str
+    pieces: Sequence[bytes]
+
+
+class Publication(NamedTuple):
+    """An unfinished publication.
+
+    `stages` are its stages if they are replicated, else empty.
+    """
+
+    number: int
+    sink_id: str
+    stage_ids: Sequence[str]
+    parts: Sequence[PublicationPart]
+    stages: Sequence[StagePieces] = ()
+
+
+class Finished(NamedTuple):
+    """Publications that are forgotten."""
+
+    publications: Sequence[Publication]
+
+
+SinksResult = Publication | Finished | GoneStages | NotNew | PixyError | int | None
+"""Result of a command; the number is that of a stage, or its size in bytes."""
+
+
+class SinksState:
+    """Sinks and unfinished publications.
+
+    Attributes:
+        sinks: by id.
+        sinks_of: numbers of sinks by address of the client that began them. No decision of the
+            state depends on it: nodes of earlier releases have none.
+        publications: the unfinished ones, by number, ascending.
+        next_publication: number of the next one. Invariant: above every number ever assigned.
+        table: the replicated stages.
+    """
+
+    def __init__(self) -> None:
+        self.sinks: dict[str, Sink] = {}
+        self.sinks_of: Counter[str] = Counter()
+        self.publications: dict[int, Publication] = {}
+        self.next_publication = 1
+        self.table = StageTable()
+        # Stages of unfinished publications, and the number of these publications of each sink.
+        self._published: set[StageName] = set()
+        self._published_numbers: set[int] = set()
+        self._unfinished: Counter[str] = Counter()
+        # Numbers of the unfinished publications of each partition, ascending.
+        self._by_partition: dict[tuple[bytes, int], list[int]] = {}
+
+    def apply(self, payload: bytes, term: int = 0) -> SinksResult:
+        """Apply one command; returns its result for the proposer."""
+        command = decoded(SinksCommand, payload)
+        if isinstance(command, VoidEntry):
+            return command
+        result: SinksResult = None
+        match command.WhichOneof("command"):
+            case "publish_stages":
+                result = self._publish(command.publish_stages)
+            case "finish_publications":
+                result = self._finish(command.finish_publications.publications)
+            case "expire_sinks":
+                expired = command.expire_sinks
+                for sink_id in expired.sink_ids:
+                    if self.is_inactive_since(sink_id, expired.before_ms):
+                        self._forget(sink_id)
+            case "open_stage":
+                opened = command.open_stage
+                name = StageName(opened.sink_id, opened.stage_id)
+                result = self._was_published(name) or self.table.open(opened)
+            case "add_piece":
+                result = self.table.add_piece(command.add_piece)
+            case "discard_stages":
+                result = self.table.discard(command.discard_stages)
+            case "expire_stages":
+                result = self.table.expire(command.expire_stages)
+            case "touch_sink":
+                self.table.touch(command.touch_sink)
+            case _:
+                raise newer_command("state group sinks")
+        return result
+
+    def is_published(self, stage: StageName) -> bool:
+        """True when a stage belongs to an unfinished publication."""
+        return stage in self._published
+
+    def is_gone(self, stage: int) -> bool:
+        """True if a replicated stage, by its number, was discarded, has expired, or belongs to a
+        publication that is finished. False for one that is not known yet.
+        """
+        table = self.table
+        return stage < table.next_stage and stage not in table.stages and stage not in self._published_numbers
+
+    def was_opened(self, stage: int) -> bool:
+        """True if there is or was a replicated stage with a number. False for one that is not known
+        yet.
+        """
+        return stage < self.table.next_stage
+
+    def judge(self, asked: PublishStages) -> NotNew | PixyError | None:
+        """Reason why a sink may not publish `asked`, None if it may; see `judge_epoch`."""
+        sink = self.sinks.get(asked.sink_id)
+        if sink is None:
+            if len(self.sinks) < SINKS_MAX:
+                return None
+            return ResourceExhausted(f"{SINKS_MAX} sinks are remembered, which is the limit").at_limit(
+                "sinks of a cluster"
+            )
+        return judge_epoch(sink, asked)
+
+    def is_inactive_since(self, sink_id: str, before_ms: int) -> bool:
+        """True when the sink exists, has published nothing since `before_ms`, and has no unfinished
+        publication.
+        """
+        sink = self.sinks.get(sink_id)
+        return sink is not None and sink.active_ms < before_ms and sink_id not in self._unfinished
+
+    def _publish(self, command: PublishStages) -> Publication | NotNew | PixyError:
+        refusal = self.judge(command)
+        if refusal is not None:
+            return refusal
+        stage_ids = tuple(command.stage_ids)
+        for stage_id in stage_ids:
+            published = self._was_published(StageName(command.sink_id, stage_id))
+            if published is not None:
+                return published
+        stages = self.table.sealed(
+            command.sink_id, stage_ids if command.replicated else (), command.next_stage
+        )
+        if isinstance(stages, PixyError):
+            return stages
+        parts = merged_parts(stages) if command.replicated else command.parts
+        for part in parts:
+            unfinished = self._by_partition.get((part.topic_id, part.partition))
+            part.predecessor = unfinished[-1] if unfinished else 0
+        publication = Publication(
+            self.next_publication,
+            command.sink_id,
+            stage_ids,
+            tuple(parts),
+            tuple(StagePieces(each.number, each.name.stage_id, each.encoded_pieces()) for each in stages),
+        )
+        self.table.take(stages, command.sink_id, command.timestamp_ms)
+        before = self.sinks.get(command.sink_id)
+        active_ms, client = command.timestamp_ms, command.client
+        if before is not None:
+            active_ms, client = max(before.active_ms, active_ms), before.client
+        elif client:
+            self.sinks_of[client] += 1
+        self.sinks[command.sink_id] = Sink(command.query_id, command.epoch, active_ms, client)
+        self.next_publication += 1
+        self.publications[publication.number] = publication
+        self._add_unfinished(publication)
+        return publication
+
+    def _forget(self, sink_id: str) -> None:
+        client = self.sinks.pop(sink_id).client
+        if client:
+            self.sinks_of[client] -= 1
+            if not self.sinks_of[client]:
+                del self.sinks_of[client]
+
+    def _add_unfinished(self, publication: Publication) -> None:
+        self._published.update(_stages(publication))
+        self._published_numbers.update(stage.number for stage in publication.stages)
+        self._unfinished[publication.sink_id] += 1
+        for part in publication.parts:
+            self._by_partition.setdefault((part.topic_id, part.partition), []).append(publication.number)
+
+    def _finish(self, numbers: Iterable[int]) -> Finished:
+        finished = []
+        for number in numbers:
+            publication = self.publications.pop(number, None)
+            if publication is None:
+                continue
+            finished.append(publication)
+            self._published.difference_update(_stages(publication))
+            self._published_numbers.difference_update(stage.number for stage in publication.stages)
+            self._unfinished[publication.sink_id] -= 1
+            if not self._unfinished[publication.sink_id]:
+                del self._unfinished[publication.sink_id]
+            for part in publication.parts:
+                key = (part.topic_id, part.partition)
+                self._by_partition[key].remove(number)
+                if not self._by_partition[key]:
+                    del self._by_partition[key]
+        return Finished(finished)
+
+    def _was_published(self, stage: StageName) -> FailedPrecondition | None:
+        if stage not in self._published:
+            return None
+        return FailedPrecondition(f"stage {stage.stage_id} of sink {stage.sink_id} was published before")
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
+        """The whole state as checkpoint records.
+
+        May be consumed on another thread while commands are applied.
+        """
+        next_stage = self.table.next_stage if self.table.next_stage > 1 else 0
+        record = SinksRecord(next_publication=self.next_publication, next_stage=next_stage)
+        return chain(
+            _records(record, self.sinks.copy(), list(self.publications.values())), self.table.snapshot()
+        )
+
+    def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+        """Replace the whole state by a checkpoint's records.
+
+        Raises:
+            ValueError: no commands lead to this state; what a record lacks raises others.
+        """
+        self.sinks, self.publications = {}, {}
+        self.sinks_of.clear()
+        self._published.clear()
+        self._published_numbers.clear()
+        self._unfinished.clear()
+        self._by_partition.clear()
+        self.table.clear()
+        for key, value in records:
+            if key.startswith(_SINK_KEY):
+                sink = SinkRecord.FromString(value)
+                self.sinks[sink.sink_id] = Sink(sink.query_id, sink.last_epoch, sink.active_ms, sink.client)
+                if sink.client:
+                    self.sinks_of[sink.client] += 1
+            elif key.startswith(_PUBLICATION_KEY):
+                record = PublicationRecord.FromString(value)
+                publication = Publication(
+                    record.publication,
+                    record.sink_id,
+                    tuple(record.stage_ids),
+                    tuple(record.parts),
+                    tuple(
+                        StagePieces(
+                            each.number, each.stage_id, [piece.SerializeToString() for piece in each.pieces]
+                        )
+                        for each in record.stages
+                    ),
+                )
+                self.publications[publication.number] = publication
+                self._add_unfinished(publication)
+            elif not self.table.restore(key, value):
+                state = SinksRecord.FromString(value)
+                self.next_publication = state.next_publication
+                self.table.next_stage = max(1, state.next_stage)
+        newest = max(self.publications, default=0)
+        if not newest < self.next_publication <= INDEX_MAX:
+            raise ValueError(f"publication {newest}, and {self.next_publication} is the next one")
+        newest = max((*self.table.stages, *self._published_numbers), default=0)
+        if not newest < self.table.next_stage <= INDEX_MAX:
+            raise ValueError(f"stage {newest}, and {self.table.next_stage} is the next one")
+
+
+def _stages(publication: Publication) -> list[StageName]:
+    return [StageName(publication.sink_id, stage_id) for stage_id in publication.stage_ids]
+
+
+def _records(
+    state: SinksRecord, sinks: Mapping[str, Sink], publications: Sequence[Publication]
+) -> Iterable[tuple[bytes, bytes]]:
+    yield _STATE_KEY, state.SerializeToString()
+    for sink_id, (query_id, last_epoch, active_ms, client) in sinks.items():
+        sink = SinkRecord(
+            sink_id=sink_id, query_id=query_id, last_epoch=last_epoch, active_ms=active_ms, client=client
+        )
+        yield _SINK_KEY + sink_id.encode(), sink.SerializeToString()
+    for number, sink_id, stage_ids, parts, stages in publications:
+        record = PublicationRecord(
+            publication=number,
+            sink_id=sink_id,
+            stage_ids=stage_ids,
+            parts=parts,
+            stages=[
+                PublishedStage(
+                    number=each.number,
+                    stage_id=each.stage_id,
+                    pieces=[PieceRecord.FromString(piece) for piece in each.pieces],
+                )
+                for each in stages
+            ],
+        )
+        yield _PUBLICATION_KEY + b"%d" % number, record.SerializeToString()
