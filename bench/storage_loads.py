@@ -38,9 +38,9 @@ from pixy.config import JournalConfig, ProducerConfig, ProxyConfig, StorageConfi
 from pixy.daemon import prepare_interpreter
 from pixy.records import OffsetCommit, TopicPartition
 from pixy.storage import Journal, JournalOptions, RealDisk, RecordKind, ThreadWorker
-from pixy.storage.disk import Buffer, File
-from pixy.storage.journal_format import FLUSH_FRAME_BYTES, RECORD_HEAD_BYTES
-from pixy.storage.worker import Done
+from pixy.storage.disk.disk import Buffer, File
+from pixy.storage.disk.worker import Done
+from pixy.storage.journal.journal_format import FLUSH_FRAME_BYTES, RECORD_HEAD_BYTES
 
 __all__ = ["LOADS", "main", "spread"]
 

@@ -196,7 +196,7 @@ async def test_a_bug_in_a_callback_of_storage_ends_the_daemon(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("pixy.storage.journal.Journal._begin_telling", broken)
+    monkeypatch.setattr("pixy.storage.journal.journal.Journal._begin_telling", broken)
     handled._proxies["default"].produce("t", None, b"m", (), lambda *_: None, None)
     with pytest.raises(DaemonFault, match="a bug"):
         await handled.wait()

@@ -195,7 +195,7 @@ def test_a_broken_link_and_a_long_line_are_detected(tmp_path: Path) -> None:
     ]
     assert unknown_words("pixy topics show t --json --gone=1 # x") == ["--gone=1"]
     assert unknown_words("pixy topics drop t") == ["drop"]
-    assert missing_paths("`storage/journal` `storage/gone` `docs/gone.md` `a/b`") == [
+    assert missing_paths("`storage/journal/journal` `storage/gone` `docs/gone.md` `a/b`") == [
         "storage/gone",
         "docs/gone.md",
     ]

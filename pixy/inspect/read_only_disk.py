@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from pixy.storage import RealDisk, RealFile, regular_file
+from pixy.storage import RealDisk, RealFile
+from pixy.storage.disk import regular_file
 
 __all__ = ["ReadOnlyDisk"]
 

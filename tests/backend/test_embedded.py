@@ -23,9 +23,10 @@ from pixy.errors import (
     UnpackedTooLarge,
 )
 from pixy.records import NewRecord, OffsetCommit, Record, build_batch, crc32c, read_records
-from pixy.storage import PartitionLog, ThreadWorker, Worker, WriterPace, log_segments, run_on
-from pixy.storage import journal as journal_module
-from pixy.storage.segment import Chunk
+from pixy.storage import PartitionLog, ThreadWorker, Worker, WriterPace, run_on
+from pixy.storage.journal import journal as journal_module
+from pixy.storage.partition import log_segments
+from pixy.storage.partition.segment import Chunk
 from tests.fakes.batches import bomb
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call, RecordingDisk

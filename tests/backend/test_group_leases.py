@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.backend.group_leases import GroupLeases
+from pixy.backend.embedded.group_leases import GroupLeases
 from pixy.cluster import MemberId
 from pixy.cluster.log.replica import Replica
 from pixy.errors import Unavailable

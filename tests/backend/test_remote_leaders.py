@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pixy.backend.remote_leaders import RemoteLeaders
+from pixy.backend.embedded.remote_leaders import RemoteLeaders
 from pixy.proto.node_calls_pb2 import LeadersRequest, LeadersResponse
 
 TOPIC: Any = SimpleNamespace(name="topic", raft_groups=(1000, 1001), replicas=((2,), (3,)))

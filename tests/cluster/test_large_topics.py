@@ -15,8 +15,8 @@ from pixy.backend import EmbeddedBackend
 from pixy.cluster.publications import publisher as publisher_module
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 from pixy.staging import Sink, expiry
-from pixy.storage.removal import FILES_PER_STEP
-from pixy.storage.worker import Done
+from pixy.storage.disk.removal import FILES_PER_STEP
+from pixy.storage.disk.worker import Done
 from tests.cluster.nodes import Cluster, Sizes, copy_of
 from tests.fakes.disk import Call, RecordingDisk
 from tests.fakes.waiting import until

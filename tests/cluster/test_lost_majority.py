@@ -25,7 +25,7 @@ from pixy.proto.state_pb2 import (
 from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, decode_conf_change
 from pixy.records import TopicPartition
 from pixy.storage import CheckpointId, write_identity
-from pixy.storage.identity import read_identity
+from pixy.storage.disk.identity import read_identity
 from tests.cluster.nodes import Cluster
 from tests.cluster.survivors import ALL, PARTITION, formed, formed_with_records
 from tests.fakes.disk import RecordingDisk

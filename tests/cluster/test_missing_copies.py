@@ -19,7 +19,7 @@ from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.raft.progress import ProgressState
 from pixy.records import TopicPartition
 from pixy.storage import SyncedLog
-from pixy.storage.partition_log import SyncedPosition
+from pixy.storage.partition.partition_log import SyncedPosition
 from tests.cluster.drivers import BATCH, batch_of
 from tests.cluster.state_nodes import StateNetwork, StateNode
 from tests.fakes.disk import RecordingDisk

@@ -22,7 +22,7 @@ from pixy.errors import (
 from pixy.proto.state_pb2 import HardState
 from pixy.records import TopicPartition, read_header
 from pixy.storage import RealDisk, RecoveredJournal, recover_journal
-from pixy.storage import journal as journal_module
+from pixy.storage.journal import journal as journal_module
 from tests.cluster.nodes import Cluster, Sizes, copy_of, prompt_writer
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.waiting import until

@@ -14,7 +14,7 @@ from pixy.cluster.log import disk_reserve as reserve_module
 from pixy.cluster.log.node_log import NodeLog
 from pixy.cluster.status.status_problems import problems
 from pixy.errors import StorageFault, Unavailable
-from pixy.storage import journal as journal_module
+from pixy.storage.journal import journal as journal_module
 from tests.cluster.nodes import Cluster, Sizes, prompt_writer
 from tests.cluster.staging import piece_of, stage
 from tests.fakes.disk import Call, RecordingDisk, full

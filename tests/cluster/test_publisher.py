@@ -19,7 +19,7 @@ from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.proto.state_pb2 import PartitionCommand
 from pixy.records import TopicPartition
 from pixy.staging import Published, StageName
-from pixy.storage import log_segments
+from pixy.storage.partition import log_segments
 from tests.cluster.nodes import Cluster, copy_of, prompt_writer
 from tests.cluster.staging import finished, piece_of, publications, publish, stage, staged, start
 from tests.cluster.stopped import wrong

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pixy.storage.disk import Buffer, File, RealDisk
+from pixy.storage.disk.disk import Buffer, File, RealDisk
 
 __all__ = ["Call", "RecordingDisk", "full"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pixy.storage.disk import Buffer, File
-from pixy.storage.worker import Done
+from pixy.storage.disk.disk import Buffer, File
+from pixy.storage.disk.worker import Done
 
 __all__ = ["InlineWorker", "StallingDisk", "StallingWorker", "StepWorker"]
 

@@ -23,8 +23,8 @@ from pixy.storage import (
     read_partition_identity,
     recover_journal,
 )
-from pixy.storage.identity import write_partition_identity
-from pixy.storage.journal_format import flush_frame, record_head
+from pixy.storage.disk.identity import write_partition_identity
+from pixy.storage.journal.journal_format import flush_frame, record_head
 from tests.cluster.node_clusters import NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster, Sizes, commit_command
 from tests.cluster.stopped import contents, make_stopped, wrong

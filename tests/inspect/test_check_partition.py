@@ -8,8 +8,8 @@ from pixy.inspect import ReadOnlyDisk, ReplayedEntries, Report, Verdict, check_p
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import patch_batch, read_header
 from pixy.storage import RealDisk
-from pixy.storage.log_segments import AgedSegments
-from pixy.storage.scan import scan_batches
+from pixy.storage.disk.scan import scan_batches
+from pixy.storage.partition.log_segments import AgedSegments
 from tests.storage.batches import batch
 from tests.storage.logs import append, partition_log
 

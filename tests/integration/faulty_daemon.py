@@ -22,7 +22,7 @@ from typing import IO
 from unittest import mock
 
 from pixy.storage import RealDisk
-from pixy.storage.disk import Buffer, File, RealFile
+from pixy.storage.disk.disk import Buffer, File, RealFile
 
 __all__ = ["FAULTY", "Faults", "main"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from pixy.proto import pixy_cluster_pb2 as pb
 from pixy.proto.pixy_cluster_pb2_grpc import ClusterStub
-from pixy.storage.journal_format import (
+from pixy.storage.journal.journal_format import (
     FILE_HEADER_BYTES,
     FLUSH_FRAME_BYTES,
     FileHeader,

@@ -44,7 +44,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple, Protocol
 
-from pixy.storage.disk import Buffer, File
+from pixy.storage.disk.disk import Buffer, File
 from tests.sim.nodes import PAGE_BYTES, SECTOR_BYTES, Change, Directory, Inode
 
 __all__ = ["PAGE_BYTES", "SECTOR_BYTES", "Ended", "Operation", "SimulatedDisk"]

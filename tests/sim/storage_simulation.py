@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
-from pixy.storage import log_segments, segment
+from pixy.storage.partition import log_segments, segment
 from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.life import Aim, Life

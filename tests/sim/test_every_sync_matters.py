@@ -26,20 +26,12 @@ from pixy.cluster import PartitionReplica
 from pixy.cluster.log.replica import StateReplica
 from pixy.cluster.replicas.partitions import Partitions
 from pixy.proto.state_pb2 import PartitionCommand
-from pixy.storage import (
-    CheckpointId,
-    Disk,
-    Journal,
-    JournalFile,
-    PartitionLog,
-    RecordKind,
-    identity,
-    log_segments,
-    partition_directory,
-)
-from pixy.storage.gathered_units import GatheredUnits
-from pixy.storage.log_segments import LogSegments
-from pixy.storage.partition_log import SyncedPosition
+from pixy.storage import CheckpointId, Disk, Journal, JournalFile, PartitionLog, RecordKind
+from pixy.storage.disk import identity
+from pixy.storage.journal.gathered_units import GatheredUnits
+from pixy.storage.partition import log_segments, partition_directory
+from pixy.storage.partition.log_segments import LogSegments
+from pixy.storage.partition.partition_log import SyncedPosition
 from tests.sim.disk import SimulatedDisk
 from tests.sim.life import Aim
 from tests.sim.sample import sample
@@ -66,27 +58,27 @@ ONE_CHECKPOINT_SEED = 3
 LATE_IDENTITY_SEED = 5
 """A directory is found without an identity. Only a hint, too."""
 
-WRITE = "storage/journal.py:Journal._write write_durably"
+WRITE = "storage/journal/journal.py:Journal._write write_durably"
 _KIND_AT = 8
 """Byte of a record's head."""
 
 ALONE = {
     "cluster/log/recovery.py:_sync_ancestors sync_directory": 2,
     "cluster/log/recovery.py:read_directory make_directory": 25,
-    "storage/checkpoint.py:CheckpointStore._write_part sync": 1,
-    "storage/checkpoint.py:CheckpointStore.write make_directory": 5,
-    "storage/identity.py:_write sync": 3,
-    "storage/identity.py:_write sync_directory": 2,
-    "storage/journal.py:Journal._create_file sync": 7,
-    "storage/journal.py:Journal._create_file sync_directory": 6,
-    "storage/journal.py:Journal._unlink sync_directory": 15,
-    "storage/journal.py:Journal._write write_durably": 1,
-    "storage/removal.py:remove_directories sync_directory": 16,
-    "storage/log_segments.py:LogSegments._claim_directory make_directory": 8,
-    "storage/log_segments.py:LogSegments.sync sync_directory": 4,
-    "storage/recovery.py:_make_durable sync": 3,
-    "storage/recovery.py:_make_durable sync_directory": 11,
-    "storage/segment.py:Segment.sync sync": 3,
+    "storage/checkpoints/checkpoint.py:CheckpointStore._write_part sync": 1,
+    "storage/checkpoints/checkpoint.py:CheckpointStore.write make_directory": 5,
+    "storage/disk/identity.py:_write sync": 3,
+    "storage/disk/identity.py:_write sync_directory": 2,
+    "storage/journal/journal.py:Journal._create_file sync": 7,
+    "storage/journal/journal.py:Journal._create_file sync_directory": 6,
+    "storage/journal/journal.py:Journal._unlink sync_directory": 15,
+    "storage/journal/journal.py:Journal._write write_durably": 1,
+    "storage/disk/removal.py:remove_directories sync_directory": 16,
+    "storage/partition/log_segments.py:LogSegments._claim_directory make_directory": 8,
+    "storage/partition/log_segments.py:LogSegments.sync sync_directory": 4,
+    "storage/journal/recovery.py:_make_durable sync": 3,
+    "storage/journal/recovery.py:_make_durable sync_directory": 11,
+    "storage/partition/segment.py:Segment.sync sync": 3,
 }
 """Site -> an aimed seed that fails without it.
 
@@ -101,14 +93,14 @@ AIMS = {
             missed="cluster/log/recovery.py:enter_directory make_directory",
         ),
         # The first flush, over the header's page and others, is torn.
-        Aim("storage/journal.py:Journal._create_file sync", behind=(2, 3)),
+        Aim("storage/journal/journal.py:Journal._create_file sync", behind=(2, 3)),
         Aim(
-            "storage/recovery.py:_make_durable sync",
-            missed="storage/journal.py:Journal._write write_durably",
+            "storage/journal/recovery.py:_make_durable sync",
+            missed="storage/journal/journal.py:Journal._write write_durably",
         ),
         Aim(
-            "storage/recovery.py:_make_durable sync_directory",
-            missed="storage/journal.py:Journal._create_file sync_directory",
+            "storage/journal/recovery.py:_make_durable sync_directory",
+            missed="storage/journal/journal.py:Journal._create_file sync_directory",
         ),
     )
 }
@@ -122,19 +114,19 @@ MASKED = {
     ),
     # The two follow each other; between them only an older checkpoint is removed, of which one more
     # is left.
-    "storage/checkpoint.py:CheckpointStore._complete sync_directory": (
-        "storage/checkpoint.py:CheckpointStore._remove_old sync_directory",
+    "storage/checkpoints/checkpoint.py:CheckpointStore._complete sync_directory": (
+        "storage/checkpoints/checkpoint.py:CheckpointStore._remove_old sync_directory",
         2,
     ),
-    "storage/checkpoint.py:CheckpointStore._remove_old sync_directory": (
-        "storage/checkpoint.py:CheckpointStore._complete sync_directory",
+    "storage/checkpoints/checkpoint.py:CheckpointStore._remove_old sync_directory": (
+        "storage/checkpoints/checkpoint.py:CheckpointStore._complete sync_directory",
         2,
     ),
 }
 """Site -> its mask, and a seed that passes without the mask and fails without both."""
 
 REDUNDANT = {
-    "storage/recovery.py:_remove_leftover sync_directory": (
+    "storage/journal/recovery.py:_remove_leftover sync_directory": (
         "a leftover that comes back is removed again, and the file that takes its name is created durably"
     ),
 }
@@ -147,7 +139,7 @@ ELSEWHERE = {
     "staging/stage_files.py:recover_stages sync_directory": "test_staging_crashes",
     "staging/stage_files.py:remove_stages sync_directory": "test_staging_crashes",
     "cluster/log/recovery.py:_sync_directories sync_directory": "test_first_start_crashes",
-    "storage/recovery.py:_cut sync": "test_torn_tail_crashes",
+    "storage/journal/recovery.py:_cut sync": "test_torn_tail_crashes",
 }
 """Sites that random lives meet too seldom -> the module that tries every operation at the right
 moment.
@@ -161,22 +153,22 @@ NOT_HERE = {
     "staging/piece_files.py:_recover sync": "tests/sim/test_piece_crashes",
     "staging/piece_files.py:recover_pieces sync_directory": "tests/sim/test_piece_crashes",
     "staging/publication_marks.py:write_mark make_directory": "tests/staging/test_publication_marks",
-    "storage/checkpoint.py:CheckpointStore.adopt sync": "tests/sim/test_snapshot_download_crashes",
-    "storage/checkpoint.py:CheckpointStore.make_durable sync_directory": "tests/sim/cluster/test_rules",
-    "storage/checkpoint_download.py:CheckpointDownload.resume make_directory": (
+    "storage/checkpoints/checkpoint.py:CheckpointStore.adopt sync": "tests/sim/test_snapshot_download_crashes",
+    "storage/checkpoints/checkpoint.py:CheckpointStore.make_durable sync_directory": "tests/sim/cluster/test_rules",
+    "storage/checkpoints/checkpoint_download.py:CheckpointDownload.resume make_directory": (
         "tests/sim/test_snapshot_download_crashes"
     ),
-    "storage/worker.py:ThreadWorker._write_ended write_durably": "tests/storage/test_worker",
+    "storage/disk/worker.py:ThreadWorker._write_ended write_durably": "tests/storage/test_worker",
 }
 """Sites of Kafka clusters, and of nodes with peers -> the test that shows that they matter."""
 
 NAMED = {*ALONE, *MASKED, *REDUNDANT, *ELSEWHERE}
 
 FORWARDED = {
-    "storage/log_writer.py:_Job.run sync",
-    "storage/log_segments.py:LogSegments.sync sync",
-    "storage/log_segments.py:LogSegments._sync_full sync",
-    "storage/partition_log.py:PartitionLog.sync sync",
+    "storage/partition/log_writer.py:_Job.run sync",
+    "storage/partition/log_segments.py:LogSegments.sync sync",
+    "storage/partition/log_segments.py:LogSegments._sync_full sync",
+    "storage/partition/partition_log.py:PartitionLog.sync sync",
 }
 """These call pixy's own `sync`, which has a site in it."""
 

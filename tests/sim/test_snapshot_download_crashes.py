@@ -300,11 +300,11 @@ def test_a_new_follower_that_loses_its_power_at_any_moment_gets_the_state(new: S
 @pytest.mark.parametrize(
     "sites",
     [
-        ["storage/checkpoint.py:CheckpointStore.adopt sync"],
-        ["storage/checkpoint_download.py:CheckpointDownload.resume make_directory"],
+        ["storage/checkpoints/checkpoint.py:CheckpointStore.adopt sync"],
+        ["storage/checkpoints/checkpoint_download.py:CheckpointDownload.resume make_directory"],
         [
-            "storage/checkpoint.py:CheckpointStore._complete sync_directory",
-            "storage/checkpoint.py:CheckpointStore._remove_old sync_directory",
+            "storage/checkpoints/checkpoint.py:CheckpointStore._complete sync_directory",
+            "storage/checkpoints/checkpoint.py:CheckpointStore._remove_old sync_directory",
         ],
     ],
 )

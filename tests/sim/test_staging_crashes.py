@@ -23,7 +23,7 @@ from pixy.cluster import Node, NodeOptions
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import FailedPrecondition
 from pixy.staging import StageName
-from pixy.storage import log_segments
+from pixy.storage.partition import log_segments
 from tests.conformance.staged import piece_of, seal_of
 from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk

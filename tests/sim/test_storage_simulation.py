@@ -152,4 +152,4 @@ def test_one_seed_is_one_run() -> None:
 @pytest.mark.slow
 def test_a_failure_reports_its_seed() -> None:
     with pytest.raises(SimulationFailure, match=r"^seed 1, life \d: "):
-        run_seed(1, ignored=["storage/journal.py:Journal._write write_durably"])
+        run_seed(1, ignored=["storage/journal/journal.py:Journal._write write_durably"])

@@ -15,8 +15,8 @@ from tests.sim.disk import PAGE_BYTES, SECTOR_BYTES, SimulatedDisk
 from tests.sim.disks import DIRECTORY
 from tests.storage.journals import OWNER, content, entry, flush, journal_file
 
-CUT = "storage/recovery.py:_cut sync"
-WHOLE_FILE = "storage/recovery.py:_make_durable sync"
+CUT = "storage/journal/recovery.py:_cut sync"
+WHOLE_FILE = "storage/journal/recovery.py:_make_durable sync"
 PATH = DIRECTORY / f"{1:020d}.journal"
 SEEDS = range(60)
 

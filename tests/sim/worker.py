@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from pixy.storage.disk import Buffer, File
-from pixy.storage.worker import Done
+from pixy.storage.disk.disk import Buffer, File
+from pixy.storage.disk.worker import Done
 from tests.sim.disk import SimulatedDisk
 from tests.sim.job import Job
 

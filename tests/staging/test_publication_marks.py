@@ -78,8 +78,8 @@ def test_a_mark_that_is_written_survives_a_loss_of_power() -> None:
     "site",
     [
         "staging/publication_marks.py:write_mark make_directory",
-        "storage/identity.py:_write sync",
-        "storage/identity.py:_write sync_directory",
+        "storage/disk/identity.py:_write sync",
+        "storage/disk/identity.py:_write sync_directory",
     ],
 )
 def test_without_any_of_its_syncs_a_mark_is_lost(site: str) -> None:

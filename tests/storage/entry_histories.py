@@ -5,7 +5,7 @@
 from typing import NamedTuple
 
 from pixy.log_position import LogPosition
-from pixy.storage.journal_entries import GroupEntries
+from pixy.storage.journal.journal_entries import GroupEntries
 
 __all__ = ["Word", "take"]
 

@@ -1,4 +1,4 @@
-"""Journal files built by hand from the byte tables of `pixy.storage.journal_format`."""
+"""Journal files built by hand from the byte tables of `pixy.storage.journal.journal_format`."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_journal
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, NodeStart, NodeStarts
 from pixy.records.crc import crc32c as _crc32c
 from pixy.storage import EntryType, RecordKind, RecoveredJournal, recover_journal
-from pixy.storage.journal_format import JournalRecord
+from pixy.storage.journal.journal_format import JournalRecord
 from tests.fakes.disk import RecordingDisk
 
 __all__ = [

@@ -14,10 +14,10 @@ from pixy.storage import (
     TopicLogs,
     sort_partition_directories,
 )
-from pixy.storage.log_segments import AgedSegments
-from pixy.storage.partition_directory import retire_partition_directory
-from pixy.storage.removal import remove_directories
-from pixy.storage.upkeep import Steps
+from pixy.storage.disk.removal import remove_directories
+from pixy.storage.disk.upkeep import Steps
+from pixy.storage.partition.log_segments import AgedSegments
+from pixy.storage.partition.partition_directory import retire_partition_directory
 from tests.storage.batches import batch
 
 __all__ = [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pixy.errors import CorruptData
 from pixy.records import read_control_record, read_header, read_records
 from pixy.storage import Checkpoint, CheckpointId, CheckpointStore, RealDisk, read_checkpoint
-from pixy.storage.checkpoint import _split
+from pixy.storage.checkpoints.checkpoint import _split
 from tests.fakes.disk import RecordingDisk
 
 RECORDS = [(b"key %d" % at, b"value %d" % at) for at in range(3)]

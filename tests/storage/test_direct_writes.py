@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from pixy.storage import RealDisk
-from pixy.storage.direct_writes import DIRECT_BYTES_MIN, DirectWrites
+from pixy.storage.disk.direct_writes import DIRECT_BYTES_MIN, DirectWrites
 from tests.storage.pages import cached_pages, forget_pages
 
 _BLOCK = 4096

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pixy.storage import RealDisk
-from pixy.storage import disk as disk_module
+from pixy.storage.disk import disk as disk_module
 from tests.storage.pages import forget_pages
 
 

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from pixy.storage import RecordKind, UnitRecord
-from pixy.storage.gathered_units import GatheredUnits
-from pixy.storage.journal_format import record_head
+from pixy.storage.journal.gathered_units import GatheredUnits
+from pixy.storage.journal.journal_format import record_head
 
 
 def entry(index: int, size: int = 10, raft_group: int = 1000) -> UnitRecord:

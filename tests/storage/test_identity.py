@@ -12,7 +12,7 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import NodeIdentity, PartitionIdentity
 from pixy.records import crc32c
 from pixy.storage import RealDisk, load_identity
-from pixy.storage.identity import read_identity, read_partition_identity, write_partition_identity
+from pixy.storage.disk.identity import read_identity, read_partition_identity, write_partition_identity
 from tests.fakes.disk import RecordingDisk
 from tests.sim.disk import Ended, SimulatedDisk
 from tests.storage.logs import identity

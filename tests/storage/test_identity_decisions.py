@@ -7,7 +7,7 @@ import pytest
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import NodeIdentity, PartitionIdentity
 from pixy.storage import RealDisk, load_identity
-from pixy.storage.identity import write_partition_identity
+from pixy.storage.disk.identity import write_partition_identity
 
 OURS = NodeIdentity(cluster_id=b"0123456789abcdef", node_id=1)
 NEW = NodeIdentity(cluster_id=b"x" * 16, node_id=2)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.storage import RealDisk
-from pixy.storage.index import OffsetIndex, TimeIndex
+from pixy.storage.partition.index import OffsetIndex, TimeIndex
 
 ENTRIES = [(4, 100), (9, 33000), (20, 70000)]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pixy.storage import io_uring
-from pixy.storage.direct_writes import DIRECT_BYTES_MIN
-from pixy.storage.io_uring import IoUring, open_io_uring
+from pixy.storage.disk import io_uring
+from pixy.storage.disk.direct_writes import DIRECT_BYTES_MIN
+from pixy.storage.disk.io_uring import IoUring, open_io_uring
 
 PIPE_BYTES = 4096
 PATIENCE_S = 60.0

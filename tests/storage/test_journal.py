@@ -21,9 +21,9 @@ from pixy.storage import (
     journal_path,
     recover_journal,
 )
-from pixy.storage import journal as journal_module
-from pixy.storage.disk import Buffer, RealDisk
-from pixy.storage.worker import Done, ThreadWorker
+from pixy.storage.disk.disk import Buffer, RealDisk
+from pixy.storage.disk.worker import Done, ThreadWorker
+from pixy.storage.journal import journal as journal_module
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.journal_bench import ENTRY, FLUSH_OF_ONE, HEAD, Bench, original, written

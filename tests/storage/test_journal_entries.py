@@ -26,7 +26,7 @@ from pixy.storage import (
     parts_with,
     recover_journal,
 )
-from pixy.storage.journal_entries import GroupEntries
+from pixy.storage.journal.journal_entries import GroupEntries
 from tests.fakes.disk import RecordingDisk
 from tests.storage.entry_histories import take
 from tests.storage.journals import OWNER, applied, carried_over, flush, header, record, reset

@@ -7,7 +7,7 @@ with its name.
 import pytest
 
 from pixy.errors import CorruptData
-from pixy.storage.journal_entries import entries_after
+from pixy.storage.journal.journal_entries import entries_after
 from tests.storage.entry_histories import take
 
 

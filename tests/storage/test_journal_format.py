@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proposal_id import ProposalId
 from pixy.storage import EntryType, RecordKind
-from pixy.storage.journal_format import (
+from pixy.storage.journal.journal_format import (
     FILE_HEADER_BYTES,
     FLUSH_FRAME_BYTES,
     RECORD_HEAD_BYTES,

@@ -13,7 +13,7 @@ import pytest
 
 from pixy.records import NewRecord, build_batch
 from pixy.storage import RealDisk, RealFile, RecordKind, recover_journal
-from pixy.storage.journal_format import (
+from pixy.storage.journal.journal_format import (
     FILE_HEADER_BYTES,
     FLUSH_FRAME_BYTES,
     FlushScan,

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from pixy.storage import RecordKind, UnitRecord, journal_path, recover_journal
-from pixy.storage import journal as journal_module
-from pixy.storage.gathered_units import GatheredUnits
+from pixy.storage.journal import journal as journal_module
+from pixy.storage.journal.gathered_units import GatheredUnits
 from tests.fakes.disk import RecordingDisk
 from tests.storage.journal_bench import ENTRY, HEAD, Bench, original, written
 from tests.storage.journals import OWNER, content, entry, hard_state, journal_file, record, write_files

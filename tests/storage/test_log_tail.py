@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.storage import StagedPart
-from pixy.storage.log_tail import LogTail
+from pixy.storage.partition.log_tail import LogTail
 from tests.storage.batches import batch
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pixy.records import check_topic_name
 from pixy.storage import Disk, KnownPartitions, RealDisk
-from pixy.storage.identity import write_partition_identity
+from pixy.storage.disk.identity import write_partition_identity
 from tests.fakes.disk import RecordingDisk
 from tests.sim.disk import Ended, SimulatedDisk
 from tests.storage.logs import (

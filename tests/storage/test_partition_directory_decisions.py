@@ -11,7 +11,7 @@ import pytest
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import PartitionIdentity
 from pixy.storage import KnownPartitions, RealDisk
-from pixy.storage.identity import write_partition_identity
+from pixy.storage.disk.identity import write_partition_identity
 from tests.storage.logs import CLUSTER_ID, applied_position, fill, identity, partition_log, sort_directories
 
 GONE, TOPIC, OTHER, NEXT = range(1000, 1004)

@@ -10,7 +10,7 @@ from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
 from pixy.storage import PartitionLog, RealDisk, SyncedPosition
-from pixy.storage.log_segments import AgedSegments
+from pixy.storage.partition.log_segments import AgedSegments
 from tests.fakes.disk import RecordingDisk, full
 from tests.storage.batches import batch
 from tests.storage.logs import append, partition_log

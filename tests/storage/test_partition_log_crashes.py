@@ -14,8 +14,8 @@ import pytest
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header
 from pixy.storage import KnownPartitions, LogOptions, PartitionLog, TopicLogs
-from pixy.storage.log_segments import AgedSegments
-from pixy.storage.removal import remove_files
+from pixy.storage.disk.removal import remove_files
+from pixy.storage.partition.log_segments import AgedSegments
 from tests.sim.disk import Ended, SimulatedDisk
 from tests.storage.batches import batch
 from tests.storage.logs import (

@@ -10,8 +10,8 @@ from pixy.errors import CorruptData, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
 from pixy.storage import PartitionLog, RealDisk, StagedPart
-from pixy.storage import log_segments as module
-from pixy.storage.log_segments import AgedSegments
+from pixy.storage.partition import log_segments as module
+from pixy.storage.partition.log_segments import AgedSegments
 from tests.fakes.disk import Call, RecordingDisk, full
 from tests.staging.stages import batches_of
 from tests.storage.batches import batch

@@ -12,9 +12,9 @@ import pytest
 from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage import LogOptions, PartitionLog, RealDisk, SyncedPosition, TopicLogs
-from pixy.storage.disk import File
-from pixy.storage.log_segments import AgedSegments
-from pixy.storage.removal import remove_files
+from pixy.storage.disk.disk import File
+from pixy.storage.disk.removal import remove_files
+from pixy.storage.partition.log_segments import AgedSegments
 from tests.fakes.disk import RecordingDisk, full
 from tests.sim.disk import SimulatedDisk
 from tests.storage.batches import batch

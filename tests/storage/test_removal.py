@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from pixy.storage import RealDisk
-from pixy.storage.removal import FILES_PER_STEP, Removal, remove_directories, remove_files
-from pixy.storage.upkeep import Steps, Upkeep
+from pixy.storage.disk.removal import FILES_PER_STEP, Removal, remove_directories, remove_files
+from pixy.storage.disk.upkeep import Steps, Upkeep
 from tests.fakes.disk import Call, RecordingDisk
 from tests.fakes.worker import StepWorker
 from tests.sim.disk import Ended, SimulatedDisk

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.storage import LogOptions
-from pixy.storage.retention import SegmentFacts, retained_from
+from pixy.storage.partition.retention import SegmentFacts, retained_from
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000

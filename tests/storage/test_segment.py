@@ -11,11 +11,12 @@ import pytest
 
 from pixy.errors import CorruptData
 from pixy.records import BatchHeader, check_batch, patch_batch, read_header
-from pixy.storage import RealDisk, segment
-from pixy.storage.disk import File
-from pixy.storage.index import INDEX_INTERVAL_BYTES
-from pixy.storage.scan import scan_headers
-from pixy.storage.segment import Segment, segment_path
+from pixy.storage import RealDisk
+from pixy.storage.disk.disk import File
+from pixy.storage.disk.scan import scan_headers
+from pixy.storage.partition import segment
+from pixy.storage.partition.index import INDEX_INTERVAL_BYTES
+from pixy.storage.partition.segment import Segment, segment_path
 from tests.fakes.disk import RecordingDisk, full
 from tests.sim.disk import SimulatedDisk
 from tests.storage.batches import batch

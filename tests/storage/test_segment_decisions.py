@@ -15,7 +15,7 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import patch_batch, read_header
 from pixy.storage import PartitionLog
-from pixy.storage.removal import remove_files
+from pixy.storage.disk.removal import remove_files
 from tests.fakes.disk import RecordingDisk
 from tests.storage.batches import batch
 from tests.storage.logs import applied_position, exhaust, fill, partition_log

@@ -8,8 +8,8 @@ import pytest
 from pixy.errors import CorruptData
 from pixy.records import check_batch, read_header, read_records
 from pixy.storage import RealDisk, StagedPart
-from pixy.storage.disk import RealFile
-from pixy.storage.scan import scan_headers
+from pixy.storage.disk.disk import RealFile
+from pixy.storage.disk.scan import scan_headers
 from tests.staging.stages import batches_of
 
 DISK = RealDisk()

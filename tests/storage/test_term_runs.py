@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.storage.term_runs import TermRun, TermRuns, joined
+from pixy.storage.journal.term_runs import TermRun, TermRuns, joined
 
 ADDED = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 3)), max_size=20)
 

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from pixy.storage.journal_format import FileHeader, head_bytes
-from pixy.storage.torn_flush import SECTOR_BYTES, why_not_torn
+from pixy.storage.journal.journal_format import FileHeader, head_bytes
+from pixy.storage.journal.torn_flush import SECTOR_BYTES, why_not_torn
 from tests.storage.journals import CLUSTER, entry, flush, header, journal_file
 
 FILE_BYTES = 8192

@@ -1,6 +1,6 @@
 """Background tasks: order of steps, results, faults, stop."""
 
-from pixy.storage.upkeep import Steps, Upkeep
+from pixy.storage.disk.upkeep import Steps, Upkeep
 from tests.fakes.worker import StepWorker
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pixy.storage import Disk
-from pixy.storage.whole_file import read_whole
+from pixy.storage.disk.whole_file import read_whole
 from tests.sim.disk import SimulatedDisk
 
 PATH = Path("/data/file")

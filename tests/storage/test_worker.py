@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pixy.storage import File, RealDisk, ThreadWorker, run_on
-from pixy.storage.disk import Buffer
-from pixy.storage.io_uring import open_io_uring
+from pixy.storage.disk.disk import Buffer
+from pixy.storage.disk.io_uring import open_io_uring
 from tests.fakes.disk import RecordingDisk
 
 
@@ -132,7 +132,7 @@ def file(tmp_path: Path) -> Iterator[File]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, ring: Ring | None) -> None:
-    monkeypatch.setattr("pixy.storage.worker.open_io_uring", lambda: ring)
+    monkeypatch.setattr("pixy.storage.disk.worker.open_io_uring", lambda: ring)
 
 
 async def test_the_system_writes_without_the_thread_if_it_has_a_ring(file: File) -> None:

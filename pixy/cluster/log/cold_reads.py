@@ -14,7 +14,7 @@ Invariant: over any span in which the journal is written, the bytes of the answe
 of the limit, plus `_CREDIT_S` of it, plus those of the first read.
 
 The disk itself keeps each read small and out of the way of a sync: see `background` in
-`storage/disk`. This module limits their rate.
+`storage/disk/disk`. This module limits their rate.
 
 The road not taken: to wait before the read. At that point it is unknown whether the disk is needed,
 and reads from memory would queue behind those from the disk. The cost of this choice: as many first

@@ -25,7 +25,7 @@ from pixy.raft import Entry, MessageType, RaftNode, Snapshot, Work
 from pixy.raft.raft import Raft
 from pixy.raft.rest import may_ask
 from pixy.storage import CheckpointId, Journal, UnitRecord
-from pixy.storage.gathered_units import GatheredUnits
+from pixy.storage.journal.gathered_units import GatheredUnits
 from tests.sim.disk import SimulatedDisk
 
 # --- the core -------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def install_at_once(
 def write_without_sync(self: Journal, gathered: GatheredUnits) -> Any:
     """A flush counts as durable, and is not."""
     assert isinstance(self._disk, SimulatedDisk)
-    self._disk.ignored = frozenset({"storage/journal.py:Journal._write write_durably"})
+    self._disk.ignored = frozenset({"storage/journal/journal.py:Journal._write write_durably"})
     return _write(self, gathered)
 
 

@@ -15,7 +15,12 @@ from pixy.log_position import LogPosition
 from pixy.multiraft.group_states import hard_state_of
 from pixy.proto.state_pb2 import AppliedPositions, HardState
 from pixy.storage import JournalRecord, RecordKind, RecoveredGroup, RecoveredJournal, journal_record
-from pixy.storage.journal_format import FLUSH_FRAME_BYTES, FORMAT_VERSION, read_flush_frame, read_records
+from pixy.storage.journal.journal_format import (
+    FLUSH_FRAME_BYTES,
+    FORMAT_VERSION,
+    read_flush_frame,
+    read_records,
+)
 from tests.sim.cluster.history import require
 
 __all__ = ["DurableGroup", "DurableJournal", "StoredEntry"]

@@ -27,7 +27,7 @@ from pixy.multiraft.resting_groups import RestingGroups
 from pixy.raft import ConfState, RaftNode, node
 from pixy.raft.raft import Raft
 from pixy.storage import CheckpointStore, Journal, WriterPace
-from pixy.storage.segment import Segment
+from pixy.storage.partition.segment import Segment
 from tests.sim.cluster import broken
 from tests.sim.cluster.faults import FaultKind
 from tests.sim.cluster.swarm import CALM, Focus, Swarm

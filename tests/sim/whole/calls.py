@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from pixy.backend import EmbeddedBackend, FetchResult, TopicDescription
-from pixy.backend.group_membership import GroupMembership
+from pixy.backend.embedded.group_membership import GroupMembership
 from pixy.errors import (
     CorruptData,
     DeadlineExceeded,

@@ -11,7 +11,7 @@ from pixy.cluster.log.recovery import RecoveredNode
 from pixy.consume import Consumers
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, StorageFault
 from pixy.proto.state_pb2 import NodeIdentity
-from pixy.storage.identity import read_identity
+from pixy.storage.disk.identity import read_identity
 from tests.fakes.clock import FakeClock
 from tests.sim.cluster.durable import DurableJournal
 from tests.sim.cluster.lives import Life

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from pixy.backend.group_membership import GroupMembership
-from pixy.backend.local_partitions import LocalPartitions
+from pixy.backend.embedded.group_membership import GroupMembership
+from pixy.backend.embedded.local_partitions import LocalPartitions
 from pixy.backend.protocol import Lease
 from pixy.cluster import Node
 from pixy.cluster.consumer_groups.group_keeper import GroupKeeper

@@ -1,0 +1,504 @@
+"""The `Backend` of an embedded cluster: the node in this process, and the other nodes through it.
+
+It composes the parts of this package and decides nothing itself.
+
+    node_start             the start, which may wait for other nodes
+    partition_finder       where a partition is, and when it is unknown
+    local_partitions       records of partitions with a replica here
+    remote_partitions      records of the others, by calls to nodes that have replicas
+    topic_descriptions     topics as clients see them
+    consumer_groups        commits, owners; `local_members` of this process
+    node_staging           staged writes
+    neighbour_calls        calls of consumer groups to other nodes
+    call_handlers          the other side of the calls, for other nodes
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pixy.backend.embedded.call_handlers import CallHandlers
+from pixy.backend.embedded.consumer_groups import ConsumerGroups
+from pixy.backend.embedded.group_membership import MemberCallbacks
+from pixy.backend.embedded.local_members import LocalMembers
+from pixy.backend.embedded.local_partitions import LocalPartitions, fault_of
+from pixy.backend.embedded.neighbour_calls import NeighbourCalls
+from pixy.backend.embedded.node_staging import NodeStaging
+from pixy.backend.embedded.node_start import NodeStart
+from pixy.backend.embedded.partition_finder import PartitionFinder, Place
+from pixy.backend.embedded.remote_leaders import RemoteLeaders
+from pixy.backend.embedded.remote_partitions import RemotePartitions
+from pixy.backend.embedded.topic_descriptions import TopicDescriptions
+from pixy.backend.embedded.topic_observer import TopicObserver
+from pixy.backend.protocol import (
+    NO_MARKS,
+    AppendDone,
+    Assignment,
+    ConsumerMembership,
+    FetchResult,
+    OffsetsChanged,
+    Owner,
+    Published,
+    Revocation,
+    StagedBatches,
+    StageSeal,
+    TopicDescription,
+)
+from pixy.cluster import (
+    ClusterStatus,
+    Node,
+    PartitionReplica,
+    RemotePartition,
+    Topic,
+    leaving_beside,
+    reasons_to_keep,
+    staying_without,
+)
+from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
+from pixy.faults import report_to_loop
+from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
+from pixy.staging import NO_CLIENT, StageClient
+from pixy.steps import in_steps
+from pixy.tasks import Tasks
+
+__all__ = ["EmbeddedBackend"]
+
+_TOPICS_ASKED = 100
+"""Topics that are asked about at a time: each may have 10 000 partitions."""
+_PARTITIONS_PER_ITERATION = 200
+"""Partitions visited in one iteration of the event loop: a topic may have 10 000."""
+_PARTITIONS_PURGED = 100
+"""Partitions of which records are removed at a time."""
+_LED_S = 30.0
+"""Longest wait for the first leaders of new partitions: too few nodes may be up."""
+_LEAVING_S, _LEAVING_LOOK_S = 10.0, 0.2
+"""Longest wait for the node that was removed before, and the pause between two looks."""
+
+
+class EmbeddedBackend:
+    """A `Backend` on a node of this process.
+
+    Args:
+        node: not started; the backend owns it from here on.
+        append_timeout_s: limit of a write whose partition has replicas on other nodes.
+        drain_s: time for the acks of partitions that go to another member of a consumer group.
+    """
+
+    def __init__(self, node: Node, append_timeout_s: float = 10.0, drain_s: float = 10.0) -> None:
+        self._node = node
+        self._append_timeout_s = append_timeout_s
+        self._start = NodeStart(node)
+        self._tasks = Tasks(report_to_loop)
+        self._on_change: Callable[[], None] | None = None
+        self._finder = PartitionFinder(node)
+        self._local = LocalPartitions(node, self._check_running)
+        self._remote = RemotePartitions(node)
+        self._members = LocalMembers(node, self._tasks, drain_s)
+        self._groups = ConsumerGroups(node, self._members)
+        self._neighbour_calls = NeighbourCalls()
+        self._descriptions = TopicDescriptions(node, self._start.check)
+        # Called for every record.
+        self.topic = self._descriptions.find
+        self._leaders = RemoteLeaders(node, self._tasks, self._descriptions.told)
+        self._descriptions.on_unknown_leader = self._leaders.ask_soon
+        self._staging = NodeStaging(node, self._finder, self._check_writable)
+        node.observer = TopicObserver(self._members, self._descriptions, self._readiness_changed)
+        self._handlers = CallHandlers(node, self._local, self._check_running)
+        node.methods.update(self._handlers.by_method())
+        self._stopped = False
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self._start.run()
+        if self._start.is_over:
+            for topic in self._node.metadata.topics.values():
+                await self._descriptions.prepare(len(topic.raft_groups))
+
+    @property
+    def fault(self) -> str:
+        if self._start.is_over and self._node.has_left:
+            return "this node was removed from the cluster"
+        if not self._start.is_over:
+            return self._start.fault
+        no_majority = self._node.leaders.reason
+        return no_majority and (self._node.why_left or no_majority)
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+
+    def _readiness_changed(self) -> None:
+        if self._on_change is not None and not self._stopped:
+            self._on_change()
+
+    async def wait_ready(self) -> None:
+        await self._start.wait()
+
+    async def stop(self) -> None:
+        if self._start.is_over and not self._stopped:
+            await self._members.stop()
+        self._stopped = True
+        await self._tasks.cancel_all()
+        await self._start.stop()
+        await self._node.stop()
+
+    def _check_served(self) -> None:
+        """Raises Unavailable unless the node answers questions; one that is alone does so after the
+        stop too.
+        """
+        self._start.check()
+        if self._stopped and not self._node.is_alone:
+            raise ShuttingDown
+        if self._node.left:
+            raise Unavailable(self._node.left)
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise ShuttingDown
+        if not self._node.has_started:
+            self._start.check()
+        if self._node.left:
+            raise Unavailable(self._node.left)
+
+    def _check_not_stopped(self) -> None:
+        if self._stopped:
+            raise ShuttingDown
+
+    def _check_writable(self) -> None:
+        self._check_running()
+        blocked = self._node.blocked
+        if blocked is not None:
+            raise blocked
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        self._check_served()
+        topic = await self._finder.topic(name)
+        await self._leaders.ask([topic])
+        return await self._descriptions.describe(topic)
+
+    async def list_topics(self, names: Sequence[str] | None = None) -> Sequence[TopicDescription]:
+        self._check_served()
+        topics = await self._finder.topics(names)
+        for at in range(0, len(topics), _TOPICS_ASKED):
+            await self._leaders.ask(topics[at : at + _TOPICS_ASKED])
+        return [await self._descriptions.describe(topic) async for topic in in_steps(topics)]
+
+    async def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str] | None = None
+    ) -> TopicDescription:
+        check_topic_name(name)
+        self._check_running()
+        await self._descriptions.prepare(partitions)
+        return await self._made(await self._node.commands.create_topic(name, partitions, config or {}))
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | None] | None = None,
+    ) -> TopicDescription:
+        self._check_running()
+        await self._descriptions.prepare(partitions or 0)
+        return await self._made(await self._node.commands.alter_topic(name, partitions, config or {}))
+
+    async def _made(self, topic: Topic) -> TopicDescription:
+        """Describe a topic once its partitions have leaders: a large one is made in pieces."""
+        await self._node.partitions.opening.wait_led(topic.name, _LED_S)
+        return await self._descriptions.describe(topic)
+
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
+        self._check_running()
+        topic = await self._finder.topic(name)
+        if not force:
+            await self._staging.check_none_elsewhere(topic)
+        self._check_running()
+        await self._node.commands.delete_topic(name, force=force)
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: bytearray,
+        records: int,
+        done: AppendDone,
+        age_s: float = 0.0,
+    ) -> None:
+        if not self._start.is_over:
+            # Also because nothing may be forwarded for a replica that is about to be opened here:
+            # its own proposals will have the same identities.
+            done(-1, Unavailable(self._start.fault))
+            return
+        replica = self._finder.here(partition)
+        if replica is not None:
+            self._append_here(replica, batch, done, age_s)
+            return
+        place = self._finder.find_nowait(partition)
+        if place is not None:
+            self._append_elsewhere(place, batch, done, age_s)
+        elif self._node.is_alone:
+            raise self._finder.unknown(partition)
+        else:
+            work = self._append_unknown(partition, batch, done, age_s)
+            self._tasks.spawn(work, f"append to {partition.topic}", partial(done, -1))
+
+    def _append_here(
+        self, replica: PartitionReplica, batch: bytearray, done: AppendDone, age_s: float
+    ) -> None:
+        blocked = ShuttingDown() if self._stopped else self._node.blocked or fault_of(replica)
+        if blocked is not None:
+            done(-1, blocked)
+            return
+        self._node.append(replica, batch, partial(_answer, done), self._append_timeout_s - age_s)
+
+    def _append_elsewhere(self, place: Place, batch: bytearray, done: AppendDone, age_s: float) -> None:
+        patience_s = self._append_timeout_s - age_s
+        if isinstance(place, PartitionReplica):
+            self._append_here(place, batch, done, age_s)
+        elif self._stopped:
+            done(-1, ShuttingDown())
+        elif self._node.left:
+            done(-1, Unavailable(self._node.left))
+        elif (damaged := self._finder.takes_entries(place.partition)) is not None:
+            # Its entries are committed and applied as ever, and other replicas serve them.
+            self._node.append(damaged, batch, partial(_answer, done), patience_s)
+        else:
+            self._remote.append(place, batch, partial(_answer, done), patience_s)
+
+    async def _append_unknown(
+        self, partition: TopicPartition, batch: bytearray, done: AppendDone, age_s: float
+    ) -> None:
+        """Append to a partition that this node's metadata does not know yet, or not any more."""
+        try:
+            place = await self._finder.find(partition)
+        except PixyError as error:
+            done(-1, error)
+        else:
+            self._append_elsewhere(place, batch, done, age_s)
+
+    def fetch(
+        self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
+    ) -> Coroutine[Any, Any, FetchResult]:
+        self._check_running()
+        place = self._finder.here(partition)
+        if isinstance(place, PartitionReplica):
+            # Thousands wait for records: no frame of this class waits with them.
+            return self._local.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
+        return self._fetch_from(place, partition, offset, max_bytes, max_wait)
+
+    async def _fetch_from(
+        self,
+        place: Place | None,
+        partition: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        max_wait: float | None,
+    ) -> FetchResult:
+        place = place or await self._finder.find(partition)
+        if isinstance(place, PartitionReplica):
+            return await self._local.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
+        return await self._remote.fetch(place, offset, max_bytes=max_bytes, max_wait=max_wait)
+
+    async def offset_ranges(
+        self, topic: str, partitions: Collection[int] | None = None
+    ) -> Mapping[int, OffsetRange]:
+        self._check_served()
+        count = len((await self._finder.topic(topic)).raft_groups)
+        here: list[PartitionReplica] = []
+        elsewhere: list[RemotePartition] = []
+        wanted = range(count) if partitions is None else sorted({*partitions})
+        for at, number in enumerate(each for each in wanted if 0 <= each < count):
+            partition = TopicPartition(topic, number)
+            place = self._finder.find_nowait(partition)
+            if place is None:
+                raise self._finder.unknown(partition)
+            if isinstance(place, PartitionReplica):
+                here.append(place)
+            else:
+                elsewhere.append(place)
+            if not (at + 1) % _PARTITIONS_PER_ITERATION:
+                await asyncio.sleep(0)
+        if not elsewhere:
+            return await self._local.offset_ranges(here)
+        found = await asyncio.gather(self._local.offset_ranges(here), self._remote.offset_ranges(elsewhere))
+        return dict(sorted((found[0] | found[1]).items()))
+
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
+        self._check_served()
+        place = self._finder.here(partition) or await self._finder.find(partition)
+        if isinstance(place, PartitionReplica):
+            return await self._local.offset_for_timestamp(place, timestamp_ms)
+        return await self._remote.offset_for_timestamp(place, timestamp_ms)
+
+    async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        self._check_running()
+        await self._finder.topic(topic)
+        self._node.commands.check_removing()
+        numbers = list(offsets)
+        begins: dict[int, int] = {}
+        for at in range(0, len(numbers), _PARTITIONS_PURGED):
+            some = numbers[at : at + _PARTITIONS_PURGED]
+            work = (self._delete_records(TopicPartition(topic, each), offsets[each]) for each in some)
+            found = await asyncio.gather(*work, return_exceptions=True)
+            for number, begin in zip(some, found, strict=True):
+                if isinstance(begin, BaseException):
+                    raise begin
+                begins[number] = begin
+        return begins
+
+    async def _delete_records(self, partition: TopicPartition, offset: int) -> int:
+        place = self._finder.here(partition) or await self._finder.find(partition)
+        self._check_running()
+        if isinstance(place, PartitionReplica):
+            return await self._local.delete_records(place, offset)
+        return await self._remote.delete_records(place, offset)
+
+    # --- staged writes ----------------------------------------------------------------------------
+
+    async def stage(
+        self,
+        sink_id: str,
+        stage_id: str,
+        piece: int,
+        batches: Sequence[StagedBatches],
+        seal: StageSeal | None = None,
+        client: StageClient = NO_CLIENT,
+    ) -> int:
+        self._start.check()
+        return await self._staging.stage(sink_id, stage_id, piece, batches, seal, client)
+
+    async def publish(
+        self,
+        sink_id: str,
+        epoch: int,
+        query_id: str,
+        stage_ids: Sequence[str],
+        *,
+        reset: bool = False,
+        replaces: str = "",
+        client: StageClient = NO_CLIENT,
+    ) -> Published:
+        self._start.check()
+        return await self._staging.publish(
+            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces, client=client
+        )
+
+    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
+        self._check_running()
+        await self._node.staging.discard(sink_id, stage_ids)
+
+    # --- consumer groups --------------------------------------------------------------------------
+
+    async def join_consumer_group(
+        self,
+        group: str,
+        client_id: str,
+        topics: Sequence[str],
+        on_assignment: Assignment,
+        on_revocation: Revocation | None = None,
+        on_offsets_set: OffsetsChanged | None = None,
+    ) -> ConsumerMembership:
+        self._check_running()
+        callbacks = MemberCallbacks(on_assignment, on_revocation, on_offsets_set)
+        return await self._members.join(group, client_id, topics, callbacks)
+
+    async def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        *,
+        set: bool = False,
+        begins: bool = False,
+        handed_out: Mapping[TopicPartition, int] = NO_MARKS,
+    ) -> None:
+        self._check_served()
+        await self._finder.check_known(offsets)
+        self._check_running()
+        await self._groups.commit(group, offsets, set=set, begins=begins, handed_out=handed_out)
+
+    async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
+        self._check_served()
+        return await self._groups.committed(group, topic)
+
+    joins_at_once = True
+    keeps_handed_out = True
+
+    def handed_out(self, group: str, topic: str) -> Mapping[int, int]:
+        return self._groups.handed_out(group, topic)
+
+    async def list_groups(self) -> Collection[str]:
+        self._check_served()
+        return await self._groups.list_groups()
+
+    async def delete_group(self, group: str, topic: str = "") -> None:
+        self._check_running()
+        if topic:
+            await self._finder.topic(topic)
+            self._check_running()
+        await self._groups.delete(group, topic)
+
+    async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        self._check_served()
+        return await self._groups.consumers(topic)
+
+    async def partition_owner(self, group: str, partition: TopicPartition) -> Owner | None:
+        self._check_served()
+        return await self._groups.partition_owner(group, partition)
+
+    @property
+    def may_have_neighbours(self) -> bool:
+        return self._node.calls is not None  # this replica of who owns what may lag
+
+    def other_owners(self, group: str, topic: str) -> Sequence[int]:
+        return self._groups.other_owners(group, topic) if self._start.is_over else ()
+
+    def ask_node(self, node_id: int, request: bytes, timeout_s: float) -> Coroutine[None, None, bytes]:
+        self._check_running()
+        calls = self._node.calls
+        if calls is None:
+            raise Unavailable(f"node {node_id} cannot be asked: this node has no peers")
+        return self._neighbour_calls.ask(calls, node_id, request, timeout_s)
+
+    def serve_nodes(self, handler: Callable[[int, bytes], Awaitable[bytes]]) -> None:
+        self._handlers.consume = handler
+
+    async def consumer_group_exists(self, group: str) -> bool:
+        self._check_served()
+        return await self._groups.exists(group)
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    async def cluster_status(self) -> ClusterStatus:
+        # Also while the node waits for others: it says for whom.
+        self._check_not_stopped()
+        return await self._node.status()
+
+    async def remove_node(self, node_id: int) -> None:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _LEAVING_S
+        while True:
+            self._check_running()
+            status = await self._node.status()
+            reasons = reasons_to_keep(status, node_id)
+            if not reasons:
+                break
+            if not leaving_beside(status, node_id) or loop.time() > give_up_at:
+                raise FailedPrecondition(f"node {node_id} is needed: {'; '.join(reasons)}")
+            await asyncio.sleep(_LEAVING_LOOK_S)
+        self._check_running()
+        await self._node.commands.remove_node(node_id, staying_without(status, node_id))
+
+    async def forget_node(self, node_id: int) -> None:
+        self._check_running()
+        await self._node.commands.forget_node(node_id)
+
+
+def _answer(done: AppendDone, result: int | PixyError) -> None:
+    if isinstance(result, PixyError):
+        done(-1, result)
+    else:
+        done(result, None)

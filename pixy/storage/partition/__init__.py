@@ -1,0 +1,41 @@
+"""The log of one partition: segments, indexes, and the records that are in none yet."""
+
+from pixy.storage.partition.applied_position import why_no_position
+from pixy.storage.partition.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
+from pixy.storage.partition.log_segments import RebuiltIndexes, TopicLogs
+from pixy.storage.partition.log_writer import DamagedLog, LogWriter, LogWriterOptions, SyncedLog, WriterPace
+from pixy.storage.partition.partition_directory import (
+    DirectoryKind,
+    KnownPartitions,
+    judge_partition_directory,
+    sort_partition_directories,
+)
+from pixy.storage.partition.partition_log import PartitionLog, SyncedPosition
+from pixy.storage.partition.retention import LogOptions
+from pixy.storage.partition.segment import RETIRED, Chunk, segment_path
+from pixy.storage.partition.staged_part import StagedPart
+
+__all__ = [
+    "INDEX_INTERVAL_BYTES",
+    "RETIRED",
+    "Chunk",
+    "DamagedLog",
+    "DirectoryKind",
+    "KnownPartitions",
+    "LogOptions",
+    "LogWriter",
+    "LogWriterOptions",
+    "OffsetIndex",
+    "PartitionLog",
+    "RebuiltIndexes",
+    "StagedPart",
+    "SyncedLog",
+    "SyncedPosition",
+    "TimeIndex",
+    "TopicLogs",
+    "WriterPace",
+    "judge_partition_directory",
+    "segment_path",
+    "sort_partition_directories",
+    "why_no_position",
+]
