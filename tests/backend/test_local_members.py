@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from pixy.backend.local_members import LocalMembers
+from pixy.backend.embedded.local_members import LocalMembers
 from pixy.cluster import Node
 from pixy.cluster.state.group_members import Membership
 from pixy.tasks import Tasks

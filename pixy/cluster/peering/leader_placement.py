@@ -17,10 +17,9 @@ import asyncio
 from collections.abc import Callable, Container
 from typing import NamedTuple
 
-from pixy.multiraft import Driver
-from pixy.cluster.state import METADATA_GROUP
-from pixy.multiraft import RaftGroup
 from pixy.cluster.log import PartitionReplica, StateReplica
+from pixy.cluster.state import METADATA_GROUP
+from pixy.multiraft import Driver, RaftGroup
 from pixy.raft import StateType
 
 __all__ = ["LeaderPlacement", "preferred_leader"]
