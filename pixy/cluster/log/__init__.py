@@ -1,4 +1,4 @@
-"""What a node keeps on its disk, and what it finds there at a start.
+"""The disk of a node: its journal, checkpoints and replicas, and the start that finds them there.
 
 Journal, checkpoints and applied positions of all raft groups, the replicas of partitions and of
 state groups, and when files of the journal may go. It never talks to another node.

@@ -1,4 +1,4 @@
-"""What a publication of replicated stages brings to each of its partitions."""
+"""The commands that bring the records of a publication to each of its partitions."""
 
 import asyncio
 from collections.abc import Mapping
