@@ -32,8 +32,10 @@ nobody waits:
 
 What is kept is sent again after growing pauses, batch by batch; what comes later for the partition
 stays behind it. Of these later records the synchronous ones are answered at their own limit, and so
-are callers that queue for room meanwhile. If the outcome of a mixed batch is unknown at that limit,
-its asynchronous records may be written twice: better than not at all.
+are callers that queue for room meanwhile. Records that have come at different times behind a batch
+which was in flight for long are sent as several batches, so that each has its own time. If the
+outcome of a mixed batch is unknown at that limit, its asynchronous records may be written twice:
+better than not at all.
 
 The accumulator holds each topic's description. A record with another description updates it:
 
@@ -79,6 +81,7 @@ from pixy.proxy.topic_accumulators import (
     TopicAccumulators,
     batch_bytes,
     record_size,
+    runs_of,
 )
 from pixy.records import COMPRESSION, HEADER_BYTES, Header, Partitioner, build_batch
 
@@ -415,31 +418,42 @@ class Accumulators:
         gathered_bytes, limit = accumulator.batch_bytes, self._options.flush_bytes
         accumulator.records, accumulator.dones, accumulator.waiters, accumulator.bytes = [], [], [], 0
         accumulator.batch_bytes, accumulator.dirty = HEADER_BYTES, False
-        if accumulator.marks:
+        marks, now, since = accumulator.marks, self._monotonic(), accumulator.since
+        if marks:
             accumulator.marks = []
-        now, since = self._monotonic(), accumulator.since
+        self._late.watch(accumulator, now)
         accumulator.since, until = None, 0.0
         age_s = self._options.timeout - self._kept.keep_s if since is None else now - since
         if accumulator.asynchronous:
             accumulator.asynchronous = False
-            self._late.watch(accumulator, now)
             until = now + self._kept.keep_s
-        if gathered_bytes <= limit:
-            self._send(ProduceBatch(accumulator, dones, waiters, size, records, until), age_s)
-            return
-        first = size = 0
-        gathered_bytes = HEADER_BYTES
-        for at, record in enumerate(records):
-            added = batch_bytes(record)
-            if at > first and gathered_bytes + added > limit:
-                part = slice(first, at)
-                batch = ProduceBatch(accumulator, dones[part], waiters[part], size, records[part], until)
-                self._send(batch, age_s)
-                first, size, gathered_bytes = at, 0, HEADER_BYTES
-            size += record_size(record)
-            gathered_bytes += added
-        batch = ProduceBatch(accumulator, dones[first:], waiters[first:], size, records[first:], until)
-        self._send(batch, age_s)
+        batch = ProduceBatch(accumulator, dones, waiters, size, records, until)
+        if since is not None and marks and age_s > self._late.pause_s:
+            self._send_parts(batch, runs_of(marks, since, len(records)), now)
+        elif gathered_bytes > limit:
+            self._send_parts(batch, [(len(records), now - age_s)], now)
+        else:
+            self._send(batch, age_s)
+
+    def _send_parts(self, batch: ProduceBatch, runs: Sequence[tuple[int, float]], now: float) -> None:
+        """Send records in several batches: they are too many for one, or of different age.
+
+        Args:
+            runs: see `runs_of`.
+        """
+        records, limit, first = batch.records, self._options.flush_bytes, 0
+        assert records is not None
+        for end, since in runs:
+            size, gathered_bytes = 0, HEADER_BYTES
+            for at in range(first, end):
+                added = batch_bytes(records[at])
+                if at > first and gathered_bytes + added > limit:
+                    self._send(batch.part(first, at, size), now - since)
+                    first, size, gathered_bytes = at, 0, HEADER_BYTES
+                size += record_size(records[at])
+                gathered_bytes += added
+            self._send(batch.part(first, end, size), now - since)
+            first = end
 
     def _send(self, batch: ProduceBatch, age_s: float) -> None:
         accumulator = batch.accumulator

@@ -1,7 +1,8 @@
-"""Synchronous records behind asynchronous ones that are not written for long.
+"""Records behind others of their partition that are not written for long.
 
 Asynchronous records may be in flight for a minute. What comes later for their partition waits, and
-so do callers that queue for room in the buffer; synchronous ones have a limit of their own.
+so do callers that queue for room in the buffer; synchronous ones have a limit of their own, from
+their arrival. So it is noted which records came when.
 """
 
 import asyncio
@@ -17,13 +18,16 @@ _LOOKS = 20
 
 
 class LateRecords:
-    """Watches the partitions with asynchronous records in flight.
+    """Watches the partitions with records in flight.
 
     Args:
         limit_s: limit of synchronous records.
         monotonic: seconds of a clock.
         answer: called with records that are taken out of their accumulator, and their error.
         refuse_queued: called with a time: whoever has queued for room since then is refused.
+
+    Attributes:
+        pause_s: time between two looks; what comes within it counts as of one age.
     """
 
     def __init__(
@@ -34,7 +38,7 @@ class LateRecords:
         refuse_queued: Callable[[float, Unavailable], None],
     ) -> None:
         self._limit_s = limit_s
-        self._pause_s = limit_s / _LOOKS
+        self.pause_s = limit_s / _LOOKS
         self._monotonic = monotonic
         self._answer = answer
         self._refuse_queued = refuse_queued
@@ -44,15 +48,15 @@ class LateRecords:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, accumulator: PartitionAccumulator, now: float) -> None:
-        """Asynchronous records of a partition are in flight from now on."""
+        """Records of a partition are in flight from now on."""
         self._in_flight.setdefault(accumulator, now)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self.pause_s, self._look)
 
     def admitted(self, accumulator: PartitionAccumulator, since: float) -> None:
         """A record of a partition has queued since that time, and no longer."""
         if accumulator in self._in_flight:
-            accumulator.mark(since, self._pause_s)
+            accumulator.mark(since, self.pause_s)
 
     def unwatch(self, accumulator: PartitionAccumulator) -> None:
         """Nothing of a partition is in flight."""
@@ -66,14 +70,14 @@ class LateRecords:
         self._timer = None
         if not self._in_flight:
             return
-        self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._look)
+        self._timer = asyncio.get_running_loop().call_later(self.pause_s, self._look)
         now = self._monotonic()
         late = [each for each, since in self._in_flight.items() if since + self._limit_s <= now]
         for accumulator in self._in_flight:
             if accumulator.records:
                 accumulator.mark(now, 0.0)
         for accumulator in late:
-            batch = accumulator.take_synchronous(now - self._limit_s + self._pause_s)
+            batch = accumulator.take_synchronous(now - self._limit_s + self.pause_s)
             if batch is not None:
                 self._answer(batch, self._error(accumulator))
         if late:

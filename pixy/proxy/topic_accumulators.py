@@ -25,6 +25,7 @@ __all__ = [
     "batch_bytes",
     "headers_bytes",
     "record_size",
+    "runs_of",
 ]
 
 RECORD_OVERHEAD_BYTES = 36
@@ -50,6 +51,18 @@ class ProduceBatch(NamedTuple):
     size: int
     records: list[NewRecordFields] | None
     until: float
+
+    def part(self, first: int, end: int, size: int) -> "ProduceBatch":
+        """The records from one number to another, which have a size."""
+        at, records = slice(first, end), self.records
+        return ProduceBatch(
+            self.accumulator,
+            self.dones[at],
+            self.waiters[at],
+            size,
+            None if records is None else records[at],
+            self.until,
+        )
 
 
 class SilentRecords:
@@ -160,6 +173,24 @@ class PartitionAccumulator:
             time = max([time, *(time for time, number in self.marks if number <= first)])
         self.since = None if first is None else time
         return batch
+
+
+def runs_of(marks: Sequence[tuple[float, int]], since: float, count: int) -> list[tuple[int, float]]:
+    """Runs of records that came one after the other: the end of each, and the time since when it
+    has come.
+
+    Args:
+        marks: of their accumulator.
+        since: arrival of the first one.
+        count: number of all of them.
+    """
+    runs: dict[float, int] = {}
+    end = 0
+    for time, number in (*marks, (0.0, count)):
+        if number > end:
+            runs[since] = end = number
+        since = max(since, time)
+    return [(number, time) for time, number in runs.items()]
 
 
 class _ReadyPartitions:

@@ -1,4 +1,4 @@
-"""pixy/proxy/late_records.py: synchronous records behind asynchronous ones that are not written."""
+"""pixy/proxy/late_records.py: synchronous records behind others that are not written."""
 
 import asyncio
 from dataclasses import replace
@@ -106,7 +106,7 @@ async def test_those_that_come_after_an_outage_have_their_whole_time(late: list[
     backend.release_appends()
     await answers.wait(len(late) + 2)
     assert answers.all[len(late) :] == [(0, 2, None), (0, 3, None)]
-    assert backend.ages[1:] == [pytest.approx(0.03)]
+    assert backend.ages[1:] == [pytest.approx(0.03), pytest.approx(0.0, abs=2 * PAUSE_S)]
 
 
 @pytest.mark.slow
@@ -124,6 +124,30 @@ async def test_a_batch_has_the_age_of_those_that_were_not_late() -> None:
     backend.release_appends()
     await answers.wait(2)
     assert backend.ages[1] == pytest.approx(0.06, abs=2 * PAUSE_S)
+
+
+@pytest.mark.slow
+async def test_those_that_come_late_behind_a_write_that_hangs_have_their_own_time() -> None:
+    clock = FakeClock()
+    options = replace(OPTIONS, flush_bytes=300)
+    accumulators, backend, answers = await make(options, clock=clock)
+    backend.hold_appends()
+    append(accumulators, b"hangs", answers)
+    await until(lambda: backend.ages)
+    append(accumulators, b"old", answers)
+    await advance(clock, 0.05)
+    for number in range(8):
+        append(accumulators, b"%d" % number, answers)
+    await advance(clock, 0.04)
+    append(accumulators, b"young", answers)
+    append(accumulators, b"youngest", answers)
+    backend.release_appends()
+    await answers.wait(12)
+    assert answers.all == [(0, offset, None) for offset in range(12)]
+    found = await batches(backend)
+    assert found[:2] == [[b"hangs"], [b"old"]]
+    assert (len(found), found[-1]) == (5, [b"young", b"youngest"]), "as many as one batch takes"
+    assert backend.ages[1:] == [pytest.approx(age, abs=2 * PAUSE_S) for age in (0.09, 0.04, 0.04, 0.0)]
 
 
 @pytest.mark.slow

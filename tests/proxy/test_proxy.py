@@ -188,7 +188,8 @@ async def test_produce_and_consume_create_a_missing_topic_with_the_default_parti
 ) -> None:
     proxy = await open_proxy(default_partitions=4)
     await produce(proxy, b"x", topic="produced")
-    with pytest.raises(LongPollTimeout):
+    # On a busy machine the group has not begun by then.
+    with pytest.raises((LongPollTimeout, Unavailable)):
         await consume(proxy, topic="consumed", patience_s=0.05)
     assert {topic.name: len(topic.partitions) for topic in await proxy.list_topics()} == {
         "consumed": 4,
