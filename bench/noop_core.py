@@ -11,7 +11,7 @@ from pixy.clock import SystemClock
 from pixy.config import TlsConfig
 from pixy.daemon import prepare_interpreter, settle_interpreter
 from pixy.proto import kafkapixy_pb2 as pb
-from pixy.rpc import Handler, RpcServer, ServerOptions, Service, UnaryCall
+from pixy.rpc import GrpcFactory, GrpcOptions, Handler, Server, ServerOptions, Service, UnaryCall
 
 __all__ = ["serve"]
 
@@ -32,9 +32,10 @@ async def serve(certificate: str = "", key: str = "") -> None:
     """Serve until SIGTERM; print the address first."""
     handlers: dict[str, Handler] = {"Produce": _produce, "ConsumeNAck": _consume_n_ack}
     service = Service(pb.DESCRIPTOR.services_by_name["KafkaPixy"], handlers)
-    server = RpcServer([service], ServerOptions(), SystemClock(), _fault)
+    server = Server(ServerOptions(), SystemClock(), _fault)
+    factory = GrpcFactory(server.environment, [service], GrpcOptions())
     tls = TlsConfig(certificate_path=certificate, key_path=key) if certificate else None
-    address = await server.listen("127.0.0.1:0", tls)
+    address = await server.listen("127.0.0.1:0", factory, tls)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     settle_interpreter()

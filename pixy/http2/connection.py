@@ -300,10 +300,6 @@ class Http2Connection:
         if not self._closed:
             self._fail(Http2ConnectionError(code, reason), [])
 
-    def terminate_http1(self) -> None:
-        """Close the connection of a client that speaks HTTP/1, with an answer of HTTP/1."""
-        self.terminate(ErrorCode.HTTP_1_1_REQUIRED, HTTP1_REQUEST)
-
     def _end_drain(self) -> None:
         """Send the final GOAWAY of a drain."""
         if self._receiver.last_accepted_id is None:

@@ -4,8 +4,10 @@ It knows no service of pixy: health and reflection are the two that describe oth
 """
 
 from pixy.rpc.call import UnaryCall, answer_all
+from pixy.rpc.call_environment import GrpcOptions
 from pixy.rpc.counters import ConnectionCounters, Counters
 from pixy.rpc.environment import ServerOptions
+from pixy.rpc.factory import GrpcFactory
 from pixy.rpc.field_limits import FIELD_BYTES_MAX
 from pixy.rpc.health import HEALTH, Health
 from pixy.rpc.interception import CallHead, Interceptor
@@ -15,7 +17,7 @@ from pixy.rpc.messages import Serialized, pack_message, pack_prefix
 from pixy.rpc.methods import Cancellable, Handler, LargeFields, Maxima, Service
 from pixy.rpc.receipts import Receipt
 from pixy.rpc.reflection import Reflection
-from pixy.rpc.server import RpcServer
+from pixy.rpc.server import Server
 from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.stream import StreamCall
 
@@ -28,6 +30,8 @@ __all__ = [
     "ConnectionCounters",
     "Counters",
     "GrpcError",
+    "GrpcFactory",
+    "GrpcOptions",
     "Handler",
     "Health",
     "Interceptor",
@@ -37,8 +41,8 @@ __all__ = [
     "Parted",
     "Receipt",
     "Reflection",
-    "RpcServer",
     "Serialized",
+    "Server",
     "ServerOptions",
     "Service",
     "Status",

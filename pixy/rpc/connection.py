@@ -1,9 +1,9 @@
 """The calls of one connection.
 
-Events of the HTTP/2 core go to their calls, and answers of calls into the core. `link` decides when
-bytes are received and written, `workload` when handlers run, and `receipts` reports the outcome of
-answers. `incomplete_requests` bounds the memory that requests hold, and `refusals` answers those
-that begin no call.
+Events of the HTTP/2 core go to their calls, and answers of calls into the core. The connection's
+link decides when bytes are received and written, its workload when handlers run, and its receipts
+report the outcome of answers. `incomplete_requests` bounds the memory that requests hold, and
+`refusals` answers those that begin no call.
 """
 
 import asyncio
@@ -31,14 +31,13 @@ from pixy.http2 import (
     TrailersReceived,
 )
 from pixy.rpc.call import Call, UnaryCall
-from pixy.rpc.counters import ConnectionCounters
-from pixy.rpc.environment import Environment
+from pixy.rpc.call_environment import CallEnvironment
 from pixy.rpc.headers import TIMEOUT, CallHeaders, read_call_headers, read_timeout, read_varying
 from pixy.rpc.incomplete_requests import IncompleteRequests
 from pixy.rpc.link import Link
-from pixy.rpc.open_calls import ClientCalls
+from pixy.rpc.protocol import End, RequestCounts
 from pixy.rpc.protocol_limits import limit_of
-from pixy.rpc.receipts import Receipt, Receipts
+from pixy.rpc.receipts import Receipt
 from pixy.rpc.refusals import Refusals
 from pixy.rpc.status import GrpcError
 from pixy.rpc.steps import Steps
@@ -53,16 +52,25 @@ _DROPPED_PER_SLICE = 64
 _STREAM_BYTES = 1024
 """Memory of a stream without a call: it was not begun, or its answer waits for the client."""
 _LIMIT_CODES = (ErrorCode.ENHANCE_YOUR_CALM, ErrorCode.SETTINGS_TIMEOUT)
+_ENDS = {
+    End.LOST: (ErrorCode.NO_ERROR, "the connection is lost"),
+    End.GRACE_OVER: (ErrorCode.NO_ERROR, "the grace period is over"),
+    End.EVICTED: (
+        ErrorCode.ENHANCE_YOUR_CALM,
+        "the server's buffers are full, and this connection holds most",
+    ),
+    # RFC 9113 §3.2: over TLS, ALPN must have chosen HTTP/2.
+    End.NOT_AGREED: (ErrorCode.HTTP_1_1_REQUIRED, HTTP1_REQUEST),
+}
 
 
 class GrpcConnection:
-    """A connection from its first byte to its last.
+    """gRPC on one connection, see `ConnectionProtocol`.
 
     Args:
         environment: shared by all connections.
-        client: calls of its client address.
-        closed: called when the connection is gone, or was never made.
-        secure: the transport is TLS.
+        link: of the connection.
+        accepted_at: seconds on the server's clock.
 
     Attributes:
         core: HTTP/2.
@@ -70,16 +78,13 @@ class GrpcConnection:
         incomplete: requests that are not complete.
         link: its transport, and its life.
         workload: its share of the event loop.
-        touched: a flush is certain to come.
         message_bytes_max: largest message of a request.
         calls, resets_received: see `ConnectionCounters`.
     """
 
     __slots__ = (
-        "_accepted_at",
         "_calls",
         "_client",
-        "_closed",
         "_drain",
         "_draining",
         "_dropping",
@@ -98,29 +103,17 @@ class GrpcConnection:
         "message_bytes_max",
         "receipts",
         "resets_received",
-        "touched",
         "workload",
     )
 
-    def __init__(
-        self,
-        environment: Environment,
-        client: ClientCalls,
-        closed: Callable[["GrpcConnection"], None],
-        *,
-        secure: bool,
-    ) -> None:
-        now = environment.monotonic()
+    def __init__(self, environment: CallEnvironment, link: Link, accepted_at: float) -> None:
         self.environment = environment
         # Invariant: both count each of `_calls`.
-        self._open_calls, self._client = environment.open_calls, client
-        self._closed = closed
-        self.core = Http2Connection(environment.options.http2, now)
-        self.receipts = Receipts(environment.note)
-        self.link = Link(self, environment, self.core, self.receipts, now, secure=secure)
-        self.workload = self.link.workload
-        self.touched = False
-        self._accepted_at = now
+        self._open_calls, self._client = environment.shared.open_calls, link.client
+        self.core = Http2Connection(environment.options.http2, accepted_at)
+        self.link = link
+        self.receipts = link.receipts
+        self.workload = link.workload
         # Running calls by stream, in the order of arrival.
         self._calls: dict[int, Call] = {}
         self.message_bytes_max = environment.options.message_bytes_max
@@ -133,30 +126,54 @@ class GrpcConnection:
         self._dropping = False
         # Bytes of the message that is being decompressed, one at a time.
         self._unpacked_bytes = 0
-        self.incomplete = IncompleteRequests(self.link, environment)
+        self.incomplete = IncompleteRequests(link, self.core, environment)
         self._held = self.incomplete.held
         self._since = self.incomplete.since
-        self._refusals = Refusals(self.link, environment, self.incomplete)
+        self._refusals = Refusals(link, self.core, environment, self.incomplete)
         self.calls = self.resets_received = 0
         # Bytes of large answers of streaming calls; None until there is one.
         self._output_semaphore: ByteSemaphore | None = None
 
+    # --- for the link -----------------------------------------------------------------------------
+
     @property
-    def counters(self) -> ConnectionCounters:
-        """Counts so far."""
-        return ConnectionCounters(
-            peer=self.link.peer,
-            age_s=self.environment.monotonic() - self._accepted_at,
+    def kept_bytes(self) -> int:
+        """See `ConnectionProtocol`."""
+        without_call = max(self.core.running - len(self._calls), 0)
+        return self.incomplete.held_bytes + self._unpacked_bytes + without_call * _STREAM_BYTES
+
+    @property
+    def counts(self) -> RequestCounts:
+        """See `ConnectionProtocol`."""
+        return RequestCounts(
             calls=self.calls,
             running=self.core.running,
             resets_received=self.resets_received,
             resets_sent=self.core.resets,
-            bytes_in=self.workload.bytes_in,
-            bytes_out=self.link.transport.bytes_out,
             request_bytes=self.incomplete.held_bytes,
             queued_bytes=self.core.queued_bytes,
-            waits=self.workload.waits,
         )
+
+    def receive(self, chunk: bytes, now: float, work: int) -> None:
+        """See `ConnectionProtocol`."""
+        self._act(self.core.receive(chunk, now, work))
+
+    def announce_drain(self) -> None:
+        """See `ConnectionProtocol`."""
+        self.core.announce_drain()
+        self._drain_began()
+
+    def drain(self, now: float) -> None:
+        """See `ConnectionProtocol`."""
+        self.core.begin_drain(now)
+        self._drain_began()
+
+    def terminate(self, end: End) -> None:
+        """See `ConnectionProtocol`."""
+        try:
+            self.core.terminate(*_ENDS[end])
+        finally:
+            self._drop()
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -179,8 +196,8 @@ class GrpcConnection:
         self._client.open -= 1
         if self._held and stream_id in self._held:
             self.incomplete.release(stream_id)
-        if not self.touched:
-            self.touch()
+        if not self.link.touched:
+            self.link.touch()
         if self.core.maybe_respond(stream_id, template, body):
             if receipt is not None:
                 self.receipts.add(receipt)
@@ -191,19 +208,31 @@ class GrpcConnection:
 
     def answered(self, stream_id: int, delivery: Delivery, receipt: Receipt | None) -> None:
         """Take the receipt of an answer that was given to the core, and schedule its write."""
-        if not self.touched:
-            self.touch()
+        self.link.touch()
         if receipt is not None:
-            self.receipts.answered(stream_id, delivery, receipt)
+            self.take_receipt(stream_id, delivery, receipt)
+
+    def take_receipt(self, stream_id: int, delivery: Delivery, receipt: Receipt) -> None:
+        """Take the receipt of an answer that was given to the core."""
+        if delivery is Delivery.SENT:
+            self.receipts.add(receipt)
+        elif delivery is Delivery.QUEUED:
+            self.receipts.queue(stream_id, receipt)
+        else:
+            self.receipts.undelivered(receipt)
 
     def refuse(self, stream_id: int, headers: list[Field], trailers: list[Field]) -> None:
         """Answer with a status alone (Trailers-Only)."""
         self.core.send_trailers(stream_id, [*headers, *trailers])
-        self.touch()
+        self.link.touch()
 
     def make_room(self, size: int) -> None:
-        """Write now, because the core would not accept the next answer otherwise."""
-        self.link.make_room(size)
+        """Write until the core takes as many bytes, or the transport no more: the core would not
+        accept the next answer otherwise.
+        """
+        while self.core.send_capacity < size and self.link.maybe_write():
+            pass
+        self.link.note_held()
 
     @property
     def output_semaphore(self) -> ByteSemaphore:
@@ -213,19 +242,8 @@ class GrpcConnection:
         return self._output_semaphore
 
     def touch(self) -> None:
-        """See `EventLayer`."""
-        if not self.touched:
-            self.touched = True
-            self.environment.flush_later(self)
-
-    def flush(self) -> None:
-        """See `Flushable`."""
-        self.touched = False
-        self.link.flush()
-
-    def charge(self, seconds: float) -> None:
-        """See `Flushable`."""
-        self.workload.charge(seconds)
+        """See `Link.touch`."""
+        self.link.touch()
 
     # --- handlers ---------------------------------------------------------------------------------
 
@@ -263,13 +281,7 @@ class GrpcConnection:
     def replenish(self, stream_id: int, size: int) -> None:
         """Replenish the client's flow-control windows."""
         self.core.replenish(stream_id, size)
-        self.touch()
-
-    @property
-    def kept_bytes(self) -> int:
-        """See `EventLayer`."""
-        without_call = max(self.core.running - len(self._calls), 0)
-        return self.incomplete.held_bytes + self._unpacked_bytes + without_call * _STREAM_BYTES
+        self.link.touch()
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -289,9 +301,9 @@ class GrpcConnection:
         return new
 
     def tick(self, now: float) -> None:
-        """Act on the time. Called about once a second."""
-        self.link.tick(now)
-        self.link.note_held()
+        """See `ConnectionProtocol`."""
+        if self.link.transport.writable:
+            self._act(self.core.tick(now))
         self._log_limits()
         if self._since and self.environment.options.request_s:
             self.workload.run(partial(self._end_incomplete, now - self.environment.options.request_s))
@@ -325,16 +337,15 @@ class GrpcConnection:
     # --- drain ------------------------------------------------------------------------------------
 
     @property
-    def drain(self) -> asyncio.Event:
+    def drain_event(self) -> asyncio.Event:
         """Set when a drain begins: of the server, or of a connection that has reached its age."""
         if self._drain is None:
             self._drain = asyncio.Event()
-            if self._draining or self.environment.draining:
+            if self._draining or self.environment.shared.draining:
                 self._drain.set()
         return self._drain
 
-    def drain_began(self) -> None:
-        """See `EventLayer`."""
+    def _drain_began(self) -> None:
         self._draining = True
         if self._drain is not None:
             self._drain.set()
@@ -345,8 +356,8 @@ class GrpcConnection:
         """End the connection: an exception of the core is a bug."""
         self.link.broken(bug)
 
-    def drop(self) -> None:
-        """See `EventLayer`."""
+    def _drop(self) -> None:
+        """Tell all calls that the client is gone, in slices."""
         if not self._dropping:
             self._dropping = True
             self._log_limits()
@@ -368,14 +379,10 @@ class GrpcConnection:
                 self._dropping = False
                 self.link.dropped()
 
-    def closed(self) -> None:
-        """See `EventLayer`."""
-        self._closed(self)
-
     # --- events -----------------------------------------------------------------------------------
 
-    def act(self, events: Sequence[Event]) -> None:
-        """See `EventLayer`."""
+    def _act(self, events: Sequence[Event]) -> None:
+        """Act on events of the core."""
         left = iter(events)
         if self._act_on(left):
             return
@@ -492,8 +499,8 @@ class GrpcConnection:
         if event.code in _LIMIT_CODES:
             self.environment.limits.hit(limit_of(event.reason), self.link.peer)
         elif event.reason in (HTTP1_REQUEST, NO_PREFACE):
-            self.environment.strangers.hit(event.reason, self.link.peer)
-        self.drop()
+            self.environment.shared.strangers.hit(event.reason, self.link.peer)
+        self._drop()
 
 
 _HANDLERS: dict[type, Callable[[GrpcConnection, Any], None]] = {

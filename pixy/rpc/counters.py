@@ -45,11 +45,11 @@ class Counters(NamedTuple):
 
     Attributes:
         accepted: connections that were served.
-        refused: connections beyond the limit, or without HTTP/2.
+        refused: connections beyond the limit, or whose TLS agreed upon no protocol.
         open: connections that are open, or in their handshake.
         handshakes_failed: connections that ended in their TLS handshake.
         calls: requests with a handler.
-        rejected: requests without one, refused by the interceptor, or in breach of gRPC's rules.
+        rejected: requests without one, refused or in breach of the protocol's rules.
         deadlines: calls ended by their deadline.
         gone: calls whose client was gone before the answer.
         faulty: connections ended because the client broke the protocol or a limit.

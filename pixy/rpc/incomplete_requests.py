@@ -9,7 +9,8 @@ admitted first, see `uploads`.
 """
 
 from pixy.client_address import client_address
-from pixy.rpc.environment import Environment
+from pixy.http2 import Http2Connection
+from pixy.rpc.call_environment import CallEnvironment
 from pixy.rpc.link import Link
 from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.uploads import Uploads
@@ -32,6 +33,7 @@ class IncompleteRequests:
 
     Args:
         link: of the connection.
+        core: of the connection.
         environment: has the limits, and the quota of all connections.
 
     Attributes:
@@ -43,9 +45,9 @@ class IncompleteRequests:
 
     __slots__ = ("_core", "_link", "_options", "_quota", "_uploads", "held", "held_bytes", "since")
 
-    def __init__(self, link: Link, environment: Environment) -> None:
+    def __init__(self, link: Link, core: Http2Connection, environment: CallEnvironment) -> None:
         self._link = link
-        self._core = link.core
+        self._core = core
         self._options = environment.options
         self._quota = environment.upload_quota
         # Invariant: held_bytes is the sum; none is 0.

@@ -1,46 +1,47 @@
-"""The life of a connection on its transport: when to read, to write and to close. Knows no gRPC.
+"""The life of a connection on its transport: when to read, to write and to close.
 
-The transport brings a chunk, the core makes events of it, the layer above acts on them, and at the
-end everything that was answered leaves in one write. Later answers are gathered over all
-connections, and each connection writes once.
+The transport brings a chunk, the protocol acts on it, and at the end everything that was answered
+leaves in one write. Later answers are gathered over all connections, and each connection writes
+once.
 
 Isolation of connections from each other:
 
-- One read brings at most 32 KiB, or the rest of a DATA frame up to 64 KiB. At most `turn_bytes` of
-  it are served in a slice. A connection that has used up its share of the
-  loop queues (`workload`, `fair_scheduler`), and nothing is read from it until all its input is
-  served.
-- While the transport is full, nothing is read, served or taken from the core. Output that a client
-  does not read counts against the core's `output_bytes` wherever it is.
-- A client that takes nothing for `http2.send_stall_s`, or does not read the last bytes within
-  `linger_s`, is cut off.
+- One read brings at most 32 KiB, or what is known to be data up to 64 KiB. At most `turn_bytes` of
+  it are served in a slice. A connection that has used up its share of the loop queues (`workload`,
+  `fair_scheduler`), and nothing is read from it until all its input is served.
+- While the transport is full, nothing is read, served or taken from the protocol, which knows of
+  the output that its client does not read (`set_unwritten`).
+- A client that takes nothing for `stall_s`, or does not read the last bytes within `linger_s`, is
+  cut off.
 
 The end: the output is closed first (see `transport`), and input is discarded until the client
 closes too, or for `linger_s`. At most 1 MiB of it is read in a second, so a client that sends
 without end costs nothing, and still learns why. The road not taken: to cut off a client that has
-sent that much. The system's buffers hold many times a window, and a client that has not come to
-read yet would lose the GOAWAY.
+sent that much. The system's buffers hold many times as much, and a client that has not come to read
+yet would lose the protocol's last word.
 
-An exception of the core, or while its events are acted on, is a bug that concerns this connection
-alone: it is reported, and the connection ends (`broken`). None reaches the transport, the ticker or
-the flusher, because these have other connections to serve.
+An exception of the protocol is a bug that concerns this connection alone: it is reported, and the
+connection ends (`broken`). None reaches the transport, the ticker or the flusher, because these
+have other connections to serve.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum, auto
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol
 
 from pixy.futures import resolve
-from pixy.http2 import ErrorCode, Event, Http2Connection
+from pixy.rpc.counters import ConnectionCounters
 from pixy.rpc.environment import Environment
 from pixy.rpc.memory import NOTED_BYTES
+from pixy.rpc.open_calls import ClientCalls
+from pixy.rpc.protocol import NO_PROTOCOL, ConnectionCore, ConnectionProtocol, End
 from pixy.rpc.receipts import Receipts
 from pixy.rpc.transport import Transport
 from pixy.rpc.workload import Workload
 
-__all__ = ["EventLayer", "Link"]
+__all__ = ["Link", "ProtocolFactory"]
 
 P = ParamSpec("P")
 
@@ -69,7 +70,7 @@ class _Phase(Enum):
     RETIRED = auto()
     """All calls know, too.
 
-    The link refers to no layer above any more, so reference counts free the connection.
+    The link refers to its protocol no more, so reference counts free the connection.
     """
 
 
@@ -79,36 +80,25 @@ _OVER = (_Phase.CLOSING, _Phase.CLOSED, _Phase.RETIRED)
 _GONE = (_Phase.CLOSED, _Phase.RETIRED)
 
 
-class EventLayer(Protocol):
-    """The layer above a link.
+class ProtocolFactory(Protocol):
+    """Opens the protocol of each connection.
 
     Attributes:
-        touched: a flush is certain to come.
+        alpn: name of the protocol in TLS (ALPN).
     """
 
-    touched: bool
+    alpn: str
 
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of requests that are not complete."""
+    def open(self, link: "Link", accepted_at: float) -> ConnectionProtocol:
+        """The protocol of a connection whose transport is made.
 
-    def touch(self) -> None:
-        """Schedule a flush for the end of this iteration of the loop."""
+        Args:
+            link: of the connection.
+            accepted_at: seconds on the server's clock.
+        """
 
-    def flush(self) -> None:
-        """Flush the link."""
-
-    def act(self, events: Sequence[Event]) -> None:
-        """Act on events of the core."""
-
-    def drop(self) -> None:
-        """The client is gone: tell all calls, in slices, and then call `Link.dropped`."""
-
-    def drain_began(self) -> None:
-        """The client is to open new streams elsewhere."""
-
-    def closed(self) -> None:
-        """The connection is gone, or was never made."""
+    def close(self) -> None:
+        """The server has stopped: no connection is left."""
 
 
 def _contained(work: "Callable[Concatenate[Link, P], None]") -> "Callable[Concatenate[Link, P], None]":
@@ -125,54 +115,66 @@ def _contained(work: "Callable[Concatenate[Link, P], None]") -> "Callable[Concat
 
 
 class Link(asyncio.BufferedProtocol):
-    """A connection's transport, core and share of the loop, from its first byte to its last.
+    """A connection's transport, protocol and share of the loop, from its first byte to its last.
 
     Args:
-        layer: acts on the core's events.
         environment: shared by all connections.
-        core: of the connection.
-        receipts: of its answers.
-        now: seconds on the server's clock.
+        factory: opens the protocol when the transport is made.
+        client: counts of its client address.
+        closed: called when the connection is gone, or was never made.
         secure: the transport is TLS.
 
     Attributes:
+        environment, client: see above.
+        protocol, core: of the connection.
+        receipts: of answers that are under way.
         transport: of asyncio.
         workload: the connection's share of the loop.
+        touched: a flush is certain to come.
     """
 
     __slots__ = (
+        "_accepted_at",
         "_blocked_since",
+        "_closed",
         "_discarded_bytes",
         "_drain_at",
         "_end_at",
-        "_environment",
-        "_layer",
+        "_factory",
         "_noted_bytes",
         "_phase",
-        "_receipts",
         "_send_waiters",
         "_unflushed_bytes",
+        "client",
         "core",
+        "environment",
+        "protocol",
+        "receipts",
+        "touched",
         "transport",
         "workload",
     )
 
     def __init__(
         self,
-        layer: EventLayer,
         environment: Environment,
-        core: Http2Connection,
-        receipts: Receipts,
-        now: float,
+        factory: ProtocolFactory,
+        client: ClientCalls,
+        closed: Callable[["Link"], None],
         *,
         secure: bool,
     ) -> None:
-        self._layer = layer
-        self._environment = environment
-        self.core = core
-        self._receipts = receipts
+        self.environment = environment
+        self._factory = factory
+        self.client = client
+        self._closed = closed
+        self.protocol: ConnectionProtocol = NO_PROTOCOL
+        self.core: ConnectionCore = NO_PROTOCOL.core
+        self.receipts = Receipts(environment.note)
         self.transport = Transport(secure=secure)
-        self.workload = Workload(self, core, environment, now)
+        self._accepted_at = environment.monotonic()
+        self.workload = Workload(self, environment, self._accepted_at)
+        self.touched = False
         self._phase = _Phase.OPENING
         # Since when the transport is full.
         self._blocked_since = 0.0
@@ -191,18 +193,39 @@ class Link(asyncio.BufferedProtocol):
         """The client's address."""
         return self.transport.peer
 
-    # --- for the layer above ----------------------------------------------------------------------
+    @property
+    def counters(self) -> ConnectionCounters:
+        """Counts so far."""
+        counts = self.protocol.counts
+        return ConnectionCounters(
+            peer=self.peer,
+            age_s=self.environment.monotonic() - self._accepted_at,
+            calls=counts.calls,
+            running=counts.running,
+            resets_received=counts.resets_received,
+            resets_sent=counts.resets_sent,
+            bytes_in=self.workload.bytes_in,
+            bytes_out=self.transport.bytes_out,
+            request_bytes=counts.request_bytes,
+            queued_bytes=counts.queued_bytes,
+            waits=self.workload.waits,
+        )
+
+    # --- for the protocol -------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """Schedule a flush, for output of the core that came without the layer above."""
-        self._layer.touch()
+        """Schedule a flush for the end of this iteration of the loop: there is output."""
+        if not self.touched:
+            self.touched = True
+            self.environment.flush_later(self)
 
     def dropped(self) -> None:
-        """All calls were told of the end."""
+        """All that ran knows of the end."""
         if self._phase is _Phase.CLOSED:
             self._phase = _Phase.RETIRED
-            self._layer.closed()
-            del self._layer, self.workload
+            self._closed(self)
+            self._run(NO_PROTOCOL)
+            del self.workload
 
     async def wait_sendable(self, size: int) -> None:
         """Return when the transport takes more.
@@ -217,21 +240,27 @@ class Link(asyncio.BufferedProtocol):
             self._send_waiters.append(waiter)
             # Output that the client's window has let out may have been written before it was
             # counted here: then nobody else asks for a flush.
-            self._layer.touch()
+            self.touch()
             await waiter
 
     def flush(self) -> None:
         """Write output that can be written, the rest of very much in later iterations of the loop,
         and close after the last of it.
         """
+        self.touched = False
         if self.transport.writable and self._phase not in _OVER:
             self._write()
         if self._noted_bytes or self.core.buffered_bytes >= NOTED_BYTES:
             self.note_held()
 
+    def charge(self, seconds: float) -> None:
+        """See `Flushable`."""
+        if self._phase is not _Phase.RETIRED:
+            self.workload.charge(seconds)
+
     def broken(self, bug: Exception) -> None:
-        """End without a word: the core and the layer above may disagree."""
-        self._environment.note(bug)
+        """End without a word: who knows what the protocol would say."""
+        self.environment.note(bug)
         if self._phase not in _GONE:
             self._phase = _Phase.CLOSING
             self.abort()
@@ -241,18 +270,19 @@ class Link(asyncio.BufferedProtocol):
     @_contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
-        environment = self._environment
-        speaks_http2 = self.transport.made(transport)
+        environment, factory = self.environment, self._factory
+        chosen = self.transport.made(transport)
         if self._phase in _GONE:
             # It was given up while it was made.
             self.transport.abort()
             return
+        self._run(factory.open(self, self._accepted_at))
         self._phase = _Phase.SERVING
-        if not speaks_http2:
+        if chosen is not None and chosen != factory.alpn:
             environment.counters.refused += 1
-            environment.strangers.hit("TLS without the protocol h2 of ALPN", self.peer)
-            self.core.terminate_http1()
-            self._layer.touch()
+            environment.strangers.hit(f"TLS without the protocol {factory.alpn} of ALPN", self.peer)
+            self.protocol.terminate(End.NOT_AGREED)
+            self.touch()
             return
         environment.counters.accepted += 1
         age_s = environment.options.age_s
@@ -261,7 +291,7 @@ class Link(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
-        environment = self._environment
+        environment = self.environment
         buffer, size = environment.read_buffer, self.core.data_expected
         return buffer if size <= len(buffer) else environment.data_buffer[:size]
 
@@ -270,13 +300,13 @@ class Link(asyncio.BufferedProtocol):
         if self._phase in _OVER:
             self._discard(nbytes)
         else:
-            self.workload.received(bytes(self._environment.data_buffer[:nbytes]))
+            self.workload.received(bytes(self.environment.data_buffer[:nbytes]))
 
     @_contained
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self.transport.writable = False
-        self._blocked_since = self._environment.monotonic()
+        self._blocked_since = self.environment.monotonic()
         self.regulate()
 
     @_contained
@@ -286,7 +316,7 @@ class Link(asyncio.BufferedProtocol):
         if self._phase not in _GONE:
             self.workload.resume()
             self.regulate()
-            self._layer.touch()
+            self.touch()
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`. The transport closes."""
@@ -299,20 +329,19 @@ class Link(asyncio.BufferedProtocol):
             return
         self._phase = _Phase.CLOSED
         self.workload.forget_input()
-        try:
-            # Answers from here on are undelivered.
-            self.core.terminate(ErrorCode.NO_ERROR, "the connection is lost")
-        finally:
-            self._wake_send_waiters()
-            self.note_held()
-            self._layer.drop()
+        self._wake_send_waiters()
+        self.note_held()
+        if self.protocol is NO_PROTOCOL:  # a bug has kept it from being opened
+            self.dropped()
+        # Answers from here on are undelivered.
+        self.protocol.terminate(End.LOST)
 
     def never_made(self) -> None:
         """The listener has given up the connection, mostly in its TLS handshake."""
-        self._environment.counters.handshakes_failed += 1
+        self.environment.counters.handshakes_failed += 1
         if self._phase is not _Phase.RETIRED:
             self._phase = _Phase.CLOSED
-            self._layer.closed()
+            self._closed(self)
 
     # --- for the workload -------------------------------------------------------------------------
 
@@ -322,15 +351,14 @@ class Link(asyncio.BufferedProtocol):
 
     def serve(self, chunk: bytes, now: float) -> None:
         """See `Served`."""
-        layer = self._layer
         # Answers to this chunk leave at its end.
-        layer.touched = True
+        self.touched = True
         try:
-            layer.act(self.core.receive(chunk, now, self._environment.options.turn_bytes))
+            self.protocol.receive(chunk, now, self.environment.options.turn_bytes)
         except Exception as bug:
             self.broken(bug)
             return
-        layer.flush()
+        self.flush()
 
     def note_held(self) -> None:
         """See `Served`."""
@@ -339,10 +367,10 @@ class Link(asyncio.BufferedProtocol):
         elif self._phase is _Phase.CLOSING:
             held = self.transport.buffered_bytes
         else:
-            held = self.core.buffered_bytes + self._layer.kept_bytes + self.workload.unserved_bytes
+            held = self.core.buffered_bytes + self.protocol.kept_bytes + self.workload.unserved_bytes
         if abs(held - self._noted_bytes) >= NOTED_BYTES or (self._noted_bytes and not held):
             self._noted_bytes = held
-            self._environment.memory.note(self, held)
+            self.environment.memory.note(self, held)
 
     def regulate(self) -> None:
         """See `Served`."""
@@ -353,27 +381,25 @@ class Link(asyncio.BufferedProtocol):
 
     @_contained
     def announce_drain(self) -> None:
-        """Tell the client to open new streams elsewhere. Calls that come here are served."""
+        """Tell the client to send new requests elsewhere. Those that come here are served."""
         if self._phase is _Phase.SERVING:
-            self.core.announce_drain()
-            self._layer.touch()
-            self._layer.drain_began()
+            self.protocol.announce_drain()
+            self.touch()
 
     @_contained
     def begin_drain(self, grace_s: float) -> None:
         """Refuse new calls, and end with the running ones, at most `grace_s` seconds from now."""
-        now = self._environment.monotonic()
+        now = self.environment.monotonic()
         self._end_at = min(self._end_at, now + grace_s)
         if self._phase is _Phase.SERVING:
             self._phase = _Phase.DRAINING
-            self.core.begin_drain(now)
-            self._layer.touch()
-            self._layer.drain_began()
+            self.protocol.drain(now)
+            self.touch()
 
     @_contained
     def tick(self, now: float) -> None:
         """Act on the time. Called about once a second."""
-        options = self._environment.options
+        options = self.environment.options
         if self._phase is _Phase.OPENING or self._phase in _GONE:
             return
         if self._phase is _Phase.SERVING and now >= self._drain_at:
@@ -385,33 +411,30 @@ class Link(asyncio.BufferedProtocol):
         elif self._phase is _Phase.CLOSING:
             self._discarded_bytes = 0
             self.regulate()
-        elif self.transport.writable:
-            self._layer.act(self.core.tick(now))
-            self._layer.flush()
-        elif options.http2.send_stall_s and now - self._blocked_since >= options.http2.send_stall_s:
-            self._environment.limits.hit("grpc.stall_timeout", self.peer)
+        elif not self.transport.writable and options.stall_s and now - self._blocked_since >= options.stall_s:
+            self.environment.limits.hit("grpc.stall_timeout", self.peer)
             self.transport.abort()
+        else:
+            self.protocol.tick(now)
+            self.flush()
+        self.note_held()
 
     @_contained
     def end(self) -> None:
         """End now: cancel running calls, and tell the client that the connection is gone."""
         if self._phase in _LIVE:
-            self.core.terminate(ErrorCode.NO_ERROR, "the grace period is over")
-            self._end_at = self._environment.monotonic() + self._environment.options.linger_s
-            self._layer.drop()
-            self._layer.flush()
+            self._end_at = self.environment.monotonic() + self.environment.options.linger_s
+            self.protocol.terminate(End.GRACE_OVER)
+            self.flush()
 
     @_contained
     def evict(self) -> None:
         """See `Holder`."""
         self._noted_bytes = 0
         if self._phase in _LIVE:
-            self._environment.counters.faulty += 1
-            self.core.terminate(
-                ErrorCode.ENHANCE_YOUR_CALM, "the server's buffers are full, and this connection holds most"
-            )
-            self._layer.drop()
-            self._layer.flush()
+            self.environment.counters.faulty += 1
+            self.protocol.terminate(End.EVICTED)
+            self.flush()
         if not self.transport.writable:
             # The transport would hold it for as long as the client does not read.
             self.abort()
@@ -421,40 +444,40 @@ class Link(asyncio.BufferedProtocol):
         if self._phase not in _GONE:
             self.transport.abort()
 
-    def make_room(self, size: int) -> None:
-        """Write until the core takes as many bytes, or the transport no more.
+    def maybe_write(self) -> bool:
+        """Write a part of the output now; False if there is none, or the transport takes no more.
 
         Inside a call's answer, whose caller does not expect to hear of other answers meanwhile: the
         next flush tells their receipts.
         """
-        while (
-            self.core.send_capacity < size
-            and self.core.has_output
-            and self.transport.writable
-            and self._phase not in _OVER
-        ):
-            self._write(tell_receipts=False)
-        self.note_held()
+        if not (self.core.has_output and self.transport.writable) or self._phase in _OVER:
+            return False
+        self._write(tell_receipts=False)
+        return True
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _run(self, protocol: ConnectionProtocol) -> None:
+        self.protocol, self.core = protocol, protocol.core
+
     def _write(self, *, tell_receipts: bool = True) -> None:
         try:
-            output = self.core.take_output(_WRITTEN_BYTES_MAX)
+            core = self.core
+            output = core.take_output(_WRITTEN_BYTES_MAX)
             self._unflushed_bytes = 0
-            is_all = not self.core.has_output
-            delivers = tell_receipts and is_all and self._receipts.in_output and self.transport.has_client()
+            is_all = len(output) < _WRITTEN_BYTES_MAX or not core.has_output
+            delivers = tell_receipts and is_all and self.receipts.in_output and self.transport.has_client()
             if output:
                 self.transport.write(output)
             if delivers and self.transport.took_writes():
-                self._receipts.handed_over()
+                self.receipts.handed_over()
             if not self.transport.writable:
-                self.core.set_unwritten(self.transport.buffered_bytes)
+                core.set_unwritten(self.transport.buffered_bytes)
             elif self._send_waiters:
                 self._wake_send_waiters()
             if not is_all:
-                self._layer.touch()
-            elif self.core.closed:
+                self.touch()
+            elif core.closed:
                 self._close()
         except Exception as bug:
             self.broken(bug)
@@ -467,7 +490,7 @@ class Link(asyncio.BufferedProtocol):
     def _close(self) -> None:
         """Everything was said: end, and let the client read the last bytes."""
         self._phase = _Phase.CLOSING
-        self._end_at = self._environment.monotonic() + self._environment.options.linger_s
+        self._end_at = self.environment.monotonic() + self.environment.options.linger_s
         self.workload.forget_input()
         self._wake_send_waiters()
         if self.transport.close():

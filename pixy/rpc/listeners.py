@@ -21,7 +21,7 @@ import structlog
 from pixy.config import TlsConfig, check_regular, split_address
 from pixy.errors import StartError
 from pixy.rpc.environment import ServerOptions
-from pixy.rpc.link import Link
+from pixy.rpc.link import Link, ProtocolFactory
 from pixy.rpc.transport import peer_name
 from pixy.tasks import Tasks
 
@@ -44,10 +44,12 @@ class TlsFiles:
 
     Args:
         config: their paths.
+        protocol: name of the protocol that clients must choose (ALPN).
     """
 
-    def __init__(self, config: TlsConfig) -> None:
+    def __init__(self, config: TlsConfig, protocol: str) -> None:
         self._config = config
+        self._protocol = protocol
         self._paths = [
             path for path in (config.certificate_path, config.key_path, config.client_ca_path) if path
         ]
@@ -64,7 +66,7 @@ class TlsFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         context.set_ciphers(_CIPHERS)
-        context.set_alpn_protocols(["h2"])
+        context.set_alpn_protocols([self._protocol])
         try:
             check_regular(config.certificate_path)
             check_regular(config.key_path)
@@ -104,7 +106,7 @@ class Opener(Protocol):
     @property
     def options(self) -> ServerOptions: ...
 
-    def maybe_open(self, peer: str, *, secure: bool) -> Link | None:
+    def maybe_open(self, peer: str, factory: ProtocolFactory, *, secure: bool) -> Link | None:
         """Open a connection of a client, None if there are too many."""
 
     def note(self, bug: BaseException) -> None:
@@ -118,6 +120,7 @@ class Listener:
         sock: bound.
         address: for the operator.
         opener: opens the connections.
+        factory: of their protocol.
         tls: certificates, None for plain text.
         context: made of `tls`.
     """
@@ -127,12 +130,14 @@ class Listener:
         sock: socket.socket,
         address: str,
         opener: Opener,
+        factory: ProtocolFactory,
         tls: TlsFiles | None = None,
         context: ssl.SSLContext | None = None,
     ) -> None:
         self._socket = sock
         self.address = address
         self._opener = opener
+        self.factory = factory
         self._tls = tls
         self._context = context
         # Connections that were accepted and are not made: for an iteration of the loop, or for a
@@ -188,7 +193,8 @@ class Listener:
             except OSError as error:
                 self._accept_later(error)
                 return
-            link = self._opener.maybe_open(peer_name(address), secure=self._context is not None)
+            secure = self._context is not None
+            link = self._opener.maybe_open(peer_name(address), self.factory, secure=secure)
             if link is None:
                 accepted.close()
             else:
@@ -212,7 +218,7 @@ class Listener:
                 lambda: link,
                 accepted,
                 ssl=self._context,
-                ssl_handshake_timeout=(options.http2.handshake_s or _NO_LIMIT_S) if secure else None,
+                ssl_handshake_timeout=(options.handshake_s or _NO_LIMIT_S) if secure else None,
                 ssl_shutdown_timeout=options.linger_s if secure else None,
             )
         except OSError as error:

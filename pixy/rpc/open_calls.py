@@ -3,11 +3,11 @@
 Owns the numbers. Connections count their calls themselves, inline: each call passes here twice.
 """
 
-from pixy.client_address import share_of
-from pixy.rpc.headers import Refusal, refusal_fields
-from pixy.rpc.status import GrpcError, Status
+from typing import NamedTuple
 
-__all__ = ["ClientCalls", "OpenCalls"]
+from pixy.client_address import share_of
+
+__all__ = ["ClientCalls", "Excess", "OpenCalls"]
 
 _LIMIT = "grpc.max_calls"
 _SHARE = f"client_share_percent of {_LIMIT}"
@@ -25,6 +25,13 @@ class ClientCalls:
 
     def __init__(self) -> None:
         self.connections = self.open = 0
+
+
+class Excess(NamedTuple):
+    """The bound that one more call of a client exceeds: its option, and the text for the client."""
+
+    limit: str
+    text: str
 
 
 class OpenCalls:
@@ -46,19 +53,13 @@ class OpenCalls:
         self.limit = limit
         self.share = share_of(limit, client_share_percent)
         self.open = 0
-        self._beyond_limit = _refusal(_LIMIT, f"the server has {limit} open calls, {_LIMIT}: try again later")
-        self._beyond_share = _refusal(
+        self._beyond_limit = Excess(_LIMIT, f"the server has {limit} open calls, {_LIMIT}: try again later")
+        self._beyond_share = Excess(
             _SHARE,
             f"clients of this address have {self.share} open calls, their share (`client_share_percent`) "
             f"of {_LIMIT}, {limit}: wait until some of them are answered",
         )
 
-    def refusal(self) -> tuple[str, Refusal]:
-        """The limit that one more call of a client exceeds, and its answer."""
-        if self.open >= self.limit:
-            return _LIMIT, self._beyond_limit
-        return _SHARE, self._beyond_share
-
-
-def _refusal(limit: str, text: str) -> Refusal:
-    return Refusal(refusal_fields(GrpcError(Status.RESOURCE_EXHAUSTED, text, limit=limit)))
+    def excess(self) -> Excess:
+        """See `Excess`."""
+        return self._beyond_limit if self.open >= self.limit else self._beyond_share

@@ -8,14 +8,12 @@ Invariant of `Receipts`: a receipt that was given to it is in exactly one place 
 and is removed from there before.
 
     place            meaning                                       leaves it by
-    in the output    the whole answer is in the core's output      `handed_over`, `drop_one`
-    queued           a part waits for the client's windows         `sent`, `reset`, `drop_one`
+    in the output    the whole answer is in the output             `handed_over`, `drop_one`
+    queued           a part waits for the client                   `sent`, `reset`, `drop_one`
 """
 
 from collections.abc import Callable
 from typing import Protocol
-
-from pixy.http2 import Delivery
 
 __all__ = ["Receipt", "Receipts"]
 
@@ -56,14 +54,9 @@ class Receipts:
         """Receipts that are not told."""
         return len(self.in_output) + len(self._queued)
 
-    def answered(self, stream_id: int, delivery: Delivery, receipt: Receipt) -> None:
-        """Take the receipt of an answer that was given to the core."""
-        if delivery is Delivery.SENT:
-            self.in_output.append(receipt)
-        elif delivery is Delivery.QUEUED:
-            self._queued[stream_id] = receipt
-        else:
-            self.undelivered(receipt)
+    def queue(self, stream_id: int, receipt: Receipt) -> None:
+        """Take the receipt of an answer of which a part waits for the client."""
+        self._queued[stream_id] = receipt
 
     def sent(self, stream_id: int) -> None:
         """A queued answer is in the output."""

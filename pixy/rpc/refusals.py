@@ -3,12 +3,17 @@
 A client of gRPC is answered at once, one that does not speak it when its request is complete.
 """
 
-from pixy.rpc.environment import Environment
+from functools import lru_cache
+
+from pixy.http2 import Http2Connection
+from pixy.rpc.call_environment import CallEnvironment
 from pixy.rpc.headers import CallHeaders, Refusal, refusal_fields
 from pixy.rpc.incomplete_requests import IncompleteRequests
 from pixy.rpc.interception import CallHead
 from pixy.rpc.link import Link
 from pixy.rpc.methods import Method
+from pixy.rpc.open_calls import Excess
+from pixy.rpc.status import GrpcError, Status
 
 __all__ = ["Refusals"]
 
@@ -18,15 +23,18 @@ class Refusals:
 
     Args:
         link: of the connection.
+        core: of the connection.
         environment: has the interceptor.
         incomplete: has the times of refused requests that are not complete.
     """
 
     __slots__ = ("_core", "_environment", "_incomplete", "_link", "_waiting")
 
-    def __init__(self, link: Link, environment: Environment, incomplete: IncompleteRequests) -> None:
+    def __init__(
+        self, link: Link, core: Http2Connection, environment: CallEnvironment, incomplete: IncompleteRequests
+    ) -> None:
         self._link = link
-        self._core = link.core
+        self._core = core
         self._environment = environment
         self._incomplete = incomplete
         # Refusals of requests that are answered when they are complete, by stream.
@@ -58,9 +66,9 @@ class Refusals:
 
     def refuse_beyond(self, stream_id: int) -> None:
         """Refuse a call that exceeds the open calls of the server, or of a client address."""
-        limit, refusal = self._environment.open_calls.refusal()
-        self._environment.limits.hit(limit, self._link.peer)
-        self._answer(stream_id, refusal)
+        excess = self._environment.shared.open_calls.excess()
+        self._environment.limits.hit(excess.limit, self._link.peer)
+        self._answer(stream_id, _refusal_of(excess))
 
     def complete(self, stream_id: int) -> None:
         """Answer a refused request that is complete, or has not been for too long."""
@@ -83,3 +91,8 @@ class Refusals:
         else:
             self._core.send_trailers(stream_id, refusal.fields)
         self._link.touch()
+
+
+@lru_cache(maxsize=8)
+def _refusal_of(excess: Excess) -> Refusal:
+    return Refusal(refusal_fields(GrpcError(Status.RESOURCE_EXHAUSTED, excess.text, limit=excess.limit)))

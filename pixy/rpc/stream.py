@@ -121,7 +121,7 @@ class StreamCall(Call):
         The client opens new streams elsewhere. A handler without an end of its own should end the
         call then. Otherwise it is cancelled when the grace is over.
         """
-        await self._connection.drain.wait()
+        await self._connection.drain_event.wait()
 
     async def send(self, message: Message, receipt: Receipt | None = None) -> None:
         """Send a response of a method that streams them.
@@ -155,7 +155,7 @@ class StreamCall(Call):
             message.clear()
         finally:
             if receipt is not None:
-                connection.receipts.answered(self.stream_id, delivery, receipt)
+                connection.take_receipt(self.stream_id, delivery, receipt)
         if delivery is Delivery.GONE:
             # The client takes too little: the stream was reset.
             if self.running:

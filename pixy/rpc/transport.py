@@ -1,4 +1,4 @@
-"""asyncio's transport of one connection: writes, reading on and off, and the end. Knows no HTTP/2.
+"""asyncio's transport of one connection: writes, reading on and off, and the end.
 
 A socket that is closed while input is unread makes TCP discard what was written, so the client
 would not learn why its connection has ended. Therefore `close` ends the output (`write_eof`) and
@@ -55,19 +55,18 @@ class Transport:
         self.eof = False
         self.bytes_out = 0
 
-    def made(self, transport: asyncio.BaseTransport) -> bool:
-        """Take the transport; False if its peer does not speak HTTP/2.
-
-        # RFC 9113 §3.2: over TLS, ALPN must have chosen it.
+    def made(self, transport: asyncio.BaseTransport) -> str | None:
+        """Take the transport; returns the protocol that ALPN has chosen, "" if none, and None for
+        plain text.
         """
         self._transport = transport
         self._write = write_of(self._transport)
         self._socket = transport.get_extra_info("socket")
         self.peer = peer_name(transport.get_extra_info("peername"))
         if not self._secure:
-            return True
+            return None
         tls = transport.get_extra_info("ssl_object")
-        return tls is not None and tls.selected_alpn_protocol() == "h2"
+        return tls.selected_alpn_protocol() or "" if tls is not None else ""
 
     @property
     def buffered_bytes(self) -> int:
@@ -98,7 +97,7 @@ class Transport:
 
         A transport that has not read the client's end yet, or has paused reading, does not know of
         it, nor does one of TLS whose client has closed without a word of TLS: so the socket is
-        asked. HTTP/2 has no use for a client that only reads.
+        asked. No protocol here has use for a client that only reads.
         """
         if not self.took_writes():
             return False

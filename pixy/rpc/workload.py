@@ -18,9 +18,9 @@ Invariant: the connection is in the scheduler's queue while it has work that not
 from collections.abc import Callable
 from typing import Protocol
 
-from pixy.http2 import Http2Connection
 from pixy.rpc.environment import Environment
 from pixy.rpc.fair_scheduler import CREDIT_S, QUANTUM_S, SHARE
+from pixy.rpc.protocol import ConnectionCore
 
 __all__ = ["Served", "Workload"]
 
@@ -29,10 +29,16 @@ _STEP_S = QUANTUM_S / 2
 
 
 class Served(Protocol):
-    """A connection's link, as its workload knows it."""
+    """A connection's link, as its workload knows it.
+
+    Attributes:
+        core: of the connection's protocol.
+    """
+
+    core: ConnectionCore
 
     def serve(self, chunk: bytes, now: float) -> None:
-        """Let the core look at one slice of input, act on its events, and write the answers."""
+        """Let the protocol act on one slice of input, and write the answers."""
 
     def takes_input(self) -> bool:
         """False when the connection has ended, or its transport is full."""
@@ -52,7 +58,6 @@ class Workload:
 
     Args:
         served: the connection's link.
-        core: of the connection.
         environment: shared by all connections.
         now: seconds on the server's clock.
 
@@ -65,7 +70,6 @@ class Workload:
     """
 
     __slots__ = (
-        "_core",
         "_credit_s",
         "_jobs",
         "_monotonic",
@@ -82,9 +86,8 @@ class Workload:
         "waits",
     )
 
-    def __init__(self, served: Served, core: Http2Connection, environment: Environment, now: float) -> None:
+    def __init__(self, served: Served, environment: Environment, now: float) -> None:
         self._served = served
-        self._core = core
         self._scheduler = environment.scheduler
         self._monotonic = environment.monotonic
         self.now = now
@@ -93,8 +96,8 @@ class Workload:
         self._credit_s = -CREDIT_S
         # Length of the last slice.
         self._served_s = 0.0
-        # Chunks that the core has not seen, and jobs that precede them. A job does one step, and
-        # returns True when it is done.
+        # Chunks that the protocol has not seen, and jobs that precede them. A job does one step,
+        # and returns True when it is done.
         self._unserved: list[bytes] = []
         self._jobs: list[Callable[[], bool]] = []
         # Steps in the order of arrival, and whether the last queued slice was one.
@@ -126,12 +129,12 @@ class Workload:
             self._unserved.append(chunk)
             self._enqueue()
             return
-        if self._core.pending:
+        if self._served.core.pending:
             self._enqueue()
 
     @property
     def unserved_bytes(self) -> int:
-        """Bytes that the core has not seen."""
+        """Bytes that the protocol has not seen."""
         return sum(map(len, self._unserved)) if self._unserved else 0
 
     def resume(self) -> None:
@@ -226,7 +229,7 @@ class Workload:
     # --- inside -----------------------------------------------------------------------------------
 
     def _has_input(self) -> bool:
-        return bool(self._jobs or self._unserved or self._core.pending)
+        return bool(self._jobs or self._unserved or self._served.core.pending)
 
     def _enqueue(self) -> None:
         if not self._queued:
@@ -252,7 +255,7 @@ class Workload:
             self._run(self._do_job)
             self._spend()
         else:
-            chunk = self._unserved.pop(0) if self._unserved and not self._core.pending else b""
+            chunk = self._unserved.pop(0) if self._unserved and not self._served.core.pending else b""
             self._serve(chunk, self._monotonic())
 
     def _do_job(self) -> None:

@@ -1,7 +1,7 @@
 """A service with every kind of method, defined by hand in place of a generated descriptor."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -16,10 +16,12 @@ from pixy.clock import Clock, SystemClock
 from pixy.config import TlsConfig
 from pixy.rpc import (
     GrpcError,
+    GrpcFactory,
+    GrpcOptions,
     Handler,
     Interceptor,
     Receipt,
-    RpcServer,
+    Server,
     ServerOptions,
     Service,
     Status,
@@ -27,8 +29,9 @@ from pixy.rpc import (
     UnaryCall,
 )
 from pixy.rpc.interception import principal_of_certificate
+from pixy.rpc.link import Link
 
-__all__ = ["DESCRIPTOR", "Echo", "EchoServer", "open_echo", "value"]
+__all__ = ["DESCRIPTOR", "Echo", "EchoServer", "open_echo", "serve", "value"]
 
 _METHODS = {
     "Unary": (False, False),
@@ -202,14 +205,33 @@ class EchoServer:
     """A running server of an `Echo`."""
 
     echo: Echo
-    server: RpcServer
+    server: Server
+    factory: GrpcFactory
     address: str
     faults: list[BaseException]
+
+    @property
+    def links(self) -> list[Link]:
+        """Links of all connections."""
+        return list(self.server._connections)
+
+    @property
+    def connections(self) -> list[Any]:
+        """All connections."""
+        return [link.protocol for link in self.links]
+
+
+async def serve(services: Iterable[Service], faults: list[BaseException]) -> tuple[Server, str]:
+    """Serve on a free port; returns the server and its address."""
+    server = Server(ServerOptions(), SystemClock(), faults.append)
+    factory = GrpcFactory(server.environment, services, GrpcOptions())
+    return server, await server.listen("127.0.0.1:0", factory)
 
 
 @asynccontextmanager
 async def open_echo(
-    options: ServerOptions | None = None,
+    options: GrpcOptions | None = None,
+    limits: ServerOptions | None = None,
     tls: TlsConfig | None = None,
     unix: str = "",
     clock: Clock | None = None,
@@ -217,16 +239,12 @@ async def open_echo(
 ) -> AsyncIterator[EchoServer]:
     """Serve on a free port or a Unix socket, with the system clock by default."""
     echo, faults = Echo(), list[BaseException]()
-    server = RpcServer(
-        [echo.service()],
-        options or ServerOptions(),
-        clock or SystemClock(),
-        faults.append,
-        Random(1),
-        intercept,
+    server = Server(limits or ServerOptions(), clock or SystemClock(), faults.append, Random(1))
+    factory = GrpcFactory(server.environment, [echo.service()], options or GrpcOptions(), intercept)
+    address = await (
+        server.listen_unix(unix, factory) if unix else server.listen("127.0.0.1:0", factory, tls)
     )
-    address = await server.listen_unix(unix) if unix else await server.listen("127.0.0.1:0", tls)
     try:
-        yield EchoServer(echo, server, address, faults)
+        yield EchoServer(echo, server, factory, address, faults)
     finally:
         await server.stop(0)

@@ -15,7 +15,18 @@ from typing import Any
 
 from pixy.clock import SystemClock
 from pixy.config import TlsConfig
-from pixy.rpc import GrpcError, Handler, RpcServer, ServerOptions, Service, Status, StreamCall, UnaryCall
+from pixy.rpc import (
+    GrpcError,
+    GrpcFactory,
+    GrpcOptions,
+    Handler,
+    Server,
+    ServerOptions,
+    Service,
+    Status,
+    StreamCall,
+    UnaryCall,
+)
 from tests.judges.descriptors import ORCA, TEST, message_class
 
 __all__ = ["TestService", "serve"]
@@ -140,11 +151,12 @@ async def _send_all(parameters: Sequence[Any], call: StreamCall) -> None:
 async def serve(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM; returns the exit status."""
     faults: list[BaseException] = []
-    server = RpcServer(TestService().services(), ServerOptions(), SystemClock(), faults.append)
+    server = Server(ServerOptions(), SystemClock(), faults.append)
+    factory = GrpcFactory(server.environment, TestService().services(), GrpcOptions())
     tls = TlsConfig(certificate_path=arguments[0], key_path=arguments[1]) if arguments else None
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    print(f"interop ready grpc={await server.listen('127.0.0.1:0', tls)}", flush=True)
+    print(f"interop ready grpc={await server.listen('127.0.0.1:0', factory, tls)}", flush=True)
     await stopping.wait()
     await server.stop(_GRACE_S)
     for fault in faults:

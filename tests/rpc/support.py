@@ -76,10 +76,9 @@ class FakeTransport(asyncio.Transport):
 
 def connected(echo: EchoServer) -> tuple[Any, FakeTransport]:
     """Connect a fake transport to the server; returns the connection with it."""
-    known = set(echo.server._connections)
-    link, transport = echo.server.maybe_open("127.0.0.1:1", secure=False), FakeTransport()
+    link = echo.server.maybe_open("127.0.0.1:1", echo.factory, secure=False)
     assert link is not None
-    (connection,) = set(echo.server._connections) - known
+    transport = FakeTransport()
     link.connection_made(transport)
-    connection.workload.received(GREETING)
-    return connection, transport
+    link.workload.received(GREETING)
+    return link.protocol, transport

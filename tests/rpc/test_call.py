@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from pixy.rpc import GrpcError, ServerOptions, Status
+from pixy.rpc import GrpcError, GrpcOptions, Status
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import Answer, RawClient, messages_in, open_client, prefixed
 from tests.rpc.support import NotedReceipt
 
 UNARY, TASK = "/test.Echo/Unary", "/test.Echo/Task"
-SMALL = ServerOptions(message_bytes_max=200_000, request_bytes_max=300_000)
+SMALL = GrpcOptions(message_bytes_max=200_000, request_bytes_max=300_000)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def test_too_large_a_message_is_refused_as_soon_as_its_length_is_known(cli
 
 
 async def test_too_large_a_message_in_one_piece_is_refused() -> None:
-    async with open_echo(ServerOptions(message_bytes_max=100)) as echo, open_client(echo.address) as client:
+    async with open_echo(GrpcOptions(message_bytes_max=100)) as echo, open_client(echo.address) as client:
         assert echoed(await client.call(UNARY, value(bytes(98)))) == bytes(98)
         assert (await client.call(UNARY, value(bytes(99)))).status == Status.RESOURCE_EXHAUSTED
 
@@ -149,7 +149,7 @@ async def test_an_answered_call_has_no_deadline(echo: EchoServer, client: RawCli
     assert (await client.call(UNARY, value(b"hold"), [("grpc-timeout", "40m")])).status == 4
     assert echo.server.counters.deadlines == 1
     # Both calls are forgotten, or their deadlines would gather without end.
-    assert len(echo.server._environment.deadlines) == 0
+    assert len(echo.factory._environment.deadlines) == 0
 
 
 @pytest.mark.parametrize("gone", ["reset", "disconnected"])

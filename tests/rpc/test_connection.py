@@ -1,14 +1,13 @@
 """pixy/rpc/connection.py: misbehaviour of one connection affects no other; how it ends."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from structlog.testing import capture_logs
 
 from pixy.http2 import ErrorCode, Options, TokenBucketOptions
-from pixy.rpc import ServerOptions, Status
+from pixy.rpc import GrpcOptions, ServerOptions, Status
 from pixy.rpc.connection import GrpcConnection
 from pixy.rpc.workload import Workload
 from tests.fakes.clock import FakeClock
@@ -56,7 +55,7 @@ async def test_calls_end_at_their_deadlines_whatever_begins_and_ends_between_the
                 assert (await client.answer(stream_id)).status == Status.DEADLINE_EXCEEDED
             assert not any(client.answers[stream_id].ended for stream_id in never)
         assert echo.server.counters.deadlines == 40
-        (connection,) = echo.server._connections
+        (connection,) = echo.connections
         assert len(connection._calls) == len(never)
 
 
@@ -74,11 +73,11 @@ async def test_a_client_that_breaks_the_protocol_gets_goaway_and_others_are_serv
 
 @pytest.mark.slow
 async def test_a_client_that_does_not_read_is_not_read_from_and_finally_cut_off() -> None:
-    options = ServerOptions(http2=Options(send_stall_s=0.2))
-    async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
+    limits = ServerOptions(stall_s=0.2)
+    async with open_echo(limits=limits) as echo, open_client(echo.address, window=2**31 - 1) as slow:
         slow.open_window(0, 2**30)
         slow.request(REPEAT, value(b"3000 100000"))
-        await until(lambda: any(not each.link.transport.writable for each in echo.server._connections))
+        await until(lambda: any(not each.transport.writable for each in echo.links))
         before = echo.server.counters.calls
         for _ in range(20):
             slow.request(UNARY, value(b"unread"))
@@ -89,7 +88,7 @@ async def test_a_client_that_does_not_read_is_not_read_from_and_finally_cut_off(
 
 
 async def test_a_connection_beyond_the_limit_is_closed_at_once() -> None:
-    async with open_echo(replace(ServerOptions(), connections_max=1)) as echo:
+    async with open_echo(limits=ServerOptions(connections_max=1)) as echo:
         async with open_client(echo.address) as first:
             await first.call(UNARY, value(b"x"))
             async with open_client(echo.address) as second:
@@ -102,8 +101,8 @@ async def test_a_connection_beyond_the_limit_is_closed_at_once() -> None:
 
 @pytest.mark.slow
 async def test_a_connection_that_reaches_its_age_drains() -> None:
-    options = replace(ServerOptions(), age_s=0.2, age_grace_s=30)
-    async with open_echo(options) as echo, open_client(echo.address) as client:
+    limits = ServerOptions(age_s=0.2, age_grace_s=30)
+    async with open_echo(limits=limits) as echo, open_client(echo.address) as client:
         stream_id = client.request(UNARY, value(b"hold"))
         await client.until(lambda: bool(client.goaways))
         assert client.goaways[0].code == 0
@@ -115,8 +114,8 @@ async def test_a_connection_that_reaches_its_age_drains() -> None:
 
 @pytest.mark.slow
 async def test_calls_beyond_the_grace_of_an_old_connection_are_cut_off() -> None:
-    options = replace(ServerOptions(), age_s=0.1, age_grace_s=0.2)
-    async with open_echo(options) as echo, open_client(echo.address) as client:
+    limits = ServerOptions(age_s=0.1, age_grace_s=0.2)
+    async with open_echo(limits=limits) as echo, open_client(echo.address) as client:
         client.request(UNARY, value(b"hold"))
         await client.until_closed()
         await echo.echo.held[0][1].cancelled.wait()
@@ -124,7 +123,7 @@ async def test_calls_beyond_the_grace_of_an_old_connection_are_cut_off() -> None
 
 @pytest.mark.slow
 async def test_a_client_without_a_preface_is_cut_off() -> None:
-    options = ServerOptions(http2=Options(handshake_s=0.1))
+    options = GrpcOptions(http2=Options(handshake_s=0.1))
     async with open_echo(options) as echo:
         host, port = echo.address.rsplit(":", 1)
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -158,7 +157,7 @@ async def test_a_request_of_http1_is_answered_in_http1_once(
                 async with asyncio.timeout(10):
                     writer.write(pieces[0])
                     if len(pieces) > 1:
-                        await until(lambda: any(each.workload.bytes_in for each in echo.server._connections))
+                        await until(lambda: any(each.workload.bytes_in for each in echo.links))
                         writer.writelines(pieces[1:])
                     answer = await reader.read()
                 writer.close()
@@ -173,13 +172,13 @@ async def test_a_request_of_http1_is_answered_in_http1_once(
 
 @pytest.mark.slow
 async def test_unread_input_after_the_end_does_not_keep_a_connection() -> None:
-    options = replace(ServerOptions(), linger_s=0.2)
-    async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
+    limits = ServerOptions(linger_s=0.2)
+    async with open_echo(limits=limits) as echo, open_client(echo.address, window=2**31 - 1) as slow:
         slow.open_window(0, 2**30)
         slow.request(REPEAT, value(b"3000 100000"))
-        await until(lambda: any(not each.link.transport.writable for each in echo.server._connections))
-        for connection in list(echo.server._connections):
-            connection.link.end()
+        await until(lambda: any(not each.transport.writable for each in echo.links))
+        for link in echo.links:
+            link.end()
         await until(lambda: not echo.server.connections)
 
 
@@ -211,11 +210,11 @@ async def reset_some(lived_s: float, timeout: str) -> list[int]:
     """
     few, clock = TokenBucketOptions(burst=10, per_second=0, per_frame=0), FakeClock()
     async with (
-        open_echo(ServerOptions(http2=Options(resets=few)), clock=clock) as echo,
+        open_echo(GrpcOptions(http2=Options(resets=few)), clock=clock) as echo,
         open_client(echo.address) as client,
     ):
         await client.call(UNARY, value(b"x"))
-        (connection,) = echo.server._connections
+        (connection,) = echo.connections
         for number in range(1, 41):
             stream_id = client.request(UNARY, value(b"hold"), [("grpc-timeout", timeout)])
             await held(echo, number)

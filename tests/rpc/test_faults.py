@@ -50,7 +50,7 @@ async def serves(client: RawClient) -> None:
 
 def break_core(echo: EchoServer, method: str) -> None:
     """Put a bug into a method of the first connection's core."""
-    connection = next(iter(echo.server._connections))
+    connection = echo.connections[0]
     broken: Any = Breaking(connection.core, method)
     connection.core = connection.link.core = broken
 
@@ -209,4 +209,4 @@ async def test_a_call_that_is_reset_as_it_arrives_leaves_nothing_behind(path: st
         client.writer.write = write  # type: ignore[method-assign]
         await until(lambda: echo.server.counters.gone == 3)
         await serves(client)
-        assert (echo.faults, len(echo.server._environment.tasks)) == ([], 0)
+        assert (echo.faults, len(echo.server.environment.tasks)) == ([], 0)

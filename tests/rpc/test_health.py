@@ -7,9 +7,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from pixy.clock import SystemClock
-from pixy.rpc import RpcServer, ServerOptions
 from pixy.rpc.health import Health
+from tests.fakes.echo import serve
 
 STATUS = health_pb2.HealthCheckResponse
 
@@ -22,8 +21,7 @@ async def health() -> Health:
 @pytest.fixture
 async def stub(health: Health) -> AsyncIterator[Any]:
     faults: list[BaseException] = []
-    server = RpcServer([health.service()], ServerOptions(), SystemClock(), faults.append)
-    address = await server.listen("127.0.0.1:0")
+    server, address = await serve([health.service()], faults)
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)  # the published types know the synchronous stub only
         yield stub

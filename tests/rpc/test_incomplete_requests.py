@@ -8,7 +8,7 @@ import pytest
 
 from pixy.address_quota import AddressQuota
 from pixy.http2 import Options
-from pixy.rpc import GrpcError, ServerOptions, Status
+from pixy.rpc import GrpcError, GrpcOptions, Status
 from pixy.rpc.incomplete_requests import IncompleteRequests
 
 WINDOW = Options().stream_window_bytes
@@ -20,7 +20,6 @@ class FakeLink:
     """Counts what a connection's link is told, and the bytes that the client may send again."""
 
     def __init__(self) -> None:
-        self.core = self
         self.peer = "192.0.2.1:1000"
         self.workload = SimpleNamespace(now=10.0)
         self.told = Counter[str]()
@@ -47,11 +46,11 @@ class FakeLink:
 def opened(bytes_max: int) -> tuple[IncompleteRequests, FakeLink]:
     """The requests of a connection, and its link."""
     environment: Any = SimpleNamespace(
-        options=ServerOptions(request_bytes_max=bytes_max),
+        options=GrpcOptions(request_bytes_max=bytes_max),
         upload_quota=AddressQuota(100 * WINDOW, 100 * WINDOW),
     )
     link: Any = FakeLink()
-    return IncompleteRequests(link, environment), link
+    return IncompleteRequests(link, link, environment), link
 
 
 def test_requests_together_hold_no_more_than_the_limit() -> None:

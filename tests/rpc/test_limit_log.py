@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from structlog.testing import capture_logs
 
 from pixy.http2 import ErrorCode, Options, TokenBucketOptions
 from pixy.http2.token_buckets import Cost
-from pixy.rpc import ServerOptions
+from pixy.rpc import GrpcOptions, ServerOptions
 from pixy.rpc.limit_log import LimitLog
 from pixy.rpc.protocol_limits import limit_of
 from tests.fakes.echo import EchoServer, open_echo, value
@@ -118,26 +117,27 @@ async def many_pings(echo: EchoServer) -> None:
         await client.until_closed()
 
 
-LIMITED: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[EchoServer], Any]]] = [
-    ("grpc.max_connections", {"connections_max": 1, "client_share_percent": 100}, {}, two_connections),
-    ("client_share_percent of grpc.max_connections", {"connections_max": 2}, {}, two_connections),
-    ("grpc.max_calls", {"calls_max": 1, "client_share_percent": 100}, {}, two_calls),
-    ("client_share_percent of grpc.max_calls", {"calls_max": 2}, {}, two_calls),
-    ("grpc.max_message_bytes", {"message_bytes_max": 1000}, {}, a_large_message),
-    ("grpc.max_concurrent_streams", {}, {"max_concurrent_streams": 2}, three_streams),
-    ("grpc.max_header_list_bytes", {}, {"max_header_list_bytes": 1024}, large_headers),
-    ("grpc.ping_burst", {}, {"pings": TokenBucketOptions(2, 0.001, 0)}, many_pings),
+LIMITED: list[tuple[str, ServerOptions | GrpcOptions, Callable[[EchoServer], Any]]] = [
+    ("grpc.max_connections", ServerOptions(connections_max=1, client_share_percent=100), two_connections),
+    ("client_share_percent of grpc.max_connections", ServerOptions(connections_max=2), two_connections),
+    ("grpc.max_calls", ServerOptions(calls_max=1, client_share_percent=100), two_calls),
+    ("client_share_percent of grpc.max_calls", ServerOptions(calls_max=2), two_calls),
+    ("grpc.max_message_bytes", GrpcOptions(message_bytes_max=1000), a_large_message),
+    ("grpc.max_concurrent_streams", GrpcOptions(http2=Options(max_concurrent_streams=2)), three_streams),
+    ("grpc.max_header_list_bytes", GrpcOptions(http2=Options(max_header_list_bytes=1024)), large_headers),
+    ("grpc.ping_burst", GrpcOptions(http2=Options(pings=TokenBucketOptions(2, 0.001, 0))), many_pings),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "options", "http2", "hit"), LIMITED, ids=[each[0] for each in LIMITED])
+@pytest.mark.parametrize(("limit", "options", "hit"), LIMITED, ids=[each[0] for each in LIMITED])
 async def test_a_client_that_is_refused_or_cut_off_is_in_the_log(
-    limit: str, options: dict[str, Any], http2: dict[str, Any], hit: Callable[[EchoServer], Any]
+    limit: str, options: ServerOptions | GrpcOptions, hit: Callable[[EchoServer], Any]
 ) -> None:
-    limits = replace(ServerOptions(), http2=replace(Options(), **http2), **options)
     with capture_logs() as logs:
-        async with open_echo(limits) as echo:
+        async with (
+            open_echo(options) if isinstance(options, GrpcOptions) else open_echo(limits=options)
+        ) as echo:
             await hit(echo)
     found = lines(logs)
     assert {each[0] for each in found} == {limit}

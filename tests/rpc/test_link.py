@@ -15,7 +15,7 @@ from hpack import Encoder
 
 from pixy.http2 import ErrorCode, Options
 from pixy.http2.frames import FrameType, frame, goaway, unpack_head, window_update
-from pixy.rpc import JoinedMessage, ServerOptions, Status
+from pixy.rpc import GrpcOptions, JoinedMessage, ServerOptions, Status
 from pixy.rpc.connection import GrpcConnection
 from pixy.rpc.fair_scheduler import CREDIT_S, QUANTUM_S
 from pixy.rpc.link import Link
@@ -58,8 +58,7 @@ def frames(written: bytes | bytearray) -> Iterator[int]:
 
 
 async def test_input_beyond_a_slice_is_served_in_later_slices_and_in_order() -> None:
-    few = replace(ServerOptions(), turn_bytes=100)
-    async with open_echo(few) as echo, open_client(echo.address) as client:
+    async with open_echo(limits=ServerOptions(turn_bytes=100)) as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"first"))
         streams = [client.request(UNARY, value(b"%d" % number)) for number in range(50)]
         answers = [await client.answer(stream_id) for stream_id in streams]
@@ -100,7 +99,7 @@ async def test_a_read_is_large_only_for_the_rest_of_a_data_frame() -> None:
             assert len(connection.link.get_buffer(-1)) == 32_768
         await bring(connection, frame(FrameType.DATA, 1, 1, body[49_152:])[:32_768])
         await bring(connection, frame(FrameType.DATA, 1, 1, body[49_152:])[32_768:])
-        connection.flush()
+        connection.link.flush()
         # The client's window lets out no more of the answer.
         assert len(transport.written) > 65_535
         connection.link.connection_lost(None)
@@ -133,7 +132,7 @@ async def test_a_connection_without_credit_queues_and_one_with_credit_is_served_
         ping = frame(FrameType.PING, 0, 0, b"12345678")
         busy.workload.received(ping)
         assert busy.workload.waits == 0, "the scheduler has time"
-        busy.environment.scheduler.charge(QUANTUM_S)
+        busy.environment.shared.scheduler.charge(QUANTUM_S)
         busy.workload.received(ping)
         assert busy.workload.waits == 1
         calm.workload.received(ping)
@@ -155,7 +154,7 @@ async def test_a_client_that_opens_one_connection_after_another_queues_with_each
             connection, _ = connected(echo)
             opened.append(connection)
             assert connection.workload.waits == waits
-            connection.environment.scheduler.charge(QUANTUM_S)
+            connection.environment.shared.scheduler.charge(QUANTUM_S)
             connection.workload.received(PRIORITY)
             assert connection.workload.waits == 1
         for connection in opened:
@@ -205,8 +204,8 @@ async def test_large_messages_are_decompressed_in_several_slices_while_others_ar
             streams.append(client.begin(UNARY, [("grpc-encoding", "gzip")]))
             client.data(streams[-1], prefixed(compressed, flag=1), end=True)
         waits, served = echo.server.counters.waits, 0
-        await until(lambda: any(each.workload._jobs for each in echo.server._connections))
-        while any(each.workload._jobs for each in echo.server._connections):
+        await until(lambda: any(each.workload._jobs for each in echo.links))
+        while any(each.workload._jobs for each in echo.links):
             assert (await other.call(UNARY, value(b"y"))).status == Status.OK
             served += 1
         assert served > 2
@@ -219,7 +218,7 @@ async def test_large_messages_are_decompressed_in_several_slices_while_others_ar
 
 @pytest.mark.slow
 async def test_a_bomb_is_refused_and_the_calls_after_it_are_served() -> None:
-    options = replace(ServerOptions(), message_bytes_max=1_000_000)
+    options = replace(GrpcOptions(), message_bytes_max=1_000_000)
     async with open_echo(options) as echo, open_client(echo.address) as client:
         bombs = []
         for _ in range(3):
@@ -231,7 +230,7 @@ async def test_a_bomb_is_refused_and_the_calls_after_it_are_served() -> None:
 
 
 async def test_a_streaming_call_gets_its_compressed_messages_one_by_one_and_bombs_are_refused() -> None:
-    options = replace(ServerOptions(), message_bytes_max=1_000_000)
+    options = replace(GrpcOptions(), message_bytes_max=1_000_000)
     async with open_echo(options) as echo, open_client(echo.address) as client:
         stream_id = client.begin(COLLECT, [("grpc-encoding", "gzip")])
         for text in (b"a" * 300_000, b"b", b""):
@@ -255,7 +254,7 @@ async def test_the_decompression_of_a_message_stops_with_its_call() -> None:
         client.h2.reset_stream(stream_id, 8)
         client.send()
         assert (await client.call(UNARY, value(b"x"))).status == Status.OK
-        assert not any(each.workload._jobs for each in echo.server._connections)
+        assert not any(each.workload._jobs for each in echo.links)
         counters = echo.server.counters
         assert (counters.calls, counters.gone, counters.resets_received) == (2, 1, 1)
 
@@ -264,7 +263,7 @@ async def test_the_decompression_of_a_message_stops_with_its_call() -> None:
 
 
 async def test_unread_answers_are_bounded_wherever_they_wait() -> None:
-    options = ServerOptions(http2=Options(output_bytes=1_000_000))
+    options = GrpcOptions(http2=Options(output_bytes=1_000_000))
     async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.workload.received(window_update(0, 2**30))
@@ -279,7 +278,7 @@ async def test_unread_answers_are_bounded_wherever_they_wait() -> None:
         connection.workload.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
         calls[0].answer(big(600_000), receipts[0])
         transport.full = connection.link.pause_writing
-        connection.flush()
+        connection.link.flush()
         assert len(transport.written) > 600_000
         calls[1].answer(big(300_000), receipts[1])
         calls[2].answer(big(300_000), receipts[2])
@@ -287,7 +286,7 @@ async def test_unread_answers_are_bounded_wherever_they_wait() -> None:
         del transport.written[:]
         transport.full = lambda: None
         connection.link.resume_writing()
-        connection.flush()
+        connection.link.flush()
         assert [receipt.said for receipt in receipts] == [["delivered"], ["delivered"], ["undelivered"]]
         connection.link.connection_lost(None)
 
@@ -306,7 +305,7 @@ def held_calls(echo: EchoServer, connection: Any, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("additions", [False, True])
 async def test_answers_of_one_iteration_are_accepted_while_the_transport_takes_more(additions: bool) -> None:
-    options = ServerOptions(http2=Options(output_bytes=1_000_000))
+    options = GrpcOptions(http2=Options(output_bytes=1_000_000))
     async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         calls = held_calls(echo, connection, 13)
@@ -323,13 +322,13 @@ async def test_answers_of_one_iteration_are_accepted_while_the_transport_takes_m
         assert receipts[12].said == ["undelivered"]
         transport.full = lambda: None
         connection.link.resume_writing()
-        connection.flush()
+        connection.link.flush()
         assert [receipt.said for receipt in receipts] == [["delivered"]] * 12 + [["undelivered"]]
         connection.link.connection_lost(None)
 
 
 async def test_a_large_answer_is_written_in_several_iterations_and_delivered_in_the_last() -> None:
-    options = ServerOptions(http2=Options(output_bytes=8_000_000))
+    options = GrpcOptions(http2=Options(output_bytes=8_000_000))
     async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         (call,) = held_calls(echo, connection, 1)
@@ -356,7 +355,7 @@ async def test_a_large_answer_is_written_in_several_iterations_and_delivered_in_
 async def test_a_client_that_closes_has_got_what_was_written_before(closes: str) -> None:
     """A client on another core may read its answer and close before the write returns."""
     server, client = socket.socketpair()
-    async with open_echo(ServerOptions(), clock=FakeClock()) as echo:
+    async with open_echo(clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.link.transport._socket = server
         (call,) = held_calls(echo, connection, 1)
@@ -366,7 +365,7 @@ async def test_a_client_that_closes_has_got_what_was_written_before(closes: str)
             transport.full = client.close
         receipt = NotedReceipt()
         call.answer(big(1), receipt)
-        connection.flush()
+        connection.link.flush()
         connection.link.connection_lost(None)
         await until(lambda: receipt.said)
         assert receipt.said == ["undelivered" if closes == "before the write" else "delivered"]
@@ -374,7 +373,7 @@ async def test_a_client_that_closes_has_got_what_was_written_before(closes: str)
 
 
 async def test_answers_that_wait_for_the_clients_windows_are_refused_beyond_the_limit() -> None:
-    options = ServerOptions(http2=Options(output_bytes=1_000_000))
+    options = GrpcOptions(http2=Options(output_bytes=1_000_000))
     async with open_echo(options) as echo, open_client(echo.address) as client:
         streams = [client.request(UNARY, value(b"hold")) for _ in range(12)]
         await until(lambda: len(echo.echo.held) == 12)
@@ -432,14 +431,13 @@ async def test_goaway_arrives_although_the_client_still_sends() -> None:
 
 @pytest.mark.slow
 async def test_goaway_arrives_although_the_client_sends_more_than_is_read() -> None:
-    options = ServerOptions(linger_s=1)
-    async with open_echo(options) as echo:
+    async with open_echo(limits=ServerOptions(linger_s=1)) as echo:
         host, port = echo.address.rsplit(":", 1)
         with closing(socket.create_connection((host, int(port)))) as sock:
             sock.setblocking(False)
             sock.send(GREETING + frame(FrameType.DATA, 0, 0, b"x"))
             await until(lambda: echo.server.counters.faulty)
-            (connection,) = echo.server._connections
+            (connection,) = echo.connections
             sent = 0
             # Until the system takes no more: no error tells the client that its connection was cut
             # off.
@@ -458,12 +456,11 @@ def connection_is_full(sock: socket.socket) -> bool:
 
 
 async def test_discarded_input_after_the_end_is_bounded_per_second_and_in_time() -> None:
-    options = replace(ServerOptions(), linger_s=2.5)
-    async with open_echo(options, clock=FakeClock()) as echo:
+    async with open_echo(limits=ServerOptions(linger_s=2.5), clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.workload.received(goaway(0, 0) + frame(FrameType.DATA, 0, 0, b"x"))
         assert transport.said == ["eof", "resume"]
-        began, reads = connection.environment.monotonic(), DISCARDED_BYTES // 32_768
+        began, reads = connection.environment.shared.monotonic(), DISCARDED_BYTES // 32_768
         for second in range(3):
             del transport.said[:]
             for _ in range(reads - 1):
@@ -471,7 +468,7 @@ async def test_discarded_input_after_the_end_is_bounded_per_second_and_in_time()
             assert transport.said == []
             connection.link.buffer_updated(32_768)
             assert transport.said == ["pause"]
-            connection.tick(began + second + 1)
+            connection.link.tick(began + second + 1)
             assert transport.said == ["pause", "resume" if second < 2 else "abort"]
         connection.link.connection_lost(None)
 
@@ -501,7 +498,7 @@ async def test_a_connection_that_is_gone_leaves_nothing_for_the_collector() -> N
 
 @pytest.mark.slow
 async def test_a_connection_counts_and_the_server_has_the_totals() -> None:
-    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
+    async with open_echo(limits=ServerOptions(linger_s=1)) as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"x"))
         held = client.request(UNARY, value(b"hold"))
         half = client.begin(UNARY)

@@ -20,7 +20,6 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.config import TlsConfig
 from pixy.errors import StartError
-from pixy.http2 import Options
 from pixy.rpc import ServerOptions
 from pixy.rpc.call import UnaryCall
 from pixy.rpc.listeners import Listener, TlsFiles
@@ -190,7 +189,7 @@ async def test_a_tls_handshake_without_a_limit_does_not_get_the_loops_default(
 
     monkeypatch.setattr(loop, "connect_accepted_socket", noted)
     async with (
-        open_echo(ServerOptions(http2=Options(handshake_s=handshake_s)), tls=tls) as echo,
+        open_echo(limits=ServerOptions(handshake_s=handshake_s), tls=tls) as echo,
         open_client(echo.address, tls=trusting(certificates, "one")) as client,
     ):
         assert (await client.call(UNARY, value(b"x"))).status == 0
@@ -270,10 +269,8 @@ async def connect(address: str) -> socket.socket:
 async def test_connections_in_their_handshake_count_until_it_fails_or_takes_too_long(
     tls: TlsConfig, certificates: Path
 ) -> None:
-    options = replace(
-        ServerOptions(http2=Options(handshake_s=0.5)), connections_max=3, client_share_percent=100
-    )
-    async with open_echo(options, tls=tls) as echo:
+    limits = ServerOptions(handshake_s=0.5, connections_max=3, client_share_percent=100)
+    async with open_echo(limits=limits, tls=tls) as echo:
         trusted = trusting(certificates, "one")
         async with open_client(echo.address, tls=trusted) as client:
             assert (await client.call(UNARY, value(b"x"))).status == 0
@@ -299,9 +296,7 @@ async def test_connections_in_their_handshake_count_until_it_fails_or_takes_too_
 @pytest.mark.slow
 @pytest.mark.no_debug  # in debug mode asyncio reports every handshake that fails
 async def test_an_address_has_its_share_of_connections_in_their_handshake(tls: TlsConfig) -> None:
-    async with open_echo(
-        replace(ServerOptions(), connections_max=4, client_share_percent=50), tls=tls
-    ) as echo:
+    async with open_echo(limits=ServerOptions(connections_max=4, client_share_percent=50), tls=tls) as echo:
         silent = [await connect(echo.address) for _ in range(3)]
         await until(lambda: (echo.server.connections, echo.server.counters.refused) == (2, 1))
         for sock in silent:
@@ -392,7 +387,7 @@ def end_without_tls(writer: asyncio.StreamWriter) -> None:
 
 async def answer_until_the_system_takes_no_more(echo: EchoServer, calls: Iterator[UnaryCall]) -> None:
     """Leave a few unread bytes in the transport, which still takes more."""
-    (connection,) = echo.server._connections
+    (connection,) = echo.connections
     fd = connection.link.transport._socket.fileno()
     before, unsent = -1, 0
     while not 0 < before == unsent:

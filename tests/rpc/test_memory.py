@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pixy.http2 import ErrorCode, Options
-from pixy.rpc import ServerOptions, Status
+from pixy.rpc import GrpcOptions, ServerOptions, Status
 from pixy.rpc.limit_log import LimitLog
 from pixy.rpc.memory import Memory
 from tests.fakes.clock import FakeClock
@@ -72,7 +72,7 @@ async def hold_requests(client: RawClient, size: int) -> None:
 
 @pytest.mark.slow
 async def test_incomplete_requests_of_all_connections_are_bounded_and_an_honest_client_is_served() -> None:
-    async with open_echo(SMALL) as echo, AsyncExitStack() as stack:
+    async with open_echo(limits=SMALL) as echo, AsyncExitStack() as stack:
         honest, *hoarders = [await stack.enter_async_context(open_client(echo.address)) for _ in range(6)]
         for hoarder in hoarders:
             await hold_requests(hoarder, MIB)
@@ -87,7 +87,7 @@ async def test_incomplete_requests_of_all_connections_are_bounded_and_an_honest_
 
 
 async def test_unread_answers_of_all_connections_are_bounded() -> None:
-    async with open_echo(SMALL) as echo, AsyncExitStack() as stack:
+    async with open_echo(limits=SMALL) as echo, AsyncExitStack() as stack:
         honest, *lazy = [
             await stack.enter_async_context(open_client(echo.address, window=0)) for _ in range(6)
         ]
@@ -131,7 +131,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 async def echo(clock: FakeClock) -> AsyncIterator[EchoServer]:
     quiet = Options(keepalive_s=0, handshake_s=0)
-    async with open_echo(replace(ServerOptions(), request_s=60, http2=quiet), clock=clock) as server:
+    async with open_echo(replace(GrpcOptions(), request_s=60, http2=quiet), clock=clock) as server:
         yield server
 
 
@@ -186,7 +186,7 @@ async def test_complete_requests_and_streams_without_a_message_may_take_any_time
 
 @pytest.mark.slow
 async def test_an_upload_has_its_time_from_its_admission_on(clock: FakeClock) -> None:
-    options = ServerOptions(
+    options = GrpcOptions(
         request_s=60, request_bytes_max=5 * MIB, http2=Options(keepalive_s=0, handshake_s=0)
     )
     async with open_echo(options, clock=clock) as echo, open_client(echo.address) as client:

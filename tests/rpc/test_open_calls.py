@@ -1,7 +1,6 @@
 """pixy/rpc/open_calls.py: calls that wait are bounded, of a server and of each client address."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ RESOURCE_EXHAUSTED = 8
 
 
 def limited(calls_max: int, client_share_percent: int = 100) -> ServerOptions:
-    return replace(ServerOptions(), calls_max=calls_max, client_share_percent=client_share_percent)
+    return ServerOptions(calls_max=calls_max, client_share_percent=client_share_percent)
 
 
 def held(path: str) -> Callable[[RawClient], int]:
@@ -42,7 +41,7 @@ WAITING = {
 async def test_calls_that_wait_are_bounded_and_their_places_are_free_when_they_end(
     wait: Callable[[RawClient], int],
 ) -> None:
-    async with open_echo(limited(2)) as echo:
+    async with open_echo(limits=limited(2)) as echo:
         async with open_client(echo.address) as client, open_client(echo.address) as other:
             first = wait(client)
             wait(client)
@@ -60,7 +59,7 @@ async def test_calls_that_wait_are_bounded_and_their_places_are_free_when_they_e
 
 
 async def test_the_place_of_a_call_is_free_after_each_end() -> None:
-    async with open_echo(limited(1)) as echo, open_client(echo.address) as client:
+    async with open_echo(limits=limited(1)) as echo, open_client(echo.address) as client:
         for request, fields, status in (
             (b"x", [], 0),
             (b"fail", [], 10),
@@ -74,8 +73,8 @@ async def test_the_place_of_a_call_is_free_after_each_end() -> None:
 
 
 async def test_one_address_has_a_share_of_the_open_calls(tmp_path: Path) -> None:
-    async with open_echo(limited(4, client_share_percent=50)) as echo:
-        unix = await echo.server.listen_unix(str(tmp_path / "s"))
+    async with open_echo(limits=limited(4, client_share_percent=50)) as echo:
+        unix = await echo.server.listen_unix(str(tmp_path / "s"), echo.factory)
         async with open_client(echo.address) as hostile, open_client(echo.address) as same:
             for _ in range(2):
                 hostile.begin(CHAT)
@@ -99,8 +98,10 @@ async def test_answers_that_are_not_read_count_with_the_memory_of_their_streams(
 
 @pytest.mark.slow
 async def test_streams_beyond_the_memory_of_a_server_end_the_connection() -> None:
-    options = replace(ServerOptions(), buffer_bytes=64 * 1024)
-    async with open_echo(options) as echo, open_client(echo.address, window=0) as client:
+    async with (
+        open_echo(limits=ServerOptions(buffer_bytes=64 * 1024)) as echo,
+        open_client(echo.address, window=0) as client,
+    ):
         for _ in range(100):
             client.request(UNARY, value(b"x"))
         await client.until_closed()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pixy.http2 import Delivery
 from pixy.rpc.receipts import Receipts
 from tests.rpc.support import NotedReceipt
 
@@ -26,15 +25,9 @@ async def test_an_answer_in_the_output_is_delivered_by_the_next_write(receipts: 
     assert (len(receipts), receipt.said) == (0, ["delivered"])
 
 
-async def test_an_answer_that_is_not_accepted_is_undelivered_at_once(receipts: Receipts) -> None:
-    receipt = NotedReceipt()
-    receipts.answered(1, Delivery.GONE, receipt)
-    assert (len(receipts), receipt.said) == (0, ["undelivered"])
-
-
 async def test_a_queued_answer_is_delivered_with_the_write_of_its_last_byte(receipts: Receipts) -> None:
     receipt = NotedReceipt()
-    receipts.answered(1, Delivery.QUEUED, receipt)
+    receipts.queue(1, receipt)
     receipts.handed_over()
     assert receipt.said == []
     receipts.sent(3)
@@ -47,7 +40,7 @@ async def test_a_queued_answer_is_delivered_with_the_write_of_its_last_byte(rece
 
 async def test_a_queued_answer_is_undelivered_when_its_stream_is_reset(receipts: Receipts) -> None:
     receipt = NotedReceipt()
-    receipts.answered(1, Delivery.QUEUED, receipt)
+    receipts.queue(1, receipt)
     receipts.reset(1)
     receipts.sent(1)
     receipts.handed_over()
@@ -57,7 +50,10 @@ async def test_a_queued_answer_is_undelivered_when_its_stream_is_reset(receipts:
 async def test_a_lost_connection_delivers_nothing(receipts: Receipts) -> None:
     told = [NotedReceipt() for _ in range(4)]
     for stream_id, receipt in enumerate(told):
-        receipts.answered(stream_id, Delivery.QUEUED if stream_id % 2 else Delivery.SENT, receipt)
+        if stream_id % 2:
+            receipts.queue(stream_id, receipt)
+        else:
+            receipts.add(receipt)
     while receipts.drop_one():
         pass
     assert [receipt.said for receipt in told] == [["undelivered"]] * 4

@@ -9,11 +9,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.wrappers_pb2 import BytesValue
 from grpc_reflection.v1alpha import reflection_pb2 as pb
 
-from pixy.clock import SystemClock
-from pixy.rpc import RpcServer, ServerOptions
 from pixy.rpc.health import HEALTH
 from pixy.rpc.reflection import Reflection
-from tests.fakes.echo import DESCRIPTOR
+from tests.fakes.echo import DESCRIPTOR, serve
 
 Ask = Any
 
@@ -23,8 +21,7 @@ async def ask(request: pytest.FixtureRequest) -> AsyncIterator[Ask]:
     """Sends requests of one version and returns the answers."""
     faults: list[BaseException] = []
     services = Reflection([DESCRIPTOR, HEALTH]).services()
-    server = RpcServer(services, ServerOptions(), SystemClock(), faults.append)
-    address = await server.listen("127.0.0.1:0")
+    server, address = await serve(services, faults)
     async with grpc.aio.insecure_channel(address) as channel:
         call: Any = channel.stream_stream(
             f"/grpc.reflection.{request.param}.ServerReflection/ServerReflectionInfo",

@@ -6,7 +6,7 @@ import pytest
 from hpack import Encoder
 
 from pixy.http2.frames import END_HEADERS, FrameType, frame
-from pixy.rpc import ServerOptions, Status
+from pixy.rpc import GrpcOptions, Status
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import open_echo, value
 from tests.fakes.grpc_client import open_client
@@ -52,14 +52,14 @@ async def test_an_unknown_encoding_is_unimplemented_and_the_answer_names_the_kno
 
 async def test_a_request_other_than_grpc_that_is_never_complete_is_answered_when_its_time_is_over() -> None:
     clock = FakeClock()
-    async with open_echo(ServerOptions(request_s=60), clock=clock) as echo:
+    async with open_echo(GrpcOptions(request_s=60), clock=clock) as echo:
         connection, transport = connected(echo)
         fields = [(":method", "POST"), (":scheme", "http"), (":path", UNARY), (":authority", "x")]
         block = Encoder().encode([*fields, ("content-type", "text/html"), ("te", "trailers")])
         connection.workload.received(frame(FrameType.HEADERS, END_HEADERS, 1, block))
         for seconds, answered in ((59, False), (1, True)):
             clock.advance(seconds)
-            connection.tick(clock.monotonic())
+            connection.link.tick(clock.monotonic())
             # The answer leaves in this iteration of the loop.
             await asyncio.sleep(0)
             assert (b"this is a gRPC server" in transport.written) is answered
@@ -71,5 +71,5 @@ async def test_a_refused_request_that_is_reset_is_forgotten() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         client.reset(client.begin(UNARY, [("content-type", "text/html")]))
         assert (await client.call(UNARY, value(b"x"))).status == Status.OK
-        (connection,) = echo.server._connections
+        (connection,) = echo.connections
         assert (connection.incomplete.since, echo.server.counters.rejected) == ({}, 0)

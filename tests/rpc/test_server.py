@@ -3,17 +3,15 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from pixy.clock import SystemClock
 from pixy.http2 import Options
-from pixy.rpc import RpcServer, ServerOptions, Service, StreamCall
-from pixy.rpc.link import Link
+from pixy.rpc import GrpcOptions, ServerOptions, Service, StreamCall
+from pixy.rpc.link import Link, ProtocolFactory
 from pixy.rpc.listeners import Listener, bind_tcp
-from tests.fakes.echo import DESCRIPTOR, open_echo, value
+from tests.fakes.echo import DESCRIPTOR, open_echo, serve, value
 from tests.fakes.grpc_client import open_client
 from tests.fakes.waiting import PATIENCE_S, until
 
@@ -23,7 +21,7 @@ UNARY, REPEAT = "/test.Echo/Unary", "/test.Echo/Repeat"
 
 
 async def test_stop_lets_running_calls_finish_and_takes_no_new_connections() -> None:
-    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
+    async with open_echo(limits=ServerOptions(linger_s=1)) as echo, open_client(echo.address) as client:
         stream_id = client.request(UNARY, value(b"hold"))
         await echo.echo.arrived.wait()
         stopping = asyncio.create_task(echo.server.stop(10))
@@ -66,8 +64,8 @@ async def test_stop_does_not_wait_for_a_handler_that_ignores_its_cancellation() 
         raise KeyError("after the end")
 
     begun, released, faults = asyncio.Event(), asyncio.Event(), list[BaseException]()
-    server = RpcServer([Service(DESCRIPTOR, {"Repeat": deaf})], ServerOptions(), SystemClock(), faults.append)
-    async with open_client(await server.listen("127.0.0.1:0")) as client:
+    server, address = await serve([Service(DESCRIPTOR, {"Repeat": deaf})], faults)
+    async with open_client(address) as client:
         client.request(REPEAT, value(b""))
         await begun.wait()
         async with asyncio.timeout(PATIENCE_S):
@@ -78,7 +76,7 @@ async def test_stop_does_not_wait_for_a_handler_that_ignores_its_cancellation() 
 
 
 async def test_a_drain_sends_calls_elsewhere_and_serves_those_that_come_until_the_stop() -> None:
-    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as before:
+    async with open_echo(limits=ServerOptions(linger_s=1)) as echo, open_client(echo.address) as before:
         await before.call(UNARY, value(b"x"))
         echo.server.begin_drain()
         await before.until(lambda: bool(before.goaways))
@@ -98,7 +96,7 @@ async def test_a_drain_sends_calls_elsewhere_and_serves_those_that_come_until_th
 
 
 async def test_a_streaming_handler_that_waits_for_the_drain_ends_its_call_before_the_grace_is_over() -> None:
-    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
+    async with open_echo(limits=ServerOptions(linger_s=1)) as echo, open_client(echo.address) as client:
         before = client.request(REPEAT, value(b"drain"))
         await echo.echo.arrived.wait()
         echo.server.begin_drain()
@@ -110,7 +108,7 @@ async def test_a_streaming_handler_that_waits_for_the_drain_ends_its_call_before
 @pytest.mark.parametrize("age_s", [0, 0.01], ids=["stop", "age"])
 async def test_a_streaming_handler_learns_that_its_connection_drains(age_s: float) -> None:
     async with (
-        open_echo(ServerOptions(age_s=age_s, linger_s=1)) as echo,
+        open_echo(limits=ServerOptions(age_s=age_s, linger_s=1)) as echo,
         open_client(echo.address) as client,
     ):
         stream_id = client.request(REPEAT, value(b"drain"))
@@ -132,12 +130,12 @@ async def test_a_stop_in_the_iteration_of_an_accept_does_not_wait_for_the_connec
             options = echo.server.options
             note = echo.server.note
 
-            def maybe_open(self, peer: str, *, secure: bool) -> Link | None:
+            def maybe_open(self, peer: str, factory: ProtocolFactory, *, secure: bool) -> Link | None:
                 stops.append(asyncio.create_task(listener.close()))
                 stops.append(asyncio.create_task(echo.server.stop(3600)))
-                return echo.server.maybe_open(peer, secure=secure)
+                return echo.server.maybe_open(peer, factory, secure=secure)
 
-        listener = Listener(sock, address, Stopping())
+        listener = Listener(sock, address, Stopping(), echo.factory)
         listener.start()
         async with open_client(address) as client, asyncio.timeout(30):
             await client.until_closed()
@@ -153,7 +151,7 @@ async def test_stop_without_connections_returns_at_once_and_may_be_repeated() ->
 
 
 async def test_every_one_of_many_connections_is_ticked() -> None:
-    options = ServerOptions(http2=Options(idle_s=0.1))
+    options = GrpcOptions(http2=Options(idle_s=0.1))
     async with open_echo(options) as echo, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(open_client(echo.address)) for _ in range(23)]
         for client in clients:

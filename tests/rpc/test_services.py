@@ -10,9 +10,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.wrappers_pb2 import DESCRIPTOR as WRAPPERS
 from google.protobuf.wrappers_pb2 import Int64Value
 
-from pixy.clock import SystemClock
-from pixy.rpc import Handler, RpcServer, ServerOptions, Service, Status, StreamCall, UnaryCall
+from pixy.rpc import Handler, Service, Status, StreamCall, UnaryCall
 from pixy.rpc.status import GrpcError
+from tests.fakes.echo import serve
 
 METHODS = {
     "Negate": (False, False),
@@ -95,8 +95,8 @@ def translate(error: Exception) -> GrpcError | None:
 async def channel() -> AsyncIterator[grpc.aio.Channel]:
     faults: list[BaseException] = []
     service = Service(described(), HANDLERS, translate)
-    server = RpcServer([service], ServerOptions(), SystemClock(), faults.append)
-    async with grpc.aio.insecure_channel(await server.listen("127.0.0.1:0")) as channel:
+    server, address = await serve([service], faults)
+    async with grpc.aio.insecure_channel(address) as channel:
         yield channel
     await server.stop(0)
     assert faults == []

@@ -2,21 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from pixy.clock import SystemClock
 from pixy.http2 import Options
-from pixy.rpc import RpcServer, ServerOptions, Service, Status, StreamCall
-from tests.fakes.echo import DESCRIPTOR, EchoServer, open_echo, value
+from pixy.rpc import GrpcOptions, ServerOptions, Service, Status, StreamCall
+from tests.fakes.echo import DESCRIPTOR, EchoServer, open_echo, serve, value
 from tests.fakes.grpc_client import Answer, RawClient, messages_in, open_client, prefixed
 from tests.fakes.waiting import until
 from tests.rpc.support import NotedReceipt
 
 COLLECT, REPEAT, CHAT = "/test.Echo/Collect", "/test.Echo/Repeat", "/test.Echo/Chat"
-SMALL = ServerOptions(message_bytes_max=200_000, request_bytes_max=300_000)
+SMALL = GrpcOptions(message_bytes_max=200_000, request_bytes_max=300_000)
 
 
 @pytest.fixture
@@ -168,7 +166,7 @@ async def test_a_handler_is_no_faster_than_its_transport(echo: EchoServer) -> No
 
 
 async def test_a_window_that_was_filled_before_the_handler_waited_is_replenished_when_it_waits() -> None:
-    small = ServerOptions(http2=Options(stream_window_bytes=65_535))
+    small = GrpcOptions(http2=Options(stream_window_bytes=65_535))
     async with open_echo(small) as echo, open_client(echo.address, window=0) as client:
         client.open_window(0, 1_000_000)
         stream_id = client.begin(CHAT)
@@ -243,8 +241,8 @@ async def test_a_message_that_waits_for_a_window_at_the_deadline_is_delivered_wh
 async def test_a_message_that_waits_for_a_window_when_a_drain_begins_is_delivered_within_the_grace(
     drain: str,
 ) -> None:
-    options = replace(SMALL, linger_s=1, age_s=0.01 if drain == "age" else 0)
-    async with open_echo(options) as echo, open_client(echo.address, window=10) as client:
+    limits = ServerOptions(linger_s=1, age_s=0.01 if drain == "age" else 0)
+    async with open_echo(SMALL, limits) as echo, open_client(echo.address, window=10) as client:
         echo.echo.receipts = receipts = [NotedReceipt() for _ in range(2)]
         stream_id = client.request(REPEAT, value(b"2 100"))
         await client.until(lambda: len(client.answers[stream_id].body) == 10)
@@ -272,7 +270,7 @@ async def test_a_message_that_waits_for_a_window_when_the_grace_is_over_is_undel
         await echo.server.stop(0.1)
         assert [receipt.said for receipt in receipts] == [["undelivered"], []]
         # Its handler was cancelled inside `send`.
-        assert (echo.echo.sent, len(echo.server._environment.tasks)) == (0, 0)
+        assert (echo.echo.sent, len(echo.server.environment.tasks)) == (0, 0)
         await client.until_closed()
         assert client.goaways[-1].debug == b"the grace period is over"
         assert len(client.answers[stream_id].body) == 10
@@ -283,8 +281,8 @@ async def test_a_message_that_cannot_be_serialized_is_undelivered() -> None:
         await call.send(None, receipt)
 
     receipt, faults = NotedReceipt(), list[BaseException]()
-    server = RpcServer([Service(DESCRIPTOR, {"Repeat": broken})], SMALL, SystemClock(), faults.append)
-    async with open_client(await server.listen("127.0.0.1:0")) as client:
+    server, address = await serve([Service(DESCRIPTOR, {"Repeat": broken})], faults)
+    async with open_client(address) as client:
         assert (await client.call(REPEAT, value(b""))).status == Status.INTERNAL
     await server.stop(0)
     assert (receipt.said, len(faults)) == (["undelivered"], 1)

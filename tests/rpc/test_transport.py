@@ -42,7 +42,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 def _made(below: socket.socket) -> Transport:
     transport = Transport(secure=False)
-    assert transport.made(_SocketTransport(below))
+    assert transport.made(_SocketTransport(below)) is None
     return transport
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pixy.address_quota import AddressQuota
 from pixy.http2 import Options
-from pixy.rpc import ServerOptions, Status
+from pixy.rpc import GrpcOptions, ServerOptions, Status
 from pixy.rpc.uploads import Uploads
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import open_echo, value
@@ -201,7 +201,7 @@ async def test_concurrent_uploads_are_answered_and_hold_no_more_than_the_quota(
 async def test_every_upload_of_a_connection_acquires_its_own_size() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"x"))
-        quota, body = echo.server._environment.upload_quota, prefixed(value(bytes(MIB)))
+        quota, body = echo.factory._environment.upload_quota, prefixed(value(bytes(MIB)))
         for count in (1, 2):
             await client.upload(client.begin(UNARY), body[:BEGIN_BYTES], end=False)
             await until(lambda: quota.acquired >= count * MIB)  # noqa: B023  # awaited in the loop
@@ -230,9 +230,10 @@ async def test_abandoned_uploads_release_their_quota() -> None:
 async def test_idle_uploads_do_not_stop_those_of_others(path: str, sent: int) -> None:
     """With 100 bytes each they reserve nothing; with more, until they have stalled for seconds."""
     clock, body = FakeClock(), prefixed(value(b"drop" + bytes(4 * MIB - 100)))
-    options = ServerOptions(buffer_bytes=32 * MIB, request_s=0, http2=Options(keepalive_s=0, handshake_s=0))
+    options = GrpcOptions(request_s=0, http2=Options(keepalive_s=0, handshake_s=0))
+    limits = ServerOptions(buffer_bytes=32 * MIB)
     async with AsyncExitStack() as stack, asyncio.timeout(20):
-        echo = await stack.enter_async_context(open_echo(options, clock=clock))
+        echo = await stack.enter_async_context(open_echo(options, limits, clock=clock))
         idle = [await stack.enter_async_context(open_client(echo.address)) for _ in range(6)]
         streams = [client.begin(path) for client in idle]
         for client, stream_id in zip(idle, streams, strict=True):

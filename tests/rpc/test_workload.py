@@ -209,7 +209,7 @@ async def test_the_calls_of_a_lost_connection_end_in_its_slices_before_it_is_gon
     held = [call for call, _ in echo.echo.held]
     assert len(held) == len(streams)
     # It has used up its share, and so has the turn.
-    connection.charge(1)
+    connection.link.charge(1)
     lose(connection)
     assert all(call.running for call in held)
     late = NotedReceipt()

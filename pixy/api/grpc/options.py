@@ -1,18 +1,32 @@
-"""Limits of the gRPC server, from the section `grpc` of the configuration."""
-
-from dataclasses import replace
+"""Limits of the server and of gRPC, from the section `grpc` of the configuration."""
 
 from pixy.config import GrpcConfig
 from pixy.http2 import Options
-from pixy.rpc import ServerOptions
+from pixy.rpc import GrpcOptions, ServerOptions
 
-__all__ = ["server_options"]
+__all__ = ["grpc_options", "server_options"]
 
 _DEFAULT = Options()
 
 
 def server_options(config: GrpcConfig, client_share_percent: int) -> ServerOptions:
-    """Limits by a configuration.
+    """Limits of all connections by a configuration."""
+    return ServerOptions(
+        buffer_bytes=config.buffer_bytes,
+        connections_max=config.max_connections,
+        calls_max=config.max_calls,
+        client_share_percent=client_share_percent,
+        turn_bytes=config.turn_bytes,
+        handshake_s=config.handshake_timeout,
+        stall_s=config.stall_timeout,
+        age_s=config.max_connection_age,
+        age_grace_s=config.max_connection_age_grace,
+        linger_s=config.linger_timeout,
+    )
+
+
+def grpc_options(config: GrpcConfig) -> GrpcOptions:
+    """Limits of gRPC's connections by a configuration.
 
     Tokens that a bucket earns with each answer are not configurable.
     """
@@ -40,18 +54,9 @@ def server_options(config: GrpcConfig, client_share_percent: int) -> ServerOptio
         send_stall_s=config.stall_timeout,
         drain_ping_s=config.drain_ping_timeout,
     )
-    return replace(
-        ServerOptions(),
+    return GrpcOptions(
         http2=http2,
         message_bytes_max=config.max_message_bytes,
         request_bytes_max=config.request_buffer_bytes,
-        buffer_bytes=config.buffer_bytes,
         request_s=config.request_timeout,
-        connections_max=config.max_connections,
-        calls_max=config.max_calls,
-        client_share_percent=client_share_percent,
-        turn_bytes=config.turn_bytes,
-        age_s=config.max_connection_age,
-        age_grace_s=config.max_connection_age_grace,
-        linger_s=config.linger_timeout,
     )

@@ -11,12 +11,12 @@ from types import MappingProxyType
 from pixy.api.grpc.cluster import ClusterService
 from pixy.api.grpc.kafkapixy import KafkaPixyService
 from pixy.api.grpc.log import LogService
-from pixy.api.grpc.options import server_options
+from pixy.api.grpc.options import grpc_options, server_options
 from pixy.api.grpc.topics import TopicsService
 from pixy.clock import Clock
 from pixy.config import Config, is_socket_path
 from pixy.proxy import Proxy
-from pixy.rpc import HEALTH, ConnectionCounters, Counters, Health, Reflection, RpcServer
+from pixy.rpc import HEALTH, ConnectionCounters, Counters, GrpcFactory, Health, Reflection, Server
 
 __all__ = ["GrpcServer"]
 
@@ -49,8 +49,8 @@ class GrpcServer:
         self._health = Health([*(service.descriptor.full_name for service in services), *clusters])
         reflection = Reflection([*(service.descriptor for service in services), HEALTH])
         services += [self._health.service(), *reflection.services()]
-        options = server_options(config.grpc, config.client_share_percent)
-        self._server = RpcServer(services, options, clock, on_fault)
+        self._server = Server(server_options(config.grpc, config.client_share_percent), clock, on_fault)
+        self._factory = GrpcFactory(self._server.environment, services, grpc_options(config.grpc))
 
     @property
     def counters(self) -> Counters:
@@ -81,7 +81,7 @@ class GrpcServer:
             if self._config.grpc_addr:
                 addresses["grpc"] = await self._listen(self._config.grpc_addr)
             if self._config.unix_addr:
-                addresses["grpc-unix"] = await self._server.listen_unix(self._config.unix_addr)
+                addresses["grpc-unix"] = await self._server.listen_unix(self._config.unix_addr, self._factory)
         except BaseException:
             await self._server.stop(0)
             raise
@@ -96,7 +96,7 @@ class GrpcServer:
         self._server.maybe_reload()
 
     def begin_drain(self) -> None:
-        """See `RpcServer.begin_drain`."""
+        """See `Server.begin_drain`."""
         self._server.begin_drain()
 
     async def stop(self, grace: float) -> None:
@@ -105,9 +105,9 @@ class GrpcServer:
 
     async def _listen(self, address: str) -> str:
         if is_socket_path(address):
-            return await self._server.listen_unix(address)
+            return await self._server.listen_unix(address, self._factory)
         tls = self._config.tls
-        return await self._server.listen(address, tls if tls.certificate_path else None)
+        return await self._server.listen(address, self._factory, tls if tls.certificate_path else None)
 
 
 def _part(cluster: str) -> str:

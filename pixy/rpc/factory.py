@@ -1,0 +1,42 @@
+"""gRPC for any services, as a protocol of a server's listeners."""
+
+from collections.abc import Iterable
+
+from pixy.rpc.call_environment import CallEnvironment, GrpcOptions
+from pixy.rpc.connection import GrpcConnection
+from pixy.rpc.environment import Environment
+from pixy.rpc.interception import Interceptor, principal_of_certificate
+from pixy.rpc.link import Link
+from pixy.rpc.methods import Service, method_table
+
+__all__ = ["GrpcFactory"]
+
+
+class GrpcFactory:
+    """Opens gRPC connections, see `ProtocolFactory`.
+
+    Args:
+        environment: of the server.
+        services: with their handlers.
+        options: limits.
+        intercept: sees each call before its handler, see `interception`.
+    """
+
+    alpn = "h2"
+
+    def __init__(
+        self,
+        environment: Environment,
+        services: Iterable[Service],
+        options: GrpcOptions,
+        intercept: Interceptor = principal_of_certificate,
+    ) -> None:
+        self._environment = CallEnvironment(environment, method_table(services), options, intercept)
+
+    def open(self, link: Link, accepted_at: float) -> GrpcConnection:
+        """See `ProtocolFactory`."""
+        return GrpcConnection(self._environment, link, accepted_at)
+
+    def close(self) -> None:
+        """See `ProtocolFactory`."""
+        self._environment.deadlines.close()
