@@ -11,7 +11,8 @@ from pixy.clock import SystemClock
 from pixy.config import TlsConfig
 from pixy.daemon import prepare_interpreter, settle_interpreter
 from pixy.proto import kafkapixy_pb2 as pb
-from pixy.rpc import GrpcFactory, GrpcOptions, Handler, Server, ServerOptions, Service, UnaryCall
+from pixy.rpc import GrpcFactory, GrpcOptions, Handler, Service, UnaryCall
+from pixy.serving import Server, ServerOptions
 
 __all__ = ["serve"]
 

@@ -147,7 +147,7 @@ def layers() -> str:
         (SLATE, (("daemon", "start, serve, drain, stop"),)),
         (BLUE, (("api/grpc", "one file per service"),)),
         (BLUE, (("rpc", "gRPC server for any service"), ("proxy", "checks, gathers, routes"))),
-        (VIOLET, (("http2", "HTTP/2 and HPACK, pure"), ("consume", "offers, acks, offsets"))),
+        (VIOLET, (("serving", "connections"), ("http2", "pure"), ("consume", "offers, acks, offsets"))),
         (GREEN, (("backend", "one protocol: embedded, Kafka"), ("inspect", "check and dump of files"))),
         (GREEN, (("cluster", "a node: raft groups, state"), ("staging", "records before publication"))),
         (GREEN, (("peers", "links between nodes"), ("storage", "files"), ("raft", "one replica, pure"))),

@@ -5,8 +5,6 @@ It knows no service of pixy: health and reflection are the two that describe oth
 
 from pixy.rpc.call import UnaryCall, answer_all
 from pixy.rpc.call_environment import GrpcOptions
-from pixy.rpc.counters import ConnectionCounters, Counters
-from pixy.rpc.environment import ServerOptions
 from pixy.rpc.factory import GrpcFactory
 from pixy.rpc.field_limits import FIELD_BYTES_MAX
 from pixy.rpc.health import HEALTH, Health
@@ -15,9 +13,7 @@ from pixy.rpc.joined import AnswerParts, JoinedMessage, join_in_steps
 from pixy.rpc.large_fields import Parted, parse_with, serialize_with
 from pixy.rpc.messages import Serialized, pack_message, pack_prefix
 from pixy.rpc.methods import Cancellable, Handler, LargeFields, Maxima, Service
-from pixy.rpc.receipts import Receipt
 from pixy.rpc.reflection import Reflection
-from pixy.rpc.server import Server
 from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.stream import StreamCall
 
@@ -27,8 +23,6 @@ __all__ = [
     "AnswerParts",
     "CallHead",
     "Cancellable",
-    "ConnectionCounters",
-    "Counters",
     "GrpcError",
     "GrpcFactory",
     "GrpcOptions",
@@ -39,11 +33,8 @@ __all__ = [
     "LargeFields",
     "Maxima",
     "Parted",
-    "Receipt",
     "Reflection",
     "Serialized",
-    "Server",
-    "ServerOptions",
     "Service",
     "Status",
     "StreamCall",

@@ -29,9 +29,9 @@ from pixy.rpc.messages import (
 )
 from pixy.rpc.metadata import decode_metadata, encode_metadata
 from pixy.rpc.methods import Cancellable, Message, Method
-from pixy.rpc.receipts import Receipt
 from pixy.rpc.status import OK_TRAILERS, GrpcError, Status, status_fields
 from pixy.rpc.unpacking import Unpacker
+from pixy.serving import Receipt
 
 if TYPE_CHECKING:
     from pixy.rpc.connection import GrpcConnection

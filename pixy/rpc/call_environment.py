@@ -8,10 +8,10 @@ from pixy.client_address import share_of
 from pixy.faults import internal_error
 from pixy.http2 import Options
 from pixy.rpc.deadlines import Deadlines
-from pixy.rpc.environment import Environment
 from pixy.rpc.interception import Interceptor
 from pixy.rpc.methods import Method
 from pixy.rpc.status import GrpcError, Status
+from pixy.serving import Environment
 
 __all__ = ["CallEnvironment", "GrpcOptions"]
 

@@ -34,15 +34,12 @@ from pixy.rpc.call import Call, UnaryCall
 from pixy.rpc.call_environment import CallEnvironment
 from pixy.rpc.headers import TIMEOUT, CallHeaders, read_call_headers, read_timeout, read_varying
 from pixy.rpc.incomplete_requests import IncompleteRequests
-from pixy.rpc.link import Link
-from pixy.rpc.protocol import End, RequestCounts
 from pixy.rpc.protocol_limits import limit_of
-from pixy.rpc.receipts import Receipt
 from pixy.rpc.refusals import Refusals
 from pixy.rpc.status import GrpcError
-from pixy.rpc.steps import Steps
 from pixy.rpc.stream import StreamCall
 from pixy.rpc.unpacking import Unpacker
+from pixy.serving import End, Link, Receipt, RequestCounts, Steps
 
 __all__ = ["GrpcConnection"]
 

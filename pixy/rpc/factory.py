@@ -4,10 +4,9 @@ from collections.abc import Iterable
 
 from pixy.rpc.call_environment import CallEnvironment, GrpcOptions
 from pixy.rpc.connection import GrpcConnection
-from pixy.rpc.environment import Environment
 from pixy.rpc.interception import Interceptor, principal_of_certificate
-from pixy.rpc.link import Link
 from pixy.rpc.methods import Service, method_table
+from pixy.serving import Environment, Link
 
 __all__ = ["GrpcFactory"]
 

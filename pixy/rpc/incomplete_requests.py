@@ -11,9 +11,9 @@ admitted first, see `uploads`.
 from pixy.client_address import client_address
 from pixy.http2 import Http2Connection
 from pixy.rpc.call_environment import CallEnvironment
-from pixy.rpc.link import Link
 from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.uploads import Uploads
+from pixy.serving import Link
 
 __all__ = ["IncompleteRequests"]
 

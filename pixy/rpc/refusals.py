@@ -10,10 +10,9 @@ from pixy.rpc.call_environment import CallEnvironment
 from pixy.rpc.headers import CallHeaders, Refusal, refusal_fields
 from pixy.rpc.incomplete_requests import IncompleteRequests
 from pixy.rpc.interception import CallHead
-from pixy.rpc.link import Link
 from pixy.rpc.methods import Method
-from pixy.rpc.open_calls import Excess
 from pixy.rpc.status import GrpcError, Status
+from pixy.serving import Excess, Link
 
 __all__ = ["Refusals"]
 

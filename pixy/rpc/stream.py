@@ -22,9 +22,9 @@ from pixy.rpc.call import NOT_A_MESSAGE, Call
 from pixy.rpc.headers import CallHeaders
 from pixy.rpc.messages import MessageReader, Serialized, pack_pieces
 from pixy.rpc.methods import Message
-from pixy.rpc.receipts import Receipt
 from pixy.rpc.status import OK_TRAILERS, GrpcError, status_fields
 from pixy.rpc.unpacking import Unpacker
+from pixy.serving import Receipt
 
 if TYPE_CHECKING:
     from pixy.rpc.connection import GrpcConnection

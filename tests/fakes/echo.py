@@ -20,16 +20,13 @@ from pixy.rpc import (
     GrpcOptions,
     Handler,
     Interceptor,
-    Receipt,
-    Server,
-    ServerOptions,
     Service,
     Status,
     StreamCall,
     UnaryCall,
 )
 from pixy.rpc.interception import principal_of_certificate
-from pixy.rpc.link import Link
+from pixy.serving import Link, Receipt, Server, ServerOptions
 
 __all__ = ["DESCRIPTOR", "Echo", "EchoServer", "open_echo", "serve", "value"]
 

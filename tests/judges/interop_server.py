@@ -15,18 +15,8 @@ from typing import Any
 
 from pixy.clock import SystemClock
 from pixy.config import TlsConfig
-from pixy.rpc import (
-    GrpcError,
-    GrpcFactory,
-    GrpcOptions,
-    Handler,
-    Server,
-    ServerOptions,
-    Service,
-    Status,
-    StreamCall,
-    UnaryCall,
-)
+from pixy.rpc import GrpcError, GrpcFactory, GrpcOptions, Handler, Service, Status, StreamCall, UnaryCall
+from pixy.serving import Server, ServerOptions
 from tests.judges.descriptors import ORCA, TEST, message_class
 
 __all__ = ["TestService", "serve"]

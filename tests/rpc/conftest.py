@@ -6,4 +6,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tick connections ten times as often, so that waiting for a tick is quick."""
-    monkeypatch.setattr("pixy.rpc.server._TICK_S", 0.1)
+    monkeypatch.setattr("pixy.serving.server._TICK_S", 0.1)

@@ -11,7 +11,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from pixy.rpc import GrpcError, GrpcOptions, Status
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import Answer, RawClient, messages_in, open_client, prefixed
-from tests.rpc.support import NotedReceipt
+from tests.serving.support import NotedReceipt
 
 UNARY, TASK = "/test.Echo/Unary", "/test.Echo/Task"
 SMALL = GrpcOptions(message_bytes_max=200_000, request_bytes_max=300_000)

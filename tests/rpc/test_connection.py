@@ -7,9 +7,10 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from structlog.testing import capture_logs
 
 from pixy.http2 import ErrorCode, Options, TokenBucketOptions
-from pixy.rpc import GrpcOptions, ServerOptions, Status
+from pixy.rpc import GrpcOptions, Status
 from pixy.rpc.connection import GrpcConnection
-from pixy.rpc.workload import Workload
+from pixy.serving import ServerOptions
+from pixy.serving.workload import Workload
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import open_client, prefixed

@@ -13,7 +13,7 @@ from pixy.rpc import Status
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client
 from tests.fakes.waiting import until
-from tests.rpc.support import NotedReceipt
+from tests.serving.support import NotedReceipt
 
 UNARY, TASK, REPEAT = "/test.Echo/Unary", "/test.Echo/Task", "/test.Echo/Repeat"
 

@@ -10,7 +10,7 @@ from pixy.rpc import GrpcOptions, Status
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import open_echo, value
 from tests.fakes.grpc_client import open_client
-from tests.rpc.support import connected
+from tests.serving.support import connected
 
 UNARY = "/test.Echo/Unary"
 

@@ -7,11 +7,12 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.http2 import Options
-from pixy.rpc import GrpcOptions, ServerOptions, Service, Status, StreamCall
+from pixy.rpc import GrpcOptions, Service, Status, StreamCall
+from pixy.serving import ServerOptions
 from tests.fakes.echo import DESCRIPTOR, EchoServer, open_echo, serve, value
 from tests.fakes.grpc_client import Answer, RawClient, messages_in, open_client, prefixed
 from tests.fakes.waiting import until
-from tests.rpc.support import NotedReceipt
+from tests.serving.support import NotedReceipt
 
 COLLECT, REPEAT, CHAT = "/test.Echo/Collect", "/test.Echo/Repeat", "/test.Echo/Chat"
 SMALL = GrpcOptions(message_bytes_max=200_000, request_bytes_max=300_000)
@@ -136,7 +137,7 @@ async def test_a_handler_goes_on_when_its_clients_window_was_opened_once_and_wid
     monkeypatch: pytest.MonkeyPatch, window: int, size: int
 ) -> None:
     # What the server does every second would wake a handler that has been forgotten.
-    monkeypatch.setattr("pixy.rpc.server._TICK_S", 3600.0)
+    monkeypatch.setattr("pixy.serving.server._TICK_S", 3600.0)
     # The rest of the first message is more than the transport takes at once, or less.
     async with open_echo(SMALL) as echo, open_client(echo.address, window=window) as client:
         stream_id = client.request(REPEAT, value(b"3 %d" % size))

@@ -7,8 +7,9 @@ import pytest
 
 from pixy.address_quota import AddressQuota
 from pixy.http2 import Options
-from pixy.rpc import GrpcOptions, ServerOptions, Status
+from pixy.rpc import GrpcOptions, Status
 from pixy.rpc.uploads import Uploads
+from pixy.serving import ServerOptions
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client, prefixed

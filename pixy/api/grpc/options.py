@@ -2,7 +2,8 @@
 
 from pixy.config import GrpcConfig
 from pixy.http2 import Options
-from pixy.rpc import GrpcOptions, ServerOptions
+from pixy.rpc import GrpcOptions
+from pixy.serving import ServerOptions
 
 __all__ = ["grpc_options", "server_options"]
 

@@ -16,7 +16,8 @@ from pixy.api.grpc.topics import TopicsService
 from pixy.clock import Clock
 from pixy.config import Config, is_socket_path
 from pixy.proxy import Proxy
-from pixy.rpc import HEALTH, ConnectionCounters, Counters, GrpcFactory, Health, Reflection, Server
+from pixy.rpc import HEALTH, GrpcFactory, Health, Reflection
+from pixy.serving import ConnectionCounters, Counters, Server
 
 __all__ = ["GrpcServer"]
 

@@ -65,7 +65,7 @@ class ServedNode:
 @pytest.fixture(autouse=True)
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tick connections ten times as often, so that waiting for a tick is quick."""
-    monkeypatch.setattr("pixy.rpc.server._TICK_S", 0.1)
+    monkeypatch.setattr("pixy.serving.server._TICK_S", 0.1)
 
 
 @pytest.fixture

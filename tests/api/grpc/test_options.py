@@ -9,7 +9,8 @@ import pytest
 
 from pixy.api.grpc.options import grpc_options, server_options
 from pixy.config import Config, GrpcConfig
-from pixy.rpc import GrpcOptions, ServerOptions
+from pixy.rpc import GrpcOptions
+from pixy.serving import ServerOptions
 
 
 def test_the_defaults_of_the_configuration_are_those_of_the_server() -> None:

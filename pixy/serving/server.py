@@ -19,12 +19,12 @@ from random import Random
 from pixy.client_address import client_address, share_of
 from pixy.clock import Clock
 from pixy.config import TlsConfig
-from pixy.rpc.counters import ConnectionCounters, Counters
-from pixy.rpc.environment import Environment, ServerOptions
-from pixy.rpc.link import Link, ProtocolFactory
-from pixy.rpc.listeners import Listener, TlsFiles, bind_tcp, bind_unix
-from pixy.rpc.memory import Memory
-from pixy.rpc.open_calls import ClientCalls
+from pixy.serving.counters import ConnectionCounters, Counters
+from pixy.serving.environment import Environment, ServerOptions
+from pixy.serving.link import Link, ProtocolFactory
+from pixy.serving.listeners import Listener, TlsFiles, bind_tcp, bind_unix
+from pixy.serving.memory import Memory
+from pixy.serving.open_calls import ClientCalls
 
 __all__ = ["Server"]
 

@@ -18,9 +18,9 @@ Invariant: the connection is in the scheduler's queue while it has work that not
 from collections.abc import Callable
 from typing import Protocol
 
-from pixy.rpc.environment import Environment
-from pixy.rpc.fair_scheduler import CREDIT_S, QUANTUM_S, SHARE
-from pixy.rpc.protocol import ConnectionCore
+from pixy.serving.environment import Environment
+from pixy.serving.fair_scheduler import CREDIT_S, QUANTUM_S, SHARE
+from pixy.serving.protocol import ConnectionCore
 
 __all__ = ["Served", "Workload"]
 

@@ -9,7 +9,7 @@ so that an honest client beside them does not pay for them.
 import asyncio
 from typing import Protocol
 
-from pixy.rpc.limit_log import LimitLog
+from pixy.serving.limit_log import LimitLog
 
 __all__ = ["NOTED_BYTES", "Holder", "Memory"]
 

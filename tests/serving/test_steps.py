@@ -1,4 +1,4 @@
-"""pixy/rpc/steps.py: a cancelled handler leaves no garbage. For scheduling see `test_workload`."""
+"""pixy/serving/steps.py: a cancelled handler leaves no garbage."""
 
 import asyncio
 import gc
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pixy.futures import failure_of
-from pixy.rpc.steps import Steps
+from pixy.serving import Steps
 from tests.fakes.waiting import settle
 
 

@@ -1,4 +1,4 @@
-"""pixy/rpc/workload.py and steps.py: all work of a connection is scheduled fairly and charged."""
+"""pixy/serving/workload.py and steps.py: the work of a connection is charged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,12 +9,12 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from hpack import Encoder
 
 from pixy.http2.frames import END_HEADERS, END_STREAM, FrameType, frame, rst_stream
-from pixy.rpc.fair_scheduler import QUANTUM_S
+from pixy.serving.fair_scheduler import QUANTUM_S
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import prefixed
 from tests.fakes.waiting import until
-from tests.rpc.support import NotedReceipt, connected
+from tests.serving.support import NotedReceipt, connected
 
 UNARY, TASK, CHAT = "/test.Echo/Unary", "/test.Echo/Task", "/test.Echo/Chat"
 MESSAGE_S = QUANTUM_S / 10

@@ -9,11 +9,11 @@ from random import Random
 from typing import Protocol
 
 from pixy.clock import Clock
-from pixy.rpc.counters import Totals
-from pixy.rpc.fair_scheduler import FairScheduler
-from pixy.rpc.limit_log import LimitLog
-from pixy.rpc.memory import Memory
-from pixy.rpc.open_calls import OpenCalls
+from pixy.serving.counters import Totals
+from pixy.serving.fair_scheduler import FairScheduler
+from pixy.serving.limit_log import LimitLog
+from pixy.serving.memory import Memory
+from pixy.serving.open_calls import OpenCalls
 from pixy.tasks import Tasks
 
 __all__ = ["Environment", "Flushable", "ServerOptions"]

@@ -1,4 +1,4 @@
-"""pixy/rpc/link.py: when a connection is read, served and written, its bounds, and its end."""
+"""pixy/serving/link.py: when a connection is read, served and written, its bounds, and its end."""
 
 import asyncio
 import gc
@@ -15,16 +15,16 @@ from hpack import Encoder
 
 from pixy.http2 import ErrorCode, Options
 from pixy.http2.frames import FrameType, frame, goaway, unpack_head, window_update
-from pixy.rpc import GrpcOptions, JoinedMessage, ServerOptions, Status
+from pixy.rpc import GrpcOptions, JoinedMessage, Status
 from pixy.rpc.connection import GrpcConnection
-from pixy.rpc.fair_scheduler import CREDIT_S, QUANTUM_S
-from pixy.rpc.link import Link
-from pixy.rpc.workload import Workload
+from pixy.serving import Link, ServerOptions
+from pixy.serving.fair_scheduler import CREDIT_S, QUANTUM_S
+from pixy.serving.workload import Workload
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, messages_in, open_client, prefixed
 from tests.fakes.waiting import until
-from tests.rpc.support import GREETING, NotedReceipt, connected
+from tests.serving.support import GREETING, NotedReceipt, connected
 
 UNARY, REPEAT, COLLECT, CHAT = (
     "/test.Echo/Unary",

@@ -1,12 +1,12 @@
-"""pixy/rpc/open_calls.py: calls that wait are bounded, of a server and of each client address."""
+"""pixy/serving/open_calls.py: calls that wait are bounded, all and of a client."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pixy.rpc import ServerOptions
-from pixy.rpc.memory import NOTED_BYTES
+from pixy.serving import ServerOptions
+from pixy.serving.memory import NOTED_BYTES
 from tests.fakes.echo import open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client
 from tests.fakes.waiting import until

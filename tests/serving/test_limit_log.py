@@ -1,4 +1,4 @@
-"""pixy/rpc/limit_log.py: one line a minute for each limit that clients reach, and who they are."""
+"""pixy/serving/limit_log.py: one line a minute for each limit that is reached."""
 
 import asyncio
 import socket
@@ -10,9 +10,10 @@ from structlog.testing import capture_logs
 
 from pixy.http2 import ErrorCode, Options, TokenBucketOptions
 from pixy.http2.token_buckets import Cost
-from pixy.rpc import GrpcOptions, ServerOptions
-from pixy.rpc.limit_log import LimitLog
+from pixy.rpc import GrpcOptions
 from pixy.rpc.protocol_limits import limit_of
+from pixy.serving import ServerOptions
+from pixy.serving.limit_log import LimitLog
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import open_client
 from tests.fakes.waiting import until

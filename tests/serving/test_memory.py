@@ -1,4 +1,4 @@
-"""pixy/rpc/memory.py: the memory of all connections is bounded, and incomplete requests end."""
+"""pixy/serving/memory.py: the memory of all connections is bounded, and incomplete requests end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 
 from pixy.http2 import ErrorCode, Options
-from pixy.rpc import GrpcOptions, ServerOptions, Status
-from pixy.rpc.limit_log import LimitLog
-from pixy.rpc.memory import Memory
+from pixy.rpc import GrpcOptions, Status
+from pixy.serving import ServerOptions
+from pixy.serving.limit_log import LimitLog
+from pixy.serving.memory import Memory
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client, prefixed
 from tests.fakes.waiting import until
-from tests.rpc.support import connected
+from tests.serving.support import connected
 
 UNARY, CHAT, REPEAT, COLLECT = (
     "/test.Echo/Unary",

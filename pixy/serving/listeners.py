@@ -20,9 +20,9 @@ import structlog
 
 from pixy.config import TlsConfig, check_regular, split_address
 from pixy.errors import StartError
-from pixy.rpc.environment import ServerOptions
-from pixy.rpc.link import Link, ProtocolFactory
-from pixy.rpc.transport import peer_name
+from pixy.serving.environment import ServerOptions
+from pixy.serving.link import Link, ProtocolFactory
+from pixy.serving.transport import peer_name
 from pixy.tasks import Tasks
 
 __all__ = ["Listener", "Opener", "TlsFiles", "bind_tcp", "bind_unix"]

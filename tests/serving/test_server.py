@@ -1,4 +1,4 @@
-"""pixy/rpc/server.py: drain and stop, and ticks of every connection."""
+"""pixy/serving/server.py: drain and stop, and ticks of every connection."""
 
 import asyncio
 import time
@@ -8,9 +8,9 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.http2 import Options
-from pixy.rpc import GrpcOptions, ServerOptions, Service, StreamCall
-from pixy.rpc.link import Link, ProtocolFactory
-from pixy.rpc.listeners import Listener, bind_tcp
+from pixy.rpc import GrpcOptions, Service, StreamCall
+from pixy.serving import Link, ProtocolFactory, ServerOptions
+from pixy.serving.listeners import Listener, bind_tcp
 from tests.fakes.echo import DESCRIPTOR, open_echo, serve, value
 from tests.fakes.grpc_client import open_client
 from tests.fakes.waiting import PATIENCE_S, until

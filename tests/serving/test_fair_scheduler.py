@@ -1,8 +1,8 @@
-"""pixy/rpc/fair_scheduler.py: the queue has one quantum in an iteration, round robin."""
+"""pixy/serving/fair_scheduler.py: the queue has one quantum in an iteration, round robin."""
 
 import asyncio
 
-from pixy.rpc.fair_scheduler import QUANTUM_S, FairScheduler
+from pixy.serving.fair_scheduler import QUANTUM_S, FairScheduler
 from tests.fakes.clock import FakeClock
 
 

@@ -18,7 +18,7 @@ from contextvars import Context
 from typing import Any
 
 from pixy.futures import resolve
-from pixy.rpc.workload import Workload
+from pixy.serving.workload import Workload
 
 __all__ = ["Steps"]
 

@@ -78,7 +78,7 @@ class ConnectionCore(Protocol):
 
 
 class ConnectionProtocol(Protocol):
-    """What one connection runs, from its first byte to its last.
+    """The behaviour of one connection, from its first byte to its last.
 
     Attributes:
         core: the same object for life.

@@ -32,14 +32,14 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol
 
 from pixy.futures import resolve
-from pixy.rpc.counters import ConnectionCounters
-from pixy.rpc.environment import Environment
-from pixy.rpc.memory import NOTED_BYTES
-from pixy.rpc.open_calls import ClientCalls
-from pixy.rpc.protocol import NO_PROTOCOL, ConnectionCore, ConnectionProtocol, End
-from pixy.rpc.receipts import Receipts
-from pixy.rpc.transport import Transport
-from pixy.rpc.workload import Workload
+from pixy.serving.counters import ConnectionCounters
+from pixy.serving.environment import Environment
+from pixy.serving.memory import NOTED_BYTES
+from pixy.serving.open_calls import ClientCalls
+from pixy.serving.protocol import NO_PROTOCOL, ConnectionCore, ConnectionProtocol, End
+from pixy.serving.receipts import Receipts
+from pixy.serving.transport import Transport
+from pixy.serving.workload import Workload
 
 __all__ = ["Link", "ProtocolFactory"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pixy.rpc.transport import Transport
-from tests.rpc.support import FakeTransport
+from pixy.serving.transport import Transport
+from tests.serving.support import FakeTransport
 
 # The server's and the client's end of a connection.
 Pair = tuple[socket.socket, socket.socket]

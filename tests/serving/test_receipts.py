@@ -1,9 +1,9 @@
-"""pixy/rpc/receipts.py: a receipt is told exactly one of delivered and undelivered."""
+"""pixy/serving/receipts.py: a receipt is told exactly one of delivered and undelivered."""
 
 import pytest
 
-from pixy.rpc.receipts import Receipts
-from tests.rpc.support import NotedReceipt
+from pixy.serving.receipts import Receipts
+from tests.serving.support import NotedReceipt
 
 
 @pytest.fixture

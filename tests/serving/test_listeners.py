@@ -1,4 +1,4 @@
-"""pixy/rpc/listeners.py: TLS, client certificates, certificates that change, unix sockets."""
+"""pixy/serving/listeners.py: TLS, client certificates, certificates that change, unix sockets."""
 
 import asyncio
 import fcntl
@@ -20,15 +20,15 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.config import TlsConfig
 from pixy.errors import StartError
-from pixy.rpc import ServerOptions
 from pixy.rpc.call import UnaryCall
-from pixy.rpc.listeners import Listener, TlsFiles
+from pixy.serving import ServerOptions
+from pixy.serving.listeners import Listener, TlsFiles
 from tests.conftest import require
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client
 from tests.fakes.odd_files import odd_file
 from tests.fakes.waiting import until
-from tests.rpc.support import NotedReceipt
+from tests.serving.support import NotedReceipt
 
 UNARY = "/test.Echo/Unary"
 
@@ -350,7 +350,7 @@ async def test_a_storm_of_connections_is_accepted_a_few_in_each_iteration() -> N
 async def test_accepting_resumes_after_the_system_was_out_of_descriptors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pixy.rpc.listeners._ACCEPT_RETRY_S", 0.05)
+    monkeypatch.setattr("pixy.serving.listeners._ACCEPT_RETRY_S", 0.05)
     async with open_echo() as echo:
         (listener,) = echo.server._listeners
         real = listener._socket

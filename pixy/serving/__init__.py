@@ -1,0 +1,32 @@
+"""Connections of clients, whatever they speak: listeners, transports, and fair shares of one event
+loop, one memory and one number of connections.
+
+What a connection runs is a `ConnectionProtocol`. This package knows none: no HTTP, no gRPC, no
+Kafka, no service of pixy.
+"""
+
+from pixy.serving.counters import ConnectionCounters, Counters
+from pixy.serving.environment import Environment, ServerOptions
+from pixy.serving.link import Link, ProtocolFactory
+from pixy.serving.open_calls import Excess
+from pixy.serving.protocol import ConnectionCore, ConnectionProtocol, End, RequestCounts
+from pixy.serving.receipts import Receipt
+from pixy.serving.server import Server
+from pixy.serving.steps import Steps
+
+__all__ = [
+    "ConnectionCore",
+    "ConnectionCounters",
+    "ConnectionProtocol",
+    "Counters",
+    "End",
+    "Environment",
+    "Excess",
+    "Link",
+    "ProtocolFactory",
+    "Receipt",
+    "RequestCounts",
+    "Server",
+    "ServerOptions",
+    "Steps",
+]
