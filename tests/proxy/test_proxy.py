@@ -30,6 +30,7 @@ from pixy.errors import (
     ShuttingDown,
     TopicExists,
     TopicMissing,
+    Unavailable,
     UnknownGroup,
     UnknownPartition,
     UnknownTopic,
