@@ -28,7 +28,7 @@ from pixy.backend import EmbeddedBackend
 from pixy.clock import SystemClock
 from pixy.cluster import Node, NodeOptions
 from pixy.config import ProxyConfig
-from pixy.consume import Offer
+from pixy.consume import ConsumeRequest, Offer
 from pixy.daemon import prepare_interpreter, settle_interpreter
 from pixy.errors import PixyError
 from pixy.proxy import Proxy
@@ -122,7 +122,8 @@ async def consume(
     while going_on(taken):
         for _ in range(_IN_FLIGHT - waiting):
             waiting += 1
-            proxy.consume(group, topic, done, auto_ack=auto_ack, ack=unacked.popleft() if unacked else None)
+            ack = unacked.popleft() if unacked else None
+            proxy.consume(ConsumeRequest(group, topic, auto_ack, ack), done)
         await asyncio.sleep(0)
     while waiting:
         proxy.begin_drain()

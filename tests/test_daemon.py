@@ -418,7 +418,7 @@ async def serve() -> None:
         proxy.produce("t", b"key", b"value", (), lambda *_: produced.set())
         await produced.wait()
     found = asyncio.get_running_loop().create_future()
-    proxy.consume("g", "t", lambda offer, error: found.set_result(offer or error), auto_ack=True)
+    proxy.consume(ConsumeRequest("g", "t", True), lambda offer, error: found.set_result(offer or error))
     offer = await found
     assert offer.record.value == b"value", offer
     offer.delivered()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pixy.cli.connection import CallFailed, DaemonConnection, no_partition
 from pixy.cli.peek import list_offsets
+from pixy.elements_per_call import ELEMENTS_PER_CALL
 
 if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2 import PartitionOffset
@@ -22,8 +23,6 @@ EARLIEST = -2
 LATEST = -1
 """Offsets that the daemon resolves."""
 NOTHING_COMMITTED = -1
-_OFFSETS_MAX = 2000
-"""The daemon's maximum of offsets in a call."""
 
 
 class PlannedOffset(NamedTuple):
@@ -135,16 +134,16 @@ def set_offsets(
     topic: str,
     planned: Mapping[int, PlannedOffset],
 ) -> None:
-    """Set new offsets, all or none of at most 2000 partitions."""
+    """Set new offsets, all or none of at most `ELEMENTS_PER_CALL` partitions."""
     from pixy.proto import kafkapixy_pb2
 
     offsets = [
         kafkapixy_pb2.PartitionOffset(partition=number, offset=each.offset, metadata=each.metadata)
         for number, each in planned.items()
     ]
-    for at in range(0, len(offsets), _OFFSETS_MAX):
+    for at in range(0, len(offsets), ELEMENTS_PER_CALL):
         request = kafkapixy_pb2.SetOffsetsRq(
-            cluster=connection.cluster, topic=topic, group=group, offsets=offsets[at : at + _OFFSETS_MAX]
+            cluster=connection.cluster, topic=topic, group=group, offsets=offsets[at : at + ELEMENTS_PER_CALL]
         )
         stub.SetOffsets(request, timeout=connection.timeout)
 

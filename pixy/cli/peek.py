@@ -16,6 +16,7 @@ from pixy.cli.message_output import MessageOutput, ShownMessage, output_options,
 from pixy.cli.output import readable_bytes
 from pixy.cli.reconnection import ReconnectingStub
 from pixy.cli.times import parse_time_ms
+from pixy.elements_per_call import ELEMENTS_PER_CALL
 
 if TYPE_CHECKING:
     from pixy.proto.pixy_log_pb2 import FetchResponse, OffsetAnswer, OffsetQuery
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["list_offsets", "peek"]
 
 _FOLLOW_MS = 300_000
-_QUERIES_MAX = 2000
-"""The daemon's maxima of `max_wait_ms` and `queries`."""
+"""The daemon's maximum of `max_wait_ms`."""
 
 
 @click.command()
@@ -274,9 +274,9 @@ def list_offsets(
     from pixy.proto import pixy_log_pb2
 
     answers: list[OffsetAnswer] = []
-    for at in range(0, len(queries), _QUERIES_MAX):
+    for at in range(0, len(queries), ELEMENTS_PER_CALL):
         request = pixy_log_pb2.ListOffsetsRequest(
-            cluster=connection.cluster, queries=queries[at : at + _QUERIES_MAX]
+            cluster=connection.cluster, queries=queries[at : at + ELEMENTS_PER_CALL]
         )
         answers += stub.ListOffsets(request, timeout=connection.timeout).answers
     return answers

@@ -16,14 +16,12 @@ from pixy.cli.connection import CallFailed, DaemonConnection, client_command, no
 from pixy.cli.output import print_json, print_line, print_table
 from pixy.cli.peek import list_offsets
 from pixy.cli.times import parse_time_ms
+from pixy.elements_per_call import ELEMENTS_PER_CALL
 
 if TYPE_CHECKING:
     from pixy.proto.pixy_topics_pb2 import PartitionDescription
 
 __all__ = ["purge"]
-
-_PARTITIONS_MAX = 2000
-"""The daemon's maximum of partitions in a call."""
 
 
 class PurgedPartition(NamedTuple):
@@ -150,9 +148,9 @@ def _remove(connection: DaemonConnection, topic: str, planned: Sequence[PurgedPa
         for each in planned
     ]
     with connection.open_topics() as stub:
-        for at in range(0, len(partitions), _PARTITIONS_MAX):
+        for at in range(0, len(partitions), ELEMENTS_PER_CALL):
             request = pixy_topics_pb2.DeleteRecordsRequest(
-                cluster=connection.cluster, topic=topic, partitions=partitions[at : at + _PARTITIONS_MAX]
+                cluster=connection.cluster, topic=topic, partitions=partitions[at : at + ELEMENTS_PER_CALL]
             )
             stub.DeleteRecords(request, timeout=connection.timeout)
 

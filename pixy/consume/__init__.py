@@ -1,6 +1,7 @@
 """Delivery of records to consumer groups: offers, acks, redelivery and offsets."""
 
 from pixy.consume.client_shares import Client
+from pixy.consume.consume_request import ConsumeRequest
 from pixy.consume.consumers import NEWEST, OLDEST, Consumers
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters
@@ -19,6 +20,7 @@ __all__ = [
     "Client",
     "ConsumeCounters",
     "ConsumeDone",
+    "ConsumeRequest",
     "Consumers",
     "Offer",
     "OffsetTracker",

@@ -19,6 +19,7 @@ from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.config import ConsumerConfig
 from pixy.consume.client_shares import Client, ClientShares, address_of
 from pixy.consume.commits import METADATA_PER_COMMIT
+from pixy.consume.consume_request import ConsumeRequest
 from pixy.consume.consumer_calls import ConsumerCalls
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
@@ -173,32 +174,21 @@ class Consumers:
             "consumer_tasks": len(self._environment.tasks),
         }
 
-    def consume(  # noqa: PLR0913, PLR0917  an object for them would be one for each message
+    def consume(
         self,
-        group: str,
-        topic: str,
+        request: ConsumeRequest,
         done: ConsumeDone,
-        auto_ack: bool = False,
-        ack: tuple[int, int] | None = None,
-        ack_if_offered: bool = False,
         deadline: float | None = None,
         client: Client | None = None,
-        must_exist: bool = False,
     ) -> PendingRequest | None:
         """Ask for the next record of a topic, for a consumer group.
 
         Args:
-            group: the consumer group, a valid name.
-            topic: an existing topic.
+            request: names a valid group and an existing topic.
             done: called once with an offer or an error, unless the request is cancelled; possibly
                 before this returns.
-            auto_ack: the record is acked when it is delivered.
-            ack: (partition, offset) of a record that is acked first.
-            ack_if_offered: the ack counts only if its record is outstanding.
             deadline: on the monotonic clock; the long polling timeout applies if it is earlier.
             client: the caller, None for another node.
-            must_exist: of a request without an ack: `TopicMissing` if the topic is deleted while it
-                waits; else it is created again.
 
         Returns:
             The pending request, None if `done` has been called.
@@ -209,16 +199,16 @@ class Consumers:
             ResourceExhausted: the ack does not fit into a commit; `done` is not called.
         """
         if self._refusing:
-            self._refuse(group, topic, done, ack, ack_if_offered)
+            self._refuse(request, done)
             return None
-        subscription = self._subscriptions.get((group, topic))
+        subscription = self._subscriptions.get((request.group, request.topic))
         if subscription is None:
             try:
-                subscription = self._subscribe(group, topic, address_of(client))
+                subscription = self._subscribe(request.group, request.topic, address_of(client))
             except TooManyRequests as error:
                 done(None, error)
                 return None
-        return subscription.consume(done, auto_ack, ack, ack_if_offered, deadline, must_exist)
+        return subscription.consume(request, done, deadline)
 
     def ack(
         self,
@@ -429,14 +419,14 @@ class Consumers:
         if self._state is _State.STOPPED:
             raise ShuttingDown
 
-    def _refuse(
-        self, group: str, topic: str, done: ConsumeDone, ack: tuple[int, int] | None, ack_if_offered: bool
-    ) -> None:
+    def _refuse(self, request: ConsumeRequest, done: ConsumeDone) -> None:
         if self._environment.options.disabled:
             done(None, ServiceDisabled())
             return
-        if ack is not None:
-            self.ack(group, topic, *ack, _ignore, only_if_offered=ack_if_offered)
+        if request.ack is not None:
+            self.ack(
+                request.group, request.topic, *request.ack, _ignore, only_if_offered=request.ack_if_offered
+            )
         done(None, ShuttingDown())
 
     def _subscribe(self, group: str, topic: str, address: str) -> Subscription:

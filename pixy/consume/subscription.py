@@ -26,6 +26,7 @@ from typing import Protocol
 import structlog
 
 from pixy.consume.borrower import Borrower
+from pixy.consume.consume_request import ConsumeRequest
 from pixy.consume.dispatcher import ConsumeDone, Dispatcher, PendingRequest, Waiter
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.lender import Lender
@@ -200,31 +201,26 @@ class Subscription:
     # --- requests ---------------------------------------------------------------------------------
 
     def consume(
-        self,
-        done: ConsumeDone,
-        auto_ack: bool,
-        ack: tuple[int, int] | None,
-        ack_if_offered: bool,
-        deadline: float | None,
-        must_exist: bool = False,
+        self, request: ConsumeRequest, done: ConsumeDone, deadline: float | None
     ) -> PendingRequest | None:
         """See `Consumers.consume`."""
         now = self._last_request = self._monotonic()
         if self.watching:
             self._resume(now)
+        ack = request.ack
         if ack is not None:
             live = self._open.get(ack[0]) if now < self.dispatcher.lease.until else None
             if live is None:
                 self._check_partition(ack)
-                if not ack_if_offered or self._may_be_offered(ack[0]):
-                    return self.acks.consume(done, auto_ack, ack, ack_if_offered, deadline, now)
+                if not request.ack_if_offered or self._may_be_offered(ack[0]):
+                    return self.acks.consume(request, ack, done, deadline, now)
                 self._ack_beside(ack)
             else:
                 try:
-                    live.ack(ack[1], ack_if_offered)
+                    live.ack(ack[1], request.ack_if_offered)
                 except AckBeyondEnd:
-                    return self.acks.consume(done, auto_ack, ack, ack_if_offered, deadline, now)
-        waiter = self.dispatcher.consume(done, auto_ack, deadline, now, must_exist)
+                    return self.acks.consume(request, ack, done, deadline, now)
+        waiter = self.dispatcher.consume(done, request.auto_ack, deadline, now, request.must_exist)
         if waiter is not None:
             self._wait(waiter, now)
         return waiter

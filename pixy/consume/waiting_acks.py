@@ -22,6 +22,7 @@ from typing import Protocol
 import structlog
 
 from pixy.backend import TopicPartition
+from pixy.consume.consume_request import ConsumeRequest
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest, Waiter
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.partition import LivePartition
@@ -95,7 +96,7 @@ class AckTarget(Protocol):
         """Go on with a request whose ack is settled."""
 
 
-class _Request:
+class _RequestWithAck:
     """A consume request that waits for its ack to be settled.
 
     Attributes:
@@ -104,15 +105,14 @@ class _Request:
         waiter: the request, once it waits for a record.
     """
 
-    __slots__ = ("ack", "ack_if_offered", "auto_ack", "deadline", "done", "over", "timer", "waiter")
+    __slots__ = ("ack", "deadline", "done", "over", "request", "timer", "waiter")
 
     def __init__(
-        self, done: ConsumeDone, auto_ack: bool, ack: tuple[int, int], ack_if_offered: bool, deadline: float
+        self, request: ConsumeRequest, ack: tuple[int, int], done: ConsumeDone, deadline: float
     ) -> None:
-        self.done = done
-        self.auto_ack = auto_ack
+        self.request = request
         self.ack = ack
-        self.ack_if_offered = ack_if_offered
+        self.done = done
         self.deadline = deadline
         self.over = False
         self.timer: TimerHandle | None = None
@@ -171,10 +171,9 @@ class WaitingAcks:
 
     def consume(
         self,
-        done: ConsumeDone,
-        auto_ack: bool,
+        request: ConsumeRequest,
         ack: tuple[int, int],
-        ack_if_offered: bool,
+        done: ConsumeDone,
         deadline: float | None,
         now: float,
     ) -> PendingRequest | None:
@@ -184,46 +183,47 @@ class WaitingAcks:
             return None
         limit = now + self._environment.options.long_polling_timeout
         until = limit if deadline is None else min(deadline, limit)
-        request = _Request(done, auto_ack, ack, ack_if_offered, until)
-        request.timer = self._environment.timers.call_later(until - now, lambda: self._go_on(request, None))
-        self._spawn(self._consume(request), "consume", request.abort)
-        return request
+        waiting = _RequestWithAck(request, ack, done, until)
+        waiting.timer = self._environment.timers.call_later(until - now, lambda: self._go_on(waiting, None))
+        self._spawn(self._consume(waiting), "consume", waiting.abort)
+        return waiting
 
-    async def _consume(self, request: _Request) -> None:
+    async def _consume(self, waiting: _RequestWithAck) -> None:
         refused: PixyError | None = None
         try:
             deadline = self._monotonic() + self._environment.owner_patience_s
-            await self._settle(request.ack, request.ack_if_offered, deadline, with_request=True)
+            only_if_offered = waiting.request.ack_if_offered
+            await self._settle(waiting.ack, only_if_offered, deadline, with_request=True)
         except (InvalidArgument, ShuttingDown) as error:
             refused = error
         except UnknownTopic:
             pass  # the record is gone with its topic
         except TooManyRequests as error:
-            self._warn_lost(request.ack, error)
+            self._warn_lost(waiting.ack, error)
         except ResourceExhausted as error:
             refused = error
         except PixyError as error:
-            self._warn_lost(request.ack, error)
+            self._warn_lost(waiting.ack, error)
         finally:
             self._count -= 1
-            if request.timer is not None:
-                request.timer.cancel()
-        if request.over and refused is not None:
-            self._warn_lost(request.ack, refused)
-        self._go_on(request, refused)
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+        if waiting.over and refused is not None:
+            self._warn_lost(waiting.ack, refused)
+        self._go_on(waiting, refused)
 
-    def _go_on(self, request: _Request, refused: PixyError | None) -> None:
+    def _go_on(self, waiting: _RequestWithAck, refused: PixyError | None) -> None:
         """Take a request to the dispatcher, or refuse it: its ack is settled, or its time is up."""
-        if request.over:
+        if waiting.over:
             return
         if refused is None and self._target.draining:
             refused = ShuttingDown()
         if refused is not None:
-            request.over = True
-            request.done(None, refused)
+            waiting.over = True
+            waiting.done(None, refused)
             return
-        request.waiter = self._target.consume_now(request.done, request.auto_ack, request.deadline)
-        request.over = True
+        waiting.waiter = self._target.consume_now(waiting.done, waiting.request.auto_ack, waiting.deadline)
+        waiting.over = True
 
     def _warn_lost(self, ack: tuple[int, int], error: PixyError) -> None:
         partition, offset = ack

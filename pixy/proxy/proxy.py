@@ -19,6 +19,7 @@ from pixy.consume import (
     AckDone,
     Client,
     ConsumeDone,
+    ConsumeRequest,
     Consumers,
     PendingRequest,
     Timers,
@@ -51,6 +52,9 @@ from pixy.steps import in_steps
 __all__ = ["PartitionOffsets", "Proxy"]
 
 _GROUP_CHARACTERS_MAX = 255
+
+Learn = Callable[[Callable[[], None], Callable[[PixyError], None]], None]
+"""Finds or creates a topic, then calls the first function, or the second with the error."""
 
 
 class PartitionOffsets(NamedTuple):
@@ -268,19 +272,16 @@ class Proxy:
             sync=sync,
         )
         fail = partial(done, (waiter,), -1, -1)
-        return self._create_first(topic, size, append, fail, getattr(waiter, "peer", ""))
+        client = getattr(waiter, "peer", "")
+        learn = partial(self._topics.create, topic, size, client=client)
+        return self._when_known(topic, learn, append, fail)
 
-    def consume(  # noqa: PLR0913, PLR0917  as `Consumers.consume`
+    def consume(
         self,
-        group: str,
-        topic: str,
+        request: ConsumeRequest,
         done: ConsumeDone,
-        auto_ack: bool = False,
-        ack: tuple[int, int] | None = None,
-        ack_if_offered: bool = False,
         deadline: float | None = None,
         client: Client | None = None,
-        must_exist: bool = False,
     ) -> PendingRequest | None:
         """Ask for the next message of a topic, for a consumer group, as `Consumers.consume`.
 
@@ -290,72 +291,64 @@ class Proxy:
         Raises:
             InvalidArgument: of the classes below it; `done` is not called.
         """
+        group, topic, ack = request.group, request.topic, request.ack
         if not 0 < len(group) <= _GROUP_CHARACTERS_MAX:
             _check_group(group)
         if self._is_known(topic, 0 if ack is None else ack[0]):
-            return self._consumers.consume(
-                group, topic, done, auto_ack, ack, ack_if_offered, deadline, client, must_exist
-            )
+            return self._consumers.consume(request, done, deadline, client)
+        return self._consume_later(request, done, deadline, client)
+
+    def _consume_later(
+        self, request: ConsumeRequest, done: ConsumeDone, deadline: float | None, client: Client | None
+    ) -> PendingRequest:
+        """Consume a topic that is not known here, or a partition of it."""
         if self._config.consumer.disabled:
             raise ServiceDisabled
         if self._draining:
             raise ShuttingDown
-        consume = self._consumers.consume
-        later = partial(
-            consume, group, topic, done, auto_ack, ack, ack_if_offered, deadline, client, must_exist
-        )
-        peer = "" if client is None else client.peer
-        if must_exist:
-            check_topic_name(topic)
-            return self._find_first(topic, later, partial(done, None))
-        return self._create_first(topic, 0, partial(_call_without, later), partial(done, None), peer)
 
-    def _create_first(
+        def consume(_: TopicDescription) -> PendingRequest | None:
+            return self._consumers.consume(request, done, deadline, client)
+
+        def fail(error: PixyError) -> None:
+            missing = request.must_exist and isinstance(error, UnknownTopic)
+            done(None, TopicMissing(f"topic {request.topic} does not exist") if missing else error)
+
+        check_topic_name(request.topic)
+        if request.must_exist:
+            learn = partial(self._topics.find, request.topic)
+        else:
+            peer = "" if client is None else client.peer
+            learn = partial(self._topics.create, request.topic, 0, client=peer)
+        return self._when_known(request.topic, learn, consume, fail)
+
+    def _when_known(
         self,
         topic: str,
-        size: int,
+        learn: Learn,
         request: Callable[[TopicDescription], PendingRequest | None],
         fail: Callable[[PixyError], None],
-        client: str,
     ) -> PendingRequest:
-        """Create a missing topic, then send a request of `size` bytes of a client."""
+        """Find or create a topic, then send a request."""
         deferred = _Deferred()
 
         def go_on() -> None:
             if deferred.cancelled:
                 return
-            created = self._backend.topic(topic)
+            known = self._backend.topic(topic)
             try:
-                if created is not None:
-                    deferred.next = request(created)
-                else:  # deleted as soon as it was created
-                    self._topics.create(topic, size, go_on, fail, client)
-            except PixyError as error:
-                fail(error)
-
-        self._topics.create(topic, size, go_on, fail, client)
-        return deferred
-
-    def _find_first(
-        self, topic: str, request: Callable[[], PendingRequest | None], fail: Callable[[PixyError], None]
-    ) -> PendingRequest:
-        """Ask the cluster for a topic, then send a request."""
-        deferred = _Deferred()
-
-        def go_on() -> None:
-            if deferred.cancelled:
-                return
-            try:
-                deferred.next = request()
+                if known is not None:
+                    deferred.next = request(known)
+                else:  # deleted as soon as it was there
+                    learn(go_on, give_up)
             except PixyError as error:
                 fail(error)
 
         def give_up(error: PixyError) -> None:
             if not deferred.cancelled:
-                missing = isinstance(error, UnknownTopic)
-                fail(TopicMissing(f"topic {topic} does not exist") if missing else error)
+                fail(error)
 
-        self._topics.find(topic, go_on, give_up)
+        learn(go_on, give_up)
         return deferred
 
     def _create_again(self, topic: str, fail: Callable[[PixyError], None]) -> None:
@@ -601,11 +594,6 @@ class Proxy:
                 f"the message's headers have {size} bytes, producer.max_header_bytes allows {options.max_header_bytes}"
             )
         return size
-
-
-def _call_without(request: Callable[[], PendingRequest | None], _: TopicDescription) -> PendingRequest | None:
-    """Send a request that has no use for the description of its topic."""
-    return request()
 
 
 def _check_group(group: str) -> None:

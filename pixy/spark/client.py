@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
+from pixy.elements_per_call import ELEMENTS_PER_CALL
 from pixy.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -39,10 +40,7 @@ from pixy.proto.pixy_log_pb2_grpc import LogStub
 from pixy.spark.addresses import answered, avoid, next_place
 from pixy.spark.connection import ConnectionOptions, Tls
 
-__all__ = ["ELEMENTS_MAX", "FetchedRange", "LogClient"]
-
-ELEMENTS_MAX = 2000
-"""Largest number of names, queries, ranges or stages that a daemon takes in a request."""
+__all__ = ["FetchedRange", "LogClient"]
 
 T = TypeVar("T")
 
@@ -162,7 +160,7 @@ class LogClient:
         while left:
             request = pb.FetchRequest(
                 cluster=self._connection.cluster,
-                ranges=[each for _, each in left[:ELEMENTS_MAX]],
+                ranges=[each for _, each in left[:ELEMENTS_PER_CALL]],
                 max_bytes=_FETCH_BYTES,
                 max_wait_ms=_FETCH_WAIT_MS,
             )
@@ -285,8 +283,8 @@ class _Attempts:
 
 def _parts(elements: Sequence[T]) -> Iterator[Sequence[T]]:
     """Parts that fit into a request each; one without elements if there are none."""
-    for at in range(0, max(len(elements), 1), ELEMENTS_MAX):
-        yield elements[at : at + ELEMENTS_MAX]
+    for at in range(0, max(len(elements), 1), ELEMENTS_PER_CALL):
+        yield elements[at : at + ELEMENTS_PER_CALL]
 
 
 def _copy(given: pb.FetchRange) -> pb.FetchRange:

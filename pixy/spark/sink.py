@@ -28,10 +28,11 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from pixy.elements_per_call import ELEMENTS_PER_CALL
 from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.spark.addresses import first_of_task
-from pixy.spark.client import ELEMENTS_MAX, LogClient
+from pixy.spark.client import LogClient
 from pixy.spark.options import WriteOptions
 from pixy.spark.python_worker import set_up_worker
 from pixy.spark.schema import WriteColumns
@@ -147,9 +148,9 @@ def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | Non
         InvalidArgument: they are more than one publication may have.
     """
     stage_ids = _stage_ids(messages)
-    if len(stage_ids) > ELEMENTS_MAX:
+    if len(stage_ids) > ELEMENTS_PER_CALL:
         raise InvalidArgument(
-            f"{len(stage_ids)} stages, one of each task with rows and of each 512 MiB, are more than the {ELEMENTS_MAX} that "
+            f"{len(stage_ids)} stages, one of each task with rows and of each 512 MiB, are more than the {ELEMENTS_PER_CALL} that "
             "are published together: let fewer tasks write, with DataFrame.coalesce, or split the write"
         )
     first = next(each for each in messages if isinstance(each, Staged))

@@ -6,7 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 from pixy.config import ConsumerConfig
-from pixy.consume import Consumers, Offer, Timers
+from pixy.consume import ConsumeRequest, Consumers, Offer, Timers
 from pixy.errors import PixyError
 from tests.cluster.node_clusters import NodeCluster, run_cluster
 
@@ -65,6 +65,6 @@ async def _subscribe(everywhere: list[Consumers], groups: list[str]) -> None:
     """Ask for a record at each node, and wait until nothing moves."""
     for group in groups:
         for consumers in everywhere:
-            consumers.consume(group, "topic", _ignore)
+            consumers.consume(ConsumeRequest(group, "topic"), _ignore)
     await asyncio.sleep(30)
     gc.collect()

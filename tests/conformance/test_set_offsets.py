@@ -8,7 +8,7 @@ import pytest
 from pixy.backend import Backend, OffsetCommit, TopicPartition
 from pixy.clock import Clock
 from pixy.config import ConsumerConfig
-from pixy.consume import Consumers, Offer, Timers
+from pixy.consume import ConsumeRequest, Consumers, Offer, Timers
 from pixy.errors import PixyError
 from tests.conformance.support import PATIENCE, append
 
@@ -42,7 +42,7 @@ async def consume(consumers: Consumers) -> int:
         offer.delivered()
         answer.set_result(offer.record.offset)
 
-    consumers.consume("group", "orders", done)
+    consumers.consume(ConsumeRequest("group", "orders"), done)
     async with asyncio.timeout(PATIENCE):
         return await answer
 

@@ -11,7 +11,7 @@ from pixy.backend import (
     TopicPartition,
 )
 from pixy.config import ConsumerConfig
-from pixy.consume import Client, Consumers, Offer, PendingRequest, Timers
+from pixy.consume import Client, ConsumeRequest, Consumers, Offer, PendingRequest, Timers
 from pixy.errors import PixyError, TopicMissing
 from pixy.records import NewRecord, UnpackedRecords, build_batch, patch_batch, read_header, unpack_records
 from tests.fakes.backend import FakeBackend
@@ -129,12 +129,21 @@ class World:
         return self.backend.log(TopicPartition(topic, partition))
 
     async def consume(
-        self, count: int = 1, group: str = "g", topic: str = "t", *, slow: bool = False, **options: Any
+        self,
+        count: int = 1,
+        group: str = "g",
+        topic: str = "t",
+        *,
+        slow: bool = False,
+        deadline: float | None = None,
+        client: Client | None = None,
+        **options: Any,
     ) -> Answers:
         """Make requests and collect the answers that need no time to pass."""
         answers = Answers(slow=slow)
         for _ in range(count):
-            waits = self.consumers.consume(group, topic, answers, **options)
+            request = ConsumeRequest(group, topic, **options)
+            waits = self.consumers.consume(request, answers, deadline, client)
             if waits is not None:
                 answers.waiting.append(waits)
             options.pop("ack", None)

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
+from pixy.consume import ConsumeRequest
 from pixy.consume.lender import SILENCE_S
 from pixy.errors import LongPollTimeout
 from pixy.proto.consumer_calls_pb2 import ConsumerCall
@@ -146,7 +147,7 @@ async def test_records_follow_each_other_without_a_wait(make_nodes: MakeNodes) -
     nodes.links.calls.clear()
     while len(answers.offers) < 50:
         answers.offers[-1].delivered()
-        nodes[1].consumers.consume("g", "t", answers, True)
+        nodes[1].consumers.consume(ConsumeRequest("g", "t", True), answers)
         nodes.clock.advance(0.001)
         await settle()
     assert nodes.clock.monotonic() - before < 0.1
@@ -176,7 +177,7 @@ async def test_a_hundred_consumers_of_all_nodes_are_served_evenly(make_nodes: Ma
     clients = [(number, Answers()) for number, count in ((1, 1), (2, 60), (3, 39)) for _ in range(count)]
     got: Counter[Answers] = Counter()
     for number, client in clients:
-        nodes[number].consumers.consume("g", "t", client, True)
+        nodes[number].consumers.consume(ConsumeRequest("g", "t", True), client)
     await nodes.pass_time(0.05)
     for _ in range(400):
         nodes.log(0).append(b"x")  # all at one node
@@ -187,7 +188,7 @@ async def test_a_hundred_consumers_of_all_nodes_are_served_evenly(make_nodes: Ma
             if client.offers:
                 client.offers.pop().delivered()
                 got[client] += 1
-                nodes[number].consumers.consume("g", "t", client, True)
+                nodes[number].consumers.consume(ConsumeRequest("g", "t", True), client)
     assert sum(got.values()) >= 395
     assert {got[client] for _, client in clients} <= {3, 4, 5}
 

@@ -4,6 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import FetchResult, OffsetCommit
+from pixy.consume import ConsumeRequest
 from pixy.consume.partition_offers import PartitionOffers
 from pixy.errors import LongPollTimeout, Unavailable, UnpackedTooLarge
 from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch
@@ -340,7 +341,7 @@ async def test_what_is_left_of_a_fetch_is_not_fed_after_a_reset(
     for number in range(450):
         world.log().append(b"%d" % number)
     answers = Answers()
-    world.consumers.consume("g", "t", answers)
+    world.consumers.consume(ConsumeRequest("g", "t"), answers)
     for _ in range(100):
         if not fed_at_once:
             await asyncio.sleep(0)

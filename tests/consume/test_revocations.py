@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
+from pixy.consume import ConsumeRequest
 from pixy.errors import OwnedElsewhere, Unavailable
 from tests.consume.conftest import MakeNodes, MakeWorld
 from tests.consume.fakes import World
@@ -142,7 +143,7 @@ async def test_a_partition_without_outstanding_offers_moves_at_once(make_nodes: 
     nodes = make_nodes(2, 2)
     await nodes.join(1)
     before = nodes.clock.monotonic()
-    nodes[2].consumers.consume("g", "t", lambda offer, error: None)
+    nodes[2].consumers.consume(ConsumeRequest("g", "t"), lambda offer, error: None)
     await settle()
     assert (nodes.owned(1), nodes.owned(2)) == ([0], [1])
     assert nodes.clock.monotonic() == before
@@ -198,7 +199,7 @@ async def test_the_commit_before_a_move_is_tried_again(make_nodes: MakeNodes) ->
     await nodes[1].consume()
     await nodes[1].ack(1, 0)
     nodes[1].backend.failures["commit"] = Unavailable("no leader")
-    nodes[2].consumers.consume("g", "t", lambda offer, error: None)
+    nodes[2].consumers.consume(ConsumeRequest("g", "t"), lambda offer, error: None)
     await nodes.pass_time(1)
     assert nodes.owned(2) == []
     nodes[1].backend.failures.clear()

@@ -4,6 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
+from pixy.consume import ConsumeRequest
 from pixy.errors import (
     AckBeyondEnd,
     InvalidAck,
@@ -135,7 +136,7 @@ async def test_an_impossible_ack_sent_with_a_request_is_raised(
     await world.consume()
     answers = Answers()
     with pytest.raises(InvalidAck, match="invalid ack: bad"):
-        world.consumers.consume("g", "t", answers, ack=ack)
+        world.consumers.consume(ConsumeRequest("g", "t", ack=ack), answers)
     assert (answers.offers, answers.errors) == ([], [])
 
 

@@ -18,7 +18,7 @@ from pixy.backend import OffsetCommit
 from pixy.backend.kafka import KafkaBackend, KafkaOptions, NeighbourOptions, Neighbours
 from pixy.clock import SystemClock
 from pixy.config import ConsumerConfig, KafkaConfig, ProducerConfig, ProxyConfig
-from pixy.consume import Offer
+from pixy.consume import ConsumeRequest, Offer
 from pixy.errors import LongPollTimeout, PixyError
 from pixy.peers import Address, PeerOptions, Peers, TcpNetwork
 from pixy.proxy import Proxy
@@ -114,7 +114,7 @@ class Pixy:
                 assert error is not None
                 answer.set_exception(error)
 
-        self.proxy.consume(group, topic, done, **options)
+        self.proxy.consume(ConsumeRequest(group, topic, **options), done)
         try:
             async with asyncio.timeout(PATIENCE):
                 offer = await answer

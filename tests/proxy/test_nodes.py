@@ -14,7 +14,7 @@ import pytest
 
 from pixy.backend import OffsetCommit
 from pixy.config import ConsumerConfig, ProxyConfig
-from pixy.consume import Offer
+from pixy.consume import ConsumeRequest, Offer
 from pixy.errors import AckBeyondEnd, LongPollTimeout, PixyError, Unavailable
 from pixy.proxy import Proxy
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
@@ -73,7 +73,7 @@ class Client:
             elif error is not None:
                 answer.set_exception(error)
 
-        self.proxy.consume("group", "topic", done, auto_ack, ack)
+        self.proxy.consume(ConsumeRequest("group", "topic", auto_ack, ack), done)
         return await answer
 
     async def ack(self, offer: Offer) -> None:
@@ -205,7 +205,8 @@ def test_an_ack_without_an_offset_reaches_an_owner_that_its_node_has_not_heard_o
             if (offer.partition, offer.record.offset) == (0, 0):
                 break
         assert cluster[3].backend.other_owners("group", "topic") == ()
-        clients[3].proxy.consume("group", "topic", lambda *_: None, ack=(0, 0), ack_if_offered=True)
+        request = ConsumeRequest("group", "topic", ack=(0, 0), ack_if_offered=True)
+        clients[3].proxy.consume(request, lambda *_: None)
         await asyncio.sleep(0.1)
         cluster.network.heal()
         await asyncio.sleep(3)

@@ -14,7 +14,7 @@ import structlog
 from pixy.backend import OffsetCommit
 from pixy.clock import SystemClock
 from pixy.config import ConsumerConfig, ProducerConfig, ProxyConfig
-from pixy.consume import NEWEST, OLDEST, Offer
+from pixy.consume import NEWEST, OLDEST, ConsumeRequest, Offer
 from pixy.errors import (
     AckBeyondEnd,
     InvalidAck,
@@ -126,9 +126,7 @@ async def consume(
             answer.set_exception(error)
 
     deadline = SystemClock().monotonic() + patience_s if patience_s is not None else None
-    proxy.consume(
-        group, topic, done, auto_ack=auto_ack, ack=ack, ack_if_offered=if_offered, deadline=deadline
-    )
+    proxy.consume(ConsumeRequest(group, topic, auto_ack, ack, if_offered), done, deadline)
     offer = await answer
     offer.delivered()
     return offer
@@ -456,7 +454,7 @@ async def test_a_cancelled_consume_takes_no_message(open_proxy: Open) -> None:
         raise AssertionError("cancelled requests are not called back")
 
     for topic in ("t", "other2"):
-        waiting = proxy.consume("g", topic, never)
+        waiting = proxy.consume(ConsumeRequest("g", topic), never)
         assert waiting is not None
         waiting.cancel()
     await produce(proxy, b"x")

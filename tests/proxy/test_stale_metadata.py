@@ -11,7 +11,7 @@ import pytest
 
 from pixy.backend import TopicPartition
 from pixy.config import ConsumerConfig, ProxyConfig
-from pixy.consume import Offer
+from pixy.consume import ConsumeRequest, Offer
 from pixy.errors import InvalidAck, PixyError, StaleTopicVersion, UnknownTopic
 from pixy.proxy import (
     OffsetPosition,
@@ -146,7 +146,7 @@ async def consume(proxy: Proxy, partition: int) -> None:
         if offer is not None:
             offer.delivered()
 
-    proxy.consume("g", "t", done, ack=(partition, 0))
+    proxy.consume(ConsumeRequest("g", "t", ack=(partition, 0)), done)
     error = await answer
     if error is not None:
         raise error

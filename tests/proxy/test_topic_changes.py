@@ -11,7 +11,7 @@ import pytest
 from pixy.backend import Backend, OffsetCommit, TopicDescription, TopicPartition
 from pixy.clock import SystemClock
 from pixy.config import ConsumerConfig, ProxyConfig
-from pixy.consume import Offer
+from pixy.consume import ConsumeRequest, Offer
 from pixy.errors import CorruptData, PixyError, ShuttingDown, TopicMissing, UnknownTopic
 from pixy.proxy import Proxy
 from tests.fakes.backend import FakeBackend
@@ -65,7 +65,7 @@ class Daemon:
                 answer.set_exception(error)
 
         deadline = SystemClock().monotonic() + poll_s
-        self.proxy.consume("g", "t", done, auto_ack=ack is None, ack=ack, deadline=deadline)
+        self.proxy.consume(ConsumeRequest("g", "t", ack is None, ack), done, deadline)
         return asyncio.wait_for(answer, PATIENCE)
 
     async def values(self, count: int) -> list[bytes | None]:

@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from pixy.api.grpc import REPEATED_MAX
+from pixy.elements_per_call import ELEMENTS_PER_CALL
 from pixy.errors import InvalidArgument, PixyError, Unavailable
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
@@ -65,8 +66,8 @@ def test_more_elements_than_a_request_may_have_go_into_several(
             ("Discard", "stage_ids"),
         )
     ]
-    assert min(taken) >= client.ELEMENTS_MAX
-    monkeypatch.setattr(client, "ELEMENTS_MAX", 3)
+    assert min(taken) >= ELEMENTS_PER_CALL
+    monkeypatch.setattr(client, "ELEMENTS_PER_CALL", 3)
     topics = [log.create(1) for _ in range(7)]
     for number, topic in enumerate(topics):
         log.append(topic, 0, [b"x"] * (number + 1))

@@ -408,7 +408,7 @@ def test_an_abort_after_a_successful_commit_undoes_nothing(log: Log) -> None:
 def test_more_stages_than_are_published_together_fail_the_commit(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "ELEMENTS_MAX", 2)
+    monkeypatch.setattr(sink, "ELEMENTS_PER_CALL", 2)
     topic = log.create(1)
     messages = [Staged(stages_of(log, topic, "many", value), "many", "q") for value in ("a", "b", "c")]
     writer = StreamWriter(writer_options(log, topic, Use.STREAM_WRITE), VALUE_ONLY)

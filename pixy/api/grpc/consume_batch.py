@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
 from pixy.api.grpc.refusals import proxy_of
-from pixy.consume import ConsumeDone, Offer, PendingRequest
+from pixy.consume import ConsumeDone, ConsumeRequest, Offer, PendingRequest
 from pixy.errors import InvalidArgument, LongPollTimeout, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import Proxy
@@ -54,6 +54,7 @@ class _BatchCall:
         "_acks",
         "_call",
         "_cancelled",
+        "_consumed",
         "_error",
         "_loop",
         "_offers",
@@ -65,6 +66,10 @@ class _BatchCall:
     def __init__(self, proxy: Proxy, request: pb.ConsumeBatchRequest, call: UnaryCall) -> None:
         self._proxy = proxy
         self._request = request
+        # Of each message.
+        self._consumed = ConsumeRequest(
+            request.group, request.topic, request.auto_ack, must_exist=request.must_exist
+        )
         self._call = call
         # Acks without an answer, and one for `begin` while it asks.
         self._acks = 1
@@ -115,18 +120,7 @@ class _BatchCall:
             self._call.fail(refusal)
 
     def _consume(self, done: ConsumeDone) -> PendingRequest | None:
-        request, call = self._request, self._call
-        return self._proxy.consume(
-            request.group,
-            request.topic,
-            done,
-            request.auto_ack,
-            None,
-            False,
-            call.deadline,
-            call,
-            request.must_exist,
-        )
+        return self._proxy.consume(self._consumed, done, self._call.deadline, self._call)
 
     def _first(self, offer: Offer | None, error: PixyError | None) -> None:
         if offer is None:

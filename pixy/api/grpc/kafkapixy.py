@@ -13,7 +13,7 @@ from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.api.grpc.requests import (
-    ConsumeRequest,
+    ConsumeOfCluster,
     ConsumeRequestParser,
     ProduceRequest,
     ProduceRequestParser,
@@ -73,12 +73,11 @@ class KafkaPixyService:
         proxy = self._proxies.get(cluster) or proxy_of(self._proxies, cluster)
         return proxy.produce(topic, key, value, headers, _produced, call, sync)
 
-    def consume_n_ack(self, request: ConsumeRequest, call: UnaryCall) -> Cancellable | None:
+    def consume_n_ack(self, request: ConsumeOfCluster, call: UnaryCall) -> Cancellable | None:
         """# kafkapixy.proto: ConsumeNAck"""
-        cluster, group, topic, auto_ack, ack, ack_if_offered = request
+        cluster, consumed = request
         proxy = self._proxies.get(cluster) or proxy_of(self._proxies, cluster)
-        done = partial(_consumed, call)
-        return proxy.consume(group, topic, done, auto_ack, ack, ack_if_offered, call.deadline, call)
+        return proxy.consume(consumed, partial(_consumed, call), call.deadline, call)
 
     def ack(self, request: pb.AckRq, call: UnaryCall) -> None:
         """# kafkapixy.proto: Ack"""

@@ -9,30 +9,28 @@ Every method whose request repeats a field has a row, else the server does not s
 is not listed as large has `FIELD_BYTES_MAX` bytes at most.
 """
 
+from pixy.elements_per_call import ELEMENTS_PER_CALL
 from pixy.rpc import LargeFields, Maxima
 
 __all__ = ["LARGE_FIELDS", "REPEATED_MAX"]
 
 _PARTITIONS = 1000
 """Partitions of one write, and topics in it."""
-_ELEMENTS = 2000
-"""Names, queries and ranges of one call. A stream keeps its ranges until it ends."""
-_OFFSETS = 2000
-"""Offsets that are set: all or none, so in one command, which each node applies in one step. Their
-metadata has a maximum of its own (`pixy.consume.commits`).
+_ELEMENTS = ELEMENTS_PER_CALL
+"""Names, queries and ranges: a stream keeps its ranges until it ends. Offsets that are set, all or
+none, and stages that are published or discarded: each node applies those of a call in one step. The
+metadata of offsets has a maximum of its own (`pixy.consume.commits`).
 """
-_STAGES = 2000
-"""Stages that are published or discarded, all in one step of every node."""
 _HEADERS = 10_000
 """Above `producer.max_headers`, which has its own refusal."""
 _OPTIONS = 1000
 
 REPEATED_MAX: dict[str, Maxima] = {
-    "KafkaPixy": {"Produce": {"headers": _HEADERS}, "SetOffsets": {"offsets": _OFFSETS}},
+    "KafkaPixy": {"Produce": {"headers": _HEADERS}, "SetOffsets": {"offsets": _ELEMENTS}},
     "Topics": {
         "CreateTopic": {"config": _OPTIONS},
         "AlterTopic": {"set": _OPTIONS, "unset": _OPTIONS},
-        "DeleteRecords": {"partitions": _OFFSETS},
+        "DeleteRecords": {"partitions": _ELEMENTS},
     },
     "Log": {
         "DescribeTopics": {"topics": _ELEMENTS},
@@ -41,8 +39,8 @@ REPEATED_MAX: dict[str, Maxima] = {
         "ConsumeBatch": {"acks": _ELEMENTS},
         "Append": {"partitions": _PARTITIONS, "versions": _PARTITIONS},
         "Stage": {"partitions": _PARTITIONS, "versions": _PARTITIONS},
-        "Publish": {"stage_ids": _STAGES},
-        "Discard": {"stage_ids": _STAGES},
+        "Publish": {"stage_ids": _ELEMENTS},
+        "Discard": {"stage_ids": _ELEMENTS},
     },
     "Cluster": {},
 }

@@ -13,16 +13,17 @@ result; protobuf parses all others.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pixy.consume import ConsumeRequest
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.records import Header
 
-__all__ = ["ConsumeRequest", "ConsumeRequestParser", "ProduceRequest", "ProduceRequestParser"]
+__all__ = ["ConsumeOfCluster", "ConsumeRequestParser", "ProduceRequest", "ProduceRequestParser"]
 
 ProduceRequest = tuple[str, str, bytes | None, bytes | None, Sequence[Header], bool]
 """Cluster; and topic, key, value, headers and `sync` as in `Proxy.produce`."""
 
-ConsumeRequest = tuple[str, str, str, bool, tuple[int, int] | None, bool]
-"""Cluster, consumer group, topic; and auto ack, ack and `ack_if_offered` as in `Proxy.consume`."""
+ConsumeOfCluster = tuple[str, ConsumeRequest]
+"""Cluster, and the request to it."""
 
 # They take a bytearray, too.
 _parse_produce: Callable[[Any], pb.ProdRq] = pb.ProdRq.FromString
@@ -105,14 +106,14 @@ class ConsumeRequestParser:
 
     def __init__(self) -> None:
         # Requests without an ack. A full memory is emptied.
-        self._kept: dict[bytes, ConsumeRequest] = {}
+        self._kept: dict[bytes, ConsumeOfCluster] = {}
 
     @property
     def kept(self) -> int:
         """Number of requests in memory."""
         return len(self._kept)
 
-    def parse(self, body: bytes | bytearray) -> ConsumeRequest:
+    def parse(self, body: bytes | bytearray) -> ConsumeOfCluster:
         """The request.
 
         Raises:
@@ -124,9 +125,11 @@ class ConsumeRequestParser:
         message = _parse_consume(body)
         if not (message.no_ack or message.auto_ack):
             ack = (message.ack_partition, message.ack_offset)
-            return message.cluster, message.group, message.topic, False, ack, ack == _DEFAULT_ACK
+            return message.cluster, ConsumeRequest(
+                message.group, message.topic, False, ack, ack == _DEFAULT_ACK
+            )
         auto_ack = message.auto_ack and not message.no_ack
-        request = (message.cluster, message.group, message.topic, auto_ack, None, False)
+        request = message.cluster, ConsumeRequest(message.group, message.topic, auto_ack)
         if len(body) <= _KEPT_BYTES:
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()

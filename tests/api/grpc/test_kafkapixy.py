@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from pixy.consume import Offer
+from pixy.consume import ConsumeRequest, Offer
 from pixy.errors import PixyError
 from pixy.faults import internal_error
 from pixy.proto import kafkapixy_pb2 as pb
@@ -345,7 +345,7 @@ async def test_a_message_that_arrives_after_the_caller_has_gone_is_returned(
         def cancel(self) -> None:
             gone.set()
 
-    def hold(group: str, topic: str, done: Any, *options: Any) -> Waiting:
+    def hold(request: Any, done: Any, *options: Any) -> Waiting:
         answers.append(done)
         waiting.set()
         return Waiting()
@@ -362,6 +362,6 @@ async def test_a_message_that_arrives_after_the_caller_has_gone_is_returned(
         answers[0](offer, error)
         offered.set()
 
-    consume("g", "t", late, auto_ack=True)
+    consume(ConsumeRequest("g", "t", True), late)
     await offered.wait()
     assert (await stub.ConsumeNAck(AUTO_ACK)).message == b"m"

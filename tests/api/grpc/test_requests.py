@@ -8,11 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pixy.api.grpc.requests import (
-    ConsumeRequest,
+    ConsumeOfCluster,
     ConsumeRequestParser,
     ProduceRequest,
     ProduceRequestParser,
 )
+from pixy.consume import ConsumeRequest
 from pixy.proto import kafkapixy_pb2 as pb
 
 NAMES = st.text(max_size=3)
@@ -44,12 +45,12 @@ def produced_fields(body: bytes) -> ProduceRequest:
     return message.cluster, message.topic, key, value, headers, not message.async_mode
 
 
-def consumed_fields(body: bytes) -> ConsumeRequest:
+def consumed_fields(body: bytes) -> ConsumeOfCluster:
     message = pb.ConsNAckRq.FromString(body)
     acks = not message.no_ack
     auto_ack = acks and message.auto_ack
     ack = (message.ack_partition, message.ack_offset) if acks and not auto_ack else None
-    return message.cluster, message.group, message.topic, auto_ack, ack, ack == (0, 0)
+    return message.cluster, ConsumeRequest(message.group, message.topic, auto_ack, ack, ack == (0, 0))
 
 
 def check_produce(parser: ProduceRequestParser, body: bytes) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pixy.cluster import Process
-from pixy.consume import NEWEST, OLDEST, Offer, PendingRequest
+from pixy.consume import NEWEST, OLDEST, ConsumeRequest, Offer, PendingRequest
 from pixy.consume.lending import RecordPosition
 from pixy.consume.partition import LivePartition
 from pixy.errors import PixyError, Unavailable
@@ -246,7 +246,7 @@ class GroupClients:
         try:
             self._check_known(machine, topic, 0 if riding is None else riding[0])
             consume = machine.process.consumers.consume
-            request = consume(group, topic, done, auto_ack, riding, False, deadline)
+            request = consume(ConsumeRequest(group, topic, auto_ack, riding), done, deadline)
         except PixyError as error:
             self._calls.answered(call, error)
             return
