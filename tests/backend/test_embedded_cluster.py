@@ -298,8 +298,8 @@ def test_writes_of_a_node_keep_their_order_over_changes_of_the_leader(
         )
         answers: list[asyncio.Future[int]] = []
         ending: asyncio.Task[None] | None = None
-        for number in range(200):
-            if number == 50:
+        for number in range(100):
+            if number == 20:
                 if how == "killed":
                     ending = asyncio.create_task(leader.kill())
                 elif how == "stopped":
@@ -313,13 +313,13 @@ def test_writes_of_a_node_keep_their_order_over_changes_of_the_leader(
                     cluster.split(leader.number)
                 else:
                     cluster.network.cut(writer.host, leader.host)
-            if number == 60 and how == "reset":
+            if number == 30 and how == "reset":
                 cluster.network.reset(writer.host, leader.host)
                 cluster.network.heal()
             # Of different sizes: the larger ones may be late.
             answers.append(writer.append_nowait(b"%d" % number + bytes(100_000 * (number % 3))))
             await asyncio.sleep(0.001)
-        assert await asyncio.gather(*answers) == list(range(200))
+        assert await asyncio.gather(*answers) == list(range(100))
         cluster.network.heal()
         if ending is not None:
             await ending

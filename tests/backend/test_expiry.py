@@ -66,7 +66,7 @@ async def prepare(cluster: NodeCluster) -> None:
     """Records, offsets and a sink, all of this moment, when leaders do not move any more."""
     backend = cluster[1].backend
     await backend.create_topic("topic", 1)
-    await asyncio.sleep(60)
+    await asyncio.sleep(15)
     for _ in range(3):
         await cluster[1].append(*[VALUE] * 3)
     await backend.commit_offsets("group", {TOPIC: OffsetCommit(1)}, set=True)

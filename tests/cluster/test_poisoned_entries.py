@@ -240,12 +240,12 @@ async def test_a_leader_appends_nothing_of_it(node: DriverNode) -> None:
 # --- what is in the log ---------------------------------------------------------------------------
 
 
-def append(node: Node, raft_group: int, kind: EntryType, payload: bytes, sequence: int = 1) -> None:
+def append(node: Node, raft_group: int, kind: EntryType, payload: bytes, proposer: int = 77) -> None:
     """Append an entry as a leader of the release before did."""
     driver = node._log.driver
     group = driver.groups[raft_group]
     assert group.leads
-    driver._append(group, kind, bytearray(payload), ProposalId(77, 1, sequence))
+    driver._append(group, kind, bytearray(payload), ProposalId(proposer, 1, 1))
     driver.drive(group)
 
 
@@ -307,15 +307,13 @@ async def test_a_directory_with_such_an_entry_is_found_and_starts(
 
 
 @pytest.mark.slow
-@CASES
-def test_three_nodes_go_on_with_the_same_state(
-    tmp_path: Path, raft_group: int, kind: EntryType, payload: bytes
-) -> None:
+def test_three_nodes_go_on_with_the_same_state(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1, {})
         await cluster[1].append(b"before")
-        leader = await leader_of(cluster, raft_group)
-        append(leader.node, raft_group, kind, payload)
+        for proposer, (raft_group, kind, payload) in enumerate(WITHOUT_EFFECT, 77):
+            leader = await leader_of(cluster, raft_group)
+            append(leader.node, raft_group, kind, payload, proposer)
         await cluster[1].append(b"after")
         for _ in range(2):
             await cluster.stop()
@@ -323,6 +321,9 @@ def test_three_nodes_go_on_with_the_same_state(
         await cluster[2].append(b"again")
         for node in cluster.nodes.values():
             await until_values(node, [b"before", b"after", b"again"])
+            for proposer, (raft_group, _, _) in enumerate(WITHOUT_EFFECT, 77):
+                rows = node.node._log.driver.groups[raft_group].rows
+                assert isinstance(rows.judge(ProposalId(proposer, 1, 1)), VoidEntry)
 
     run_cluster(scenario, tmp_path)
 
@@ -365,9 +366,9 @@ def test_commands_with_impossible_numbers_end_nobody_and_hold_nothing_up(tmp_pat
         await cluster[1].backend.create_topic("topic", 1, {})
         await cluster[1].append(b"before")
         topic_id = cluster[1].node.metadata.topics["topic"].topic_id
-        for number, (raft_group, command) in enumerate(commands_of(topic_id), 1):
+        for proposer, (raft_group, command) in enumerate(commands_of(topic_id), 77):
             leader = await leader_of(cluster, raft_group)
-            append(leader.node, raft_group, COMMAND, command.SerializeToString(), number)
+            append(leader.node, raft_group, COMMAND, command.SerializeToString(), proposer)
         where = TopicPartition("topic", 0)
         assert (await publish_values(cluster[1].backend, 1, {where: [b"published"]})).published
         for _ in range(2):

@@ -6,6 +6,7 @@ too seldom: every operation of a first start is tried here.
 """
 
 from collections.abc import Iterator
+from itertools import count
 from random import Random
 
 import pytest
@@ -21,8 +22,8 @@ from tests.sim.worker import SimulatedWorker
 from tests.sim.world import DIRECTORY, World, run_process
 
 NAMES = "cluster/log/recovery.py:_sync_directories sync_directory"
-OPERATIONS = 40
-POWER_FAILURES = 10
+POWER_FAILURES = 3
+MORE_POWER_FAILURES = 10
 
 
 class TwoStarts:
@@ -33,6 +34,7 @@ class TwoStarts:
         disk.ignored = frozenset(ignored)
         clock = FakeClock(monotonic=0.0)
         self.world = World(Random(seed), disk, clock, Model(clock))
+        self.was_killed = False
         self.answered = False
         self.there = False
 
@@ -42,6 +44,7 @@ class TwoStarts:
         disk.restart()
         disk.die_at = killed_at
         run_process(self.world, self._start)
+        self.was_killed = disk.ended
         disk.end()
         disk.restart()
         run_process(self.world, self._create)
@@ -81,17 +84,23 @@ class TwoStarts:
         await backend.stop()
 
 
-def losses(ignored: list[str]) -> Iterator[tuple[int, int]]:
+def losses(ignored: list[str], power_failures: int = POWER_FAILURES) -> Iterator[tuple[int, int]]:
     """Operations and seeds at which an answered topic is lost."""
-    for operation in range(1, OPERATIONS):
-        for seed in range(POWER_FAILURES):
-            if not TwoStarts(seed, ignored).run(operation):
+    for operation in count(1):
+        for seed in range(power_failures):
+            starts = TwoStarts(seed, ignored)
+            if not starts.run(operation):
                 yield operation, seed
+            if not starts.was_killed:
+                return
 
 
 @pytest.mark.slow
-def test_no_answer_of_a_second_start_is_lost() -> None:
-    assert list(losses([])) == []
+@pytest.mark.parametrize(
+    "power_failures", [POWER_FAILURES, pytest.param(MORE_POWER_FAILURES, marks=pytest.mark.long)]
+)
+def test_no_answer_of_a_second_start_is_lost(power_failures: int) -> None:
+    assert list(losses([], power_failures)) == []
 
 
 @pytest.mark.slow

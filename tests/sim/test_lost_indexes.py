@@ -36,19 +36,18 @@ READ_BYTES_MAX = 4 * BLOCK_BYTES
 class Machine:
     """A machine and its processes."""
 
-    def __init__(self, seed: int) -> None:
-        disk, clock = SimulatedDisk(Random(seed)), FakeClock(monotonic=0.0)
-        self.world = World(Random(seed), disk, clock, Model(clock))
-        self.disk = disk
+    def __init__(self, seed: int, disk: SimulatedDisk | None = None) -> None:
+        clock = FakeClock(monotonic=0.0)
+        self.disk = disk or SimulatedDisk(Random(seed))
+        self.world = World(Random(seed), self.disk, clock, Model(clock))
+        self.indexes = self._indexes()
         # Bytes read by the last start, and the maximum of a fetch.
         self.start_bytes = self.fetch_bytes = 0
 
     def write(self) -> None:
-        """Run a process that fills three segments, then fail the power."""
+        """Run a process that fills three segments."""
         run_process(self.world, self._write)
         self.indexes = self._indexes()
-        self.disk.lose_power()
-        self.disk.restart()
 
     def use(self) -> None:
         """Run a process that starts, idles a while, fetches from everywhere and is killed."""
@@ -108,6 +107,16 @@ def tear(disk: SimulatedDisk, path: Path) -> None:
     data[middle : middle + min(PAGE_BYTES, 512)] = bytes(512)
 
 
+@pytest.fixture(scope="module")
+def written() -> SimulatedDisk:
+    """The disk of a process that was killed."""
+    machine = Machine(1)
+    machine.write()
+    machine.disk.end()
+    machine.disk.restart()
+    return machine.disk
+
+
 def check_fast(machine: Machine) -> None:
     """Check that from the second start on all reads use the indexes."""
     machine.use()
@@ -126,18 +135,18 @@ def check_fast(machine: Machine) -> None:
 def test_after_a_power_failure_reads_and_starts_are_fast_again(seed: int) -> None:
     machine = Machine(seed)
     machine.write()
+    machine.disk.lose_power()
+    machine.disk.restart()
     check_fast(machine)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffixes", [(".index",), (".timeindex",), (".index", ".timeindex")])
 @pytest.mark.parametrize("how", ["gone", "empty", "torn"])
-def test_lost_parts_of_indexes_are_rebuilt_and_logged(how: str, suffixes: tuple[str, ...]) -> None:
-    machine = Machine(1)
-    run_process(machine.world, machine._write)
-    machine.indexes = machine._indexes()
-    machine.disk.end()
-    machine.disk.restart()
+def test_lost_parts_of_indexes_are_rebuilt_and_logged(
+    written: SimulatedDisk, how: str, suffixes: tuple[str, ...]
+) -> None:
+    machine = Machine(1, written.copy())
     for path in [path for path in machine.disk.files() if path.suffix in suffixes]:
         match how:
             case "gone":

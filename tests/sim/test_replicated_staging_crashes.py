@@ -48,7 +48,8 @@ OPERATIONS = 100
 """More operations than a node has from the first piece to what follows the publication."""
 MOST_OPERATIONS = 60
 """Operations that every node has in every run."""
-STRIDE = 11
+STRIDE = 31
+"""The long test tries all operations."""
 
 SWARM = Swarm(
     Formation(3, 0.0, 0, anew=False),

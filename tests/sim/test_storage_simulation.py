@@ -15,7 +15,7 @@ FEW_SEEDS = SEEDS[:4]
 MORE_SEEDS = SEEDS[4:8]
 """For quick runs."""
 
-VARIED_SEEDS = (8, 4, 21, 5, 78)
+VARIED_SEEDS = (86, 83, 12, 21, 49)
 """Seeds with every kind of operation. Only a hint, which saves seconds."""
 
 KINDS = {

@@ -1,6 +1,6 @@
 """Three nodes under faults lose, repeat and change nothing, and go on once everything is repaired.
 
-Each seed runs twice, and both runs are equal event by event.
+Each of the first seeds runs twice, and both runs are equal event by event.
 """
 
 import re
@@ -16,16 +16,15 @@ from tests.sim.cluster.seeds import run_seed
 from tests.sim.cluster.simulation import Simulation
 from tests.sim.outcome import run_twice
 
-FEW_SEEDS = [range(begin, begin + 4) for begin in range(1, 9, 4)]
-SEEDS = range(9, 701)
+FEW_SEEDS = range(1, 5)
+SEEDS = range(5, 701)
 LONG_S = 3000.0
 """More than the seeds take on a busy machine."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", FEW_SEEDS)
-def test_few_seeds_lose_repeat_and_change_nothing(seeds: range) -> None:
-    counts = run_twice(seeds, run_seed, lambda seed: Simulation(seed).run())
+def test_few_seeds_lose_repeat_and_change_nothing() -> None:
+    counts = run_twice(FEW_SEEDS, run_seed, lambda seed: Simulation(seed).run())
     for what in ("answers", "entries committed", "leaders", "probes", "packets lost"):
         assert counts[what] >= 20, what
 

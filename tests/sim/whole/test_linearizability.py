@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.sim.whole import linearizability
 from tests.sim.whole.linearizability import UNKNOWN, Operation, Undecided, explain, is_linearizable
 
 READ, WRITE, ADD = "read", "write", "add"
@@ -110,8 +111,8 @@ def test_a_model_may_leave_the_state_open() -> None:
     assert not is_linearizable([chosen, *reads], 0, choose)
 
 
-@pytest.mark.slow
-def test_a_search_that_takes_too_long_is_no_pass() -> None:
+def test_a_search_that_takes_too_long_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linearizability, "_STEPS_MAX", 5000)
     additions = [Operation(number, 0, (ADD, 1 << number), UNKNOWN) for number in range(24)]
     with pytest.raises(Undecided):
         is_linearizable([*additions, Operation(99, 100, (READ, 0), -1)], 0, step)

@@ -16,8 +16,8 @@ from tests.sim.whole.seeds import failure_of, run_seed
 from tests.sim.whole.simulation import Simulation
 
 ONE_SEED = 1
-FEW_SEEDS = [range(begin, begin + 2) for begin in range(2, 6, 2)]
-SEEDS = range(6, 131)
+FEW_SEEDS = range(2, 4)
+SEEDS = range(4, 131)
 MORE_SEEDS = range(131, 381)
 """Run one by one while a rare state is missing: a change of the nodes moves it to other seeds."""
 FOUND = {
@@ -68,9 +68,8 @@ def test_a_seed_loses_repeats_and_changes_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", FEW_SEEDS)
-def test_few_seeds_lose_repeat_and_change_nothing(seeds: range) -> None:
-    counts = run_twice(seeds, run_seed, lambda seed: Simulation(seed).run())
+def test_few_seeds_lose_repeat_and_change_nothing() -> None:
+    counts = run_twice(FEW_SEEDS, run_seed, lambda seed: Simulation(seed).run())
     for what in ("calls ok", "entries committed", "leaders", "marks", "records appended", "records fetched"):
         assert counts[what] >= 1, what
 
