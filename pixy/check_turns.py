@@ -17,9 +17,9 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager, nullcontext
 from time import thread_time
 
-from pixy.address_quota import AddressSemaphore
+from pixy.aio.address_quota import AddressSemaphore
+from pixy.aio.one_thread import OneThread
 from pixy.errors import MessageTooLarge
-from pixy.one_thread import OneThread
 from pixy.records import CheckEffort, LongCheckError
 
 __all__ = ["CheckTurns", "SteppedCheck", "effort_of"]

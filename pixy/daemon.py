@@ -35,6 +35,8 @@ from typing import Any
 import structlog
 
 from pixy import __version__
+from pixy.aio.scheduling import run_soon
+from pixy.aio.tasks import Tasks
 from pixy.api.grpc import GrpcServer
 from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import Clock, SystemClock
@@ -47,9 +49,7 @@ from pixy.multiraft import frame_bytes_max
 from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, SharedSecrets, TcpNetwork
 from pixy.proxy import Proxy
 from pixy.reload import maybe_read_again, say_used
-from pixy.scheduling import run_soon
 from pixy.storage import RealDisk, ThreadWorker
-from pixy.tasks import Tasks
 from pixy.troubles import disk_space, low_disk
 
 __all__ = ["Daemon", "QuietCollections", "prepare_interpreter", "run", "settle_interpreter"]
@@ -79,7 +79,7 @@ _STOP_S = 5.0
 
 _CANCEL_S = 1.0
 
-_MENDED_BY_RESTART = ("pixy.storage.", "pixy.staging.", "pixy.cluster.", "pixy.multiraft.", "pixy.steps")
+_MENDED_BY_RESTART = ("pixy.storage.", "pixy.staging.", "pixy.cluster.", "pixy.multiraft.", "pixy.aio.steps")
 """Packages and modules whose faults end the process; see `pixy.faults`."""
 
 _OTHER_FILES = 128

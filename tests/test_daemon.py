@@ -19,6 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
+from pixy.aio.steps import run_in_steps
 from pixy.cli.logs import FewLines
 from pixy.cluster import problems
 from pixy.config import load_config
@@ -28,7 +29,6 @@ from pixy.faults import internal_error
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.records import NewRecord, build_batch
 from pixy.staging import PieceBatches, StageName
-from pixy.steps import run_in_steps
 from tests.fakes.grpc_client import messages_in, open_client
 from tests.fakes.waiting import settle, until
 from tests.sim.loop import VirtualLoop

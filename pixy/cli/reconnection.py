@@ -46,7 +46,7 @@ class ReconnectingStub(Generic[S]):
         reconnects: bool,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        from pixy.retries import Backoff  # imports asyncio
+        from pixy.aio.retries import Backoff  # imports asyncio
 
         self._connection = connection
         self._make = make

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import structlog
 
+from pixy.aio.futures import reject, resolve
 from pixy.clock import Clock
 from pixy.cluster.consumer_groups import GroupKeeper
 from pixy.cluster.log import (
@@ -73,7 +74,6 @@ from pixy.cluster.status import (
 )
 from pixy.errors import DataDirectoryError, PixyError, Unavailable
 from pixy.faults import report_to_loop
-from pixy.futures import reject, resolve
 from pixy.multiraft import NEVER, ConfirmedReads, RaftGroup, entry_bytes_max
 from pixy.proto.node_calls_pb2 import GiveUpRequest, JoinRequest
 from pixy.proto.state_pb2 import InitCluster, MetadataCommand, NodeIdentity

@@ -25,6 +25,7 @@ from typing import Any
 
 import structlog
 
+from pixy.aio.steps import LaterSteps
 from pixy.cluster.consumer_groups import GroupKeeper
 from pixy.cluster.log import NodeLog, NodeObserver, StateReplica
 from pixy.cluster.peering import NodePeers, RemoteProposals
@@ -33,7 +34,6 @@ from pixy.cluster.replicas import CommandProposals, Partitions, StateGroups
 from pixy.cluster.state import DeletedTopic, Forgotten, GroupsChanged, GroupsState, LeftNode, Topic
 from pixy.errors import UnknownPartition
 from pixy.raft import Entry
-from pixy.steps import LaterSteps
 
 __all__ = ["StateReactions"]
 

@@ -1,15 +1,21 @@
 """Delivery of records to consumer groups: offers, acks, redelivery and offsets."""
 
-from pixy.consume.client_shares import Client
-from pixy.consume.consume_request import ConsumeRequest
-from pixy.consume.consumers import NEWEST, OLDEST, Consumers
-from pixy.consume.dispatcher import ConsumeDone, PendingRequest
-from pixy.consume.environment import ConsumeCounters
-from pixy.consume.offer import Offer
-from pixy.consume.offset_tracker import OffsetTracker
-from pixy.consume.sparse_acks import METADATA_BYTES_MAX, AckRange, decode, describe, encode, fitting
-from pixy.consume.timers import Timers
-from pixy.consume.waiting_acks import AckDone
+from pixy.consume.acks import AckDone
+from pixy.consume.core import (
+    METADATA_BYTES_MAX,
+    AckRange,
+    Client,
+    ConsumeRequest,
+    Offer,
+    OffsetTracker,
+    Timers,
+    decode,
+    describe,
+    encode,
+    fitting,
+)
+from pixy.consume.group import NEWEST, OLDEST, Consumers
+from pixy.consume.partition import ConsumeCounters, ConsumeDone, PendingRequest
 
 __all__ = [
     "METADATA_BYTES_MAX",

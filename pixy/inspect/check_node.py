@@ -35,6 +35,7 @@ from pixy.cluster import (
     restore_state,
     takes_publication,
 )
+from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData, DataDirectoryError, VoidEntry
 from pixy.inspect.check_checkpoints import check_checkpoints
 from pixy.inspect.check_journal import CheckedEntry, CheckedJournal, check_journal
@@ -44,7 +45,6 @@ from pixy.inspect.check_pieces import check_pieces
 from pixy.inspect.check_staging import check_staging
 from pixy.inspect.replayed_entries import ReplayedEntries, replay
 from pixy.inspect.report import Report
-from pixy.log_position import LogPosition
 from pixy.multiraft import ADVICE, FIRST_PARTITION_GROUP, conf_state_of, why_never_a_member
 from pixy.proto.state_pb2 import OffsetRecord, PartitionIdentity
 from pixy.staging import PieceKey

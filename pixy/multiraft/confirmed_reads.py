@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
+from pixy.aio.futures import resolve
 from pixy.errors import ShuttingDown, Unavailable
-from pixy.futures import resolve
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.raft_group import RaftGroup
 

@@ -24,8 +24,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pixy.aio.steps import in_steps, run_in_steps
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import FailedPrecondition, MessageTooLarge, PixyError, VoidEntry
-from pixy.log_position import LogPosition
 from pixy.multiraft.commit_messages import CommitMessages
 from pixy.multiraft.driver_options import DriverHooks, DriverOptions
 from pixy.multiraft.entry_cache import EntryCache
@@ -51,7 +52,6 @@ from pixy.multiraft.raft_storage import RaftStorage
 from pixy.multiraft.refused_messages import RefusedMessages
 from pixy.multiraft.snapshots import Snapshots
 from pixy.multiraft.watched_proposals import LeadershipLost, WatchedProposals
-from pixy.proposal_id import ProposalId
 from pixy.raft import (
     NONE,
     ConfChangeError,
@@ -72,7 +72,6 @@ from pixy.raft import (
 from pixy.raft.plausibility import why_impossible
 from pixy.raft.sizes import payload_size
 from pixy.raft.wire import decode_conf_change
-from pixy.steps import in_steps, run_in_steps
 from pixy.storage import EntryType, Journal, RecordKind, UnitRecord
 
 __all__ = ["Driver"]

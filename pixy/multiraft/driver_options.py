@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from pixy.entry_ids import ProposalId
 from pixy.multiraft.group_rest import RestHooks
 from pixy.multiraft.outbox import Send
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import WantedEntries
-from pixy.proposal_id import ProposalId
 from pixy.raft import NO_LIMIT, Entry, Message, RaftConfig, RandomSource, Snapshot
 from pixy.storage import EntryType, UnitRecord
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from pixy.entry_ids import LogPosition
 from pixy.errors import DataDirectoryError
-from pixy.log_position import LogPosition
 from pixy.multiraft.group_states import conf_state_of, hard_state_of
 from pixy.multiraft.impossible_states import ADVICE, FoundState, why_impossible, why_no_configuration
 from pixy.multiraft.raft_group import RaftGroup

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pixy.aio.steps import run_in_steps
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.multiraft.resting_groups import CLAIM_EVERY_TICKS, RestClaim, RestingGroups, Waking
 from pixy.raft import NONE, RaftNode, StateType
-from pixy.steps import run_in_steps
 
 if TYPE_CHECKING:
     from pixy.multiraft.driver import Driver

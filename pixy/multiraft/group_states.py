@@ -4,7 +4,7 @@ journal has them, and the record of a checkpoint.
 
 from collections.abc import Iterable
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.multiraft.proposer_rows import RowsSnapshot
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto import state_pb2

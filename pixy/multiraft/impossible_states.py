@@ -10,7 +10,7 @@ mends a group whose only voter this node is, or has to be (`mended_groups`).
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pixy.log_position import INDEX_MAX, TERM_MAX, LogPosition
+from pixy.entry_ids import INDEX_MAX, TERM_MAX, LogPosition
 from pixy.multiraft.group_states import conf_state_of
 from pixy.proto.state_pb2 import AppliedPosition, HardState
 from pixy.raft import MalformedMessage

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from pixy.futures import reject, resolve
+from pixy.aio.futures import reject, resolve
 from pixy.multiraft.raft_group import GroupRead, RaftGroup
 from pixy.raft import NONE, ReadState
 

@@ -26,9 +26,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from pixy.multiraft.proposer_rows import WINDOW, Novelty, ProposerRows
-from pixy.proposal_id import ProposalId
 from pixy.raft import NONE
 from pixy.records import offsets_of
 from pixy.storage import EntryType

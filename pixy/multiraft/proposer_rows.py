@@ -27,9 +27,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from pixy import errors
+from pixy.entry_ids import INDEX_MAX, ProposalId
 from pixy.errors import PixyError
-from pixy.log_position import INDEX_MAX
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import ProposerRow
 
 __all__ = ["WINDOW", "Novelty", "ProposerRows", "RowsSnapshot"]

@@ -9,12 +9,11 @@ idle.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import PixyError
-from pixy.log_position import LogPosition
 from pixy.multiraft.proposals import Proposals
 from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.raft import NO_LIMIT, NONE, ConfState, Entry, RaftNode, StateType
 from pixy.raft.progress import ProgressState

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.raft import (
     Compacted,
     ConfState,

@@ -8,8 +8,8 @@ node that waits proposes again elsewhere, under the same identity.
 import asyncio
 from typing import Any
 
-from pixy.futures import resolve
-from pixy.proposal_id import ProposalId
+from pixy.aio.futures import resolve
+from pixy.entry_ids import ProposalId
 
 __all__ = ["LeadershipLost", "WatchedProposals"]
 

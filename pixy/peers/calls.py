@@ -11,8 +11,8 @@ waits for another moment.
 import asyncio
 from typing import NamedTuple
 
+from pixy.aio.futures import reject, resolve
 from pixy.errors import DeadlineExceeded, MessageTooLarge, PixyError, Unavailable
-from pixy.futures import reject, resolve
 from pixy.peers.activity import LATE_S
 from pixy.peers.failures import decode_failure
 from pixy.peers.frames import CALL, CANCEL

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import structlog
 
+from pixy.aio.tasks import Tasks
 from pixy.errors import ShuttingDown, Unavailable
 from pixy.peers.activity import LATE_S
 from pixy.peers.address import Address
@@ -32,7 +33,6 @@ from pixy.peers.hello import Claim, Greeting, Hello, LinkPurpose
 from pixy.peers.link import PeerLink
 from pixy.peers.open_links import AcceptedLink, DialledLink
 from pixy.peers.options import PeerHooks
-from pixy.tasks import Tasks
 
 __all__ = ["PeerChannel"]
 

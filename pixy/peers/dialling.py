@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import structlog
 
+from pixy.aio.retries import Backoff
 from pixy.errors import PeerRefused, PixyError, Unavailable
 from pixy.faults import internal_error
 from pixy.peers.address import Address
@@ -28,7 +29,6 @@ from pixy.peers.open_links import DialledLink
 from pixy.peers.opening import DiallingLink, Judge, SpeaksFirst, new_nonce
 from pixy.peers.options import PeerOptions
 from pixy.peers.protection import why_unprotected
-from pixy.retries import Backoff
 
 __all__ = ["Destination", "KeptLink", "RetryPauses", "dial"]
 

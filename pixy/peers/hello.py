@@ -7,10 +7,10 @@ from hashlib import sha256
 
 from google.protobuf.message import DecodeError
 
+from pixy.entry_ids import FLUSH_MAX, NODE_ID_MAX
 from pixy.peers.address import Address
 from pixy.peers.frames import FrameDamage, Payload
 from pixy.peers.texts import shown
-from pixy.proposal_id import FLUSH_MAX, NODE_ID_MAX
 from pixy.proto import peers_pb2 as pb
 
 __all__ = [

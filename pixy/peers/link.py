@@ -25,7 +25,8 @@ from typing import Any, Protocol
 import structlog
 from google.protobuf.message import DecodeError
 
-from pixy.futures import resolve
+from pixy.aio.futures import resolve
+from pixy.aio.socket_writes import write_of
 from pixy.peers.activity import Activity, CheckResult
 from pixy.peers.environment import PeerEnvironment
 from pixy.peers.frames import (
@@ -42,7 +43,6 @@ from pixy.peers.frames import (
 )
 from pixy.peers.options import NextSlice
 from pixy.peers.texts import STRANGER_CHARACTERS_MAX, shown
-from pixy.socket_writes import write_of
 
 __all__ = ["LinkOwner", "PeerLink"]
 

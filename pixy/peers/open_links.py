@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pixy.futures import resolve
+from pixy.aio.futures import resolve
 from pixy.peers.answers import PeerAnswers
 from pixy.peers.calls import PeerCalls
 from pixy.peers.environment import PeerEnvironment

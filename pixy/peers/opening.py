@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from pixy.aio.futures import reject, resolve
 from pixy.errors import PeerRefused, Unavailable
-from pixy.futures import reject, resolve
 from pixy.peers.environment import PeerEnvironment
 from pixy.peers.first_handshake import FirstHandshake
 from pixy.peers.frames import HELLO

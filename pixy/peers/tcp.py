@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from pixy.aio.tasks import Tasks
 from pixy.errors import StartError
 from pixy.peers.address import Address
 from pixy.peers.network import Listening
@@ -21,7 +22,6 @@ from pixy.peers.slots import HandshakeSlots
 from pixy.peers.stranger_log import StrangerLog
 from pixy.peers.texts import shown
 from pixy.peers.tls import PeerCertificates
-from pixy.tasks import Tasks
 
 __all__ = ["TcpNetwork"]
 

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from pixy.aio.retries import Backoff
 from pixy.config import ProducerConfig
 from pixy.errors import DeadlineExceeded, PixyError, ShuttingDown, Unavailable
 from pixy.proxy.produce_answers import ProduceDone
 from pixy.proxy.topic_accumulators import PartitionAccumulator, ProduceBatch, record_size
-from pixy.retries import Backoff
 
 __all__ = ["KeptRecords"]
 

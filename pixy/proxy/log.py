@@ -21,7 +21,9 @@ from typing import NamedTuple
 
 import structlog
 
-from pixy.address_quota import AddressSemaphore
+from pixy.aio.address_quota import AddressSemaphore
+from pixy.aio.futures import reject, resolve
+from pixy.aio.steps import in_steps, run_in_steps
 from pixy.backend import Backend, OffsetRange, TopicDescription, TopicPartition
 from pixy.client_address import client_address, share_of
 from pixy.clock import Clock
@@ -39,7 +41,6 @@ from pixy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from pixy.futures import reject, resolve
 from pixy.proxy.batch_checks import BatchChecks, Checked, PartitionBatches
 from pixy.proxy.fetch_ranges import FetchRanges
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
@@ -51,7 +52,6 @@ from pixy.records import (
     check_topic_name,
     count_batches,
 )
-from pixy.steps import in_steps, run_in_steps
 
 __all__ = ["FETCH_WAIT_MAX_S", "Appended", "Log", "OffsetPosition", "OffsetQuery", "PartitionBatches"]
 

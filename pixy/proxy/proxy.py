@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
+from pixy.aio.steps import in_steps
 from pixy.backend import Backend, ClusterStatus, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
@@ -47,7 +48,6 @@ from pixy.proxy.staging import Staging
 from pixy.proxy.topic_accumulators import headers_bytes
 from pixy.proxy.topics import TopicCreator
 from pixy.records import Header, check_topic_name, make_partitioner
-from pixy.steps import in_steps
 
 __all__ = ["PartitionOffsets", "Proxy"]
 

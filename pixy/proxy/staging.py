@@ -8,6 +8,7 @@ appended.
 import re
 from collections.abc import Sequence
 
+from pixy.aio.steps import in_steps
 from pixy.backend import Published, StagedBatches, StageSeal
 from pixy.client_address import client_address, share_of
 from pixy.config import ProxyConfig
@@ -19,7 +20,6 @@ from pixy.errors import (
 )
 from pixy.proxy.log import Log, PartitionBatches, TopicVersion
 from pixy.staging import NO_CLIENT, StageClient, StagedWrites
-from pixy.steps import in_steps
 
 __all__ = ["Staging"]
 

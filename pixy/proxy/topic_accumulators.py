@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pixy.aio.retries import Backoff
 from pixy.backend import TopicDescription, TopicPartition
 from pixy.errors import PixyError
 from pixy.proxy.produce_answers import ProduceDone
 from pixy.records import HEADER_BYTES, Header, NewRecordFields, Partitioner
-from pixy.retries import Backoff
 
 __all__ = [
     "HEADER_OVERHEAD_BYTES",

@@ -11,12 +11,12 @@ from fnmatch import fnmatchcase
 
 import structlog
 
+from pixy.aio.tasks import Tasks
 from pixy.backend import Backend
 from pixy.config import ProxyConfig
 from pixy.errors import PixyError, ShuttingDown, TopicExists, TopicMissing, Unavailable, UnknownTopic
 from pixy.faults import OnFault, internal_error
 from pixy.records import check_topic_name
-from pixy.tasks import Tasks
 
 __all__ = ["TopicCreator"]
 

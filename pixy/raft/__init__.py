@@ -5,7 +5,7 @@ A driver creates a `RaftNode` per group and does the work in its `Ready`. `docs/
 guarantees and the driver's duties; `pixy.raft.raft` maps sections of the Raft paper to modules.
 """
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.raft.config import RaftConfig, RandomSource, ReadOnlyOption
 from pixy.raft.errors import (
     Compacted,

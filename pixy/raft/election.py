@@ -13,7 +13,7 @@ promotion yet.
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pixy.log_position import TERM_MAX, LogPosition
+from pixy.entry_ids import TERM_MAX, LogPosition
 from pixy.raft import follower, replication
 from pixy.raft.errors import EntriesNotLoaded, StorageError, panic
 from pixy.raft.messages import (

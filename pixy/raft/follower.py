@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.raft import conf_change, rest
 from pixy.raft.config import ReadOnlyOption
 from pixy.raft.messages import COMMIT_ONLY, NONE, Entry, Message, MessageType, ReadState, Snapshot, StateType

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pixy.log_position import LogPosition
-from pixy.proposal_id import ProposalId
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.raft import replication
 from pixy.raft.errors import panic
 from pixy.raft.messages import NONE, ConfChange, Entry, Message, MessageType, RaftEntryType

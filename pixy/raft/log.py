@@ -13,7 +13,7 @@ for it has a bug (Raft §5.4.3, leader completeness).
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.raft.errors import Compacted, EntriesNotLoaded, EntryUnavailable, StorageError, panic
 from pixy.raft.messages import Entry, Snapshot
 from pixy.raft.sizes import NO_LIMIT, entries_size, limit_entries

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from pixy.proposal_id import ProposalId
+from pixy.entry_ids import ProposalId
 
 __all__ = [
     "APPEND_THREAD",

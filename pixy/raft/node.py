@@ -12,8 +12,7 @@ limitations of such a group.
 
 from collections.abc import Sequence
 
-from pixy.log_position import LogPosition
-from pixy.proposal_id import ProposalId
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.raft.config import RaftConfig, RandomSource
 from pixy.raft.election import resume_campaign
 from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic

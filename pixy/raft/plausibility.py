@@ -33,7 +33,7 @@ deposes this node, the driver has it campaign at once.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
+from pixy.entry_ids import TERM_JUMP_MAX, TERM_MAX
 from pixy.raft.errors import EntriesNotLoaded
 from pixy.raft.messages import APPLY_THREAD, NONE, Message, MessageType, StateType
 from pixy.raft.sizes import NO_LIMIT

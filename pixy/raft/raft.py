@@ -24,7 +24,7 @@ itself take the same path, and so do its vote requests.
 
 from collections.abc import Sequence
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.raft import conf_change, election, follower, leader, reads, replication, rest
 from pixy.raft.config import RaftConfig, RandomSource, check_node_id
 from pixy.raft.errors import ProposalDropped, panic

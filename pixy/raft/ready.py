@@ -31,7 +31,7 @@ everything before it is durable.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.raft.messages import (
     APPEND_THREAD,
     APPLY_THREAD,

@@ -21,7 +21,7 @@ A release without this rule takes a heartbeat for what it was before, and answer
 
 from typing import TYPE_CHECKING
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.raft.messages import NONE, Message, MessageType, StateType
 from pixy.raft.progress import ProgressState
 

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from operator import attrgetter
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.raft.errors import panic
 from pixy.raft.messages import Entry, Snapshot
 from pixy.raft.trace import Trace

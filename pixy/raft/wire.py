@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from pixy.proposal_id import ProposalId
+from pixy.entry_ids import ProposalId
 from pixy.proto import raft_pb2
 from pixy.raft.errors import MalformedMessage
 from pixy.raft.messages import (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pixy.address_quota import AddressQuota
+from pixy.aio.address_quota import AddressQuota
 from pixy.client_address import share_of
 from pixy.faults import internal_error
 from pixy.http2 import Options

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from pixy.byte_semaphore import ByteSemaphore
+from pixy.aio.byte_semaphore import ByteSemaphore
 from pixy.http2 import (
     HTTP1_REQUEST,
     NO_PREFACE,

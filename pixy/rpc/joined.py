@@ -9,9 +9,9 @@ they are: megabytes are never copied in one step.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from pixy.aio.steps import in_steps
 from pixy.rpc.messages import Serialized
 from pixy.rpc.status import GrpcError, Status
-from pixy.steps import in_steps
 
 if TYPE_CHECKING:
     from pixy.rpc.call import UnaryCall

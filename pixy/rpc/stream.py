@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from pixy.futures import reject, resolve
+from pixy.aio.futures import reject, resolve
 from pixy.http2 import Delivery
 from pixy.rpc.call import NOT_A_MESSAGE, Call
 from pixy.rpc.headers import CallHeaders

@@ -21,7 +21,7 @@ fill the quota half-way would wait for each other.
 
 from collections.abc import Callable
 
-from pixy.address_quota import AddressQuota
+from pixy.aio.address_quota import AddressQuota
 
 __all__ = ["Uploads"]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from pixy.aio.tasks import Tasks
 from pixy.clock import Clock
 from pixy.serving.counters import Totals
 from pixy.serving.fair_scheduler import FairScheduler
 from pixy.serving.limit_log import LimitLog
 from pixy.serving.memory import Memory
 from pixy.serving.open_calls import OpenCalls
-from pixy.tasks import Tasks
 
 __all__ = ["Environment", "Flushable", "ServerOptions"]
 

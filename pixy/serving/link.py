@@ -31,7 +31,7 @@ from enum import Enum, auto
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol
 
-from pixy.futures import resolve
+from pixy.aio.futures import resolve
 from pixy.serving.counters import ConnectionCounters
 from pixy.serving.environment import Environment
 from pixy.serving.memory import NOTED_BYTES

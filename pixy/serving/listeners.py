@@ -18,12 +18,12 @@ from typing import Protocol
 
 import structlog
 
+from pixy.aio.tasks import Tasks
 from pixy.config import TlsConfig, check_regular, split_address
 from pixy.errors import StartError
 from pixy.serving.environment import ServerOptions
 from pixy.serving.link import Link, ProtocolFactory
 from pixy.serving.transport import peer_name
-from pixy.tasks import Tasks
 
 __all__ = ["Listener", "Opener", "TlsFiles", "bind_tcp", "bind_unix"]
 

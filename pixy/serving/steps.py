@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any
 
-from pixy.futures import resolve
+from pixy.aio.futures import resolve
 from pixy.serving.workload import Workload
 
 __all__ = ["Steps"]

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from pixy.aio.socket_writes import write_of
 from pixy.client_address import UNIX_CLIENT
-from pixy.socket_writes import write_of
 
 __all__ = ["Transport", "peer_name"]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
+from pixy.aio.steps import run_in_steps
 from pixy.staging.sinks import StageName
 from pixy.staging.stage import Stage
 from pixy.staging.stages import Stages
-from pixy.steps import run_in_steps
 
 __all__ = ["StageExpiry"]
 

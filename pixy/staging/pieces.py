@@ -18,8 +18,8 @@ from pathlib import Path
 
 import structlog
 
+from pixy.aio.futures import resolve
 from pixy.errors import DataDirectoryError, NotFound, PixyError, ResourceExhausted, StorageFault, Unavailable
-from pixy.futures import resolve
 from pixy.staging.piece_files import (
     UNIT_PIECES_MAX,
     NewPiece,

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pixy.aio.futures import resolve
 from pixy.errors import PixyError, ShuttingDown, Unavailable
-from pixy.futures import resolve
 from pixy.staging.fair_queue import FairQueue, Lane
 from pixy.storage import Steps, StepsEnd, Worker, next_step, run_steps
 

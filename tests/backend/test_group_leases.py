@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pixy.aio.tasks import Tasks
 from pixy.backend.embedded.group_leases import GroupLeases
 from pixy.cluster import MemberId
 from pixy.cluster.log.replica import Replica
 from pixy.errors import Unavailable
-from pixy.tasks import Tasks
 from tests.backend.group_members import GROUP, GroupNode, membership_at
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.cluster.nodes import Cluster

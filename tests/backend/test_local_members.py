@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from pixy.aio.tasks import Tasks
 from pixy.backend.embedded.local_members import LocalMembers
 from pixy.cluster import Node
 from pixy.cluster.state.group_members import Membership
-from pixy.tasks import Tasks
 from tests.fakes.waiting import settle
 
 

@@ -20,7 +20,7 @@ Use = Callable[[NodeCluster, int], Awaitable[None]]
 _FIRST, _MORE = 4, 12
 _BOUNDED = {
     "pixy.raft.messages.Entry",
-    "pixy.proposal_id.ProposalId",
+    "pixy.entry_ids.ProposalId",
     "pixy.multiraft.proposer_rows._Row",
 }
 """Of state groups: entries for followers, up to a limit in bytes, and the last results."""

@@ -18,7 +18,7 @@ from pixy.cluster.state.metadata import MetadataState
 from pixy.cluster.state.proposable import why_not_proposable
 from pixy.cluster.state.sinks import SinksState
 from pixy.config import LimitsConfig
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.multiraft.group_recovery import entry_of, recovered_group
@@ -28,7 +28,6 @@ from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import WantedEntries
 from pixy.multiraft.resting_groups import RestClaim
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.records import NewRecord, build_batch, offsets_of, patch_batch, read_records, split_batches

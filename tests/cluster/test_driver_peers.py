@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import DeadlineExceeded, FailedPrecondition, UnknownTopic
 from pixy.multiraft.entry_cache import ENTRY_BYTES, ROW_BYTES
 from pixy.multiraft.proposals import Repeated
-from pixy.proposal_id import ProposalId
 from pixy.raft import (
     ConfChangeSingle,
     ConfChangeType,

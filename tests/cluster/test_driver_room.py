@@ -2,10 +2,10 @@
 
 import pytest
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import UnknownPartition
 from pixy.multiraft.proposer_rows import WINDOW, Novelty
 from pixy.multiraft.raft_group import RaftGroup
-from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, Message, MessageType
 from pixy.storage import EntryType
 from tests.cluster.drivers import BATCH, BATCHES, COMMAND, GROUP, DriverNode, batch_of, forwarded_proposal

@@ -6,11 +6,11 @@ import tracemalloc
 
 import pytest
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import UnknownPartition
 from pixy.multiraft.entry_cache import ENTRY_BYTES, ROW_BYTES, EntryCache
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
-from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry
 
 SIZE = 10

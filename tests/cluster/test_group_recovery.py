@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import DataDirectoryError
-from pixy.log_position import LogPosition
 from pixy.multiraft.group_recovery import continues, entry_of, recovered_group
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.proto.state_pb2 import HardState as Stored
 from pixy.raft import NO_LIMIT, Compacted, ConfState, Entry, HardState, RaftEntryType

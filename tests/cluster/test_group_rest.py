@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import UnknownTopic
 from pixy.multiraft.group_rest import QUIET_TIMEOUTS
 from pixy.multiraft.raft_group import RaftGroup
-from pixy.proposal_id import ProposalId
 from pixy.raft import ConfChange, ConfChangeType, Message, MessageType, RaftNode, StateType
 from tests.cluster.drivers import COMMAND, GROUP, DriverNetwork, DriverNode, NodeSetup, forwarded_proposal
 

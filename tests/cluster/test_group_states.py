@@ -1,6 +1,6 @@
 """State of raft groups beside their logs, as records of the journal and of a checkpoint."""
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.multiraft.group_states import (
     carried_reset_record,
     checkpoint_record,
@@ -12,7 +12,6 @@ from pixy.multiraft.group_states import (
 )
 from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
-from pixy.proposal_id import ProposalId
 from pixy.proto import state_pb2
 from pixy.raft import ConfState, HardState, Snapshot
 from pixy.storage import RecordKind, UnitRecord

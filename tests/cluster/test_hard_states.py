@@ -2,7 +2,7 @@
 file is removed.
 """
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.multiraft.group_states import hard_state_of
 from pixy.multiraft.hard_states import carry_over, state_records, write_hard_state
 from pixy.multiraft.raft_group import RaftGroup

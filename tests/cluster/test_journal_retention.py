@@ -11,8 +11,8 @@ from pixy.cluster.log.relocation import Relocation
 from pixy.cluster.log.replica import StateReplica
 from pixy.cluster.replicas.state_groups import StateGroups
 from pixy.config import JournalConfig
+from pixy.entry_ids import LogPosition
 from pixy.errors import UnknownPartition
-from pixy.log_position import LogPosition
 from pixy.multiraft.hard_states import write_hard_state
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage

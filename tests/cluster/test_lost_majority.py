@@ -13,8 +13,8 @@ from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.cluster.unsafe_recovery.lost_majority import LostMajority, SurvivingGroup
 from pixy.cluster.unsafe_recovery.sole_voter import configuration_after
 from pixy.cluster.unsafe_recovery.stopped_node import stopped_node
+from pixy.entry_ids import LogPosition
 from pixy.errors import DataDirectoryError, FailedPrecondition
-from pixy.log_position import LogPosition
 from pixy.multiraft.group_recovery import entry_of
 from pixy.proto.state_pb2 import (
     CreateTopic,

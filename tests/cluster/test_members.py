@@ -26,10 +26,10 @@ from pixy.cluster.peering.peer_messages import (
 from pixy.cluster.peering.relays import Relays
 from pixy.cluster.peering.told_refusals import decode_starts
 from pixy.cluster.state.nodes import NodeInfo
+from pixy.entry_ids import ProposalId
 from pixy.multiraft.proposals import Forwarded
 from pixy.peers import Address, Claim, FrameDamage, Hello, NotYet, PeerChannel
 from pixy.peers.hello import Greeting
-from pixy.proposal_id import ProposalId
 from pixy.proto import peers_pb2 as pb
 from pixy.proto.node_calls_pb2 import Relayed
 from pixy.raft import Entry, MalformedMessage, Message, MessageType

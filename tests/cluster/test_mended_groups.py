@@ -8,9 +8,9 @@ import pytest
 
 from pixy.cluster import LostMajority, MendedGroups
 from pixy.cluster.unsafe_recovery import stopped_node
+from pixy.entry_ids import TERM_KEPT_MAX, TERM_MAX
 from pixy.errors import CorruptData, DataDirectoryError, FailedPrecondition
 from pixy.inspect import ReadOnlyDisk, Verdict, check_directory
-from pixy.log_position import TERM_KEPT_MAX, TERM_MAX
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import ConfState
 from pixy.storage import RealDisk, RecordKind, ThreadWorker

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.cluster.state.nodes import LIMITS_LEVEL, NODES_MAX, WAITING_MAX, NodeInfo, NodeTable, node_record
+from pixy.entry_ids import INCARNATION_JUMP_MAX
 from pixy.errors import FailedPrecondition, NotFound, PixyError, ResourceExhausted
-from pixy.proposal_id import INCARNATION_JUMP_MAX
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode, StartNode
 
 FIRST = NodeRecord(node_id=1, secret=b"s1", incarnation=1, process=b"p1", version="1.0")

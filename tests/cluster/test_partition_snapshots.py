@@ -7,11 +7,10 @@ import pytest
 from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.log.partition_snapshots import describe, has_records, is_written, position_of, take_over
 from pixy.cluster.log.replica import PartitionReplica
-from pixy.log_position import INDEX_MAX, LogPosition
+from pixy.entry_ids import INDEX_MAX, LogPosition, ProposalId
 from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor, ProposerRow
 from pixy.raft import ConfState, Entry, Snapshot
 from pixy.records import TopicPartition

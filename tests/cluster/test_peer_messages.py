@@ -25,10 +25,9 @@ from pixy.cluster.peering.peer_messages import (
     flush_number_of,
 )
 from pixy.cluster.state.nodes import NODES_MAX
-from pixy.log_position import INDEX_MAX, TERM_MAX
+from pixy.entry_ids import INDEX_MAX, TERM_MAX, ProposalId
 from pixy.multiraft.proposals import Forwarded
 from pixy.multiraft.resting_groups import RestClaim
-from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
 from pixy.storage import EntryType
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pixy.cluster.log.peer_starts import PeerStart, PeerStarts, StartClaim
-from pixy.proposal_id import INCARNATION_JUMP_MAX
+from pixy.entry_ids import INCARNATION_JUMP_MAX
 
 
 def starts_of(*seen: PeerStart) -> PeerStarts:

@@ -15,10 +15,10 @@ from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.cluster.state.piece_checks import PIECE_BYTES_MAX
 from pixy.cluster.state.proposable import why_not_proposable
 from pixy.cluster.state.sinks import SINKS_GROUP
+from pixy.entry_ids import ProposalId
 from pixy.errors import VoidEntry
 from pixy.inspect import ReadOnlyDisk, Verdict, check_directory
 from pixy.multiraft.raft_group import RaftGroup
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import (
     AddPiece,
     AlterTopic,

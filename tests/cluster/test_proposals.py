@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import DeadlineExceeded, TopicExists, Unavailable, UnknownPartition
 from pixy.multiraft.driver_options import RAFT_CONFIG
 from pixy.multiraft.proposals import Proposal, Proposals, Proposer, Repeated
 from pixy.multiraft.proposer_rows import WINDOW, ProposerRows
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
-from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, RaftNode
 from pixy.records import NewRecord, build_batch
 from pixy.storage import EntryType

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import OffsetOutOfRange, PixyError, TopicExists
 from pixy.multiraft.proposer_rows import WINDOW, Novelty, ProposerRows
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import ProposerRow
 
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
-from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry
 from tests.cluster.drivers import COMMAND, DriverNetwork, DriverNode, forwarded_proposal
 

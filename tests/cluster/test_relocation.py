@@ -11,7 +11,7 @@ from pixy.cluster.log.relocation import Relocation, is_stuck
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
 from pixy.cluster.state.groups import GroupsState
 from pixy.config import JournalConfig
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Entry, Message, MessageType

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pixy.aio.futures import resolve
 from pixy.cluster.peering.remote_proposals import RemoteProposals
 from pixy.cluster.peering.replica_calls import RemotePartition, ReplicaCalls
 from pixy.errors import (
@@ -15,7 +16,6 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.faults import report_to_loop
-from pixy.futures import resolve
 from pixy.multiraft.proposer_rows import WINDOW
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.records import TopicPartition, offsets_of, split_batches

@@ -11,10 +11,9 @@ import pytest
 
 from pixy.cluster.log.checkpoint_state import restored_state
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import PartitionCommand, PublishedPart, PublishParts, SetLogBeginOffset
 from pixy.raft import ConfState, Entry, Snapshot
 from pixy.records import TopicPartition, read_header, split_batches

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from pixy.entry_ids import ProposalId
 from pixy.multiraft.proposer_rows import ProposerRows
-from pixy.proposal_id import ProposalId
 from pixy.records import TopicPartition
 from tests.cluster.nodes import Cluster, Sizes
 

@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pixy.cluster.peering.peer_messages import decode_raft, encode_raft
-from pixy.log_position import INDEX_MAX, TERM_JUMP_MAX, TERM_MAX
-from pixy.proposal_id import ProposalId
+from pixy.entry_ids import INDEX_MAX, TERM_JUMP_MAX, TERM_MAX, ProposalId
 from pixy.raft import ConfState, Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
 from pixy.raft.messages import CAMPAIGN_TRANSFER, ConfChangeSingle, ConfChangeType, ConfChangeV2
 from pixy.raft.wire import encode_conf_change

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from pixy.cluster.log.partition_snapshots import describe
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot

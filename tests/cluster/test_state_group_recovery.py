@@ -11,12 +11,11 @@ from pixy.cluster.log.node_log import NodeLog
 from pixy.cluster.log.replica import StateReplica
 from pixy.cluster.replicas.state_group_recovery import recover_state_group
 from pixy.cluster.state.groups import GroupsState
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import CorruptData
-from pixy.log_position import LogPosition
 from pixy.multiraft.group_states import checkpoint_record
 from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, RecordKind, ThreadWorker, load_identity

@@ -10,11 +10,11 @@ from pixy.cluster.replicas.state_groups import GROUPS_COUNT, StateGroups
 from pixy.cluster.state.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.cluster.state.sinks import SINKS_GROUP
+from pixy.entry_ids import ProposalId
 from pixy.errors import CorruptData
 from pixy.multiraft.group_states import split_checkpoint
 from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_group import RaftGroup
-from pixy.proposal_id import ProposalId
 from pixy.raft import Entry
 from pixy.storage import CheckpointStore, RecoveredGroup
 from tests.cluster.node_logs import open_log

@@ -2,8 +2,8 @@
 
 import asyncio
 
+from pixy.entry_ids import ProposalId
 from pixy.multiraft.watched_proposals import LeadershipLost, WatchedProposals
-from pixy.proposal_id import ProposalId
 
 FIRST, SECOND = ProposalId(4, 1, 1), ProposalId(4, 1, 2)
 GROUP, OTHER = 1000, 1001

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Iterator
 
 from pixy.consume import OffsetTracker
-from pixy.consume.offer import OfferLimits
-from pixy.consume.partition_offers import PartitionOffers
+from pixy.consume.core.offer import OfferLimits
+from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import CorruptData, InvalidBatch, MessageTooLarge, Undecodable
 from pixy.records import (
     HEADER_BYTES,

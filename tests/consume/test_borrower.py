@@ -7,7 +7,7 @@ import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import ConsumeRequest
-from pixy.consume.lender import SILENCE_S
+from pixy.consume.lending.lender import SILENCE_S
 from pixy.errors import LongPollTimeout
 from pixy.proto.consumer_calls_pb2 import ConsumerCall
 from tests.consume.conftest import MakeNodes

@@ -1,8 +1,8 @@
 """Records that one other node has lent, and the settlements that it has to hear of."""
 
-from pixy.consume.borrowing import Borrowing
-from pixy.consume.lending import RecordPosition
-from pixy.consume.lent_records import BorrowedRecord
+from pixy.consume.lending.borrowing import Borrowing
+from pixy.consume.lending.lending import RecordPosition
+from pixy.consume.lending.lent_records import BorrowedRecord
 
 
 class Scene:

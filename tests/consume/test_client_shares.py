@@ -1,6 +1,6 @@
-"""pixy/consume/client_shares.py: counts of a limit by client address."""
+"""pixy/consume/core/client_shares.py: counts of a limit by client address."""
 
-from pixy.consume.client_shares import ClientShares
+from pixy.consume.core.client_shares import ClientShares
 
 
 def test_what_is_released_can_be_taken_again_and_nothing_is_kept_of_it() -> None:

@@ -1,12 +1,12 @@
-"""pixy/consume/commits.py: positions are committed together, again after a failure, and without
-those of topics that are gone.
+"""pixy/consume/partition/commits.py: positions are committed together, again after a failure, and
+without those of topics that are gone.
 """
 
 import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.consume import commits
+from pixy.consume.partition import commits
 from pixy.errors import Unavailable
 from tests.consume.conftest import MakeWorld
 

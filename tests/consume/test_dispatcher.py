@@ -3,9 +3,9 @@ from collections import Counter
 import pytest
 
 from pixy.consume import Offer, OffsetTracker
-from pixy.consume.dispatcher import Dispatcher, PendingRequest
-from pixy.consume.offer import OfferLimits
-from pixy.consume.partition_offers import PartitionOffers
+from pixy.consume.core.offer import OfferLimits
+from pixy.consume.partition.dispatcher import Dispatcher, PendingRequest
+from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import CorruptData, LongPollTimeout, PixyError, ShuttingDown, TooManyRequests
 from tests.consume.fakes import Answers, fed, make_batch
 

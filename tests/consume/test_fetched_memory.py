@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from pixy.consume.fetched_memory import memory_of
-from pixy.consume.memory_turns import PATIENCE_S
+from pixy.consume.memory.memory_turns import PATIENCE_S
+from pixy.consume.partition.fetched_memory import memory_of
 from pixy.errors import Unavailable
 from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch
 from tests.consume.bounds import consume_all, end_partition

@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 
 from pixy.backend import FetchResult, OffsetCommit
 from pixy.consume import ConsumeRequest
-from pixy.consume.partition_offers import PartitionOffers
+from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import LongPollTimeout, Unavailable, UnpackedTooLarge
 from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch
 from tests.consume.conftest import MakeWorld

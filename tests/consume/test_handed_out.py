@@ -1,5 +1,5 @@
-"""pixy/consume/handed_out.py: acks of records that were handed out before a restart or a move, and
-of records that never were.
+"""pixy/consume/core/handed_out.py: acks of records that were handed out before a restart or a
+move, and of records that never were.
 """
 
 import asyncio
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.consume.handed_out import HandedOut
+from pixy.consume.core.handed_out import HandedOut
 from pixy.errors import Unavailable
 from tests.consume.conftest import MakeNodes, MakeWorld
 from tests.consume.fakes import World

@@ -1,4 +1,4 @@
-"""pixy/consume/join_turns.py: consumer groups join and leave in turns of client addresses."""
+"""pixy/consume/core/join_turns.py: consumer groups join and leave in turns of client addresses."""
 
 import asyncio
 from typing import NamedTuple

@@ -3,9 +3,9 @@
 import asyncio
 
 from pixy.consume import Timers
-from pixy.consume.lender import SILENCE_S, Lender
-from pixy.consume.lending import RecordPosition
-from pixy.consume.lent_records import encode_positions
+from pixy.consume.lending.lender import SILENCE_S, Lender
+from pixy.consume.lending.lending import RecordPosition
+from pixy.consume.lending.lent_records import encode_positions
 from pixy.proto.consumer_calls_pb2 import LentRecords, OffersRequest, Settled
 from tests.consume.fakes import Answers
 from tests.consume.test_lending import Scene, at

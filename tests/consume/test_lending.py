@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from pixy.consume.dispatcher import Dispatcher
-from pixy.consume.lending import LENT_BYTES_MAX, Lending, RecordPosition
-from pixy.consume.offer import Offer, OfferLimits
-from pixy.consume.offset_tracker import OffsetTracker
-from pixy.consume.partition_offers import PartitionOffers
+from pixy.consume.core.offer import Offer, OfferLimits
+from pixy.consume.core.offset_tracker import OffsetTracker
+from pixy.consume.lending.lending import LENT_BYTES_MAX, Lending, RecordPosition
+from pixy.consume.partition.dispatcher import Dispatcher
+from pixy.consume.partition.partition_offers import PartitionOffers
 from tests.consume.fakes import Answers, fed, make_batch
 
 TIMEOUT = 30.0

@@ -2,15 +2,15 @@
 
 import pytest
 
-from pixy.consume.lending import RecordPosition
-from pixy.consume.lent_records import (
+from pixy.consume.core.offer import Offer
+from pixy.consume.lending.lending import RecordPosition
+from pixy.consume.lending.lent_records import (
     BorrowedRecord,
     decode_positions,
     decode_record,
     encode_positions,
     encode_record,
 )
-from pixy.consume.offer import Offer
 from pixy.proto.consumer_calls_pb2 import LentRecord, Settled
 
 

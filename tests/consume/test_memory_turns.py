@@ -1,10 +1,10 @@
-"""pixy/consume/memory_turns.py: who has memory next, and who gives back for it."""
+"""pixy/consume/memory/memory_turns.py: who has memory next, and who gives back for it."""
 
 import random
 
 import pytest
 
-from pixy.consume.memory_turns import (
+from pixy.consume.memory.memory_turns import (
     IDLE_S,
     PATIENCE_S,
     TURN_S,

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.consume import AckRange, OffsetTracker, decode, describe, encode, offset_tracker
-from pixy.consume.offset_tracker import CROWDED_RANGES
+from pixy.consume import AckRange, OffsetTracker, decode, describe, encode
+from pixy.consume.core import offset_tracker
+from pixy.consume.core.offset_tracker import CROWDED_RANGES
 
 
 def human(tracker: OffsetTracker) -> str:

@@ -1,4 +1,4 @@
-"""pixy/consume/partition.py: one live partition with its own host, cluster and clock."""
+"""pixy/consume/partition/partition.py: one live partition with its own host, cluster and clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -6,25 +6,25 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 from structlog.testing import capture_logs
 
+from pixy.aio.tasks import Tasks
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.config import ConsumerConfig
-from pixy.consume.dispatcher import Dispatcher
-from pixy.consume.environment import ConsumeEnvironment
-from pixy.consume.fetched_memory import bounded_fetches
-from pixy.consume.join_turns import JoinTurns
-from pixy.consume.memory_turns import Demand
-from pixy.consume.offer import Offer, OfferLimits
-from pixy.consume.offset_tracker import OffsetTracker
-from pixy.consume.partition import LivePartition
-from pixy.consume.partition_limit import PartitionLimit
-from pixy.consume.passed_acks import PassingTurns
-from pixy.consume.pins import bounded_pins
-from pixy.consume.sparse_acks import AckRange
-from pixy.consume.timers import Timers
-from pixy.consume.unpacking import Unpacking
-from pixy.consume.voided import VoidedOffsets
+from pixy.consume.core.join_turns import JoinTurns
+from pixy.consume.core.offer import Offer, OfferLimits
+from pixy.consume.core.offset_tracker import OffsetTracker
+from pixy.consume.core.partition_limit import PartitionLimit
+from pixy.consume.core.passing_turns import PassingTurns
+from pixy.consume.core.sparse_acks import AckRange
+from pixy.consume.core.timers import Timers
+from pixy.consume.core.voided import VoidedOffsets
+from pixy.consume.memory.memory_turns import Demand
+from pixy.consume.memory.pins import bounded_pins
+from pixy.consume.memory.unpacking import Unpacking
+from pixy.consume.partition.dispatcher import Dispatcher
+from pixy.consume.partition.environment import ConsumeEnvironment
+from pixy.consume.partition.fetched_memory import bounded_fetches
+from pixy.consume.partition.partition import LivePartition
 from pixy.errors import AckBeyondEnd, InvalidAck, ResourceExhausted, Unavailable
-from pixy.tasks import Tasks
 from tests.consume.fakes import Answers
 from tests.fakes.backend import FakeBackend
 from tests.fakes.clock import FakeClock

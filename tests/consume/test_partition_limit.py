@@ -1,6 +1,6 @@
 import pytest
 
-from pixy.consume.partition_limit import PartitionLimit
+from pixy.consume.core.partition_limit import PartitionLimit
 from pixy.errors import TooManyRequests
 
 

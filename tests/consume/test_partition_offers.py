@@ -6,9 +6,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pixy.consume import AckRange, Offer, OffsetTracker
-from pixy.consume.offer import OfferLimits
-from pixy.consume.partition_offers import PartitionOffers
-from pixy.consume.voided import NOTHING_VOIDED, VoidedOffsets
+from pixy.consume.core.offer import OfferLimits
+from pixy.consume.core.voided import NOTHING_VOIDED, VoidedOffsets
+from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import AckBeyondEnd, CorruptData, ResourceExhausted
 from pixy.records import NewRecord, build_batch, crc32c
 from tests.consume.fakes import fed, make_batch

@@ -1,5 +1,5 @@
-"""pixy/consume/partition_offers.py: batches unpacked on a thread keep their place, and those with
-wrong fields take nothing from others.
+"""pixy/consume/partition/partition_offers.py: batches unpacked on a thread keep their place, and
+those with wrong fields take nothing from others.
 """
 
 import gzip
@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from pixy.consume import OffsetTracker
-from pixy.consume.partition_offers import PartitionOffers
+from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import CorruptData
 from pixy.records import COMPRESSION, NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
 from tests.consume.fakes import fed, make_batch

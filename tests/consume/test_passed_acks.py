@@ -9,8 +9,8 @@ import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import AckRange, encode
-from pixy.consume.passed_acks import PassingTurns
-from pixy.consume.timers import Timers
+from pixy.consume.core.passing_turns import PassingTurns
+from pixy.consume.core.timers import Timers
 from pixy.errors import (
     AckBeyondEnd,
     AckElsewhere,

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from pixy.consume.bounded_memory import BoundedMemory
-from pixy.consume.memory_turns import Demand
-from pixy.consume.pins import Pin, bounded_pins
-from pixy.consume.timers import Timers
+from pixy.consume.core.timers import Timers
+from pixy.consume.memory.bounded_memory import BoundedMemory
+from pixy.consume.memory.memory_turns import Demand
+from pixy.consume.memory.pins import Pin, bounded_pins
 from pixy.errors import Unavailable
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import settle

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import NEWEST, OLDEST
-from pixy.consume.resets import Resets
+from pixy.consume.core.resets import Resets
 from pixy.errors import OwnedElsewhere, OwnerUndecided
 from pixy.proto.consumer_calls_pb2 import ConsumerCall
 from tests.consume.conftest import MakeNodes, MakeWorld

@@ -1,9 +1,9 @@
-"""pixy/consume/resumption.py: where a group continues."""
+"""pixy/consume/core/resumption.py: where a group continues."""
 
 import pytest
 
 from pixy.backend import OffsetCommit, OffsetRange, TopicPartition
-from pixy.consume.resumption import Remark, resume
+from pixy.consume.core.resumption import Remark, resume
 
 SERVED = OffsetRange(10, 20)
 

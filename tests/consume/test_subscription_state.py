@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.consume.subscription_state import SubscriptionEvent, SubscriptionState
+from pixy.consume.core.subscription_state import SubscriptionEvent, SubscriptionState
 
 S, E = SubscriptionState, SubscriptionEvent
 LIVING = [state for state in S if state is not S.CLOSED]

@@ -1,9 +1,9 @@
 import asyncio
 from math import inf
 
+from pixy.aio.futures import SmallEvent
 from pixy.clock import SystemClock
-from pixy.consume.timers import Alarm, Timers
-from pixy.futures import SmallEvent
+from pixy.consume.core.timers import Alarm, Timers
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import settle
 

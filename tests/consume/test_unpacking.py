@@ -4,8 +4,8 @@ import threading
 import pytest
 
 from pixy.backend import Batch
-from pixy.consume import unpacking
-from pixy.consume.unpacking import BatchUnpacker
+from pixy.consume.memory import unpacking
+from pixy.consume.memory.unpacking import BatchUnpacker
 from pixy.errors import UnpackedTooLarge
 from pixy.records import COMPRESSION, UnpackedRecords, unpack_records
 from tests.fakes.batches import batch_of, bomb

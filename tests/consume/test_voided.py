@@ -1,5 +1,5 @@
 from pixy.backend import TopicPartition
-from pixy.consume.voided import NOTHING_VOIDED, VoidedByPartition, VoidedOffsets
+from pixy.consume.core.voided import NOTHING_VOIDED, VoidedByPartition, VoidedOffsets
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 

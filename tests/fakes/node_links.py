@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from pixy.aio.futures import reject, resolve
 from pixy.consume import Timers
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
-from pixy.futures import reject, resolve
 from pixy.peers.failures import decode_failure, encode_failure
 
 __all__ = ["FakeLinks"]

@@ -5,7 +5,7 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pixy.futures import resolve
+from pixy.aio.futures import resolve
 from pixy.peers import Address
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from types import TracebackType
 import pytest
 
 from pixy.cluster.peering.peer_messages import MessageKind, PeerMethod, encode_proposal, encode_raft
+from pixy.entry_ids import ProposalId
 from pixy.multiraft.proposals import Forwarded
 from pixy.peers import Hello
 from pixy.peers.first_handshake import FirstHandshake
@@ -23,7 +24,6 @@ from pixy.peers.handshake import Handshake
 from pixy.peers.handshake_side import HandshakeSide, HandshakeState, Outgoing
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.peers.stranger_log import LINES_MAX
-from pixy.proposal_id import ProposalId
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.raft import Message, MessageType
 from pixy.storage import EntryType

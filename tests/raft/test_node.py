@@ -1008,7 +1008,7 @@ def test_the_core_depends_on_protobuf_and_the_types_of_positions_and_proposals_o
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.splitlines() == [
         "google pixy",
-        "pixy.log_position pixy.proposal_id pixy.proto pixy.proto.raft_pb2 pixy.raft",
+        "pixy.entry_ids pixy.entry_ids pixy.proto pixy.proto.raft_pb2 pixy.raft",
     ]
 
 

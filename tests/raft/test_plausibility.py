@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from pixy.log_position import TERM_JUMP_MAX, TERM_MAX
+from pixy.entry_ids import TERM_JUMP_MAX, TERM_MAX
 from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Message, MessageType, RaftNode, Snapshot
 from pixy.raft.config import RaftConfig
 from pixy.raft.plausibility import why_impossible

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.proposal_id import ProposalId
+from pixy.entry_ids import ProposalId
 from pixy.raft import (
     ConfChange,
     ConfChangeSingle,

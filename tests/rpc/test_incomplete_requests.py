@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pixy.address_quota import AddressQuota
+from pixy.aio.address_quota import AddressQuota
 from pixy.http2 import Options
 from pixy.rpc import GrpcError, GrpcOptions, Status
 from pixy.rpc.incomplete_requests import IncompleteRequests

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from pixy.address_quota import AddressQuota
+from pixy.aio.address_quota import AddressQuota
 from pixy.http2 import Options
 from pixy.rpc import GrpcOptions, Status
 from pixy.rpc.uploads import Uploads

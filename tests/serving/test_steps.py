@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pixy.futures import failure_of
+from pixy.aio.futures import failure_of
 from pixy.serving import Steps
 from tests.fakes.waiting import settle
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from pixy.aio.futures import resolve
 from pixy.errors import FailedPrecondition, ShuttingDown, Unavailable
-from pixy.futures import resolve
 from pixy.records import crc32c
 from pixy.staging import PieceBatches, Stage, StageClient, StageName, Stages, StageSeal, seal_crc
 from pixy.staging import stages as stages_module

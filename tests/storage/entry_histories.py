@@ -4,7 +4,7 @@
 
 from typing import NamedTuple
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.storage.journal.journal_entries import GroupEntries
 
 __all__ = ["Word", "take"]

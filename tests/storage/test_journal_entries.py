@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
-from pixy.log_position import LogPosition
 from pixy.storage import (
     EntryRange,
     EntryType,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.proposal_id import ProposalId
 from pixy.storage import EntryType, RecordKind
 from pixy.storage.journal.journal_format import (
     FILE_HEADER_BYTES,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.proposal_id import ProposalId
 from pixy.storage import (
     EntryRange,
     FilePart,

@@ -9,9 +9,8 @@ from random import Random
 
 import pytest
 
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.log_position import LogPosition
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState, NodeStart, NodeStarts
 from pixy.storage import (
     JournalFile,

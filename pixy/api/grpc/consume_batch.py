@@ -7,13 +7,13 @@ delivered together, or none is.
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
+from pixy.aio.steps import run_in_steps
 from pixy.api.grpc.refusals import proxy_of
 from pixy.consume import ConsumeDone, ConsumeRequest, Offer, PendingRequest
 from pixy.errors import InvalidArgument, LongPollTimeout, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import Proxy
 from pixy.rpc import Cancellable, UnaryCall
-from pixy.steps import run_in_steps
 
 __all__ = ["BatchConsuming"]
 

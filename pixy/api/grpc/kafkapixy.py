@@ -8,6 +8,7 @@ another caller.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from pixy.aio.steps import in_steps
 from pixy.api.grpc.answers import consumed_message, produced_messages
 from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
@@ -34,7 +35,6 @@ from pixy.rpc import (
     join_in_steps,
     serialize_with,
 )
-from pixy.steps import in_steps
 
 __all__ = ["KafkaPixyService"]
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
-from pixy.address_quota import AddressSemaphore
+from pixy.aio.address_quota import AddressSemaphore
 from pixy.client_address import client_address
 from pixy.rpc import UnaryCall
 

@@ -7,6 +7,7 @@ has taken what was read before, and the connection accepts more output. No recor
 from collections.abc import Mapping
 from itertools import chain
 
+from pixy.aio.steps import in_steps
 from pixy.api.grpc.consume_batch import BatchConsuming
 from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import LARGE_FIELDS, REPEATED_MAX
@@ -37,7 +38,6 @@ from pixy.rpc import (
     parse_with,
     serialize_with,
 )
-from pixy.steps import in_steps
 
 __all__ = ["LogService"]
 

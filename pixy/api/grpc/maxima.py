@@ -19,7 +19,7 @@ _PARTITIONS = 1000
 _ELEMENTS = ELEMENTS_PER_CALL
 """Names, queries and ranges: a stream keeps its ranges until it ends. Offsets that are set, all or
 none, and stages that are published or discarded: each node applies those of a call in one step. The
-metadata of offsets has a maximum of its own (`pixy.consume.commits`).
+metadata of offsets has a maximum of its own (`pixy.consume.partition.commits`).
 """
 _HEADERS = 10_000
 """Above `producer.max_headers`, which has its own refusal."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
+from pixy.aio.steps import in_steps
 from pixy.api.grpc.refusals import proxy_of
 from pixy.backend import StageSeal, TopicPartition
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import PartitionBatches, Proxy, TopicVersion
 from pixy.rpc import Handler, Parted, UnaryCall
-from pixy.steps import in_steps
 
 __all__ = ["StagingMethods", "partition_batches", "topic_versions"]
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import structlog
 
+from pixy.aio.steps import in_steps
 from pixy.api.grpc.large_answers import a_few_at_a_time
 from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.api.grpc.refusals import proxy_of, translate
@@ -17,7 +18,6 @@ from pixy.errors import InvalidArgument
 from pixy.proto import pixy_topics_pb2 as pb
 from pixy.proxy import Proxy
 from pixy.rpc import Handler, JoinedMessage, Service, UnaryCall, join_in_steps
-from pixy.steps import in_steps
 
 __all__ = ["TopicsService"]
 

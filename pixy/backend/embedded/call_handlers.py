@@ -6,6 +6,7 @@ A call is never passed on: the caller knows which nodes have replicas.
 
 from collections.abc import Awaitable, Callable, Collection
 
+from pixy.aio.steps import in_steps
 from pixy.backend.embedded.local_partitions import LocalPartitions
 from pixy.backend.embedded.partition_finder import CONFIRM_S
 from pixy.backend.embedded.remote_partitions import FETCH_BYTES_MAX
@@ -27,7 +28,6 @@ from pixy.proto.node_calls_pb2 import (
     TimestampRequest,
     TimestampResponse,
 )
-from pixy.steps import in_steps
 
 __all__ = ["CallHandlers"]
 

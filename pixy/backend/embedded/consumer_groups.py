@@ -7,6 +7,7 @@ linearizable read where the answer must include what was answered before, at any
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
+from pixy.aio.steps import in_steps
 from pixy.backend.embedded.local_members import LocalMembers
 from pixy.backend.embedded.partition_finder import CONFIRM_S
 from pixy.backend.protocol import OffsetCommit, Owner
@@ -23,7 +24,6 @@ from pixy.cluster import (
 from pixy.errors import OwnedElsewhere, OwnerUndecided
 from pixy.proto.state_pb2 import CommitOffsets, GroupsCommand
 from pixy.records import TopicPartition
-from pixy.steps import in_steps
 
 __all__ = ["ConsumerGroups"]
 

@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from functools import partial
 from typing import Any
 
+from pixy.aio.steps import in_steps
+from pixy.aio.tasks import Tasks
 from pixy.backend.embedded.call_handlers import CallHandlers
 from pixy.backend.embedded.consumer_groups import ConsumerGroups
 from pixy.backend.embedded.group_membership import MemberCallbacks
@@ -59,8 +61,6 @@ from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
 from pixy.staging import NO_CLIENT, StageClient
-from pixy.steps import in_steps
-from pixy.tasks import Tasks
 
 __all__ = ["EmbeddedBackend"]
 

@@ -15,10 +15,10 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
+from pixy.aio.tasks import Tasks
 from pixy.backend.protocol import Lease
 from pixy.cluster import LEASE_S, Node, StateReplica
 from pixy.errors import PixyError
-from pixy.tasks import Tasks
 
 __all__ = ["GroupLeases"]
 

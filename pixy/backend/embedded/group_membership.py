@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import structlog
 
+from pixy.aio.retries import Backoff
+from pixy.aio.tasks import Tasks
 from pixy.backend.embedded.group_leases import GroupLeases
 from pixy.backend.protocol import Assignment, OffsetsChanged, Revocation
 from pixy.cluster import (
@@ -38,8 +40,6 @@ from pixy.cluster import (
 )
 from pixy.errors import PixyError, Unavailable
 from pixy.proto import state_pb2 as pb
-from pixy.retries import Backoff
-from pixy.tasks import Tasks
 
 __all__ = ["GroupMembership", "MemberCallbacks", "MemberEnvironment"]
 

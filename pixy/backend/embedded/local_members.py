@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import structlog
 
+from pixy.aio.retries import Backoff
+from pixy.aio.tasks import Tasks
 from pixy.backend.embedded.group_leases import GroupLeases
 from pixy.backend.embedded.group_membership import GroupMembership, MemberCallbacks, MemberEnvironment
 from pixy.cluster import MemberId, Node, Process, StateReplica
 from pixy.errors import PixyError
 from pixy.proto import state_pb2 as pb
-from pixy.retries import Backoff
-from pixy.tasks import Tasks
 
 __all__ = ["LocalMembers"]
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
+from pixy.aio.byte_semaphore import ByteSemaphore
+from pixy.aio.futures import resolve
+from pixy.aio.one_thread import OneThread
 from pixy.backend.embedded.partition_finder import CONFIRM_S
 from pixy.backend.protocol import FetchResult
 from pixy.backend.timestamps import first_since
-from pixy.byte_semaphore import ByteSemaphore
 from pixy.cluster import Node, PartitionReplica
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
-from pixy.futures import resolve
-from pixy.one_thread import OneThread
 from pixy.records import OffsetRange, TopicPartition
 from pixy.storage import PartitionLog
 

@@ -8,9 +8,9 @@ and requests are answered UNAVAILABLE with the reason. An error in the second pa
 
 import asyncio
 
+from pixy.aio.futures import failure_of
 from pixy.cluster import Node
 from pixy.errors import Unavailable
-from pixy.futures import failure_of
 
 __all__ = ["NodeStart"]
 

@@ -8,11 +8,11 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from pixy.aio.tasks import Tasks
 from pixy.cluster import Node, PeerMethod, Topic
 from pixy.errors import PixyError
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import LeadersRequest, LeadersResponse
-from pixy.tasks import Tasks
 
 __all__ = ["OutOfSync", "RemoteLeaders"]
 

@@ -11,10 +11,10 @@ end: thousands of readers do not take the calls that a connection may have in fl
 import asyncio
 from collections.abc import Callable, Iterable
 
+from pixy.aio.futures import resolve
 from pixy.backend.protocol import FetchResult
 from pixy.cluster import Node, PeerMethod, RemotePartition, ReplicaCalls
 from pixy.errors import PixyError, Unavailable
-from pixy.futures import resolve
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import (
     DeleteRecordsRequest,

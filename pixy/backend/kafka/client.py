@@ -24,6 +24,8 @@ import structlog
 from aiokafka.conn import AIOKafkaConnection, CloseReason, collect_hosts, create_conn
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, KafkaError
 
+from pixy.aio.retries import Attempts, Backoff
+from pixy.aio.tasks import Tasks
 from pixy.backend.kafka.errors import BrokerFault
 from pixy.backend.kafka.metadata import Broker, Metadata
 from pixy.backend.kafka.options import KafkaOptions
@@ -32,8 +34,6 @@ from pixy.faults import OnFault, report_to_loop
 from pixy.kafka_protocol import VersionMismatch
 from pixy.kafka_protocol.messages import METADATA
 from pixy.records import TopicPartition
-from pixy.retries import Attempts, Backoff
-from pixy.tasks import Tasks
 
 __all__ = ["CONTROL", "Dial", "KafkaClient", "short_attempts"]
 

@@ -9,11 +9,11 @@ member, which has other duties meanwhile, uses `ask_once`.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from pixy.aio.retries import Attempts, Backoff
 from pixy.backend.kafka.client import CONTROL, KafkaClient
 from pixy.backend.kafka.errors import BrokerFault, error_for_code
 from pixy.errors import PixyError, Unavailable
 from pixy.kafka_protocol.group_messages import FIND_COORDINATOR, GROUP_COORDINATOR, TRANSACTION_COORDINATOR
-from pixy.retries import Attempts, Backoff
 
 __all__ = ["PATIENCE_S", "Coordinators", "may_pass"]
 

@@ -25,6 +25,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from pixy.aio.futures import reject, resolve
+from pixy.aio.tasks import Tasks
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import OFFSET_OUT_OF_RANGE, code_name, error_for_code, is_retriable, is_stale
 from pixy.backend.kafka.legacy_messages import MAGIC_AT, LegacyMessage, pack_messages, read_messages
@@ -32,7 +34,6 @@ from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.protocol import FetchResult, TopicPartition
 from pixy.errors import CorruptData, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.faults import OnFault, internal_error
-from pixy.futures import reject, resolve
 from pixy.kafka_protocol.messages import FETCH, READ_COMMITTED
 from pixy.records import (
     LENGTH_PREFIX_BYTES,
@@ -42,7 +43,6 @@ from pixy.records import (
     read_control_record,
     read_header,
 )
-from pixy.tasks import Tasks
 
 __all__ = ["FetchedBatches", "KafkaFetcher", "OutOfRange", "read_batches"]
 

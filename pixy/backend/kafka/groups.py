@@ -40,6 +40,8 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from pixy.aio.retries import Attempts, Backoff
+from pixy.aio.tasks import Tasks
 from pixy.backend.kafka import members
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.coordinators import PATIENCE_S, Coordinators, may_pass
@@ -52,8 +54,6 @@ from pixy.faults import OnFault
 from pixy.kafka_protocol.consumer import decode_assignment, decode_subscription, encode_subscription
 from pixy.kafka_protocol.group_messages import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from pixy.records import TopicPartition
-from pixy.retries import Attempts, Backoff
-from pixy.tasks import Tasks
 
 __all__ = ["GroupEnvironment", "Groups", "KafkaMembership"]
 

@@ -7,7 +7,7 @@ else. Subscriptions that another program wrote may be newer or malformed; see
 
 from collections.abc import Collection, Mapping, Sequence
 
-from pixy.assignors import assign_round_robin, assign_topic_ranges
+from pixy.kafka_protocol.assignors import assign_round_robin, assign_topic_ranges
 from pixy.kafka_protocol.consumer import encode_assignment
 
 __all__ = ["PROTOCOLS", "PROTOCOL_TYPE", "Partitions", "assign"]

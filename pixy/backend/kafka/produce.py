@@ -35,6 +35,8 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from pixy.aio.retries import Backoff
+from pixy.aio.tasks import Tasks
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import (
     DUPLICATE_SEQUENCE_NUMBER,
@@ -59,8 +61,6 @@ from pixy.faults import internal_error
 from pixy.kafka_protocol.messages import PRODUCE
 from pixy.kafka_protocol.transaction_messages import INIT_PRODUCER_ID
 from pixy.records import patch_producer
-from pixy.retries import Backoff
-from pixy.tasks import Tasks
 
 __all__ = ["Producer", "ProducerId", "TransactionalId"]
 

@@ -3,8 +3,8 @@
 from collections import deque
 from typing import NamedTuple
 
+from pixy.aio.retries import Backoff
 from pixy.backend.protocol import AppendDone, TopicPartition
-from pixy.retries import Backoff
 
 __all__ = ["PendingBatch", "ProduceQueue", "ProducerId"]
 

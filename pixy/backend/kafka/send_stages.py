@@ -8,8 +8,8 @@ then.
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from pixy.aio.byte_semaphore import ByteSemaphore
 from pixy.backend.kafka.produce import Producer
-from pixy.byte_semaphore import ByteSemaphore
 from pixy.errors import DeadlineExceeded, PixyError, StorageFault, Unavailable
 from pixy.records import TopicPartition, patch_batch
 from pixy.storage import Disk, StagedPart, Worker, run_on

@@ -35,6 +35,8 @@ from pathlib import Path
 
 import structlog
 
+from pixy.aio.futures import reject, resolve
+from pixy.aio.tasks import Tasks
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce import Producer, TransactionalId
@@ -52,7 +54,6 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.faults import OnFault, internal_error
-from pixy.futures import reject, resolve
 from pixy.proto.state_pb2 import PublishStages
 from pixy.records import TopicPartition
 from pixy.staging import (
@@ -73,7 +74,6 @@ from pixy.staging import (
     write_mark,
 )
 from pixy.storage import Disk, File, MakeWorker, Worker, run_on
-from pixy.tasks import Tasks
 
 __all__ = ["PUBLICATIONS_MAX", "KafkaStagedWrites", "StagingPlace"]
 

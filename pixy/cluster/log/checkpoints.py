@@ -22,13 +22,13 @@ from functools import partial
 
 import structlog
 
+from pixy.aio.steps import LaterSteps
 from pixy.clock import Clock
 from pixy.cluster.log.replica import RestoredState, StateReplica
 from pixy.cluster.state import GroupsState
 from pixy.config import StorageConfig
 from pixy.multiraft import RaftGroup
 from pixy.raft import Snapshot
-from pixy.steps import LaterSteps
 from pixy.storage import CheckpointId, Worker, is_disk_full
 
 __all__ = ["Checkpoints"]

@@ -30,6 +30,7 @@ from pixy.cluster.log.recovery import RecoveredNode
 from pixy.cluster.log.relocation import Relocation
 from pixy.cluster.log.replica import PartitionReplica, RestoredState, StateReplica
 from pixy.cluster.state import why_not_proposable
+from pixy.entry_ids import ProposalId
 from pixy.errors import PixyError, Unavailable
 from pixy.multiraft import (
     CACHE_BYTES,
@@ -43,7 +44,6 @@ from pixy.multiraft import (
     RestHooks,
     Sideloads,
 )
-from pixy.proposal_id import ProposalId
 from pixy.raft import Message, RaftConfig, RandomSource, Snapshot
 from pixy.storage import (
     CheckpointId,

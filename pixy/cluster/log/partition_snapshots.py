@@ -34,7 +34,7 @@ from google.protobuf.message import DecodeError
 from pixy.cluster.log.applied_positions import positions_record
 from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.log.replica import PartitionReplica
-from pixy.log_position import INDEX_MAX
+from pixy.entry_ids import INDEX_MAX
 from pixy.multiraft import ProposerRows, RaftGroup, Snapshots
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Snapshot

@@ -17,7 +17,7 @@ its peers have restarted.
 
 from typing import NamedTuple
 
-from pixy.proposal_id import FLUSH_MAX, INCARNATION_JUMP_MAX, INCARNATION_MAX, NODE_ID_MAX
+from pixy.entry_ids import FLUSH_MAX, INCARNATION_JUMP_MAX, INCARNATION_MAX, NODE_ID_MAX
 from pixy.proto.state_pb2 import NodeStart, NodeStarts
 
 __all__ = ["PeerStart", "PeerStarts", "StartClaim", "lacks"]

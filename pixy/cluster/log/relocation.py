@@ -15,7 +15,7 @@ from functools import partial
 
 from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.multiraft import RaftGroup
 from pixy.storage import (
     VERSION_WITH_OFFSETS,

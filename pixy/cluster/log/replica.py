@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
+from pixy.aio.futures import resolve
 from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.state import published_records
+from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
-from pixy.futures import resolve
-from pixy.log_position import LogPosition
 from pixy.multiraft import ProposerRows, RaftGroup, RowsSnapshot, checkpoint_record
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import Entry, Snapshot

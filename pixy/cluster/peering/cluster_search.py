@@ -16,6 +16,7 @@ from contextlib import suppress
 import structlog
 from google.protobuf.message import DecodeError
 
+from pixy.aio.retries import Backoff
 from pixy.cluster.log import ClusterOptions
 from pixy.cluster.peering.formation import Formation, Found
 from pixy.cluster.peering.members import Members
@@ -26,7 +27,6 @@ from pixy.errors import FailedPrecondition, PixyError
 from pixy.peers import Address, Hello, PeerChannel
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress
 from pixy.proto.state_pb2 import NodeIdentity
-from pixy.retries import Backoff
 
 __all__ = ["ClusterSearch"]
 

@@ -12,9 +12,9 @@ With a thousand groups, the campaigns are spread over iterations of the event lo
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
+from pixy.aio.steps import run_in_steps
 from pixy.multiraft import Driver, RaftGroup
 from pixy.raft import NONE, RandomSource, StateType
-from pixy.steps import run_in_steps
 
 __all__ = ["Failover"]
 

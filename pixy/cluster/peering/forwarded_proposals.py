@@ -29,18 +29,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from pixy.aio.futures import resolve
+from pixy.aio.tasks import Tasks
 from pixy.check_turns import CheckTurns, SteppedCheck
 from pixy.cluster.peering.forwarded_commands import ForwardedCommands
 from pixy.cluster.peering.peer_messages import RefusedProposal
 from pixy.cluster.state import why_too_large
+from pixy.entry_ids import ProposalId
 from pixy.errors import PixyError, Unavailable, VoidEntry
 from pixy.faults import OnFault
-from pixy.futures import resolve
 from pixy.multiraft import WINDOW, Driver, Forwarded, Novelty, RaftGroup, judge
-from pixy.proposal_id import ProposalId
 from pixy.records import FORWARDED_LIMITS, CheckEffort, LongCheckError, NewBatch, check_next_batch
 from pixy.storage import EntryType
-from pixy.tasks import Tasks
 
 __all__ = ["ForwardedProposals"]
 

@@ -18,13 +18,13 @@ from collections.abc import Awaitable, Callable
 import structlog
 from google.protobuf.message import DecodeError
 
+from pixy.aio.tasks import Tasks
 from pixy.cluster.peering.members import Members
 from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.cluster.state import check_told, node_of
 from pixy.errors import FailedPrecondition, PixyError
 from pixy.faults import report_to_loop
 from pixy.proto.node_calls_pb2 import NodesResponse
-from pixy.tasks import Tasks
 
 __all__ = ["NodeLookup"]
 

@@ -54,6 +54,7 @@ from pixy.cluster.state import (
     node_record,
     why_left,
 )
+from pixy.entry_ids import ProposalId
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, StartError, Unavailable
 from pixy.multiraft import (
     Driver,
@@ -65,7 +66,6 @@ from pixy.multiraft import (
     frame_bytes_max,
 )
 from pixy.peers import Claim, FrameDamage, Hello, NextSlice, NotYet, PeerChannel, PeerHooks
-from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse, NodeAddress, NodesResponse, Relayed
 from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, MalformedMessage, Message, StateType

@@ -6,12 +6,12 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from pixy.aio.futures import resolve
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering.remote_proposals import RemoteProposals
 from pixy.cluster.peering.replica_calls import RemotePartition
 from pixy.cluster.replicas import Partitions
 from pixy.errors import CorruptData, PixyError, Unavailable, UnknownPartition
-from pixy.futures import resolve
 from pixy.multiraft import Driver
 from pixy.storage import EntryType
 

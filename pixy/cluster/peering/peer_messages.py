@@ -96,9 +96,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pixy.cluster.state import NODES_MAX
-from pixy.log_position import INDEX_MAX, TERM_MAX, LogPosition
+from pixy.entry_ids import FLUSH_MAX, INCARNATION_MAX, INDEX_MAX, TERM_MAX, LogPosition, ProposalId
 from pixy.multiraft import Forwarded, RestClaim
-from pixy.proposal_id import FLUSH_MAX, INCARNATION_MAX, ProposalId
 from pixy.raft import Entry, MalformedMessage, Message, MessageType, RaftEntryType, Snapshot
 from pixy.raft.conf_change import check_configuration
 from pixy.raft.node import is_local_message

@@ -19,9 +19,9 @@ import asyncio
 from collections.abc import Callable
 
 from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
+from pixy.entry_ids import ProposalId
 from pixy.errors import FailedPrecondition, PixyError, Unavailable
 from pixy.multiraft import Driver, Forwarded, LeadershipLost, Novelty, RaftGroup, judge
-from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.storage import EntryType
 

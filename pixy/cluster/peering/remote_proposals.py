@@ -12,18 +12,18 @@ its partition, whose id nobody gets again.
 import asyncio
 from collections.abc import Iterable
 
+from pixy.aio.retries import Backoff
+from pixy.aio.tasks import Tasks
 from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.cluster.peering.replica_calls import RemotePartition, ReplicaCalls
+from pixy.entry_ids import ProposalId
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from pixy.faults import OnFault
 from pixy.multiraft import NEVER, Done, Proposals, Proposer, RaftGroup, RaftStorage, Sequences
 from pixy.peers import decode_answer
-from pixy.proposal_id import ProposalId
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.raft import ConfState
-from pixy.retries import Backoff
 from pixy.storage import EntryType
-from pixy.tasks import Tasks
 
 __all__ = ["RemoteProposals"]
 

@@ -15,10 +15,10 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import NamedTuple, Protocol
 
+from pixy.aio.retries import Backoff
 from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.errors import CorruptData, DeadlineExceeded, PixyError, ShuttingDown, Unavailable
 from pixy.records import TopicPartition
-from pixy.retries import Backoff
 
 __all__ = ["RemotePartition", "ReplicaCalls"]
 

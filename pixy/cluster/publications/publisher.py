@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from pixy.aio.futures import resolve
+from pixy.aio.steps import run_in_steps
 from pixy.clock import Clock
 from pixy.cluster.log import StateReplica
 from pixy.cluster.publications.roll_forward import Propose, RollForward
@@ -27,7 +29,6 @@ from pixy.cluster.replicas import Partitions
 from pixy.cluster.state import MetadataState, Publication, SinksState, Topic
 from pixy.config import StagingConfig
 from pixy.errors import CorruptData, FailedPrecondition, PixyError, Unavailable
-from pixy.futures import resolve
 from pixy.multiraft import Repeated
 from pixy.proto.state_pb2 import ExpireSinks, PublicationPart, PublishStages, SinksCommand
 from pixy.records import TopicPartition
@@ -44,7 +45,6 @@ from pixy.staging import (
     StageSeal,
     merged_parts,
 )
-from pixy.steps import run_in_steps
 
 __all__ = ["PUBLICATIONS_MAX", "Publisher", "staged_error"]
 

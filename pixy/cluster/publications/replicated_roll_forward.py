@@ -25,6 +25,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from pixy.aio.retries import Backoff
+from pixy.aio.tasks import Tasks
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering import PartitionProposals
 from pixy.cluster.state import PartKey, Publication, SinksState, part_commands
@@ -38,9 +40,7 @@ from pixy.proto.state_pb2 import (
     PublishParts,
     SinksCommand,
 )
-from pixy.retries import Backoff
 from pixy.storage import EntryType
-from pixy.tasks import Tasks
 
 __all__ = ["ReplicatedRollForward", "RollForwardParts"]
 

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pixy.aio.futures import resolve
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering import PartitionProposals
 from pixy.cluster.publications.piece_calls import PieceCalls
@@ -32,7 +33,6 @@ from pixy.cluster.state import (
     merged_parts,
 )
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, Unavailable
-from pixy.futures import resolve
 from pixy.multiraft import Repeated
 from pixy.proto.state_pb2 import (
     AddPiece,

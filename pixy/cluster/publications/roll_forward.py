@@ -28,11 +28,11 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from pixy.aio.futures import resolve
 from pixy.cluster.log import PartitionReplica, Replica
 from pixy.cluster.replicas import Partitions
 from pixy.cluster.state import MetadataState, Publication
 from pixy.errors import CorruptData, FailedPrecondition, VoidEntry
-from pixy.futures import resolve
 from pixy.proto.state_pb2 import (
     FinishPublications,
     PartitionCommand,

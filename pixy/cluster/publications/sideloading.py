@@ -27,23 +27,23 @@ from typing import NamedTuple
 
 import structlog
 
+from pixy.aio.retries import Backoff
+from pixy.aio.tasks import Tasks
 from pixy.check_turns import CheckTurns
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering import CallPeer, PeerMethod
 from pixy.cluster.state import PIECE_BYTES_MAX, PiecesCheck, SinksState, publication_in
+from pixy.entry_ids import LogPosition
 from pixy.errors import InvalidArgument, NotFound, PixyError
 from pixy.faults import OnFault
-from pixy.log_position import LogPosition
 from pixy.multiraft import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse
 from pixy.proto.state_pb2 import PublishParts, StagedPiece
 from pixy.raft import NONE, Entry, Message
 from pixy.raft.sizes import payload_size
-from pixy.retries import Backoff
 from pixy.staging import NewPiece, PieceKey, Pieces
 from pixy.storage import EntryType, why_undecodable
-from pixy.tasks import Tasks
 
 __all__ = ["PieceRef", "Sideloading", "pieces_of"]
 

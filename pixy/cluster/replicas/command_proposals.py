@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pixy.aio.futures import resolve
 from pixy.cluster.log import NodeLog, PartitionReplica, Replica
 from pixy.cluster.replicas.partitions import Partitions
 from pixy.cluster.state import why_too_many_bytes
 from pixy.errors import MessageTooLarge, PixyError, Unavailable, UnknownPartition
-from pixy.futures import resolve
 from pixy.multiraft import NEVER, RaftGroup
 from pixy.storage import EntryType
 

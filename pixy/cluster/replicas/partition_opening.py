@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 
-from pixy.futures import resolve
+from pixy.aio.futures import resolve
 from pixy.multiraft import RaftGroup
 from pixy.raft import NONE
 

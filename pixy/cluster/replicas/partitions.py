@@ -48,6 +48,7 @@ from pixy.cluster.state import (
     undecodable,
 )
 from pixy.config import StorageConfig
+from pixy.entry_ids import LogPosition
 from pixy.errors import (
     CorruptData,
     DataDirectoryError,
@@ -56,7 +57,6 @@ from pixy.errors import (
     UnknownPartition,
     VoidEntry,
 )
-from pixy.log_position import LogPosition
 from pixy.multiraft import Driver, ProposerRows, RaftGroup, conf_state_of, found_state, recovered_group
 from pixy.proto.state_pb2 import (
     HardState,

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
+from pixy.aio.steps import run_in_steps
 from pixy.cluster.log import PartitionCondition, PartitionReplica, Replica, StateReplica
 from pixy.cluster.replicas.node_time import NodeTime
 from pixy.cluster.replicas.partitions import Partitions
 from pixy.cluster.state import GroupsState
 from pixy.config import StorageConfig
 from pixy.proto.state_pb2 import ExpireGroups, GroupsCommand, PartitionCommand, SetLogBeginOffset, TouchGroups
-from pixy.steps import run_in_steps
 
 __all__ = ["Retention"]
 

@@ -3,8 +3,8 @@
 from functools import partial
 
 from pixy.cluster.log import NodeLog, RecoveredNode, RestoredState, StateMachine, StateReplica, restored_state
+from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
-from pixy.log_position import LogPosition
 from pixy.multiraft import Apply, conf_state_of, continues, entry_of, recovered_group
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import Snapshot

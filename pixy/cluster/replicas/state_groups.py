@@ -8,6 +8,7 @@ newest valid checkpoint and the journal's entries after it.
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
+from pixy.aio.steps import in_steps
 from pixy.cluster.log import NodeLog, RecoveredNode, StateMachine, StateReplica
 from pixy.cluster.replicas.left_voters import why_stuck
 from pixy.cluster.replicas.state_group_recovery import recover_state_group
@@ -24,7 +25,6 @@ from pixy.cluster.state import (
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.multiraft import ADVICE, Apply, RaftGroup, found_state, why_never_a_member
 from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, HardState
-from pixy.steps import in_steps
 
 __all__ = ["GROUPS_COUNT", "StateGroups"]
 

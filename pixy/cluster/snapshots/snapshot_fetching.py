@@ -19,6 +19,8 @@ from itertools import count
 
 import structlog
 
+from pixy.aio.retries import Backoff
+from pixy.aio.tasks import Tasks
 from pixy.cluster.log import NodeLog, PartitionReplica, RestoredState, StateReplica, restored_state
 from pixy.cluster.snapshots.fetch_snapshot import Again, Append, GiveUp, Outcome, Restart, SnapshotDownload
 from pixy.cluster.snapshots.fetch_snapshot_codec import SliceRequest, decode_answer, encode_request
@@ -27,9 +29,7 @@ from pixy.errors import CorruptData, DataDirectoryError, PixyError
 from pixy.faults import OnFault
 from pixy.multiraft import RaftGroup, conf_state_of
 from pixy.raft import ConfState, Message, Snapshot
-from pixy.retries import Backoff
 from pixy.storage import CheckpointDownload, CheckpointId, run_on
-from pixy.tasks import Tasks
 
 __all__ = ["Call", "FetchingOptions", "SnapshotFetching"]
 

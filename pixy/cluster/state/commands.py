@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
+from pixy.entry_ids import INDEX_MAX
 from pixy.errors import VoidEntry
-from pixy.log_position import INDEX_MAX
 from pixy.proto.state_pb2 import (
     GroupsCommand,
     MetadataCommand,

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Mapping
 from sys import intern
 from typing import NamedTuple
 
-from pixy.log_position import INDEX_MAX
+from pixy.entry_ids import INDEX_MAX
 from pixy.proto import state_pb2 as pb
 
 __all__ = [

@@ -6,9 +6,9 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 
 from pixy.cluster.state.nodes import NODES_MAX, NodeInfo
+from pixy.entry_ids import NODE_ID_MAX
 from pixy.errors import FailedPrecondition
 from pixy.peers import Address
-from pixy.proposal_id import NODE_ID_MAX
 from pixy.proto.node_calls_pb2 import JoinRequest, JoinResponse
 from pixy.proto.state_pb2 import NodeRecord, RegisterNode
 

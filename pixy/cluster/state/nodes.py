@@ -41,9 +41,9 @@ import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from pixy.entry_ids import INCARNATION_JUMP_MAX
 from pixy.errors import FailedPrecondition, NotFound, PixyError, ResourceExhausted
 from pixy.multiraft import MESSAGE_BYTES_MAX
-from pixy.proposal_id import INCARNATION_JUMP_MAX
 from pixy.proto.state_pb2 import MetadataCommand, NodeRecord, RegisterNode, RemoveNode, StartNode
 
 __all__ = [

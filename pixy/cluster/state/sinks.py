@@ -29,8 +29,8 @@ from typing import NamedTuple
 from pixy.cluster.state.commands import decoded
 from pixy.cluster.state.newer_command import newer_command
 from pixy.cluster.state.stage_table import GoneStages, StageTable, merged_parts
+from pixy.entry_ids import INDEX_MAX
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, VoidEntry
-from pixy.log_position import INDEX_MAX
 from pixy.proto.state_pb2 import (
     PieceRecord,
     PublicationPart,

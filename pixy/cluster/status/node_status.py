@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import DecodeError
 
 import pixy
+from pixy.aio.steps import in_steps
 from pixy.cluster.log import PartitionReplica, cluster_id_of
 from pixy.cluster.peering import NodePeers, PeerMethod, Relays
 from pixy.cluster.replicas import Partitions, StateGroups
@@ -31,7 +32,6 @@ from pixy.proto.pixy_cluster_pb2 import StatusResponse
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.raft import StateType
 from pixy.raft.progress import Progress, ProgressState
-from pixy.steps import in_steps
 
 __all__ = ["SelfReports", "StatusReports", "raft_group_status", "status_of", "status_of_nobody"]
 

@@ -44,8 +44,8 @@ from pixy.cluster.replicas import check_reset
 from pixy.cluster.state import FIRST_GROUPS_GROUP, FIRST_NODE, METADATA_GROUP, SINKS_GROUP, NodeInfo
 from pixy.cluster.unsafe_recovery.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.unsafe_recovery.stopped_node import StoppedNode, position_of
+from pixy.entry_ids import TERM_KEPT_MAX, TERM_MAX, LogPosition
 from pixy.errors import FailedPrecondition
-from pixy.log_position import TERM_KEPT_MAX, TERM_MAX, LogPosition
 from pixy.multiraft import (
     RaftStorage,
     conf_state_of,

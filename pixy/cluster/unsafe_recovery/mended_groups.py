@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 from pixy.cluster.state import FIRST_GROUPS_GROUP, FIRST_NODE, METADATA_GROUP, SINKS_GROUP
 from pixy.cluster.unsafe_recovery.stopped_node import StoppedNode, position_of
+from pixy.entry_ids import INDEX_MAX, TERM_KEPT_MAX, TERM_MAX, LogPosition
 from pixy.errors import FailedPrecondition
-from pixy.log_position import INDEX_MAX, TERM_KEPT_MAX, TERM_MAX, LogPosition
 from pixy.multiraft import (
     ADVICE,
     FIRST_PARTITION_GROUP,

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from pixy.aio.futures import reject, resolve
 from pixy.cluster.log import RecoveredNode
 from pixy.config import JournalConfig
 from pixy.errors import DataDirectoryError
-from pixy.futures import reject, resolve
 from pixy.storage import Disk, Journal, JournalOptions, MakeWorker, UnitRecord
 
 __all__ = ["write_unit"]

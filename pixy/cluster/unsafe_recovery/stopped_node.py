@@ -8,8 +8,8 @@ from pathlib import Path
 from pixy.cluster.log import RecoveredNode, recover_node, restore_state
 from pixy.cluster.state import METADATA_GROUP, MetadataState
 from pixy.cluster.unsafe_recovery.offline_unit import write_unit
+from pixy.entry_ids import LogPosition
 from pixy.errors import DataDirectoryError
-from pixy.log_position import LogPosition
 from pixy.multiraft import continues
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import (

@@ -86,8 +86,8 @@ from typing import NamedTuple
 
 import structlog
 
+from pixy.entry_ids import INDEX_MAX, TERM_MAX, LogPosition
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.log_position import INDEX_MAX, TERM_MAX, LogPosition
 from pixy.records import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,

@@ -14,8 +14,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from pixy.futures import reject, resolve
-from pixy.scheduling import run_in_background
+from pixy.aio.futures import reject, resolve
+from pixy.aio.scheduling import run_in_background
 from pixy.storage.disk.disk import Buffer, File, RealFile
 from pixy.storage.disk.io_uring import IoUring, open_io_uring
 

@@ -103,8 +103,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
-from pixy.log_position import LogPosition
 from pixy.storage.journal.term_runs import TermRun, TermRuns, joined
 
 __all__ = ["AvailableLog", "GroupEntries", "entries_after"]

@@ -62,8 +62,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.proposal_id import ProposalId
 from pixy.records import crc32c
 
 __all__ = [

@@ -11,9 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from pixy.entry_ids import INCARNATION_MAX, LogPosition
 from pixy.errors import CorruptData
-from pixy.log_position import LogPosition
-from pixy.proposal_id import INCARNATION_MAX
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState, NodeStarts
 from pixy.records import split_batches
 from pixy.storage.journal.journal_entries import GroupEntries

@@ -5,7 +5,7 @@ impossible one would take records that nobody can read, and remove segments that
 the partition is not ready, and the files of its log stay as they are.
 """
 
-from pixy.log_position import INDEX_MAX
+from pixy.entry_ids import INDEX_MAX
 from pixy.proto.state_pb2 import AppliedPosition
 
 __all__ = ["why_no_position"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from pixy.consume.memory_turns import MemoryPlace, MemoryTurns, Turn
+from pixy.consume.memory.memory_turns import MemoryPlace, MemoryTurns, Turn
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub

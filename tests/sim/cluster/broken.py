@@ -10,8 +10,8 @@ from pixy.cluster.log.checkpoints import Checkpoints
 from pixy.cluster.log.incarnation import Incarnation
 from pixy.cluster.log.node_log import NodeLog
 from pixy.cluster.log.replica import PartitionReplica, RestoredState, StateReplica
+from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import PixyError
-from pixy.log_position import LogPosition
 from pixy.multiraft import group_recovery, group_states, hard_states
 from pixy.multiraft.group_clock import GroupClock
 from pixy.multiraft.proposals import Proposal, Proposals, judge
@@ -19,7 +19,6 @@ from pixy.multiraft.proposer_rows import Novelty, ProposerRows, RowsSnapshot
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.multiraft.resting_groups import RestClaim, RestingGroups, Waking
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Entry, MessageType, RaftNode, Snapshot, Work
 from pixy.raft.raft import Raft

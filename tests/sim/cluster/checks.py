@@ -7,8 +7,8 @@ from random import Random
 
 from pixy.cluster.log.recovery import RecoveredNode, recover_node
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
+from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
-from pixy.log_position import LogPosition
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.proto.state_pb2 import ProposerRow
 from pixy.raft import NO_LIMIT, ConfState, Entry, Message, MessageType, StateType

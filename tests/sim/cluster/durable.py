@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from pixy.log_position import LogPosition
+from pixy.entry_ids import LogPosition
 from pixy.multiraft.group_states import hard_state_of
 from pixy.proto.state_pb2 import AppliedPositions, HardState
 from pixy.storage import JournalRecord, RecordKind, RecoveredGroup, RecoveredJournal, journal_record

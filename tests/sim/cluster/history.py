@@ -7,10 +7,10 @@ first node counts it as committed, and stays.
 from bisect import bisect_right
 from typing import NamedTuple
 
+from pixy.entry_ids import ProposalId
 from pixy.errors import PixyError
 from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import PartitionCommand, ProposerRow
 from pixy.raft import Entry
 from pixy.records import offsets_of, read_header, read_records, split_batches

@@ -22,11 +22,11 @@ from pixy.cluster.replicas.state_group_recovery import recover_state_group
 from pixy.cluster.snapshots.missing_copies import MissingCopies
 from pixy.cluster.state.metadata import Topic
 from pixy.cluster.state.proposable import why_not_batches, why_not_proposable
+from pixy.entry_ids import ProposalId
 from pixy.multiraft.group_rest import RestHooks
 from pixy.multiraft.group_states import conf_state_of
 from pixy.multiraft.proposals import Done, Forwarded
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, RaftGroup
-from pixy.proposal_id import ProposalId
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import ConfChangeV2, ConfState, Entry, Message, Snapshot, StateType
 from pixy.records import LongCheckError, TopicPartition

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from pixy.entry_ids import ProposalId
 from pixy.multiraft.resting_groups import RestClaim
-from pixy.proposal_id import ProposalId
 from pixy.raft import Entry, Message
 from pixy.raft.text import message_type_name
 from pixy.raft.wire import decode_message, encode_message

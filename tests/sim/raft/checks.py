@@ -7,7 +7,7 @@ entry, preceded by the same entry, are equal up to there.
 
 from collections.abc import Sequence
 
-from pixy.proposal_id import ProposalId
+from pixy.entry_ids import ProposalId
 from pixy.raft import (
     NONE,
     Entry,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from pixy.proposal_id import ProposalId
+from pixy.entry_ids import ProposalId
 from pixy.raft import (
     NONE,
     ConfChangeV2,

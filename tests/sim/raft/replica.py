@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
-from pixy.proposal_id import ProposalId
+from pixy.entry_ids import ProposalId
 from pixy.raft import (
     ConfState,
     Entry,

@@ -14,10 +14,10 @@ from pixy.cluster.peering.propose_answers import ProposeAnswers
 from pixy.cluster.publications.replicated_staging import ReplicatedStaging
 from pixy.cluster.state.groups import GroupsState
 from pixy.cluster.state.nodes import NodeTable
-from pixy.consume.group import ConsumerGroup
-from pixy.consume.partition import LivePartition
-from pixy.consume.subscription import Subscription
-from pixy.consume.waiting_acks import WaitingAcks
+from pixy.consume.acks.waiting_acks import WaitingAcks
+from pixy.consume.group.group import ConsumerGroup
+from pixy.consume.group.subscription import Subscription
+from pixy.consume.partition.partition import LivePartition
 from pixy.errors import PixyError
 from pixy.multiraft.proposals import Forwarded
 from pixy.multiraft.raft_group import RaftGroup

@@ -21,9 +21,9 @@ from pixy.cluster.replicas.node_time import NodeTime
 from pixy.cluster.state import groups
 from pixy.cluster.state.nodes import NodeTable
 from pixy.config import ConsumerConfig, StorageConfig
-from pixy.consume.group import ConsumerGroup
-from pixy.consume.subscription import Subscription
-from pixy.consume.waiting_acks import WaitingAcks
+from pixy.consume.acks.waiting_acks import WaitingAcks
+from pixy.consume.group.group import ConsumerGroup
+from pixy.consume.group.subscription import Subscription
 from pixy.multiraft.group_clock import GroupClock
 from pixy.peers import handshake_checks
 from pixy.peers.link import PeerLink

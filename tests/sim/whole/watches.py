@@ -25,12 +25,12 @@ from pixy.cluster.log.recovery import RecoveredNode
 from pixy.cluster.log.replica import PartitionReplica, StateReplica
 from pixy.cluster.state.metadata import MetadataState
 from pixy.cluster.unsafe_recovery.sole_voter import configuration_after
+from pixy.entry_ids import ProposalId
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.peers import Hello, PeerChannel
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.peers.link import PeerLink
-from pixy.proposal_id import ProposalId
 from pixy.raft import ConfState, Entry, StateType
 from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.raft.raft import Raft

@@ -1,0 +1,84 @@
+"""The dependencies of all consumer groups of one proxy: cluster, options, time, tasks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pixy.aio.steps import LaterSteps, LoopShare
+from pixy.aio.tasks import Tasks
+from pixy.backend import Backend
+from pixy.config import ConsumerConfig
+from pixy.consume.core import (
+    HandedOut,
+    JoinTurns,
+    OfferLimits,
+    PartitionLimit,
+    PassingTurns,
+    Timers,
+    VoidedByPartition,
+)
+from pixy.consume.memory import BoundedMemory, Pins, Unpacking
+from pixy.consume.partition.partition_offers import PartitionOffers
+from pixy.errors import PixyError
+
+__all__ = ["ConsumeCounters", "ConsumeEnvironment", "OnMissing"]
+
+OnMissing = Callable[[str, Callable[[PixyError], None]], None]
+"""Called with a topic that was deleted while requests wait for its records, and a callback for the
+case that it stays missing.
+"""
+
+
+@dataclass(slots=True)
+class ConsumeCounters:
+    """Numbers of records offered, acked, expired at the ack timeout, and dropped after the last
+    retry.
+    """
+
+    offered: int = 0
+    acked: int = 0
+    expired: int = 0
+    dropped: int = 0
+
+    def add(self, offers: PartitionOffers) -> None:
+        """Add those of a partition that has ended."""
+        self.offered += offers.offered
+        self.acked += offers.acked
+        self.expired += offers.expired
+        self.dropped += offers.dropped
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeEnvironment:
+    """The dependencies of the parts of one `Consumers`."""
+
+    backend: Backend
+    options: ConsumerConfig
+    client_id: str
+    timers: Timers
+    tasks: Tasks
+    limits: OfferLimits
+    on_missing: OnMissing
+    unpacking: Unpacking
+    fetched: BoundedMemory
+    pins: Pins
+    partition_limit: PartitionLimit
+    join_turns: JoinTurns
+    passing: PassingTurns
+    feeding: LoopShare = field(default_factory=LoopShare)
+    # Ends of subscriptions and partitions, of which there may be thousands at once.
+    ending: LaterSteps = field(default_factory=LaterSteps)
+    voided: VoidedByPartition = field(default_factory=VoidedByPartition)
+    handed_out: HandedOut = field(default_factory=HandedOut)
+    counters: ConsumeCounters = field(default_factory=ConsumeCounters)
+
+    @property
+    def owner_patience_s(self) -> float:
+        """Time for which acks and SetOffsets wait while ownership of their partition moves: longer
+        than a move with its drain, and than the expulsion of a node that is lost.
+        """
+        return max(self.options.rebalance_timeout, self.options.long_polling_timeout)
+
+    def is_there(self, topic: str, topic_id: bytes) -> bool:
+        """True if the topic still has this id."""
+        description = self.backend.topic(topic)
+        return description is not None and description.topic_id == topic_id
