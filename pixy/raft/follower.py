@@ -139,15 +139,28 @@ def awaits_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
 
 
 def abandon_snapshot(raft: "Raft", snapshot: Snapshot, *, silently: bool) -> None:
-    """Await the snapshot no longer, whose data could not be fetched, and tell the leader unless
-    `silently`.
+    """Await the snapshot no longer, whose data could not be fetched, and refuse it. `silently`: the
+    leader is told only what is here; its acknowledgement may have been lost, and no entry with it.
     """
     awaited = raft.awaited_snapshot
     if awaited is None or awaited.snapshot != snapshot:
         return
     raft.awaited_snapshot = None
-    if raft.state is StateType.FOLLOWER and not silently:
-        _refuse_snapshot(raft, raft.lead or awaited.sender, snapshot)
+    if raft.state is not StateType.FOLLOWER:
+        return
+    leader = raft.lead or awaited.sender
+    if silently:
+        raft.send(Message(_APP_RESP, leader, index=_shared_index(raft)))
+    else:
+        _refuse_snapshot(raft, leader, snapshot)
+
+
+def _shared_index(raft: "Raft") -> int:
+    """Index up to which the leader surely has the same entries: an entry of its own term comes from
+    it, with all those before (Raft §5.3).
+    """
+    last = raft.log.last_position()
+    return last.index if last.term == raft.term else raft.log.committed
 
 
 def _refuse_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> None:

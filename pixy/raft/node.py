@@ -219,8 +219,8 @@ class RaftNode:
 
         Args:
             snapshot: from the message in `Ready.awaited_snapshot`.
-            silently: the leader is not told: it sends another one when its driver reports this one
-                as failed.
+            silently: the leader is told only what this node has: it sends another one when its
+                driver reports this one as failed.
         """
         abandon_snapshot(self.raft, snapshot, silently=silently)
 

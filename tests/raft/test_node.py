@@ -793,15 +793,26 @@ def test_a_later_snapshot_is_awaited_once_the_data_cannot_be_fetched() -> None:
     assert ready.awaited_snapshot.snapshot == LATER
 
 
-def test_a_leader_that_is_not_told_hears_nothing_of_a_snapshot_that_failed() -> None:
+def test_a_leader_that_is_not_told_that_a_snapshot_failed_hears_what_the_node_has() -> None:
     one, stored = awaiting()
     one.snapshot_failed(SNAPSHOT, silently=True)
-    assert work(one, stored) == []
+    assert [(m.to, m.index, m.reject) for m in work(one, stored)] == [(2, 2, False)]
     assert not one.snapshot_arrived(SNAPSHOT)
     one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=SNAPSHOT))
     awaited = one.ready().awaited_snapshot
     assert awaited is not None
     assert awaited.snapshot == SNAPSHOT
+
+
+@pytest.mark.parametrize(("term", "shared"), [(1, 4), (2, 2)])
+def test_entries_of_an_earlier_term_may_be_others_than_those_of_the_leader(term: int, shared: int) -> None:
+    stored = storage(1, 2)
+    stored.append([Entry(1, 3), Entry(1, 4)])
+    one = node(stored, config=HOLDING)
+    one.step(Message(MessageType.SNAP, 1, 2, term, snapshot=SNAPSHOT))
+    work(one, stored)
+    one.snapshot_failed(SNAPSHOT, silently=True)
+    assert [(m.to, m.index, m.reject) for m in work(one, stored)] == [(2, shared, False)]
 
 
 def test_a_snapshot_is_awaited_until_it_arrives_or_fails_or_its_entries_come() -> None:
@@ -865,6 +876,30 @@ def leader_with_a_snapshot_in_flight() -> tuple[RaftNode, MemoryStorage]:
     one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=2, reject=True))
     assert any(m.type is MessageType.SNAP for m in work(one, stored))
     return one, stored
+
+
+def test_a_follower_whose_acknowledgement_was_lost_gets_entries_and_needs_no_snapshot() -> None:
+    one, stored = leader_of_three()
+    one.propose(b"4")
+    one.propose(b"5")
+    work(one, stored)
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=5))
+    work(one, stored)
+    stored.create_snapshot(5, None, b"")
+    stored.compact(3)
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=2, reject=True))
+    (offer,) = [m for m in work(one, stored) if m.type is MessageType.SNAP]
+    # It has entries of this term that the leader does not know of, and none are committed there.
+    stored_there = storage(1, 2, 3)
+    stored_there.append([Entry(1, 3), Entry(1, 4)])
+    three = node(stored_there, 3, HOLDING)
+    three.step(offer)
+    assert work(three, stored_there) == []
+    three.snapshot_failed(offer.snapshot or SNAPSHOT, silently=True)
+    for answer in work(three, stored_there):
+        one.step(answer)
+    sent = [m for m in work(one, stored) if m.to == 3 and m.entries]
+    assert [[entry.index for entry in m.entries] for m in sent] == [[5]]
 
 
 def test_a_refused_snapshot_is_followed_by_another_after_a_heartbeat_response() -> None:
