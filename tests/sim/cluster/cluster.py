@@ -130,6 +130,13 @@ class Cluster:
         """Machines whose node takes requests."""
         return [each for each in self.machines.values() if each.online and not each.stopping]
 
+    def running_groups(self) -> Iterator[tuple[int, RaftGroup]]:
+        """Raft groups of all nodes that run, each with the id of its node."""
+        for machine in self.machines.values():
+            if machine.member is not None and machine.online:
+                for group in machine.member.groups.values():
+                    yield machine.id, group
+
     def leader(self, raft_group: int) -> Machine | None:
         """The leader of a raft group, of the newest term; None if nobody leads."""
         found: Machine | None = None

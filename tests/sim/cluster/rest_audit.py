@@ -2,7 +2,7 @@
 entry, and no follower rests for long under a node that does not lead.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
@@ -11,7 +11,6 @@ from pixy.multiraft.resting_groups import RestingGroups
 from pixy.raft import RaftNode, StateType
 from pixy.raft.raft import Raft
 from tests.sim.cluster.failure import ClusterFailure
-from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.scene import Scene
 from tests.sim.cluster.swarm import TICK_S
 
@@ -23,10 +22,10 @@ _PATIENCE_S = 1.0
 
 
 class RestAudit:
-    """Looks at the raft groups at rest of all machines."""
+    """Looks at the raft groups at rest of all nodes."""
 
     _scene: Scene
-    _machines: Mapping[int, Machine]
+    _running: Callable[[], Iterable[tuple[int, RaftGroup]]]
 
     def __init__(self) -> None:
         # Who has rested as a follower, by raft group, term and last entry.
@@ -42,13 +41,13 @@ class RestAudit:
                 stack.enter_context(patch.object(where, name, spy(getattr(where, name))))
             yield
 
-    def begin(self, scene: Scene, machines: Mapping[int, Machine]) -> None:
+    def begin(self, scene: Scene, running: Callable[[], Iterable[tuple[int, RaftGroup]]]) -> None:
         """The cluster is there.
 
         Args:
-            machines: by id of their nodes.
+            running: the raft groups of all nodes that run, each with the id of its node.
         """
-        self._scene, self._machines = scene, machines
+        self._scene, self._running = scene, running
         self._look()
 
     def _begin(self, method: Callable[..., None]) -> Callable[..., None]:
@@ -77,35 +76,26 @@ class RestAudit:
     def _look(self) -> None:
         now = self._scene.now
         misled: dict[RaftGroup, float] = {}
-        for machine in self._machines.values():
-            for group in self._groups(machine.id):
-                if (
-                    group.resting
-                    and group.node is not None
-                    and self._is_misled(group.raft_group, group.node.raft)
-                ):
-                    misled[group] = since = self._misled.get(group, now)
-                    timeout_s = group.node.raft.config.election_tick * TICK_S
-                    if now - since > timeout_s + _PATIENCE_S:
-                        self._fail(
-                            f"node {machine.id} rests with group {group.raft_group}, which nobody leads"
-                        )
+        for node_id, group in self._running():
+            if group.resting and group.node is not None and self._is_misled(group, group.node.raft):
+                misled[group] = since = self._misled.get(group, now)
+                timeout_s = group.node.raft.config.election_tick * TICK_S
+                if now - since > timeout_s + _PATIENCE_S:
+                    self._fail(f"node {node_id} rests with group {group.raft_group}, which nobody leads")
         self._misled = misled
         self._scene.loop.outside(_LOOK_S, self._look)
 
-    def _is_misled(self, raft_group: int, raft: Raft) -> bool:
+    def _is_misled(self, group: RaftGroup, raft: Raft) -> bool:
         if raft.state is not StateType.FOLLOWER or not raft.resting:
             return False
-        for group in self._groups(raft.lead):
-            led = group.node.raft if group.node is not None and group.raft_group == raft_group else None
+        for other in self._groups(raft.lead):
+            led = other.node.raft if other.node is not None and other.raft_group == group.raft_group else None
             if led is not None and led.state is StateType.LEADER and led.term == raft.term:
                 return False
         return True
 
     def _groups(self, node_id: int) -> list[RaftGroup]:
-        machine = self._machines.get(node_id)
-        member = None if machine is None else machine.member
-        return [] if member is None or not member.online else list(member.groups.values())
+        return [group for each, group in self._running() if each == node_id]
 
     def _fail(self, text: str) -> None:
         self._scene.fail(ClusterFailure(text))

@@ -97,7 +97,7 @@ class Simulation:
         cluster = self._cluster = Cluster(self.seed, loop, prints=self._prints, focus=self._focus)
         self._trouble = Trouble(cluster)
         swarm, scene = cluster.swarm, cluster.scene
-        self._rest_audit.begin(scene, cluster.machines)
+        self._rest_audit.begin(scene, cluster.running_groups)
         cluster.start()
         faults = draw_faults(scene.random("faults"), swarm.faults, swarm.faults_count, swarm.duration_s)
         self.faults = [fault for fault in faults if fault.number not in self._skipped]

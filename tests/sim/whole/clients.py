@@ -97,6 +97,10 @@ class Clients:
     def _next(self, client: _Client) -> None:
         if self._stopped:
             return
+        quiet_s = self._habits.quiet_left(self._scene.now)
+        if quiet_s:
+            self._scene.loop.outside(quiet_s, self._next, client)
+            return
         machine = self._node_of(client)
         if machine is not None:
             kinds = self._habits.kinds

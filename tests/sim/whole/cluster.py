@@ -1,9 +1,10 @@
 """The simulated cluster: machines, the network between them, clients, and the checks of these."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pixy.cluster import Process
 from pixy.cluster.state.metadata import METADATA_GROUP
+from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import StateType
 from pixy.records import TopicPartition
 from tests.sim.cluster.history import require
@@ -161,6 +162,13 @@ class Cluster:
         for machine in self.ordinary():
             found.update(dict.fromkeys(groups_of(machine)))
         return sorted(found)
+
+    def running_groups(self) -> Iterator[tuple[int, RaftGroup]]:
+        """Raft groups of all nodes that run, each with the id of its node."""
+        for machine in self.ordinary():
+            if machine.life is not None and not machine.life.paused and machine.node is not None:
+                for group in groups_of(machine).values():
+                    yield machine.node.node_id, group
 
     def leader(self, raft_group: int = METADATA_GROUP) -> Machine | None:
         """The leader of a raft group, of the newest term; None if nobody leads."""

@@ -14,6 +14,7 @@ from pixy.backend.protocol import Lease
 from pixy.cluster import Node
 from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
 from pixy.cluster.peering import formation
+from pixy.cluster.peering.failover import Failover
 from pixy.cluster.peering.members import Members
 from pixy.cluster.peering.propose_answers import ProposeAnswers
 from pixy.cluster.publications.replicated_staging import ReplicatedStaging
@@ -25,15 +26,18 @@ from pixy.consume.acks.waiting_acks import WaitingAcks
 from pixy.consume.group.group import ConsumerGroup
 from pixy.consume.group.subscription import Subscription
 from pixy.multiraft.group_clock import GroupClock
+from pixy.multiraft.group_rest import GroupRest
+from pixy.multiraft.resting_groups import RestingGroups
 from pixy.peers import handshake_checks
 from pixy.peers.link import PeerLink
-from pixy.raft import reads
+from pixy.raft import node, reads
 from pixy.storage import CheckpointStore
+from tests.sim.cluster import broken as broken_driver
 from tests.sim.raft.rules import changed
 from tests.sim.whole import broken
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.network import Weather
-from tests.sim.whole.swarm import COMMIT_INTERVAL_S, Focus, Formation, Swarm, Writing
+from tests.sim.whole.swarm import COMMIT_INTERVAL_S, Focus, Formation, Swarm, Writing, quiet
 
 __all__ = ["RULES", "Rule", "switched_off"]
 
@@ -98,7 +102,7 @@ def aimed(
             formation=forms,
             sizes=sizes,
             own_sizes={},
-            habits=replace(swarm.habits, **(habits or {})),
+            habits=replace(swarm.habits, **({"quiet_s": 0.0} | (habits or {}))),
             faults=dict.fromkeys(kinds, 1),
             consuming=replace(swarm.consuming, **({"clients": 0, "rests": 0.0} | (consuming or {}))),
             **(
@@ -125,6 +129,12 @@ _WRONG_CLOCKS = aimed(
     days_off=1,
     retention_check_s=0.2,
 )
+
+
+def _at_rest(*kinds: FaultKind) -> Focus:
+    """Partitions rest while faults happen."""
+    focus = aimed(*kinds, habits=_PRODUCERS | {"stable_topics": ("a", "b")}, faults_count=4)
+    return lambda swarm: quiet(focus(swarm))
 
 
 class Rule(NamedTuple):
@@ -268,6 +278,20 @@ RULES: dict[str, Rule] = {
     ),
     "a node lets expire by the time of a majority": Rule(
         [patch.object(NodeTime, "age_ms", lambda self: self._clock.wall_ms())], _WRONG_CLOCKS, seed=3
+    ),
+    "a partition rests only when all its replicas have everything": Rule(
+        [patch.object(node, "all_agree", broken_driver.one_agrees)],
+        _at_rest(FaultKind.CRASH, FaultKind.PAUSE),
+    ),
+    "a partition at rest that has lost its leader elects another one": Rule(
+        [
+            patch.object(RestingGroups, "heard", broken_driver.heard_of_anything),
+            patch.object(RestingGroups, "tick", broken_driver.tick_for_ever),
+            patch.object(GroupRest, "node_changed", lambda *_: None),
+            patch.object(Failover, "lost", lambda *_: None),
+        ],
+        _at_rest(FaultKind.PAUSE),
+        seed=3,
     ),
 }
 

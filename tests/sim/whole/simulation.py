@@ -16,6 +16,8 @@ from structlog.testing import capture_logs
 
 from tests.sim.cluster.failure import ClusterFailure
 from tests.sim.cluster.lives import LivesLoop
+from tests.sim.cluster.rare import counting
+from tests.sim.cluster.rest_audit import RestAudit
 from tests.sim.outcome import Outcome
 from tests.sim.whole.calls import Call
 from tests.sim.whole.cluster import Cluster
@@ -64,6 +66,7 @@ class Simulation:
         self._focus = focus
         self._prints = prints
         self.faults: list[Fault] = []
+        self._rest_audit = RestAudit()
         self._cluster: Cluster
         self._operator: Operator
         self._trouble: Trouble
@@ -80,7 +83,12 @@ class Simulation:
         task: asyncio.Task[None] = loop.create_task(self._run())
         try:
             cluster = self._cluster = Cluster(self.seed, loop, prints=self._prints, focus=self._focus)
-            with capture_logs() as logs, cluster.watches.spying():
+            with (
+                capture_logs() as logs,
+                cluster.watches.spying(),
+                self._rest_audit.watching(),
+                counting(cluster.scene.counts),
+            ):
                 loop.run_until_complete(task)
         except Exception as error:
             raise ClusterFailure(f"{type(error).__name__}: {error}") from error
@@ -101,6 +109,7 @@ class Simulation:
         self._operator = Operator(cluster)
         self._trouble = Trouble(cluster, self._operator)
         self._verdict = Verdict(cluster)
+        self._rest_audit.begin(scene, cluster.running_groups)
         cluster.start()
         rng = scene.random("faults")
         if swarm.formation.anew:

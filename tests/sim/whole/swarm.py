@@ -22,6 +22,7 @@ __all__ = [
     "Swarm",
     "Writing",
     "draw_swarm",
+    "quiet",
 ]
 
 
@@ -73,6 +74,8 @@ class Habits:
         passing_topics: topics that may be.
         groups: consumer groups.
         sizes: bytes of filling in a record.
+        busy_s, quiet_s: after so long nobody calls for a while, again and again; partitions come to
+            rest then.
     """
 
     clients: int
@@ -85,6 +88,13 @@ class Habits:
     passing_topics: Sequence[str]
     groups: Sequence[str]
     sizes: Sequence[int]
+    busy_s: float = 1.0
+    quiet_s: float = 0.0
+
+    def quiet_left(self, now: float) -> float:
+        """Seconds until clients call again, 0 while they do."""
+        within = now % (self.busy_s + self.quiet_s)
+        return self.busy_s + self.quiet_s - within if within >= self.busy_s and self.quiet_s else 0.0
 
     @property
     def topics(self) -> Sequence[str]:
@@ -268,7 +278,14 @@ def draw_swarm(rng: Random) -> Swarm:
     )
     starts = {FaultKind.CRASH_STARTS: FaultKind.CRASH_STARTS.weight} if rng.random() < 0.06 else {}
     rests = 0.2 if rng.random() < 0.06 else 0.0
-    return replace(swarm, faults=swarm.faults | starts, consuming=replace(swarm.consuming, rests=rests))
+    swarm = replace(swarm, faults=swarm.faults | starts, consuming=replace(swarm.consuming, rests=rests))
+    return quiet(swarm) if rng.random() < 0.06 else swarm
+
+
+def quiet(swarm: Swarm) -> Swarm:
+    """Nobody writes for most of the time: partitions rest while faults happen."""
+    habits = replace(swarm.habits, busy_s=1.0, quiet_s=6.0)
+    return replace(swarm, habits=habits, writing=Writing(), duration_s=24.0)
 
 
 def _draw_formation(rng: Random) -> Formation:

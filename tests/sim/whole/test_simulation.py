@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from tests.sim.cluster.failure import ClusterFailure
+from tests.sim.cluster.rare import Rare
 from tests.sim.outcome import run_twice
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.rules import RULES, switched_off
@@ -25,11 +26,14 @@ FOUND = {
     770190: "a node that had begun alone founds a second cluster when its disk is lost",
     900278: "a removed node that lacks the last entries says that its disk is slow",
     900057: "a cluster whose commit index is below its configuration never starts again",
+    340129: "a replica whose acknowledgements were lost waits for a copy of what it has",
 }
 """Seeds that have found something, and what it was."""
 LONG_S = 3000.0
 """More than the seeds take on a busy machine."""
 LEAST = {
+    Rare.RESTED: 5,
+    Rare.WOKE: 10,
     "acks answered": 3000,
     "acks lost with their owner": 30,
     "calls failed": 100,
