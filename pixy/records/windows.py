@@ -12,12 +12,13 @@ window, the number of headers is read first. What the lengths say is not believe
 has to find as many records in the window, and no byte more.
 
 Readers hold a window for long. So what they get decoded has few headers; other windows are walked
-for them, too, and decoded record by record.
+for them, too, and decoded record by record. Whoever only looks at each record, and drops it, gets
+all windows record by record: a list of records takes as long as their decoding.
 """
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from pixy.records.batch import HEADER_BYTES, Buffer
 from pixy.records.compiled import UNREADABLE, CorruptRecordException, DefaultRecordBatch
 from pixy.records.fields import Malformed, read_varint, skip_bytes
 
-__all__ = ["HEADERS_MAX", "TooManyHeadersError", "Window", "decode_windows"]
+__all__ = ["HEADERS_MAX", "TooManyHeadersError", "Visit", "Window", "decode_windows", "visit_windows"]
 
 HEADERS_MAX = 10_000
 """Headers of a record that readers make objects of; no configuration allows more."""
@@ -35,7 +36,8 @@ _WINDOW_BYTES = 64 << 10
 _TRIED_BYTES = _WINDOW_BYTES * 7 // 8
 """Target size of the records in a window, if they are as long as the average."""
 _TRIED_RECORDS_MIN = 48
-_TRIED_RECORDS_MAX = 256
+_DECODED_MAX = 256
+"""Records of a window that are decoded ahead."""
 _HEADERS_AHEAD_MAX = 1024
 _headers = attrgetter("headers")
 _PADDING = bytes(32)
@@ -77,16 +79,18 @@ class Window(NamedTuple):
     records: Iterable[Any]
 
 
-def decode_windows(buffer: Buffer, records: int, *, overwrite: bool = False) -> Iterator[Window]:
-    """Records of a batch, as they are: not compared with its header.
+Visit = Callable[[Iterable[Any], int], None]
+"""Looks at records, the first of which has a number."""
+
+
+def decode_windows(buffer: Buffer, records: int) -> Iterator[Window]:
+    """Records of a batch, as they are: not compared with its header. Windows with many headers,
+    whose records may have 35 times the bytes, are not decoded ahead.
 
     Args:
         buffer: the batch with decompressed records, where reading slightly past the end is
             harmless.
         records: their number, as the header says.
-        overwrite: the buffer is writable, what was decoded may be overwritten, and windows are
-            dropped at once. Else those with many headers, whose records may have 35 times the
-            bytes, are not decoded ahead.
 
     Raises:
         ValueError: during iteration, behind the windows before: there is no record, or there are
@@ -97,15 +101,13 @@ def decode_windows(buffer: Buffer, records: int, *, overwrite: bool = False) -> 
     if end - HEADER_BYTES <= _WINDOW_BYTES:
         yield Window(HEADER_BYTES, 0, DefaultRecordBatch(buffer))
         return
-    parts = _Parts(buffer, overwrite)
+    parts = _Parts(buffer, overwrite=False)
     at, number = HEADER_BYTES, 0
     while number < records:
-        if at >= end:
-            raise ValueError(f"it begins at the end of {end} bytes")
         left = records - number
-        count = min(left, _TRIED_RECORDS_MAX, left * _TRIED_BYTES // (end - at))
+        count = min(_DECODED_MAX, _count_to_try(left, at, end))
         found = _tried(parts, at, count) if count >= _TRIED_RECORDS_MIN else None
-        if found is not None and (overwrite or _headers_of(found.records) <= _HEADERS_AHEAD_MAX):
+        if found is not None and _headers_of(found.records) <= _HEADERS_AHEAD_MAX:
             yield Window(at, number, found.records)
             at = found.end
         else:
@@ -115,6 +117,54 @@ def decode_windows(buffer: Buffer, records: int, *, overwrite: bool = False) -> 
         number += count
     if at != end:
         raise ValueError(f"{end - at} bytes behind {records} records")
+
+
+def visit_windows(buffer: Buffer, records: int, visit: Visit) -> None:
+    """As `decode_windows`, for one who looks at each record and drops it; the buffer is
+    overwritten.
+
+    Args:
+        visit: looks at the records of a window; again at some of them if the window is found to end
+            before them.
+
+    Raises:
+        Exception: one of `UNREADABLE` that `visit` has met, or as `decode_windows`.
+    """
+    end = len(buffer)
+    if end - HEADER_BYTES <= _WINDOW_BYTES:
+        visit(DefaultRecordBatch(buffer), 0)
+        return
+    parts = _Parts(buffer, overwrite=True)
+    at, number = HEADER_BYTES, 0
+    while number < records:
+        left = records - number
+        count = _count_to_try(left, at, end)
+        behind = _visited(parts, at, number, count, visit) if count >= _TRIED_RECORDS_MIN else None
+        if behind is None:
+            count, behind = _walked(buffer, at, number, left)
+            visit(DefaultRecordBatch(parts.part(at, behind, count)), number)
+        at = behind
+        number += count
+    if at != end:
+        raise ValueError(f"{end - at} bytes behind {records} records")
+
+
+def _count_to_try(left: int, at: int, end: int) -> int:
+    """Number of records that should fit into a window, if they are as long as the average."""
+    if at >= end:
+        raise ValueError(f"it begins at the end of {end} bytes")
+    return min(left, left * _TRIED_BYTES // (end - at))
+
+
+def _visited(parts: "_Parts", at: int, number: int, count: int, visit: Visit) -> int | None:
+    """The end of so many visited records; None if they are not in a window, or wrong."""
+    batch, end = parts.window(at, count)
+    try:
+        visit(islice(batch, count), number)
+    except UNREADABLE:
+        return None
+    unconsumed = _unconsumed(batch)
+    return None if unconsumed is None else end - unconsumed
 
 
 def _headers_of(records: list[Any]) -> int:
@@ -159,13 +209,19 @@ def _tried(parts: _Parts, at: int, count: int) -> _WindowRecords | None:
         records = list(islice(batch, count))
     except UNREADABLE:
         return None
+    unconsumed = _unconsumed(batch)
+    return None if unconsumed is None else _WindowRecords(records, end - unconsumed)
+
+
+def _unconsumed(batch: Iterator[Any]) -> int | None:
+    """The bytes behind all records of a batch, None if the last ones go beyond its end."""
     try:
         next(batch)
     except StopIteration:
-        return _WindowRecords(records, end)
+        return 0
     except CorruptRecordException as error:
-        unconsumed = _UNCONSUMED.search(str(error))
-        return _WindowRecords(records, end - int(unconsumed[1])) if unconsumed else None
+        found = _UNCONSUMED.search(str(error))
+        return int(found[1]) if found else None
     return None
 
 

@@ -2,14 +2,21 @@
 
 import random
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from pixy.errors import InvalidRecords, Undecodable
-from pixy.records import BatchLimits, build_batch, check_forwarded_batches, check_new_batches, read_records
-from pixy.records.windows import HEADERS_MAX, decode_windows
+from pixy.records import (
+    BatchLimits,
+    build_batch,
+    check_forwarded_batches,
+    check_new_batches,
+    read_records,
+)
+from pixy.records.codec import Record
+from pixy.records.windows import HEADERS_MAX, decode_windows, visit_windows
 from tests.fakes.batches import as_stored, crowded_record, patched, raw_batch, raw_record, varint
 
 MIB = 1 << 20
@@ -32,26 +39,40 @@ def at_most(bytes_max: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_windows_have_all_records_in_order(sizes: list[int], overwrite: bool) -> None:
+def test_windows_have_all_records_in_order(sizes: list[int]) -> None:
     chooser = random.Random(1)
     values = [bytes(chooser.choice(sizes)) for _ in range(2000 if max(sizes) < 1000 else 100)]
     batch = build_batch([(b"k", value, [("name", b"v")], 1000) for value in values])
     windows = [
         (window.begin, window.number, [(each.offset, each.value) for each in window.records])
-        for window in decode_windows(batch, len(values), overwrite=overwrite)
+        for window in decode_windows(batch, len(values))
     ]
     assert len(windows) > 1
     assert [each for _, _, records in windows for each in records] == list(enumerate(values))
-    for begin, number, records in windows:
+    for _, number, records in windows:
         assert records[0][0] == number
-        assert not overwrite or begin >= 61
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_each_record_is_visited_at_its_number_and_none_is_left_out(sizes: list[int]) -> None:
+    chooser = random.Random(2)
+    values = [bytes(chooser.choice(sizes)) for _ in range(2000 if max(sizes) < 1000 else 100)]
+    batch = build_batch([(b"k", value, [("name", b"v")], 1000) for value in values])
+    visited: dict[int, bytes | None] = {}
+
+    def visit(records: Iterable[Record], first: int) -> None:
+        for number, record in enumerate(records, first):
+            assert record.offset == number
+            visited[number] = record.value
+
+    visit_windows(bytearray(batch), len(values), visit)
+    assert visited == dict(enumerate(values))
 
 
 def test_where_a_window_of_many_records_ends_is_told_by_the_codec() -> None:
     batch = build_batch([(None, bytes(100), (), 1000)] * 1000)
-    assert all(isinstance(window.records, list) for window in decode_windows(batch, 1000, overwrite=True))
+    assert all(isinstance(window.records, list) for window in decode_windows(batch, 1000))
 
 
 def test_readers_have_few_headers_ahead() -> None:
