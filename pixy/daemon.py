@@ -37,7 +37,7 @@ import structlog
 from pixy import __version__
 from pixy.aio.scheduling import run_soon
 from pixy.aio.tasks import Tasks
-from pixy.api.grpc import GrpcServer
+from pixy.api.grpc import GrpcServer, server_options
 from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import Clock, SystemClock
 from pixy.cluster import ClusterOptions, Node, NodeOptions, unsynced_logs_max
@@ -49,6 +49,7 @@ from pixy.multiraft import frame_bytes_max
 from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, SharedSecrets, TcpNetwork
 from pixy.proxy import Proxy
 from pixy.reload import maybe_read_again, say_used
+from pixy.serving import Server
 from pixy.storage import RealDisk, ThreadWorker
 from pixy.troubles import disk_space, low_disk
 
@@ -156,7 +157,8 @@ class Daemon:
         self._ready_clusters: set[str] = set()
         self._peers: Peers | None = None
         self._peer_address = ""
-        self._server: GrpcServer | None = None
+        self._server: Server | None = None
+        self._grpc: GrpcServer | None = None
         self._stop = asyncio.Event()
         self._fault: BaseException | None = None
         self._broken = asyncio.Event()
@@ -178,10 +180,13 @@ class Daemon:
                 self._proxies[name] = proxy
             by_cluster = {**self._proxies, "": self._proxies[self._config.effective_default_cluster]}
             config = _within_file_limit(self._config)
-            server = GrpcServer(config, by_cluster, self._clock, self._faults.note)
-            addresses = await server.start()
-            self._server = server
+            limits = server_options(config.grpc, config.client_share_percent)
+            self._server = Server(limits, self._clock, self._faults.note)
+            self._grpc = GrpcServer(config, by_cluster, self._server)
+            addresses = await self._grpc.start()
         except BaseException as error:
+            if self._server is not None:
+                await self._server.stop(grace=0)
             for proxy in self._proxies.values():
                 await proxy.stop()
             if self._peers is not None:
@@ -286,12 +291,12 @@ class Daemon:
         return self._config.proxies[name].kind == "kafka"
 
     def _tell_health(self) -> None:
-        assert self._server is not None
+        assert self._grpc is not None
         clusters = {
             name: name in self._ready_clusters and not backend.fault
             for name, backend in self._backends.items()
         }
-        self._server.set_health(serving=self._ready and all(clusters.values()), clusters=clusters)
+        self._grpc.set_health(serving=self._ready and all(clusters.values()), clusters=clusters)
 
     async def wait(self) -> None:
         """Serve until `request_stop` or a fault.
@@ -447,7 +452,7 @@ class Daemon:
         """
         counts = {"tasks": len(asyncio.all_tasks()), "bugs": self._faults.count}
         if self._server is not None:
-            connections = self._server.connections
+            connections = self._server.connection_counters
             counts["connections"] = len(connections)
             for name in ("running", "request_bytes", "queued_bytes"):
                 counts[name] = sum(getattr(connection, name) for connection in connections)

@@ -82,7 +82,7 @@ async def test_a_full_disk_and_limits_that_were_reached_are_problems_of_the_stat
     assert 0 < status.nodes[0].disk.free_bytes < status.nodes[0].disk.total_bytes
     assert daemon._server is not None
     monkeypatch.setattr("pixy.daemon.low_disk", lambda directory: [f"{directory.name} gets full"])
-    daemon._server._server.environment.limits.hit("consumer.max_groups", "10.0.0.1:1")
+    daemon._server.environment.limits.hit("consumer.max_groups", "10.0.0.1:1")
     assert problems(await backend.cluster_status()) == (
         "node 1 (127.0.0.1:19094): default gets full",
         "node 1 (127.0.0.1:19094): limits were reached within two minutes, see its log: consumer.max_groups",

@@ -14,6 +14,7 @@ from pixy.http2.events import (
     StreamReset,
     TrailersReceived,
 )
+from pixy.http2.frames import PREFACE
 from pixy.http2.headers import RequestHeaders, ResponseTemplate
 from pixy.http2.hpack import Field
 from pixy.http2.http1 import HTTP1_REQUEST, NO_PREFACE
@@ -24,6 +25,7 @@ from pixy.http2.token_buckets import TokenBucketOptions
 __all__ = [
     "HTTP1_REQUEST",
     "NO_PREFACE",
+    "PREFACE",
     "ConnectionTerminated",
     "DataReceived",
     "DataSent",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from pixy.http2 import PREFACE
 from pixy.rpc.call_environment import CallEnvironment, GrpcOptions
 from pixy.rpc.connection import GrpcConnection
 from pixy.rpc.interception import Interceptor, principal_of_certificate
@@ -12,7 +13,7 @@ __all__ = ["GrpcFactory"]
 
 
 class GrpcFactory:
-    """Opens gRPC connections, see `ProtocolFactory`.
+    """Opens gRPC connections, see `ChoosableFactory`.
 
     Args:
         environment: of the server.
@@ -21,7 +22,7 @@ class GrpcFactory:
         intercept: sees each call before its handler, see `interception`.
     """
 
-    alpn = "h2"
+    alpn = ("h2",)
 
     def __init__(
         self,
@@ -31,6 +32,12 @@ class GrpcFactory:
         intercept: Interceptor = principal_of_certificate,
     ) -> None:
         self._environment = CallEnvironment(environment, method_table(services), options, intercept)
+
+    def claims(self, begin: bytes) -> bool | None:
+        """See `ChoosableFactory`."""
+        if begin.startswith(PREFACE):
+            return True
+        return None if PREFACE.startswith(begin) else False
 
     def open(self, link: Link, accepted_at: float) -> GrpcConnection:
         """See `ProtocolFactory`."""

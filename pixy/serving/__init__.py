@@ -5,6 +5,7 @@ What a connection runs is a `ConnectionProtocol`. This package knows none: no HT
 Kafka, no service of pixy.
 """
 
+from pixy.serving.choice import ChoosableFactory, ProtocolChoice
 from pixy.serving.counters import ConnectionCounters, Counters
 from pixy.serving.environment import Environment, ServerOptions
 from pixy.serving.link import Link, ProtocolFactory
@@ -15,6 +16,7 @@ from pixy.serving.server import Server
 from pixy.serving.steps import Steps
 
 __all__ = [
+    "ChoosableFactory",
     "ConnectionCore",
     "ConnectionCounters",
     "ConnectionProtocol",
@@ -23,6 +25,7 @@ __all__ = [
     "Environment",
     "Excess",
     "Link",
+    "ProtocolChoice",
     "ProtocolFactory",
     "Receipt",
     "RequestCounts",

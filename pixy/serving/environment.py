@@ -36,7 +36,8 @@ class ServerOptions:
             client address may have.
         turn_bytes: input of one connection in a slice of its work, see
             `ConnectionProtocol.receive`.
-        handshake_s: time for the handshake of TLS.
+        handshake_s: time for the handshake of TLS, and on a port of several protocols for the
+            bytes that tell which.
         stall_s: time for a client to take something of what the transport holds.
         age_s: older connections are drained, a tenth earlier or later.
         age_grace_s: time for the running calls of such a connection.

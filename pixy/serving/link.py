@@ -26,7 +26,7 @@ have other connections to serve.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol
@@ -81,13 +81,11 @@ _GONE = (_Phase.CLOSED, _Phase.RETIRED)
 
 
 class ProtocolFactory(Protocol):
-    """Opens the protocol of each connection.
+    """Opens the protocol of each connection."""
 
-    Attributes:
-        alpn: name of the protocol in TLS (ALPN).
-    """
-
-    alpn: str
+    @property
+    def alpn(self) -> Sequence[str]:
+        """Names of the protocol in TLS (ALPN); "" stands for clients that name none."""
 
     def open(self, link: "Link", accepted_at: float) -> ConnectionProtocol:
         """The protocol of a connection whose transport is made.
@@ -213,6 +211,10 @@ class Link(asyncio.BufferedProtocol):
 
     # --- for the protocol -------------------------------------------------------------------------
 
+    def run(self, protocol: ConnectionProtocol) -> None:
+        """Run a protocol from here on."""
+        self.protocol, self.core = protocol, protocol.core
+
     def touch(self) -> None:
         """Schedule a flush for the end of this iteration of the loop: there is output."""
         if not self.touched:
@@ -224,7 +226,7 @@ class Link(asyncio.BufferedProtocol):
         if self._phase is _Phase.CLOSED:
             self._phase = _Phase.RETIRED
             self._closed(self)
-            self._run(NO_PROTOCOL)
+            self.run(NO_PROTOCOL)
             del self.workload
 
     async def wait_sendable(self, size: int) -> None:
@@ -271,16 +273,18 @@ class Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         environment, factory = self.environment, self._factory
-        chosen = self.transport.made(transport)
+        self.transport.made(transport)
         if self._phase in _GONE:
             # It was given up while it was made.
             self.transport.abort()
             return
-        self._run(factory.open(self, self._accepted_at))
+        self.run(factory.open(self, self._accepted_at))
         self._phase = _Phase.SERVING
-        if chosen is not None and chosen != factory.alpn:
+        agreed = self.transport.alpn
+        if agreed is not None and agreed not in factory.alpn:
             environment.counters.refused += 1
-            environment.strangers.hit(f"TLS without the protocol {factory.alpn} of ALPN", self.peer)
+            names = " or ".join(factory.alpn)
+            environment.strangers.hit(f"TLS without the protocol {names} of ALPN", self.peer)
             self.protocol.terminate(End.NOT_AGREED)
             self.touch()
             return
@@ -456,9 +460,6 @@ class Link(asyncio.BufferedProtocol):
         return True
 
     # --- inside -----------------------------------------------------------------------------------
-
-    def _run(self, protocol: ConnectionProtocol) -> None:
-        self.protocol, self.core = protocol, protocol.core
 
     def _write(self, *, tell_receipts: bool = True) -> None:
         try:

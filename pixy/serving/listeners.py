@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -44,12 +45,12 @@ class TlsFiles:
 
     Args:
         config: their paths.
-        protocol: name of the protocol that clients must choose (ALPN).
+        protocols: names of the protocols that clients may choose (ALPN).
     """
 
-    def __init__(self, config: TlsConfig, protocol: str) -> None:
+    def __init__(self, config: TlsConfig, protocols: Sequence[str]) -> None:
         self._config = config
-        self._protocol = protocol
+        self._protocols = [name for name in protocols if name]
         self._paths = [
             path for path in (config.certificate_path, config.key_path, config.client_ca_path) if path
         ]
@@ -66,7 +67,7 @@ class TlsFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         context.set_ciphers(_CIPHERS)
-        context.set_alpn_protocols([self._protocol])
+        context.set_alpn_protocols(self._protocols)
         try:
             check_regular(config.certificate_path)
             check_regular(config.key_path)

@@ -74,7 +74,9 @@ class ConnectionCore(Protocol):
         """Bytes to be written: all of them, or at least `most` if these are more."""
 
     def set_unwritten(self, size: int) -> None:
-        """Bytes of earlier output are still in a transport that is full."""
+        """Bytes of earlier output are still in a transport that is full. They count as buffered
+        until the next `take_output`.
+        """
 
 
 class ConnectionProtocol(Protocol):

@@ -55,17 +55,19 @@ class Transport:
         self.eof = False
         self.bytes_out = 0
 
-    def made(self, transport: asyncio.BaseTransport) -> str | None:
-        """Take the transport; returns the protocol that ALPN has chosen, "" if none, and None for
-        plain text.
-        """
+    def made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
         self._transport = transport
         self._write = write_of(self._transport)
         self._socket = transport.get_extra_info("socket")
         self.peer = peer_name(transport.get_extra_info("peername"))
+
+    @property
+    def alpn(self) -> str | None:
+        """Name of the protocol that ALPN has chosen, "" if none, and None for plain text."""
         if not self._secure:
             return None
-        tls = transport.get_extra_info("ssl_object")
+        tls = self._transport.get_extra_info("ssl_object")
         return tls.selected_alpn_protocol() or "" if tls is not None else ""
 
     @property

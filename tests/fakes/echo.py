@@ -26,7 +26,15 @@ from pixy.rpc import (
     UnaryCall,
 )
 from pixy.rpc.interception import principal_of_certificate
-from pixy.serving import Link, Receipt, Server, ServerOptions
+from pixy.serving import (
+    ChoosableFactory,
+    Link,
+    ProtocolChoice,
+    ProtocolFactory,
+    Receipt,
+    Server,
+    ServerOptions,
+)
 
 __all__ = ["DESCRIPTOR", "Echo", "EchoServer", "open_echo", "serve", "value"]
 
@@ -233,13 +241,19 @@ async def open_echo(
     unix: str = "",
     clock: Clock | None = None,
     intercept: Interceptor = principal_of_certificate,
+    beside: Sequence[ChoosableFactory] = (),
 ) -> AsyncIterator[EchoServer]:
-    """Serve on a free port or a Unix socket, with the system clock by default."""
+    """Serve on a free port or a Unix socket, with the system clock by default.
+
+    Args:
+        beside: further protocols on the same port.
+    """
     echo, faults = Echo(), list[BaseException]()
     server = Server(limits or ServerOptions(), clock or SystemClock(), faults.append, Random(1))
     factory = GrpcFactory(server.environment, [echo.service()], options or GrpcOptions(), intercept)
+    offered: ProtocolFactory = ProtocolChoice([factory, *beside]) if beside else factory
     address = await (
-        server.listen_unix(unix, factory) if unix else server.listen("127.0.0.1:0", factory, tls)
+        server.listen_unix(unix, offered) if unix else server.listen("127.0.0.1:0", offered, tls)
     )
     try:
         yield EchoServer(echo, server, factory, address, faults)

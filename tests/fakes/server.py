@@ -1,23 +1,42 @@
 """A real gRPC server, by default for an in-memory cluster, for tests of services and commands."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Generic, TypeVar
 
-from pixy.api.grpc import GrpcServer
+from pixy.api.grpc import GrpcServer, server_options
 from pixy.backend import Backend
-from pixy.clock import SystemClock
+from pixy.clock import Clock, SystemClock
 from pixy.config import Config, ProxyConfig
 from pixy.proxy import Proxy
+from pixy.serving import Server
 from tests.fakes.backend import FakeBackend
 
-__all__ = ["CONFIG", "FakeServer", "ServedCluster", "serve_backend", "serve_cluster"]
+__all__ = ["CONFIG", "FakeServer", "LoneGrpcServer", "ServedCluster", "serve_backend", "serve_cluster"]
 
 B = TypeVar("B", bound=Backend)
 
 CONFIG = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig(), default_partitions=3)})
+
+
+class LoneGrpcServer(GrpcServer):
+    """gRPC on a server of its own."""
+
+    def __init__(
+        self,
+        config: Config,
+        proxies: Mapping[str, Proxy],
+        clock: Clock,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self.server = Server(server_options(config.grpc, config.client_share_percent), clock, on_fault)
+        super().__init__(config, proxies, self.server)
+
+    async def stop(self, grace: float) -> None:
+        """See `Server.stop`."""
+        await self.server.stop(grace)
 
 
 @dataclass(slots=True)
@@ -56,7 +75,7 @@ async def serve_backend(backend: B, config: Config = CONFIG) -> AsyncIterator[Se
         client_share_percent=config.client_share_percent,
     )
     await proxy.start()
-    server = GrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
+    server = LoneGrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
     addresses = await server.start()
     server.set_health(serving=True)
     yield ServedCluster(addresses["grpc"], proxy, backend, faults)

@@ -7,7 +7,6 @@ import shutil
 import socket
 import ssl
 import struct
-import subprocess
 import termios
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +22,7 @@ from pixy.errors import StartError
 from pixy.rpc.call import UnaryCall
 from pixy.serving import ServerOptions
 from pixy.serving.listeners import Listener, TlsFiles
-from tests.conftest import require
+from tests.fakes.certificates import make_certificate
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client
 from tests.fakes.odd_files import odd_file
@@ -31,15 +30,6 @@ from tests.fakes.waiting import until
 from tests.serving.support import NotedReceipt
 
 UNARY = "/test.Echo/Unary"
-
-
-def make_certificate(folder: Path, name: str) -> None:
-    """Make a self-signed certificate with its key."""
-    openssl = require("openssl", "apt-get install openssl")
-    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    names = ["-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost"]
-    files = ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem")]
-    subprocess.run([*command, *names, *files], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")

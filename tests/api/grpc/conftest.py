@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from pixy.api.grpc import GrpcServer
 from pixy.backend import EmbeddedBackend
 from pixy.clock import SystemClock
 from pixy.config import Config, ConsumerConfig, LimitsConfig, ProducerConfig, ProxyConfig, StorageConfig
@@ -20,6 +19,7 @@ from pixy.proxy import Proxy
 from tests.api.grpc.bulk import ServedBulk, serve
 from tests.fakes.backend import FakeBackend
 from tests.fakes.node import make_embedded
+from tests.fakes.server import LoneGrpcServer
 
 if TYPE_CHECKING:
     # For type checkers only.
@@ -49,7 +49,7 @@ class ServedNode:
 
     def __init__(
         self,
-        server: GrpcServer,
+        server: LoneGrpcServer,
         proxy: Proxy,
         backend: EmbeddedBackend,
         addresses: dict[str, str],
@@ -89,7 +89,7 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedNode]:
     )
     await proxy.start()
     config = replace(CONFIG, unix_addr=str(tmp_path / "pixy.sock"))
-    server = GrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
+    server = LoneGrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
     addresses = await server.start()
     server.set_health(serving=True)
     yield ServedNode(server, proxy, backend, addresses, faults)

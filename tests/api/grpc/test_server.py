@@ -9,13 +9,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from pixy.api.grpc import GrpcServer
 from pixy.clock import SystemClock
 from pixy.config import TlsConfig
 from pixy.errors import StartError
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.api.grpc.conftest import CONFIG, ServedNode
+from tests.fakes.server import LoneGrpcServer
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -77,7 +77,7 @@ async def test_the_unix_socket_is_served_too_and_removed_afterwards(
 
 async def test_a_taken_port_is_an_error_that_names_the_address(served: ServedNode) -> None:
     taken = served.addresses["grpc"]
-    server = GrpcServer(
+    server = LoneGrpcServer(
         replace(CONFIG, grpc_addr=taken), {"": served.proxy}, SystemClock(), served.faults.append
     )
     with pytest.raises(StartError, match=f"cannot listen on {taken}: Address already in use"):
@@ -90,7 +90,7 @@ async def test_a_regular_file_in_place_of_the_socket_is_left_alone(
 ) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
-    server = GrpcServer(
+    server = LoneGrpcServer(
         replace(CONFIG, grpc_addr="", unix_addr=str(path)),
         {"": served.proxy},
         SystemClock(),
@@ -104,7 +104,7 @@ async def test_a_regular_file_in_place_of_the_socket_is_left_alone(
 
 async def test_a_certificate_that_cannot_be_read_is_an_error(served: ServedNode, tmp_path: Path) -> None:
     tls = TlsConfig(certificate_path=str(tmp_path / "none.pem"), key_path=str(tmp_path / "none.key"))
-    server = GrpcServer(replace(CONFIG, tls=tls), {"": served.proxy}, SystemClock(), served.faults.append)
+    server = LoneGrpcServer(replace(CONFIG, tls=tls), {"": served.proxy}, SystemClock(), served.faults.append)
     with pytest.raises(StartError, match=r"none\.pem"):
         await server.start()
     await server.stop(0)
@@ -112,7 +112,7 @@ async def test_a_certificate_that_cannot_be_read_is_an_error(served: ServedNode,
 
 async def test_an_address_of_another_machine_is_an_error_that_says_so(served: ServedNode) -> None:
     config = replace(CONFIG, grpc_addr="192.0.2.1:0")
-    server = GrpcServer(config, {"": served.proxy}, SystemClock(), served.faults.append)
+    server = LoneGrpcServer(config, {"": served.proxy}, SystemClock(), served.faults.append)
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:0: Cannot assign"):
         await server.start()
     await server.stop(0)
@@ -121,7 +121,7 @@ async def test_an_address_of_another_machine_is_an_error_that_says_so(served: Se
 async def test_a_file_that_is_no_certificate_is_an_error(served: ServedNode, tmp_path: Path) -> None:
     (tmp_path / "bad.pem").write_text("not a certificate")
     tls = TlsConfig(certificate_path=str(tmp_path / "bad.pem"), key_path=str(tmp_path / "bad.pem"))
-    server = GrpcServer(replace(CONFIG, tls=tls), {"": served.proxy}, SystemClock(), served.faults.append)
+    server = LoneGrpcServer(replace(CONFIG, tls=tls), {"": served.proxy}, SystemClock(), served.faults.append)
     with pytest.raises(StartError, match=r"tls\.certificate_path .*bad\.pem .* cannot be used"):
         await server.start()
     await server.stop(0)
