@@ -408,6 +408,7 @@ _EMBEDDED_ONLY = """
 import asyncio, sys
 import pixy.cli
 from pixy.config import load_config
+from pixy.consume import ConsumeRequest
 from pixy.daemon import Daemon
 
 async def serve() -> None:
