@@ -23,8 +23,8 @@ from pixy.errors import DeadlineExceeded, FailedPrecondition, PixyError, Unavail
 from pixy.records import NewRecord, build_batch, read_records
 from pixy.storage import WriterPace
 from tests.conformance.staged import piece_of, seal_of
-from tests.sim.cluster.lives import Life, LivesLoop
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.lives import Life, LivesLoop
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.calls import Call, Calls
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.network import CALM, SimulatedNetwork

@@ -18,11 +18,9 @@ from pixy.multiraft.proposals import Proposal, Proposals, judge
 from pixy.multiraft.proposer_rows import Novelty, ProposerRows, RowsSnapshot
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
-from pixy.multiraft.resting_groups import RestClaim, RestingGroups, Waking
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Entry, MessageType, RaftNode, Snapshot, Work
 from pixy.raft.raft import Raft
-from pixy.raft.rest import may_ask
 from pixy.storage import CheckpointId, Journal, UnitRecord
 from pixy.storage.journal.gathered_units import GatheredUnits
 from tests.sim.disk import SimulatedDisk
@@ -244,25 +242,3 @@ def position_of_unsynced(replica: PartitionReplica, snapshot: Snapshot) -> Appli
     del position.rows[:]
     position.rows.extend(descriptor.rows)
     return position
-
-
-# --- rest -----------------------------------------------------------------------------------------
-
-_tick_at_rest = RestingGroups.tick
-
-
-def one_agrees(raft: Raft) -> bool:
-    """A leader rests as soon as one follower does."""
-    return bool(raft.rest_answers) and may_ask(raft)
-
-
-def heard_of_anything(self: RestingGroups, node_id: int, _: RestClaim) -> None:
-    """A claim proves whatever rests with its node."""
-    pair = self._pairs.get(node_id)
-    if pair is not None:
-        pair.unheard = pair.unproven = 0
-
-
-def tick_for_ever(self: RestingGroups) -> list[Waking]:
-    """Followers rest although no claim comes."""
-    return [each for each in _tick_at_rest(self) if each.silent]

@@ -16,15 +16,16 @@ from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.raft.raft import Raft
 from pixy.storage import CheckpointId, EntryType, RecordKind, read_checkpoint
 from tests.sim.cluster.counters import Counters
-from tests.sim.cluster.history import GroupHistory, require
-from tests.sim.cluster.lives import Life
+from tests.sim.cluster.history import GroupHistory
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.member import state_name
-from tests.sim.cluster.rare import Rare
-from tests.sim.cluster.scene import Scene
 from tests.sim.cluster.segments import check_segments, check_synced
 from tests.sim.cluster.swarm import Layout
 from tests.sim.disk import SimulatedDisk
+from tests.sim.kit.failure import require
+from tests.sim.kit.lives import Life
+from tests.sim.kit.rare import Rare
+from tests.sim.kit.scene import Scene
 from tests.sim.world import DIRECTORY
 
 __all__ = ["Checks", "newest_checkpoint"]

@@ -14,14 +14,15 @@ from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.storage import Checkpoint, CheckpointId, read_checkpoint
 from tests.fakes.clock import FakeClock
 from tests.sim.cluster.checks import Checks
-from tests.sim.cluster.lives import Life, LivesLoop
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.member import LogMember, Member, Outside, state_name
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.packets import SnapshotReport
 from tests.sim.cluster.requests import Requests
-from tests.sim.cluster.scene import Scene
-from tests.sim.cluster.swarm import NODES, TICK_S, Focus, draw_swarm
+from tests.sim.cluster.swarm import NODES, Focus, draw_swarm
+from tests.sim.kit.lives import Life, LivesLoop
+from tests.sim.kit.rest_audit import TICK_S
+from tests.sim.kit.scene import Scene
 from tests.sim.world import DIRECTORY
 
 __all__ = ["Cluster"]

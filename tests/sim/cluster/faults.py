@@ -1,17 +1,12 @@
-"""Faults and operator actions, drawn from the seed before a run begins.
+"""Kinds of faults and operator actions."""
 
-Each has its own time and seed, so that one can be left out without a change of the others.
-"""
+from tests.sim.kit.faults import FaultKinds
 
-from enum import Enum
-from random import Random
-from typing import NamedTuple
-
-__all__ = ["Fault", "FaultKind", "draw_faults"]
+__all__ = ["FaultKind"]
 
 
-class FaultKind(Enum):
-    """The value is for readers, and the weight in a draw."""
+class FaultKind(FaultKinds):
+    """See `FaultKinds`."""
 
     CRASH = "crash", 6
     CRASH_LEADER = "crash of a leader", 4
@@ -33,33 +28,3 @@ class FaultKind(Enum):
     BURST = "many requests at once", 4
     LAGGARD = "a node cut off for long, many requests", 3
     OLDER_SELF = "a node put back from a backup", 1
-
-    def __init__(self, text: str, weight: int) -> None:
-        self.text = text
-        self.weight = weight
-
-
-class Fault(NamedTuple):
-    """A scheduled fault or operator action.
-
-    Attributes:
-        number: its position in the schedule.
-        at: virtual time.
-        kind: kind of fault.
-        seed: seed of its choices.
-    """
-
-    number: int
-    at: float
-    kind: FaultKind
-    seed: int
-
-
-def draw_faults(rng: Random, kinds: dict[FaultKind, int], count: int, duration_s: float) -> list[Fault]:
-    """A schedule."""
-    drawn = rng.choices(list(kinds), list(kinds.values()), k=count)
-    times = sorted(rng.uniform(1.0, duration_s) for _ in drawn)
-    return [
-        Fault(number, at, kind, rng.getrandbits(32))
-        for number, (at, kind) in enumerate(zip(times, drawn, strict=True))
-    ]

@@ -16,17 +16,12 @@ from pixy.raft import Entry
 from pixy.records import offsets_of, read_header, read_records, split_batches
 from pixy.storage import EntryType
 from tests.sim.cluster.counters import Counters
-from tests.sim.cluster.failure import ClusterFailure
+from tests.sim.kit.failure import require
+from tests.sim.kit.messages import message_id
 
-__all__ = ["Committed", "GroupHistory", "message_id", "require"]
+__all__ = ["Committed", "GroupHistory"]
 
 _BATCHES = (EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES)
-
-
-def require(condition: object, what: str) -> None:
-    """Raise ClusterFailure unless a condition holds."""
-    if not condition:
-        raise ClusterFailure(what)
 
 
 class Committed(NamedTuple):
@@ -162,11 +157,6 @@ class GroupHistory:
             found == known,
             f"{where}: raft group {self.raft_group}, entry {entry.index}: committed {_short(found)}, elsewhere {_short(known)}",
         )
-
-
-def message_id(value: bytes) -> bytes:
-    """The id in a message or command of a client: what follows is filling."""
-    return value.split(b" ", 1)[0]
 
 
 def _short(entry: Committed) -> str:

@@ -8,12 +8,12 @@ from pixy.cluster.log.peer_starts import PeerStart, PeerStarts, StartClaim
 from pixy.errors import StorageFault
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import load_identity
-from tests.sim.cluster.durable import DurableJournal
-from tests.sim.cluster.lives import Life
 from tests.sim.cluster.member import Member
-from tests.sim.cluster.rare import Rare
-from tests.sim.cluster.scene import Scene
 from tests.sim.disk import Operation, SimulatedDisk
+from tests.sim.kit.durable import DurableJournal
+from tests.sim.kit.lives import Life
+from tests.sim.kit.rare import Rare
+from tests.sim.kit.scene import Scene
 from tests.sim.worker import SimulatedWorker
 from tests.sim.world import DIRECTORY
 

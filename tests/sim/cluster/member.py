@@ -32,10 +32,10 @@ from pixy.raft import ConfChangeV2, ConfState, Entry, Message, Snapshot, StateTy
 from pixy.records import LongCheckError, TopicPartition
 from pixy.storage import Checkpoint, DamagedLog, EntryType, MakeWorker, Upkeep, run_on
 from tests.sim.cluster.counters import Counters
-from tests.sim.cluster.history import require
 from tests.sim.cluster.packets import ClaimOfRest, ForwardedProposal, Packet, RaftMessages, SnapshotReport
 from tests.sim.cluster.swarm import NODES, TOPIC, Layout, Sizes
 from tests.sim.disk import SimulatedDisk
+from tests.sim.kit.failure import require
 from tests.sim.world import DIRECTORY
 
 __all__ = ["LogMember", "Member", "Outside", "state_name"]

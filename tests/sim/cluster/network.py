@@ -14,8 +14,8 @@ from pixy.cluster.log.peer_starts import PeerStart, StartClaim
 from pixy.raft import Message, MessageType
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.packets import Packet, RaftMessages, SnapshotReport, sent_copy
-from tests.sim.cluster.scene import Scene
 from tests.sim.cluster.swarm import CALM, Weather
+from tests.sim.kit.scene import Scene
 
 __all__ = ["Network"]
 

@@ -10,7 +10,7 @@ from pixy.raft import Entry, Message
 from pixy.raft.text import message_type_name
 from pixy.raft.wire import decode_message, encode_message
 from pixy.storage import EntryType
-from tests.sim.cluster.history import require
+from tests.sim.kit.failure import require
 
 __all__ = ["ClaimOfRest", "ForwardedProposal", "Packet", "RaftMessages", "SnapshotReport", "sent_copy"]
 

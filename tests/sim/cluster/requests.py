@@ -16,11 +16,13 @@ from pixy.proto.state_pb2 import PartitionCommand, SetLogBeginOffset
 from pixy.records import NewRecord, build_batch
 from pixy.storage import EntryType
 from tests.sim.cluster.checks import Checks
-from tests.sim.cluster.history import GroupHistory, require
-from tests.sim.cluster.lives import Life
+from tests.sim.cluster.history import GroupHistory
 from tests.sim.cluster.machine import Machine
-from tests.sim.cluster.scene import Scene
-from tests.sim.cluster.swarm import TICK_S, Layout
+from tests.sim.cluster.swarm import Layout
+from tests.sim.kit.failure import require
+from tests.sim.kit.lives import Life
+from tests.sim.kit.rest_audit import TICK_S
+from tests.sim.kit.scene import Scene
 
 __all__ = ["Request", "Requests"]
 

@@ -3,10 +3,9 @@ a violation then, or it is blind.
 """
 
 from collections.abc import Collection
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 from pixy.cluster.log import applied_positions, journal_retention
@@ -31,10 +30,11 @@ from pixy.storage.partition.segment import Segment
 from tests.sim.cluster import broken
 from tests.sim.cluster.faults import FaultKind
 from tests.sim.cluster.swarm import CALM, Focus, Swarm
+from tests.sim.kit import broken as at_rest
+from tests.sim.kit.rules import Rule
 from tests.sim.raft.rules import RULES as RAFT_RULES
-from tests.sim.raft.rules import changed
 
-__all__ = ["RULES", "Rule", "switched_off"]
+__all__ = ["RULES"]
 
 _CRASHES = (FaultKind.CRASH, FaultKind.CRASH_LEADER, FaultKind.CRASH_AT)
 _ELECTIONS = (FaultKind.CRASH_LEADER, FaultKind.ISOLATE_LEADER, FaultKind.TRANSFER, FaultKind.SPLIT)
@@ -116,122 +116,112 @@ def _quiet(swarm: Swarm) -> Swarm:
     )
 
 
-class Rule(NamedTuple):
-    """The way to disable a rule, and a run that reveals it.
-
-    Attributes:
-        changes: contexts in which the rule does not hold.
-        seed: reveals it; `python -m tests.sim.cluster --find RULE` finds another one.
-        focus: of the run.
-    """
-
-    changes: Collection[Any]
-    seed: int = 1
-    focus: Focus = plain
+def _rule(changes: Collection[Any], seed: int = 1, focus: Focus = plain) -> Rule[Swarm]:
+    return Rule(changes, focus, seed)
 
 
-RULES: dict[str, Rule] = {
-    "a leader counts its own entries when they are durable": Rule(
+RULES: dict[str, Rule[Swarm]] = {
+    "a leader counts its own entries when they are durable": _rule(
         [patch.object(RaftNode, "append_payload", broken.counted_at_once)], seed=2
     ),
-    "an append is durable before it is acknowledged": Rule(
+    "an append is durable before it is acknowledged": _rule(
         [patch.object(RaftNode, "work", broken.acknowledged_at_once)], seed=2
     ),
-    "a vote is durable before it is answered": Rule(
+    "a vote is durable before it is answered": _rule(
         [patch.object(RaftNode, "work", broken.voted_at_once)], seed=2
     ),
-    "a candidate's term is durable before it asks for votes": Rule(
+    "a candidate's term is durable before it asks for votes": _rule(
         [patch.object(Raft, "_defers_vote_requests", lambda _: False)], seed=2
     ),
-    "only entries of the own term are committed by counting": Rule(
+    "only entries of the own term are committed by counting": _rule(
         [patch.object(Raft, "become_leader", broken.lead_all_terms)], seed=7, focus=_entry_by_entry
     ),
-    "only committed entries are applied": Rule(
+    "only committed entries are applied": _rule(
         [patch.object(RaftNode, "own_stored", broken.committed_when_stored)], seed=2
     ),
-    "a start takes entries for committed as far as it knows": Rule(
+    "a start takes entries for committed as far as it knows": _rule(
         [
             patch.object(recovery, "recovered_group", broken.all_committed),
             patch.object(partitions, "recovered_group", broken.all_committed),
         ],
         seed=2,
     ),
-    "a read is confirmed by a quorum": Rule(
+    "a read is confirmed by a quorum": _rule(
         RAFT_RULES["a read is confirmed by a quorum"].changes, seed=13, focus=aimed(*_ELECTIONS)
     ),
-    "a retry has the identity of the first attempt": Rule(
+    "a retry has the identity of the first attempt": _rule(
         [patch.object(Proposals, "_retry", broken.retry_as_new)], seed=4, focus=aimed(*_ELECTIONS)
     ),
-    "a retry is looked for in the tail": Rule(
+    "a retry is looked for in the tail": _rule(
         [
             patch.object(proposals, "judge", broken.judge_by_rows),
             patch.object(driver, "judge", broken.judge_by_rows),
         ],
         seed=5,
     ),
-    "a retry is looked for in the rows": Rule(
+    "a retry is looked for in the rows": _rule(
         [
             patch.object(proposals, "judge", broken.judge_by_tail),
             patch.object(driver, "judge", broken.judge_by_tail),
         ],
         seed=5,
     ),
-    "a payload that was forwarded is not changed": Rule(
+    "a payload that was forwarded is not changed": _rule(
         [patch.object(Proposals, "_retry", broken.retry_in_place)],
         seed=14,
         focus=_late_packets,
     ),
-    "an offset is that behind the tail": Rule(
+    "an offset is that behind the tail": _rule(
         [patch.object(PartitionReplica, "lead", broken.lead_without_tail)], seed=4, focus=aimed(*_ELECTIONS)
     ),
-    "a snapshot has the rows": Rule(
+    "a snapshot has the rows": _rule(
         [patch.object(replicas, "checkpoint_record", broken.without_rows)], seed=2
     ),
-    "an applied position has the rows": Rule(
+    "an applied position has the rows": _rule(
         [patch.object(applied_positions, "_applied_position", broken.position_without_rows)], seed=2
     ),
-    "rows end with their node and not with time": Rule(
+    "rows end with their node and not with time": _rule(
         [patch.object(GroupClock, "tick", broken.tick_and_forget)], seed=1
     ),
-    "a checkpoint is taken between two entries": Rule(
+    "a checkpoint is taken between two entries": _rule(
         [patch.object(Checkpoints, "write", broken.write_at_once)], seed=2
     ),
-    "the data of a snapshot is durable before the log is reset": Rule(
+    "the data of a snapshot is durable before the log is reset": _rule(
         [patch.object(Checkpoints, "install", broken.install_at_once)],
         seed=3,
         focus=aimed(FaultKind.LAGGARD, journal={"retain_bytes": 0, "file_bytes": 1500}, interleaves=True),
     ),
-    "a start makes the data of a snapshot durable before it resets the log": Rule(
+    "a start makes the data of a snapshot durable before it resets the log": _rule(
         [patch.object(CheckpointStore, "make_durable", lambda _: None)],
         seed=83,
         focus=aimed(FaultKind.LAGGARD, *_CRASHES, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
-    "a log reset leaves no older entry": Rule(
+    "a log reset leaves no older entry": _rule(
         [patch.object(RaftStorage, "reset", broken.reset_before_tail)],
         seed=83,
         focus=aimed(FaultKind.ISOLATE_LEADER, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
-    "a log reset outlives its journal file": Rule(
+    "a log reset outlives its journal file": _rule(
         [patch.object(hard_states, "carried_reset_record", broken.hard_state_again)],
         seed=6,
         focus=aimed(FaultKind.LAGGARD, *_CRASHES, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
-    "a hard state outlives its journal file": Rule(
+    "a hard state outlives its journal file": _rule(
         [patch.object(journal_retention, "carry_over", broken.carry_over_reset)], seed=2
     ),
-    "an incarnation outlives its journal file": Rule(
+    "an incarnation outlives its journal file": _rule(
         [patch.object(Incarnation, "write", broken.written_once)], seed=2
     ),
-    "a flush is durable before it is reported": Rule(
+    "a flush is durable before it is reported": _rule(
         [patch.object(Journal, "_write", broken.write_without_sync)]
     ),
-    "segments are durable before their applied position": Rule(
+    "segments are durable before their applied position": _rule(
         [patch.object(Segment, "sync", lambda *_: None)], seed=2, focus=aimed(*_CRASHES)
     ),
-    "a position is taken over in one unit with its log reset": Rule(
+    "a position is taken over in one unit with its log reset": _rule(
         [patch.object(NodeLog, "reset_records", broken.position_apart)], seed=3, focus=_quiet
     ),
-    "a position is taken over only with all records": Rule(
+    "a position is taken over only with all records": _rule(
         [
             patch.object(snapshots, "has_records", lambda *_: True),
             patch.object(snapshots, "is_written", lambda _: True),
@@ -240,26 +230,21 @@ RULES: dict[str, Rule] = {
         seed=7,
         focus=_quiet,
     ),
-    "a leader rests only when all others do": Rule(
-        [patch.object(node, "all_agree", broken.one_agrees)], seed=2, focus=_at_rest(*_CRASHES)
+    "a leader rests only when all others do": _rule(
+        [patch.object(node, "all_agree", at_rest.one_agrees)], seed=2, focus=_at_rest(*_CRASHES)
     ),
-    "a follower at rest wakes when nothing proves its leader": Rule(
+    "a follower at rest wakes when nothing proves its leader": _rule(
         [
-            patch.object(RestingGroups, "heard", broken.heard_of_anything),
-            patch.object(RestingGroups, "tick", broken.tick_for_ever),
+            patch.object(RestingGroups, "heard", at_rest.heard_of_anything),
+            patch.object(RestingGroups, "tick", at_rest.tick_for_ever),
             patch.object(GroupRest, "node_changed", lambda *_: None),
         ],
         seed=8,
         focus=_at_rest(FaultKind.CRASH_LEADER),
     ),
-    "an older self is refused": Rule(
+    "an older self is refused": _rule(
         [patch.object(PeerStarts, "admit", lambda *_: None)],
         seed=2,
         focus=aimed(FaultKind.OLDER_SELF, FaultKind.BURST),
     ),
 }
-
-
-def switched_off(rule: str) -> AbstractContextManager[None]:
-    """Context in which the rule is disabled."""
-    return changed(RULES[rule].changes)

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from pixy.proto.state_pb2 import AppliedPosition
-from tests.sim.cluster.history import GroupHistory, require
+from tests.sim.cluster.history import GroupHistory
 from tests.sim.disk import SimulatedDisk
+from tests.sim.kit.failure import require
 from tests.sim.world import DIRECTORY
 
 __all__ = ["check_segments", "check_synced"]

@@ -7,7 +7,6 @@ again, and must have the same.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
 from contextlib import suppress
 from unittest.mock import patch
 
@@ -16,13 +15,14 @@ from structlog.testing import capture_logs
 from pixy.errors import PixyError
 from pixy.multiraft import entry_cache
 from tests.sim.cluster.cluster import Cluster
-from tests.sim.cluster.failure import ClusterFailure
-from tests.sim.cluster.faults import Fault, draw_faults
-from tests.sim.cluster.lives import LivesLoop
-from tests.sim.cluster.rare import counting
-from tests.sim.cluster.rest_audit import RestAudit
-from tests.sim.cluster.swarm import Focus
+from tests.sim.cluster.swarm import Swarm
 from tests.sim.cluster.trouble import Trouble
+from tests.sim.kit.failure import ClusterFailure
+from tests.sim.kit.faults import draw_faults
+from tests.sim.kit.lives import LivesLoop
+from tests.sim.kit.rare import counting
+from tests.sim.kit.rest_audit import RestAudit
+from tests.sim.kit.run import Run
 from tests.sim.outcome import Outcome
 
 __all__ = ["PATIENCE_S", "Simulation"]
@@ -34,44 +34,18 @@ of the longest election timeouts.
 _STEP_S = 0.1
 
 
-class Simulation:
-    """One run.
+class Simulation(Run[Swarm]):
+    """One run."""
 
-    Args:
-        seed: determines everything.
-        skipped: numbers of faults to leave out.
-        focus: changes what the seed chooses.
-        prints: print every event.
-
-    Attributes:
-        faults: those of the run, once it has begun.
-    """
-
-    def __init__(
-        self,
-        seed: int,
-        skipped: Collection[int] = (),
-        *,
-        focus: Focus | None = None,
-        prints: bool = False,
-    ) -> None:
-        self.seed = seed
-        self._skipped = skipped
-        self._focus = focus
-        self._prints = prints
-        self.faults: list[Fault] = []
-        self._rest_audit = RestAudit()
-        self._cluster: Cluster
-        self._trouble: Trouble
+    _cluster: Cluster
+    _trouble: Trouble
+    _rest_audit: RestAudit
 
     def run(self) -> Outcome:
-        """Run to the end.
-
-        Raises:
-            ClusterFailure: a promise was broken; the message is for a reader.
-        """
+        """See `Run`."""
         # Here and not in a task: that of a failed run goes on with a `with` when it is collected.
         counts: Counter[str] = Counter()
+        self._rest_audit = RestAudit()
         try:
             with (
                 counting(counts),
@@ -87,10 +61,6 @@ class Simulation:
         scene = self._cluster.scene
         return Outcome(self.seed, scene.counts + counts, scene.trace_hash)
 
-    def transcript(self) -> str:
-        """The last events."""
-        return self._cluster.scene.transcript()
-
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, LivesLoop)
@@ -99,7 +69,8 @@ class Simulation:
         swarm, scene = cluster.swarm, cluster.scene
         self._rest_audit.begin(scene, cluster.running_groups)
         cluster.start()
-        faults = draw_faults(scene.random("faults"), swarm.faults, swarm.faults_count, swarm.duration_s)
+        rng = scene.random("faults")
+        faults = draw_faults(rng, swarm.faults, swarm.faults_count, 1.0, swarm.duration_s)
         self.faults = [fault for fault in faults if fault.number not in self._skipped]
         for fault in self.faults:
             scene.loop.outside(fault.at, self._trouble.happen, fault)

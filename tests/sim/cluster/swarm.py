@@ -14,10 +14,9 @@ from pixy.raft import ConfState, RaftConfig
 from pixy.storage import WriterPace
 from tests.sim.cluster.faults import FaultKind
 
-__all__ = ["CALM", "NODES", "TICK_S", "TOPIC", "Focus", "Layout", "Sizes", "Swarm", "Weather", "draw_swarm"]
+__all__ = ["CALM", "NODES", "TOPIC", "Focus", "Layout", "Sizes", "Swarm", "Weather", "draw_swarm"]
 
 TOPIC = "topic"
-TICK_S = 0.1
 NODES = (1, 2, 3)
 _THREE = ConfState(NODES)
 _CONFIGURATIONS = (_THREE, _THREE, _THREE, _THREE, _THREE, ConfState((1, 2), (3,)), ConfState((1, 2)))

@@ -6,12 +6,13 @@ from random import Random
 
 from pixy.raft import ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState
 from tests.sim.cluster.cluster import Cluster
-from tests.sim.cluster.durable import DurableJournal
-from tests.sim.cluster.faults import Fault, FaultKind
+from tests.sim.cluster.faults import FaultKind
 from tests.sim.cluster.figure_8 import Figure8
-from tests.sim.cluster.history import require
 from tests.sim.cluster.machine import Machine
 from tests.sim.disk import SimulatedDisk
+from tests.sim.kit.durable import DurableJournal
+from tests.sim.kit.failure import require
+from tests.sim.kit.faults import Fault
 
 __all__ = ["Trouble"]
 
@@ -61,7 +62,7 @@ class Trouble:
             FaultKind.OLDER_SELF: self._older_self,
         }
 
-    def happen(self, fault: Fault) -> None:
+    def happen(self, fault: Fault[FaultKind]) -> None:
         """Carry out a fault."""
         self._scene.note(f"*** {fault.kind.text} ({fault.number})")
         self._scene.counts[fault.kind.text] += 1

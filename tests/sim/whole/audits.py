@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from pixy.records import TopicPartition
-from tests.sim.cluster.history import require
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.failure import require
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.calls import Call, Outcome
 from tests.sim.whole.linearizability import UNKNOWN, Operation, Step, Undecided, explain
 from tests.sim.whole.log_audit import LogAudit, Record, Send, SentValues

@@ -22,9 +22,9 @@ from pixy.errors import (
     PixyError,
     Unavailable,
 )
-from tests.sim.cluster.history import require
-from tests.sim.cluster.lives import Life
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.failure import require
+from tests.sim.kit.lives import Life
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.machine import Machine
 
 __all__ = ["Call", "Calls", "Outcome"]

@@ -12,8 +12,9 @@ from typing import Any
 from pixy.backend import EmbeddedBackend, FetchResult, TopicDescription
 from pixy.errors import OffsetOutOfRange, PixyError, UnknownPartition, UnknownTopic
 from pixy.records import NewRecord, OffsetCommit, TopicPartition, build_batch, read_records
-from tests.sim.cluster.history import message_id, require
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.failure import require
+from tests.sim.kit.messages import message_id
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.audits import Audits
 from tests.sim.whole.calls import Call, Calls, Outcome
 from tests.sim.whole.log_audit import Record, Send

@@ -7,9 +7,9 @@ from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import StateType
 from pixy.records import TopicPartition
-from tests.sim.cluster.history import require
-from tests.sim.cluster.lives import Life, LivesLoop
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.failure import require
+from tests.sim.kit.lives import Life, LivesLoop
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.audits import Audits
 from tests.sim.whole.calls import Calls
 from tests.sim.whole.clients import Clients

@@ -1,17 +1,12 @@
-"""Faults and actions of operators, drawn from the seed before a run begins.
+"""Kinds of faults and actions of operators."""
 
-Each has its own time and seed, so that one can be left out without a change of the others.
-"""
+from tests.sim.kit.faults import FaultKinds
 
-from enum import Enum
-from random import Random
-from typing import NamedTuple
-
-__all__ = ["Fault", "FaultKind", "draw_faults"]
+__all__ = ["FaultKind"]
 
 
-class FaultKind(Enum):
-    """The value is for readers, and the weight in a draw."""
+class FaultKind(FaultKinds):
+    """See `FaultKinds`."""
 
     CRASH = "crash", 6
     CRASH_LEADER = "crash of a leader", 4
@@ -44,35 +39,3 @@ class FaultKind(Enum):
     TWIN = "two nodes with one id", 1
     LOST_DISK = "a lost disk", 1
     DAMAGED_FLUSH = "the newest flush damaged", 1
-
-    def __init__(self, text: str, weight: int) -> None:
-        self.text = text
-        self.weight = weight
-
-
-class Fault(NamedTuple):
-    """A scheduled fault or action.
-
-    Attributes:
-        number: its position in the schedule.
-        at: virtual time.
-        kind: kind of fault.
-        seed: seed of its choices.
-    """
-
-    number: int
-    at: float
-    kind: FaultKind
-    seed: int
-
-
-def draw_faults(
-    rng: Random, kinds: dict[FaultKind, int], count: int, begin_s: float, end_s: float
-) -> list[Fault]:
-    """A schedule between two times."""
-    drawn = rng.choices(list(kinds), list(kinds.values()), k=count) if kinds else []
-    times = sorted(rng.uniform(begin_s, end_s) for _ in drawn)
-    return [
-        Fault(number, at, kind, rng.getrandbits(32))
-        for number, (at, kind) in enumerate(zip(times, drawn, strict=True))
-    ]

@@ -24,8 +24,8 @@ from pixy.errors import OffsetsSet, OwnedElsewhere
 from pixy.proto.state_pb2 import ExpelProcess, GroupsCommand
 from pixy.raft import Entry
 from pixy.storage import EntryType
-from tests.sim.cluster.history import require
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.failure import require
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.swarm import COMMIT_INTERVAL_S
 
 __all__ = ["GroupAudit", "GroupPartition"]

@@ -13,9 +13,9 @@ from pixy.consume.lending import RecordPosition
 from pixy.consume.partition import LivePartition
 from pixy.errors import PixyError, Unavailable
 from pixy.records import OffsetCommit, TopicPartition
-from tests.sim.cluster.failure import ClusterFailure
-from tests.sim.cluster.history import message_id
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.failure import ClusterFailure
+from tests.sim.kit.messages import message_id
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.audits import Audits
 from tests.sim.whole.calls import Call, Calls, Outcome
 from tests.sim.whole.group_audit import GroupAudit, GroupPartition

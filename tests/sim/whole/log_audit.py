@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.sim.cluster.history import require
+from tests.sim.kit.failure import require
 
 __all__ = ["LogAudit", "Record", "Send", "SentValues"]
 

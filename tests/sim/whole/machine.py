@@ -13,10 +13,10 @@ from pixy.errors import CorruptData, DataDirectoryError, PixyError, StorageFault
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage.disk.identity import read_identity
 from tests.fakes.clock import FakeClock
-from tests.sim.cluster.durable import DurableJournal
-from tests.sim.cluster.lives import Life
-from tests.sim.cluster.scene import Scene
 from tests.sim.disk import Operation, SimulatedDisk
+from tests.sim.kit.durable import DurableJournal
+from tests.sim.kit.lives import Life
+from tests.sim.kit.scene import Scene
 from tests.sim.worker import SimulatedWorker
 from tests.sim.world import DIRECTORY
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pixy.errors import StartError
-from tests.sim.cluster.lives import Life
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.lives import Life
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.transport import SimulatedTransport, Way
 
 __all__ = ["CALM", "HostNetwork", "SimulatedNetwork", "Weather"]

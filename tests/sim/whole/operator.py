@@ -12,8 +12,8 @@ from typing import Any
 
 from pixy.backend import EmbeddedBackend
 from pixy.errors import NotFound
-from tests.sim.cluster.durable import DurableJournal
 from tests.sim.disk import SimulatedDisk
+from tests.sim.kit.durable import DurableJournal
 from tests.sim.whole.calls import Call, Outcome
 from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.machine import Machine

@@ -10,8 +10,8 @@ from pixy.cluster.log.cluster_options import ClusterOptions
 from pixy.consume import Consumers, Timers
 from pixy.errors import UnknownTopic
 from pixy.peers import Address, PeerOptions, Peers
-from tests.sim.cluster.lives import Life
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.lives import Life
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.network import SimulatedNetwork
 from tests.sim.whole.swarm import Swarm

@@ -2,10 +2,8 @@
 or it is blind.
 """
 
-from collections.abc import Collection
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 from pixy.backend.embedded.group_membership import GroupMembership
@@ -32,14 +30,14 @@ from pixy.peers import handshake_checks
 from pixy.peers.link import PeerLink
 from pixy.raft import node, reads
 from pixy.storage import CheckpointStore
-from tests.sim.cluster import broken as broken_driver
-from tests.sim.raft.rules import changed
+from tests.sim.kit import broken as at_rest
+from tests.sim.kit.rules import Rule
 from tests.sim.whole import broken
 from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.network import Weather
 from tests.sim.whole.swarm import COMMIT_INTERVAL_S, Focus, Formation, Swarm, Writing, quiet
 
-__all__ = ["RULES", "Rule", "switched_off"]
+__all__ = ["RULES"]
 
 _THREE = Formation(3, 0.1, 0, False)
 _SLOW = Weather((0.001, 0.05))
@@ -137,21 +135,7 @@ def _at_rest(*kinds: FaultKind) -> Focus:
     return lambda swarm: quiet(focus(swarm))
 
 
-class Rule(NamedTuple):
-    """The way to disable a rule, and a run that reveals it.
-
-    Attributes:
-        changes: contexts in which the rule does not hold.
-        seed: reveals it; it only saves time, for others do so too.
-        focus: of the run.
-    """
-
-    changes: Collection[Any]
-    focus: Focus
-    seed: int = 1
-
-
-RULES: dict[str, Rule] = {
+RULES: dict[str, Rule[Swarm]] = {
     "a read is confirmed by a quorum": Rule(
         [patch.object(reads, "_serve", broken.serve_unconfirmed)],
         aimed(*_CUTS, habits=_READERS, weather=_SLOW),
@@ -280,13 +264,13 @@ RULES: dict[str, Rule] = {
         [patch.object(NodeTime, "age_ms", lambda self: self._clock.wall_ms())], _WRONG_CLOCKS, seed=3
     ),
     "a partition rests only when all its replicas have everything": Rule(
-        [patch.object(node, "all_agree", broken_driver.one_agrees)],
+        [patch.object(node, "all_agree", at_rest.one_agrees)],
         _at_rest(FaultKind.CRASH, FaultKind.PAUSE),
     ),
     "a partition at rest that has lost its leader elects another one": Rule(
         [
-            patch.object(RestingGroups, "heard", broken_driver.heard_of_anything),
-            patch.object(RestingGroups, "tick", broken_driver.tick_for_ever),
+            patch.object(RestingGroups, "heard", at_rest.heard_of_anything),
+            patch.object(RestingGroups, "tick", at_rest.tick_for_ever),
             patch.object(GroupRest, "node_changed", lambda *_: None),
             patch.object(Failover, "lost", lambda *_: None),
         ],
@@ -294,8 +278,3 @@ RULES: dict[str, Rule] = {
         seed=3,
     ),
 }
-
-
-def switched_off(rule: str) -> AbstractContextManager[None]:
-    """Context in which the rule is disabled."""
-    return changed(RULES[rule].changes)

@@ -8,22 +8,22 @@ end.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
 from structlog.testing import capture_logs
 
-from tests.sim.cluster.failure import ClusterFailure
-from tests.sim.cluster.lives import LivesLoop
-from tests.sim.cluster.rare import counting
-from tests.sim.cluster.rest_audit import RestAudit
+from tests.sim.kit.failure import ClusterFailure
+from tests.sim.kit.faults import draw_faults
+from tests.sim.kit.lives import LivesLoop
+from tests.sim.kit.rare import counting
+from tests.sim.kit.rest_audit import RestAudit
+from tests.sim.kit.run import Run
 from tests.sim.outcome import Outcome
 from tests.sim.whole.calls import Call
 from tests.sim.whole.cluster import Cluster
-from tests.sim.whole.faults import Fault, draw_faults
 from tests.sim.whole.operator import Operator
-from tests.sim.whole.swarm import Focus
+from tests.sim.whole.swarm import Swarm
 from tests.sim.whole.trouble import Trouble
 from tests.sim.whole.verdict import Verdict
 
@@ -40,44 +40,18 @@ _OLD_S = 12 * 86_400.0
 """Everything expires earlier."""
 
 
-class Simulation:
-    """One run.
+class Simulation(Run[Swarm]):
+    """One run."""
 
-    Args:
-        seed: determines everything.
-        skipped: numbers of faults to leave out.
-        focus: changes what the seed chooses.
-        prints: print every event.
-
-    Attributes:
-        faults: those of the run, once it has begun.
-    """
-
-    def __init__(
-        self,
-        seed: int,
-        skipped: Collection[int] = (),
-        *,
-        focus: Focus | None = None,
-        prints: bool = False,
-    ) -> None:
-        self.seed = seed
-        self._skipped = skipped
-        self._focus = focus
-        self._prints = prints
-        self.faults: list[Fault] = []
-        self._rest_audit = RestAudit()
-        self._cluster: Cluster
-        self._operator: Operator
-        self._trouble: Trouble
-        self._verdict: Verdict
+    _cluster: Cluster
+    _operator: Operator
+    _trouble: Trouble
+    _verdict: Verdict
+    _rest_audit: RestAudit
 
     def run(self) -> Outcome:
-        """Run to the end.
-
-        Raises:
-            ClusterFailure: a promise was broken; the message is for a reader.
-        """
+        """See `Run`."""
+        self._rest_audit = RestAudit()
         loop = LivesLoop()
         asyncio.set_event_loop(loop)
         task: asyncio.Task[None] = loop.create_task(self._run())
@@ -98,10 +72,6 @@ class Simulation:
         scene = cluster.scene
         told = Counter(f"log: {line['event']}" for line in logs)
         return Outcome(self.seed, scene.counts + told, scene.trace_hash)
-
-    def transcript(self) -> str:
-        """The last events."""
-        return self._cluster.scene.transcript()
 
     async def _run(self) -> None:
         cluster = self._cluster

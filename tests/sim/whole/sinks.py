@@ -15,8 +15,8 @@ from pixy.backend import StagedBatches
 from pixy.records import TopicPartition
 from tests.conformance.staged import piece_of, seal_of
 from tests.fakes.clock import EPOCH_MS
-from tests.sim.cluster.history import require
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.failure import require
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.audits import Audits
 from tests.sim.whole.calls import Ask, Call, Calls, Outcome
 from tests.sim.whole.log_audit import Send

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.cluster.failure import ClusterFailure
+from tests.sim.kit.failure import ClusterFailure
 from tests.sim.whole.log_audit import LogAudit, Record, Send, SentValues
 
 

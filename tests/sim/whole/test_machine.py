@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.sim.cluster.lives import LivesLoop
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.lives import LivesLoop
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.machine import Machine
 from tests.sim.world import DIRECTORY
 

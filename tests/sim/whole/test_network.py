@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from pixy.errors import StartError
-from tests.sim.cluster.lives import Life, LivesLoop
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.lives import Life, LivesLoop
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.network import CALM, SimulatedNetwork, Weather
 
 

@@ -4,9 +4,11 @@ fine otherwise.
 
 import pytest
 
+from tests.sim.kit.rules import switched_off
+from tests.sim.kit.seeds import failure_of
 from tests.sim.sample import sample
-from tests.sim.whole.rules import RULES, switched_off
-from tests.sim.whole.seeds import failure_of
+from tests.sim.whole.rules import RULES
+from tests.sim.whole.simulation import Simulation
 
 OTHER_SEEDS = range(1, 25)
 """Tried if the recorded one is outdated."""
@@ -17,9 +19,9 @@ OTHER_SEEDS = range(1, 25)
 def test_a_disabled_rule_is_detected(rule: str) -> None:
     focus = RULES[rule].focus
     for seed in (RULES[rule].seed, *OTHER_SEEDS):
-        with switched_off(rule):
-            failure = failure_of(seed, focus=focus)
+        with switched_off(RULES[rule]):
+            failure = failure_of(Simulation, seed, focus=focus)
         if failure is not None:
-            assert failure_of(seed, focus=focus) is None
+            assert failure_of(Simulation, seed, focus=focus) is None
             return
     pytest.fail(f"no seed notices that this rule does not hold: {rule}")

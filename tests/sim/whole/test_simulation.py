@@ -5,15 +5,17 @@ Each of the first seeds runs twice, and both runs are equal event by event.
 
 import re
 from collections import Counter
+from functools import partial
 
 import pytest
 
-from tests.sim.cluster.failure import ClusterFailure
-from tests.sim.cluster.rare import Rare
+from tests.sim.kit.failure import ClusterFailure
+from tests.sim.kit.rare import Rare
+from tests.sim.kit.rules import switched_off
+from tests.sim.kit.seeds import failure_of, run_seed
 from tests.sim.outcome import run_twice
 from tests.sim.whole.faults import FaultKind
-from tests.sim.whole.rules import RULES, switched_off
-from tests.sim.whole.seeds import failure_of, run_seed
+from tests.sim.whole.rules import RULES
 from tests.sim.whole.simulation import Simulation
 
 ONE_SEED = 1
@@ -66,14 +68,14 @@ LEAST = {
 
 @pytest.mark.slow
 def test_a_seed_loses_repeats_and_changes_nothing() -> None:
-    counts = run_seed(ONE_SEED).counts
+    counts = run_seed(Simulation, ONE_SEED).counts
     for what in ("calls ok", "entries committed", "leaders", "marks", "records appended"):
         assert counts[what] >= 10, what
 
 
 @pytest.mark.slow
 def test_few_seeds_lose_repeat_and_change_nothing() -> None:
-    counts = run_twice(FEW_SEEDS, run_seed, lambda seed: Simulation(seed).run())
+    counts = run_twice(FEW_SEEDS, partial(run_seed, Simulation), lambda seed: Simulation(seed).run())
     for what in ("calls ok", "entries committed", "leaders", "marks", "records appended", "records fetched"):
         assert counts[what] >= 1, what
 
@@ -81,20 +83,20 @@ def test_few_seeds_lose_repeat_and_change_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", FOUND)
 def test_a_seed_that_has_found_something_passes(seed: int) -> None:
-    run_seed(seed)
+    run_seed(Simulation, seed)
 
 
 @pytest.mark.slow
 def test_a_failure_names_its_seed_its_faults_and_the_last_events(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = "an id of a node is used once"
     seed = RULES[rule].seed
-    with switched_off(rule), pytest.raises(ClusterFailure) as raised:
-        run_seed(seed)
+    with switched_off(RULES[rule]), pytest.raises(ClusterFailure) as raised:
+        run_seed(Simulation, seed)
     text = str(raised.value)
     assert text.startswith(f"seed {seed}: ClusterFailure: ")
     assert "faults that are needed:\n" in text
     assert re.search(r"^ *[\d.]+ \d starts, the 1. time", text, re.MULTILINE)
-    assert failure_of(seed) is None
+    assert failure_of(Simulation, seed) is None
 
 
 @pytest.mark.long
@@ -102,11 +104,11 @@ def test_a_failure_names_its_seed_its_faults_and_the_last_events(monkeypatch: py
 def test_nothing_is_lost_repeated_or_changed_and_every_rare_state_occurs() -> None:
     counts: Counter[str] = Counter()
     for seed in SEEDS:
-        counts += run_seed(seed).counts
+        counts += run_seed(Simulation, seed).counts
     for seed in MORE_SEEDS:
         if not missing(counts):
             break
-        counts += run_seed(seed).counts
+        counts += run_seed(Simulation, seed).counts
     assert missing(counts) == []
 
 

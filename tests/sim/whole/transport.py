@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.sim.cluster.lives import Life
+from tests.sim.kit.lives import Life
 
 if TYPE_CHECKING:
     from tests.sim.whole.network import SimulatedNetwork

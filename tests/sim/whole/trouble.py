@@ -6,8 +6,9 @@ from dataclasses import replace
 from random import Random
 
 from pixy.cluster.state.metadata import METADATA_GROUP
+from tests.sim.kit.faults import Fault
 from tests.sim.whole.cluster import Cluster
-from tests.sim.whole.faults import Fault, FaultKind
+from tests.sim.whole.faults import FaultKind
 from tests.sim.whole.machine import Machine
 from tests.sim.whole.operator import Operator
 from tests.sim.world import DIRECTORY
@@ -81,7 +82,7 @@ class Trouble:
             FaultKind.DAMAGED_FLUSH: self._damage_flush,
         }
 
-    def happen(self, fault: Fault) -> None:
+    def happen(self, fault: Fault[FaultKind]) -> None:
         """Carry out a fault."""
         self._scene.note(f"*** {fault.kind.text} ({fault.number})")
         self._scene.counts[fault.kind.text] += 1

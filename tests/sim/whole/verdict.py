@@ -14,7 +14,8 @@ from pixy.cluster.state.sinks import SinksState
 from pixy.config import StagingConfig, StorageConfig
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.records import TopicPartition, read_records, split_batches
-from tests.sim.cluster.history import message_id, require
+from tests.sim.kit.failure import require
+from tests.sim.kit.messages import message_id
 from tests.sim.whole.calls import Call, Outcome
 from tests.sim.whole.cluster import Cluster
 from tests.sim.whole.group_audit import GroupPartition

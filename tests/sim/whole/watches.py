@@ -36,9 +36,8 @@ from pixy.raft.quorum import VoteResult, joint_vote_result
 from pixy.raft.raft import Raft
 from pixy.raft.wire import decode_conf_change
 from pixy.storage import Journal, JournalFile
-from tests.sim.cluster.failure import ClusterFailure
-from tests.sim.cluster.history import require
-from tests.sim.cluster.scene import Scene
+from tests.sim.kit.failure import ClusterFailure, require
+from tests.sim.kit.scene import Scene
 from tests.sim.whole.group_audit import GroupAudit
 from tests.sim.whole.machine import Machine
 

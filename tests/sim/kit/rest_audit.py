@@ -10,12 +10,12 @@ from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.resting_groups import RestingGroups
 from pixy.raft import RaftNode, StateType
 from pixy.raft.raft import Raft
-from tests.sim.cluster.failure import ClusterFailure
-from tests.sim.cluster.scene import Scene
-from tests.sim.cluster.swarm import TICK_S
+from tests.sim.kit.failure import ClusterFailure
+from tests.sim.kit.scene import Scene
 
-__all__ = ["RestAudit"]
+__all__ = ["TICK_S", "RestAudit"]
 
+TICK_S = 0.1
 _LOOK_S = 0.2
 _PATIENCE_S = 1.0
 """Time beyond an election timeout, at which followers at rest wake: claims may be late."""

@@ -21,7 +21,7 @@ from pixy.storage.journal.journal_format import (
     read_flush_frame,
     read_records,
 )
-from tests.sim.cluster.history import require
+from tests.sim.kit.failure import require
 
 __all__ = ["DurableGroup", "DurableJournal", "StoredEntry"]
 

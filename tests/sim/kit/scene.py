@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 from tests.fakes.clock import FakeClock
-from tests.sim.cluster.lives import LivesLoop
+from tests.sim.kit.lives import LivesLoop
 
 __all__ = ["Scene"]
 

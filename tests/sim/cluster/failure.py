@@ -1,7 +1,0 @@
-"""The failure of a simulated cluster."""
-
-__all__ = ["ClusterFailure"]
-
-
-class ClusterFailure(AssertionError):
-    """The nodes broke a promise."""
