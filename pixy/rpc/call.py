@@ -11,11 +11,11 @@ Later answers are ignored. The receipt of an answer is told exactly once, see `r
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from pixy.http2 import Delivery, Field, ResponseTemplate
+from pixy.rpc.call_host import CallHost
 from pixy.rpc.headers import ANSWER_HEADERS, CallHeaders
 from pixy.rpc.joined import JoinedMessage
 from pixy.rpc.messages import (
@@ -32,9 +32,6 @@ from pixy.rpc.methods import Cancellable, Message, Method
 from pixy.rpc.status import OK_TRAILERS, GrpcError, Status, status_fields
 from pixy.rpc.unpacking import Unpacker
 from pixy.serving import Receipt
-
-if TYPE_CHECKING:
-    from pixy.rpc.connection import GrpcConnection
 
 __all__ = ["NOT_A_MESSAGE", "Call", "UnaryCall", "answer_all"]
 
@@ -82,7 +79,7 @@ class Call:
 
     def __init__(
         self,
-        connection: "GrpcConnection",
+        connection: CallHost,
         stream_id: int,
         head: CallHeaders,
         timeout_s: float | None,
@@ -176,7 +173,7 @@ class Call:
         raise NotImplementedError
 
     def unpacked(self, result: bytes | GrpcError) -> None:
-        """The result of `GrpcConnection.unpack`, while the call runs."""
+        """The result of `CallHost.unpack`, while the call runs."""
         raise NotImplementedError
 
     def sent(self) -> None:
@@ -261,7 +258,7 @@ class Call:
     def _settle(self) -> None:
         """Mark the end of the call."""
         self.running = False
-        self._connection.forget(self)
+        self._connection.forget(self.stream_id)
 
     def _compresses(self) -> bool:
         return self.compress and self.head.accepts_gzip
@@ -315,7 +312,7 @@ class UnaryCall(Call):
         try:
             # Fast path: as below, for an answer without additions.
             self.running = False
-            connection.respond(self, _OK, body, receipt)
+            connection.respond(self.stream_id, _OK, body, receipt)
         except Exception as bug:
             connection.broken(bug)
             if receipt is not None:
@@ -449,6 +446,6 @@ def answer_all(calls: Sequence[UnaryCall], bodies: Iterable[bytes]) -> None:
         call.running = False
         connection = call._connection
         try:
-            connection.respond(call, _OK, body, None)
+            connection.respond(call.stream_id, _OK, body, None)
         except Exception as bug:
             connection.broken(bug)

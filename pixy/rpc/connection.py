@@ -32,6 +32,7 @@ from pixy.http2 import (
 )
 from pixy.rpc.call import Call, UnaryCall
 from pixy.rpc.call_environment import CallEnvironment
+from pixy.rpc.call_host import Unpackable
 from pixy.rpc.headers import TIMEOUT, CallHeaders, read_call_headers, read_timeout, read_varying
 from pixy.rpc.incomplete_requests import IncompleteRequests
 from pixy.rpc.protocol_limits import limit_of
@@ -62,7 +63,7 @@ _ENDS = {
 
 
 class GrpcConnection:
-    """gRPC on one connection, see `ConnectionProtocol`.
+    """gRPC on one connection, see `ConnectionProtocol` and `CallHost`.
 
     Args:
         environment: shared by all connections.
@@ -174,9 +175,8 @@ class GrpcConnection:
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def forget(self, call: Call) -> None:
-        """Remove a call that has ended."""
-        stream_id = call.stream_id
+    def forget(self, stream_id: int) -> None:
+        """See `CallHost`."""
         del self._calls[stream_id]
         self._open_calls.open -= 1
         self._client.open -= 1
@@ -185,9 +185,10 @@ class GrpcConnection:
         if self._since:
             self._since.pop(stream_id, None)
 
-    def respond(self, call: Call, template: ResponseTemplate, body: bytes, receipt: Receipt | None) -> None:
-        """End a call with its whole answer. The fast path of `forget` and `answered` in one."""
-        stream_id = call.stream_id
+    def respond(
+        self, stream_id: int, template: ResponseTemplate, body: bytes, receipt: Receipt | None
+    ) -> None:
+        """See `CallHost`."""
         del self._calls[stream_id]
         self._open_calls.open -= 1
         self._client.open -= 1
@@ -204,13 +205,13 @@ class GrpcConnection:
         self.answered(stream_id, self.core.respond(stream_id, template, body), receipt)
 
     def answered(self, stream_id: int, delivery: Delivery, receipt: Receipt | None) -> None:
-        """Take the receipt of an answer that was given to the core, and schedule its write."""
+        """See `CallHost`."""
         self.link.touch()
         if receipt is not None:
             self.take_receipt(stream_id, delivery, receipt)
 
     def take_receipt(self, stream_id: int, delivery: Delivery, receipt: Receipt) -> None:
-        """Take the receipt of an answer that was given to the core."""
+        """See `CallHost`."""
         if delivery is Delivery.SENT:
             self.receipts.add(receipt)
         elif delivery is Delivery.QUEUED:
@@ -219,42 +220,36 @@ class GrpcConnection:
             self.receipts.undelivered(receipt)
 
     def refuse(self, stream_id: int, headers: list[Field], trailers: list[Field]) -> None:
-        """Answer with a status alone (Trailers-Only)."""
+        """See `CallHost`."""
         self.core.send_trailers(stream_id, [*headers, *trailers])
         self.link.touch()
 
     def make_room(self, size: int) -> None:
-        """Write until the core takes as many bytes, or the transport no more: the core would not
-        accept the next answer otherwise.
-        """
+        """See `CallHost`."""
         while self.core.send_capacity < size and self.link.maybe_write():
             pass
         self.link.note_held()
 
     @property
     def output_semaphore(self) -> ByteSemaphore:
-        """Bounds large answers to half of the core's output, so that all others are accepted."""
+        """See `CallHost`."""
         if self._output_semaphore is None:
             self._output_semaphore = ByteSemaphore(self.environment.options.http2.output_bytes // 2)
         return self._output_semaphore
 
-    def touch(self) -> None:
-        """See `Link.touch`."""
-        self.link.touch()
-
     # --- handlers ---------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a handler in a task, whose steps this connection's workload schedules."""
+        """See `CallHost`."""
         return self.environment.tasks.spawn(Steps(work, self.workload), name)
 
     async def pause(self) -> None:
-        """Yield if the step that runs has used its time."""
+        """See `CallHost`."""
         if self.workload.step_over:
             await asyncio.sleep(0)
 
-    def unpack(self, call: Call, packed: Unpacker) -> None:
-        """Decompress a message of a call step by step, and give it `Call.unpacked`."""
+    def unpack(self, call: Unpackable, packed: Unpacker) -> None:
+        """See `CallHost`."""
 
         def step() -> bool:
             self._unpacked_bytes = 0
@@ -276,7 +271,7 @@ class GrpcConnection:
     # --- requests ---------------------------------------------------------------------------------
 
     def replenish(self, stream_id: int, size: int) -> None:
-        """Replenish the client's flow-control windows."""
+        """See `CallHost`."""
         self.core.replenish(stream_id, size)
         self.link.touch()
 
@@ -335,7 +330,7 @@ class GrpcConnection:
 
     @property
     def drain_event(self) -> asyncio.Event:
-        """Set when a drain begins: of the server, or of a connection that has reached its age."""
+        """See `CallHost`."""
         if self._drain is None:
             self._drain = asyncio.Event()
             if self._draining or self.environment.shared.draining:
@@ -350,7 +345,7 @@ class GrpcConnection:
     # --- the end ----------------------------------------------------------------------------------
 
     def broken(self, bug: Exception) -> None:
-        """End the connection: an exception of the core is a bug."""
+        """See `CallHost`."""
         self.link.broken(bug)
 
     def _drop(self) -> None:

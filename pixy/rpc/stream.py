@@ -12,22 +12,19 @@ without end is no faster than its client, and yields to others.
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from pixy.aio.futures import reject, resolve
 from pixy.http2 import Delivery
 from pixy.rpc.call import NOT_A_MESSAGE, Call
+from pixy.rpc.call_host import CallHost
 from pixy.rpc.headers import CallHeaders
 from pixy.rpc.messages import MessageReader, Serialized, pack_pieces
 from pixy.rpc.methods import Message
 from pixy.rpc.status import OK_TRAILERS, GrpcError, status_fields
 from pixy.rpc.unpacking import Unpacker
 from pixy.serving import Receipt
-
-if TYPE_CHECKING:
-    from pixy.rpc.connection import GrpcConnection
 
 __all__ = ["StreamCall"]
 
@@ -47,7 +44,7 @@ class StreamCall(Call):
 
     def __init__(
         self,
-        connection: "GrpcConnection",
+        connection: CallHost,
         stream_id: int,
         head: CallHeaders,
         timeout_s: float | None,
@@ -113,7 +110,7 @@ class StreamCall(Call):
         if not self._headers_sent:
             self._headers_sent = True
             self._connection.core.send_headers(self.stream_id, self._header_fields())
-            self._connection.touch()
+            self._connection.link.touch()
 
     async def wait_drain(self) -> None:
         """Return when a drain begins: of the server, or of a connection that has reached its age.
@@ -240,7 +237,7 @@ class StreamCall(Call):
             delivery = connection.core.send_data(self.stream_id, piece)
             if delivery is Delivery.GONE:
                 break
-        connection.touch()
+        connection.link.touch()
         return size, delivery
 
     async def _parse(self, body: bytearray | Unpacker) -> Message:
@@ -317,11 +314,11 @@ class StreamCall(Call):
             connection.core.send_trailers(self.stream_id, trailers)
         except Exception as bug:
             connection.broken(bug)
-        connection.touch()
+        connection.link.touch()
 
     def _refuse(self, error: GrpcError) -> None:
         if not self._headers_sent:
             super()._refuse(error)
             return
         self._connection.core.send_trailers(self.stream_id, self._trailers(status_fields(error)))
-        self._connection.touch()
+        self._connection.link.touch()

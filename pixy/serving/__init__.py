@@ -11,9 +11,10 @@ from pixy.serving.environment import Environment, ServerOptions
 from pixy.serving.link import Link, ProtocolFactory
 from pixy.serving.open_calls import Excess
 from pixy.serving.protocol import ConnectionCore, ConnectionProtocol, End, RequestCounts
-from pixy.serving.receipts import Receipt
+from pixy.serving.receipts import Receipt, Receipts
 from pixy.serving.server import Server
 from pixy.serving.steps import Steps
+from pixy.serving.workload import Workload
 
 __all__ = [
     "ChoosableFactory",
@@ -28,8 +29,10 @@ __all__ = [
     "ProtocolChoice",
     "ProtocolFactory",
     "Receipt",
+    "Receipts",
     "RequestCounts",
     "Server",
     "ServerOptions",
     "Steps",
+    "Workload",
 ]
