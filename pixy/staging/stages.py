@@ -51,6 +51,7 @@ __all__ = [
     "EXTENTS_MAX",
     "KAFKA_CLUSTER_ID",
     "PIECES_MAX",
+    "PUBLICATIONS_MAX",
     "STAGES_MAX",
     "STAGE_BYTES_MAX",
     "Stages",
@@ -79,6 +80,9 @@ positions.
 
 PIECES_MAX = 10_000
 """Pieces of one stage."""
+
+PUBLICATIONS_MAX = 1000
+"""Unfinished publications; more are refused until some have finished."""
 
 EXTENTS_MAX = 500_000
 """Extents in memory of all stages together. In an open stage each piece, and its part of each

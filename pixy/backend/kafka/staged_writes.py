@@ -59,6 +59,7 @@ from pixy.records import TopicPartition
 from pixy.staging import (
     KAFKA_CLUSTER_ID,
     NO_CLIENT,
+    PUBLICATIONS_MAX,
     NotNew,
     PieceBatches,
     Sink,
@@ -75,12 +76,9 @@ from pixy.staging import (
 )
 from pixy.storage import Disk, File, MakeWorker, Worker, run_on
 
-__all__ = ["PUBLICATIONS_MAX", "KafkaStagedWrites", "StagingPlace"]
+__all__ = ["KafkaStagedWrites", "StagingPlace"]
 
 log = structlog.get_logger(__name__)
-
-PUBLICATIONS_MAX = 1000
-"""Limit of concurrent calls of `publish`."""
 
 _AT_ONCE = 4
 """Publications that send batches concurrently; others wait."""

@@ -34,6 +34,7 @@ from pixy.proto.state_pb2 import ExpireSinks, PublicationPart, PublishStages, Si
 from pixy.records import TopicPartition
 from pixy.staging import (
     NO_CLIENT,
+    PUBLICATIONS_MAX,
     NotNew,
     PieceBatches,
     Published,
@@ -46,12 +47,9 @@ from pixy.staging import (
     merged_parts,
 )
 
-__all__ = ["PUBLICATIONS_MAX", "Publisher", "staged_error"]
+__all__ = ["Publisher", "staged_error"]
 
 log = structlog.get_logger(__name__)
-
-PUBLICATIONS_MAX = 1000
-"""Unfinished publications; more are refused until some have finished."""
 
 _ONE_TIME_SINK_S = 3600.0
 """Longest retention of a sink without a query: the time in which its call may be repeated."""

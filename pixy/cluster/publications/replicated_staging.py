@@ -49,6 +49,7 @@ from pixy.proto.state_pb2 import (
 from pixy.records import TopicPartition, crc32c
 from pixy.staging import (
     NO_CLIENT,
+    PUBLICATIONS_MAX,
     NewPiece,
     NotNew,
     PieceBatches,
@@ -60,10 +61,7 @@ from pixy.staging import (
 )
 from pixy.storage import EntryType
 
-__all__ = ["PUBLICATIONS_MAX", "ReplicatedStaging", "StagingParts"]
-
-PUBLICATIONS_MAX = 1000
-"""Unfinished publications; more are refused until some have finished."""
+__all__ = ["ReplicatedStaging", "StagingParts"]
 
 _ENTRY_S = 10.0
 """Longest wait for an entry of a partition; a change of leaders takes two seconds."""

@@ -11,6 +11,7 @@ those of partitions that are answered nor other calls between nodes.
 
 from typing import TYPE_CHECKING
 
+from pixy.aio.retries import Backoff
 from pixy.backend import Backend, TopicPartition
 from pixy.errors import AckElsewhere, DeadlineExceeded, InvalidAck
 from pixy.proto.consumer_calls_pb2 import ConsumerCall, PassedAck
@@ -18,8 +19,10 @@ from pixy.proto.consumer_calls_pb2 import ConsumerCall, PassedAck
 if TYPE_CHECKING:
     from pixy.consume.partition import ConsumeEnvironment
 
-__all__ = ["check_ack", "pass_ack"]
+__all__ = ["check_ack", "owner_backoff", "pass_ack"]
 
+_PAUSE_MIN_S = 0.02
+_PAUSE_MAX_S = 0.25
 _ATTEMPT_S = 1.0
 """Patience with one owner: a silent one is replaced meanwhile."""
 
@@ -41,14 +44,12 @@ def check_ack(backend: Backend, topic: str, ack: tuple[int, int]) -> None:
         raise InvalidAck(f"invalid ack: bad partition: {partition}: {topic} has 0 to {count - 1}")
 
 
-async def pass_ack(
-    environment: "ConsumeEnvironment",
-    group: str,
-    partition: TopicPartition,
-    offset: int,
-    only_if_offered: bool,
-    deadline: float,
-) -> bool:
+def owner_backoff() -> Backoff:
+    """Pauses between attempts to reach the owner of a partition."""
+    return Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
+
+
+async def pass_ack(environment: "ConsumeEnvironment", ack: PassedAck, deadline: float) -> bool:
     """Have the owner of a partition ack a record; False if there is no owner.
 
     Raises:
@@ -56,32 +57,19 @@ async def pass_ack(
         Unavailable, DeadlineExceeded: the owner is not known, not any more, or does not answer.
         PixyError: the answer of the owner.
     """
-    async with environment.passing.turn(group, partition, deadline):
-        return await _pass_ack(environment, group, partition, offset, only_if_offered, deadline)
-
-
-async def _pass_ack(
-    environment: "ConsumeEnvironment",
-    group: str,
-    partition: TopicPartition,
-    offset: int,
-    only_if_offered: bool,
-    deadline: float,
-) -> bool:
-    topic, number = partition
-    owner = await environment.backend.partition_owner(group, partition)
-    if owner is None:
-        return False
-    if owner.node_id is None:
-        raise AckElsewhere(
-            f"ack not accepted: {topic}/{number} of {group} is consumed by {owner.client_id}; ack it there"
-        )
-    ack = PassedAck(
-        group=group, topic=topic, partition=number, offset=offset, only_if_offered=only_if_offered
-    )
-    timeout_s = min(deadline - environment.timers.monotonic(), _ATTEMPT_S)
-    if timeout_s <= 0:
-        raise DeadlineExceeded(f"the ack of {topic}/{number} was not passed to its owner in time")
-    request = ConsumerCall(ack=ack).SerializeToString()
-    await environment.backend.ask_node(owner.node_id, request, timeout_s)
-    return True
+    partition = TopicPartition(ack.topic, ack.partition)
+    async with environment.passing.turn(ack.group, partition, deadline):
+        owner = await environment.backend.partition_owner(ack.group, partition)
+        if owner is None:
+            return False
+        where = f"{ack.topic}/{ack.partition}"
+        if owner.node_id is None:
+            raise AckElsewhere(
+                f"ack not accepted: {where} of {ack.group} is consumed by {owner.client_id}; ack it there"
+            )
+        timeout_s = min(deadline - environment.timers.monotonic(), _ATTEMPT_S)
+        if timeout_s <= 0:
+            raise DeadlineExceeded(f"the ack of {where} was not passed to its owner in time")
+        request = ConsumerCall(ack=ack).SerializeToString()
+        await environment.backend.ask_node(owner.node_id, request, timeout_s)
+        return True

@@ -22,9 +22,7 @@ from typing import Protocol
 import structlog
 
 from pixy.aio.futures import SmallEvent
-from pixy.aio.retries import Backoff
-from pixy.backend import TopicPartition
-from pixy.consume.acks.passed_acks import pass_ack
+from pixy.consume.acks.passed_acks import owner_backoff, pass_ack
 from pixy.consume.core import UNDECIDED, ConsumeRequest, TimerHandle
 from pixy.consume.partition import ConsumeDone, ConsumeEnvironment, LivePartition, PendingRequest, Waiter
 from pixy.errors import (
@@ -40,15 +38,13 @@ from pixy.errors import (
     Unavailable,
     UnknownTopic,
 )
+from pixy.proto.consumer_calls_pb2 import PassedAck
 
 __all__ = ["AckDone", "AckTarget", "WaitingAcks"]
 
 AckDone = Callable[[PixyError | None], None]
 """Called once: with None if the ack counts or has no effect, else with the error."""
 
-_PAUSE_MIN_S = 0.02
-_PAUSE_MAX_S = 0.25
-"""Pauses between attempts to reach the owner of a partition."""
 _LEASE_LOOK_S = 0.1
 _LONG_S = 1.0
 """Pauses between two looks, without a lease and with one, which may end meanwhile."""
@@ -294,8 +290,14 @@ class WaitingAcks:
     ) -> None:
         """Apply an ack where its partition is live, here or elsewhere."""
         partition, offset = ack
-        group, key = self._target.group_name, TopicPartition(self._target.topic, partition)
-        backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
+        passed = PassedAck(
+            group=self._target.group_name,
+            topic=self._target.topic,
+            partition=partition,
+            offset=offset,
+            only_if_offered=only_if_offered,
+        )
+        backoff = owner_backoff()
         refusal: PixyError = self._not_here(partition)
         while not await self._apply(partition, offset, only_if_offered):
             self._check(partition, deadline, refusal)
@@ -309,7 +311,7 @@ class WaitingAcks:
                         raise self._not_here(partition)
                     try:
                         if (
-                            await pass_ack(self._environment, group, key, offset, only_if_offered, deadline)
+                            await pass_ack(self._environment, passed, deadline)
                             or only_if_offered  # without an owner nothing is outstanding
                         ):
                             return

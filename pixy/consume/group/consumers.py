@@ -16,12 +16,11 @@ from enum import Enum
 from functools import partial
 
 from pixy.aio.futures import SmallEvent
-from pixy.aio.retries import Backoff
 from pixy.aio.steps import in_steps
 from pixy.aio.tasks import Tasks
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.config import ConsumerConfig
-from pixy.consume.acks import AckDone, check_ack, pass_ack
+from pixy.consume.acks import AckDone, check_ack, owner_backoff, pass_ack
 from pixy.consume.core import (
     METADATA_BYTES_MAX,
     UNDECIDED,
@@ -59,17 +58,13 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.faults import OnFault
+from pixy.proto.consumer_calls_pb2 import PassedAck
 
 __all__ = ["NEWEST", "OLDEST", "Consumers"]
 
 NEWEST = -1
 OLDEST = -2
 """Special offsets of `set_offsets`: the end of the log, and its beginning."""
-
-
-_OWNER_PAUSE_MIN_S = 0.02
-_OWNER_PAUSE_MAX_S = 0.25
-"""Pauses between attempts to reach the owner of a partition."""
 
 
 class _State(Enum):
@@ -289,16 +284,15 @@ class Consumers:
             )
             return
         self._looking_up += 1
-        work = self._look_up(group, TopicPartition(topic, ack[0]), ack[1], done, address)
+        passed = PassedAck(group=group, topic=topic, partition=ack[0], offset=ack[1])
+        work = self._look_up(passed, done, address)
         task = self._environment.tasks.spawn(work, f"ack {topic} for {group}", done)
         shares.take(task, address)
         task.add_done_callback(shares.release)
 
-    async def _look_up(
-        self, group: str, partition: TopicPartition, offset: int, done: AckDone, address: str
-    ) -> None:
+    async def _look_up(self, ack: PassedAck, done: AckDone, address: str) -> None:
         try:
-            if await self._ack_by_owner(group, partition, offset):
+            if await self._ack_by_owner(ack):
                 done(None)
                 return
         except PixyError as error:
@@ -310,15 +304,15 @@ class Consumers:
             done(ShuttingDown())
             return
         try:
-            subscription = self._subscriptions.get((group, partition.topic)) or self._subscribe(
-                group, partition.topic, address
+            subscription = self._subscriptions.get((ack.group, ack.topic)) or self._subscribe(
+                ack.group, ack.topic, address
             )
         except TooManyRequests as error:
             done(error)
         else:
-            subscription.ack(partition.partition, offset, done, False)
+            subscription.ack(ack.partition, ack.offset, done, False)
 
-    async def _ack_by_owner(self, group: str, partition: TopicPartition, offset: int) -> bool:
+    async def _ack_by_owner(self, ack: PassedAck) -> bool:
         """Have the owner of a partition without a subscription here ack a record; False if there is
         none, or a subscription by now.
 
@@ -329,10 +323,10 @@ class Consumers:
         """
         timers = self._environment.timers
         until = timers.monotonic() + self._environment.owner_patience_s
-        backoff = Backoff(_OWNER_PAUSE_MIN_S, _OWNER_PAUSE_MAX_S)
-        while (group, partition.topic) not in self._subscriptions:
+        backoff = owner_backoff()
+        while (ack.group, ack.topic) not in self._subscriptions:
             try:
-                return await pass_ack(self._environment, group, partition, offset, False, until)
+                return await pass_ack(self._environment, ack, until)
             except UNDECIDED:
                 pause = backoff.grow()
                 if timers.monotonic() + pause > until:
