@@ -1,10 +1,10 @@
 """`python -m bench.raft`: speed and size of the Raft core, without disk and network.
 
-Three nodes in one process go through the full cycle: every Ready is stored in memory, its messages
-are stepped into the others, committed entries are applied, the node advances. Payloads have 100
-bytes and are never copied. Limits are those of a production node, so that sizes are computed. For
-comparison pysyncobj, if installed (`pip install pysyncobj`): three nodes in one process as well,
-with its only transport, over loopback, set to send as soon as possible.
+Three nodes in one process go through the full cycle: all work is stored in memory, its messages are
+stepped into the others, committed entries are applied. Payloads have 100 bytes and are never
+copied. Limits are those of a production node, so that sizes are computed. For comparison pysyncobj,
+if installed (`pip install pysyncobj`): three nodes in one process as well, with its only transport,
+over loopback, set to send as soon as possible.
 
 Everything runs in one thread and waits for nothing, so a second is one of processor time: other
 load on the machine does not count.
@@ -20,7 +20,17 @@ from collections.abc import Callable
 from random import Random
 
 from bench.processes import free_ports
-from pixy.raft import ConfState, Entry, MemoryStorage, Message, MessageType, RaftConfig, RaftNode, Snapshot
+from pixy.raft import (
+    ConfState,
+    Entry,
+    MemoryStorage,
+    Message,
+    MessageType,
+    RaftConfig,
+    RaftNode,
+    Snapshot,
+    Work,
+)
 
 __all__ = ["Group", "main"]
 
@@ -30,8 +40,6 @@ CONFIG = RaftConfig(
     max_inflight_messages=256,
     max_inflight_bytes=8 << 20,
     max_size_per_message=1 << 20,
-    max_committed_size_per_ready=4 << 20,
-    max_uncommitted_size=64 << 20,
     pre_vote=True,
     check_quorum=True,
 )
@@ -41,6 +49,19 @@ def _storage() -> MemoryStorage:
     storage = MemoryStorage()
     storage.apply_snapshot(Snapshot(1, 1, ConfState((1, 2, 3))))
     return storage
+
+
+def _done(node: RaftNode, storage: MemoryStorage, work: Work) -> list[Message]:
+    """Do the work; returns the messages to send."""
+    messages, append = list(work.messages), work.append
+    if append is not None:
+        if append.hard_state is not None:
+            storage.set_hard_state(append.hard_state)
+        storage.append(append.entries)
+        messages += node.stored(append)
+    if work.committed_entries:
+        node.applied(work.committed_entries)
+    return messages
 
 
 class Group:
@@ -65,17 +86,11 @@ class Group:
         while touched:
             node_id, node = touched.popitem()
             storage = self.storages[node_id]
-            while node.has_ready():
-                ready = node.ready()
-                if ready.hard_state is not None:
-                    storage.set_hard_state(ready.hard_state)
-                if ready.entries:
-                    storage.append(ready.entries)
-                for message in ready.messages:
+            while (work := node.work()) is not None:
+                for message in _done(node, storage, work):
                     self.inboxes[message.to].append(message)
-                if ready.committed_entries:
-                    self.applied[node_id] = ready.committed_entries[-1].index
-                node.advance()
+                if work.committed_entries:
+                    self.applied[node_id] = work.committed_entries[-1].index
             if not touched:
                 self._deliver(touched)
 
@@ -137,7 +152,7 @@ def batches(seconds: float) -> float:
 
 
 def follower_append(seconds: float) -> float:
-    """Microseconds for a follower's append of a hundred entries: step, Ready, storing, advance."""
+    """Microseconds for a follower's append of a hundred entries: step, storing, applying."""
     storage = _storage()
     node = RaftNode(2, storage, CONFIG, Random(1), applied=1)
     index = 1
@@ -149,12 +164,8 @@ def follower_append(seconds: float) -> float:
         index += 100
         began = time.process_time()
         node.step(message)
-        while node.has_ready():
-            ready = node.ready()
-            if ready.hard_state is not None:
-                storage.set_hard_state(ready.hard_state)
-            storage.append(ready.entries)
-            node.advance()
+        while (todo := node.work()) is not None:
+            _done(node, storage, todo)
         times.append(time.process_time() - began)
         if index % 10_000 == 1:
             storage.compact(storage.last_index() - 100)  # committed and applied entries
@@ -187,13 +198,8 @@ def _elect(node: RaftNode, storage: MemoryStorage) -> None:
     """Elect the node with the votes of the other two."""
     node.campaign()
     answers = {MessageType.PRE_VOTE: MessageType.PRE_VOTE_RESP, MessageType.VOTE: MessageType.VOTE_RESP}
-    while node.has_ready():
-        ready = node.ready()
-        if ready.hard_state is not None:
-            storage.set_hard_state(ready.hard_state)
-        storage.append(ready.entries)
-        node.advance()
-        for message in ready.messages:
+    while (work := node.work()) is not None:
+        for message in _done(node, storage, work):
             if message.type in answers:
                 node.step(Message(answers[message.type], 1, message.to, message.term))
             elif message.type is MessageType.APP:

@@ -9,7 +9,7 @@ from pixy.multiraft.group_rest import RestHooks
 from pixy.multiraft.outbox import Send
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import WantedEntries
-from pixy.raft import NO_LIMIT, Entry, Message, RaftConfig, RandomSource, Snapshot
+from pixy.raft import Entry, Message, RaftConfig, RandomSource, Snapshot
 from pixy.storage import EntryType, UnitRecord
 
 __all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions", "Sideloads"]
@@ -20,12 +20,8 @@ RAFT_CONFIG = RaftConfig(
     max_inflight_messages=64,
     max_size_per_message=1 << 20,
     max_inflight_bytes=8 << 20,
-    max_committed_size_per_ready=NO_LIMIT,
     pre_vote=True,
     check_quorum=True,
-    async_storage_writes=True,
-    takes_work=True,
-    defer_commit_index=True,
     defer_commit_messages=True,
     defer_snapshots=True,
     disable_proposal_forwarding=True,

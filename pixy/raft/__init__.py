@@ -1,7 +1,7 @@
 """The Raft core: a pure state machine for one replica of one group, with the behavior of etcd's
 raft.
 
-A driver creates a `RaftNode` per group and does the work in its `Ready`. `docs/raft.md` has the
+A driver creates a `RaftNode` per group and does its `Work`. `docs/raft.md` has the
 guarantees and the driver's duties; `pixy.raft.raft` maps sections of the Raft paper to modules.
 """
 
@@ -24,8 +24,6 @@ from pixy.raft.errors import (
     StorageError,
 )
 from pixy.raft.messages import (
-    APPEND_THREAD,
-    APPLY_THREAD,
     NONE,
     ConfChange,
     ConfChangeSingle,
@@ -42,20 +40,17 @@ from pixy.raft.messages import (
     Snapshot,
     SoftState,
     StateType,
-    is_local_thread,
 )
 from pixy.raft.node import RaftNode
 from pixy.raft.proposals import NotAppended
-from pixy.raft.ready import Ready, StorageAppend, Work
 from pixy.raft.sizes import NO_LIMIT
 from pixy.raft.status import RaftStatus
 from pixy.raft.storage import InitialState, MemoryStorage, Storage
 from pixy.raft.trace import NULL_TRACE, Trace
 from pixy.raft.wire import decode_conf_change
+from pixy.raft.work import StorageAppend, Work
 
 __all__ = [
-    "APPEND_THREAD",
-    "APPLY_THREAD",
     "NONE",
     "NO_LIMIT",
     "NULL_TRACE",
@@ -89,7 +84,6 @@ __all__ = [
     "RandomSource",
     "ReadOnlyOption",
     "ReadState",
-    "Ready",
     "Snapshot",
     "SnapshotOutOfDate",
     "SnapshotTemporarilyUnavailable",
@@ -103,5 +97,4 @@ __all__ = [
     "Trace",
     "Work",
     "decode_conf_change",
-    "is_local_thread",
 ]

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Protocol
 
 from pixy.raft.errors import RaftConfigError
-from pixy.raft.messages import NONE, is_local_thread
+from pixy.raft.messages import NODE_ID_MAX, NONE
 from pixy.raft.sizes import NO_LIMIT
 
 __all__ = ["RaftConfig", "RandomSource", "ReadOnlyOption", "check_node_id"]
@@ -44,26 +44,12 @@ class RaftConfig:
         max_inflight_bytes: in-flight payload per follower, 0 for no limit; the append that exceeds
             it is still sent.
         max_size_per_message: size of the encoded entries in an append, 0 for one entry each.
-        max_committed_size_per_ready: size of the encoded entries that were handed out but not
-            acknowledged as applied, 0 for `max_size_per_message`.
-        max_uncommitted_size: payload of unapplied entries in the leader's log, 0 for no limit;
-            proposals beyond it are dropped.
         pre_vote: ask whether an election could be won before incrementing the term (thesis §9.6).
         check_quorum: a leader without contact to a quorum steps down, and nodes in contact with a
             leader refuse votes (thesis §6.2, §4.2.3).
         read_only: method that makes reads linearizable.
         reads_cover_log: a read waits for everything that the leader had appended, not only for what
             was committed (etcd): who has read knows what was being decided.
-        async_storage_writes: storage work is handed out as messages and acknowledged by messages.
-        takes_work: with asynchronous writes, storage work is handed out by `RaftNode.work` instead,
-            without messages.
-        defer_vote_requests: with asynchronous writes, request votes only after the own term and
-            vote are stored. etcd does so at once; a candidate that then crashes may campaign again
-            in the same term with a shorter log, and count the votes granted before.
-        defer_commit_index: store a new commit index with the next entries, snapshot, term or vote,
-            and never by itself, so that it takes no write of its own. etcd stores it at once. The
-            stored one may then lag behind; a restart uses the larger of the stored and the applied
-            index.
         defer_commit_messages: tell followers of a new commit index with the next entries or with
             `RaftNode.pass_commit_on`, not by a message of its own.
         defer_snapshots: restore a leader's snapshot only after the driver has reported its data
@@ -85,16 +71,10 @@ class RaftConfig:
     max_inflight_messages: int = 256
     max_inflight_bytes: int = 0
     max_size_per_message: int = NO_LIMIT
-    max_committed_size_per_ready: int = 0
-    max_uncommitted_size: int = 0
     pre_vote: bool = False
     check_quorum: bool = False
     read_only: ReadOnlyOption = ReadOnlyOption.SAFE
     reads_cover_log: bool = False
-    async_storage_writes: bool = False
-    takes_work: bool = False
-    defer_vote_requests: bool = True
-    defer_commit_index: bool = False
     defer_commit_messages: bool = False
     defer_snapshots: bool = False
     disable_proposal_forwarding: bool = False
@@ -110,22 +90,13 @@ class RaftConfig:
             raise RaftConfigError("max inflight messages must be greater than 0")
         if 0 < self.max_inflight_bytes < self.max_size_per_message:
             raise RaftConfigError("max inflight bytes must be >= max message size")
-        if self.takes_work and not self.async_storage_writes:
-            raise RaftConfigError("work can be taken with AsyncStorageWrites only")
         if self.read_only is ReadOnlyOption.LEASE_BASED and not self.check_quorum:
             raise RaftConfigError("CheckQuorum must be enabled when ReadOnlyOption is ReadOnlyLeaseBased")
-
-    @property
-    def max_applying_size(self) -> int:
-        """`max_committed_size_per_ready` with its default resolved; at least 1, because with 0
-        nothing could be handed out.
-        """
-        return max(self.max_committed_size_per_ready or self.max_size_per_message, 1)
 
 
 def check_node_id(node_id: int) -> None:
     """Raise RaftConfigError if the id is reserved."""
     if node_id == NONE:
         raise RaftConfigError("cannot use none as id")
-    if is_local_thread(node_id):
-        raise RaftConfigError("cannot use local target as id")
+    if node_id > NODE_ID_MAX:
+        raise RaftConfigError(f"node {node_id}, at most {NODE_ID_MAX} is possible")

@@ -10,9 +10,6 @@ Votes are granted to any node, member or not, and by learners too: the receiver 
 promotion yet.
 """
 
-from enum import Enum
-from typing import TYPE_CHECKING
-
 from pixy.entry_ids import TERM_MAX, LogPosition
 from pixy.raft import follower, replication
 from pixy.raft.errors import EntriesNotLoaded, StorageError, panic
@@ -25,13 +22,11 @@ from pixy.raft.messages import (
     StateType,
 )
 from pixy.raft.quorum import VoteResult
+from pixy.raft.sizes import NO_LIMIT
+from pixy.raft.state import Campaign, RaftState
 from pixy.raft.text import message_type_name, state_name
 
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
-
 __all__ = [
-    "Campaign",
     "follow_leader",
     "handle_pre_vote_response",
     "handle_vote_request",
@@ -48,20 +43,12 @@ _CAST = "%x [logterm: %d, index: %d, vote: %x] cast %s for %x [logterm: %d, inde
 _REJECTED = "%x [logterm: %d, index: %d, vote: %x] rejected %s from %x [logterm: %d, index: %d] at term %d"
 
 
-class Campaign(Enum):
-    """Kind of a campaign."""
-
-    PRE_ELECTION = "pre-vote"
-    ELECTION = "vote"
-    TRANSFER = "vote, asked for by the leader"
-
-
-def hup(raft: "Raft", _: Message) -> None:
+def hup(raft: RaftState, _: Message) -> None:
     """HUP: the election timeout has elapsed, or the application wants this node to lead."""
     start_campaign(raft, Campaign.PRE_ELECTION if raft.config.pre_vote else Campaign.ELECTION)
 
 
-def timeout_now(raft: "Raft", m: Message) -> None:
+def timeout_now(raft: RaftState, m: Message) -> None:
     """TIMEOUT_NOW at a follower: the leader transfers its leadership.
 
     No pre-vote: the election is known to be winnable.
@@ -75,7 +62,7 @@ def timeout_now(raft: "Raft", m: Message) -> None:
     start_campaign(raft, Campaign.TRANSFER)
 
 
-def ignore_timeout_now(raft: "Raft", m: Message) -> None:
+def ignore_timeout_now(raft: RaftState, m: Message) -> None:
     """TIMEOUT_NOW at a candidate, which is campaigning already."""
     raft.trace.debug(
         "%x [term %d state %s] ignored MsgTimeoutNow from %x",
@@ -86,7 +73,7 @@ def ignore_timeout_now(raft: "Raft", m: Message) -> None:
     )
 
 
-def start_campaign(raft: "Raft", campaign: Campaign) -> None:
+def start_campaign(raft: RaftState, campaign: Campaign) -> None:
     """Campaign, unless this node is the leader, is not promotable, or has committed configuration
     changes that its configuration does not include yet.
 
@@ -120,14 +107,13 @@ def start_campaign(raft: "Raft", campaign: Campaign) -> None:
     _campaign(raft, campaign)
 
 
-def _has_unapplied_conf_change(raft: "Raft") -> bool:
+def _has_unapplied_conf_change(raft: RaftState) -> bool:
     log = raft.log
     # A restart may have a configuration that is ahead of the applied entries.
     lo, hi = max(log.applied, raft.conf_index, raft.no_conf_change_to) + 1, log.committed + 1
-    page = raft.config.max_applying_size
     while lo < hi:
         try:
-            entries = log.slice(lo, hi, page)
+            entries = log.slice(lo, hi, NO_LIMIT)
             if not entries:
                 raise StorageError(f"got 0 entries in [{lo}, {hi})")
         except EntriesNotLoaded:
@@ -142,13 +128,13 @@ def _has_unapplied_conf_change(raft: "Raft") -> bool:
     return False
 
 
-def resume_campaign(raft: "Raft") -> None:
+def resume_campaign(raft: RaftState) -> None:
     """Campaign if this node was loading entries before it could."""
     if raft.awaiting_campaign is not None:
         start_campaign(raft, raft.awaiting_campaign)
 
 
-def _campaign(raft: "Raft", campaign: Campaign) -> None:
+def _campaign(raft: RaftState, campaign: Campaign) -> None:
     if not raft.promotable():
         # It was promotable when it requested the pre-votes that it has now won.
         raft.trace.warning("%x is unpromotable; campaign() should have been called", raft.id)
@@ -176,7 +162,7 @@ def _campaign(raft: "Raft", campaign: Campaign) -> None:
         raft.send(Message(request, voter, term=term, log_term=last.term, index=last.index, context=context))
 
 
-def handle_vote_request(raft: "Raft", m: Message) -> None:
+def handle_vote_request(raft: RaftState, m: Message) -> None:
     """VOTE or PRE_VOTE, in any role."""
     last = raft.log.last_position()
     candidate = LogPosition(m.log_term, m.index)
@@ -207,7 +193,7 @@ def handle_vote_request(raft: "Raft", m: Message) -> None:
         raft.vote = m.sender
 
 
-def handle_vote_response(raft: "Raft", m: Message) -> None:
+def handle_vote_response(raft: RaftState, m: Message) -> None:
     """VOTE_RESP at a candidate."""
     result = _count(raft, m)
     if result is VoteResult.WON:
@@ -217,7 +203,7 @@ def handle_vote_response(raft: "Raft", m: Message) -> None:
         raft.become_follower(raft.term, NONE)
 
 
-def handle_pre_vote_response(raft: "Raft", m: Message) -> None:
+def handle_pre_vote_response(raft: RaftState, m: Message) -> None:
     """PRE_VOTE_RESP at a pre-candidate."""
     result = _count(raft, m)
     if result is VoteResult.WON:
@@ -227,7 +213,7 @@ def handle_pre_vote_response(raft: "Raft", m: Message) -> None:
         raft.become_follower(raft.term, NONE)
 
 
-def _count(raft: "Raft", m: Message) -> VoteResult:
+def _count(raft: RaftState, m: Message) -> VoteResult:
     name = message_type_name(m.type)
     text = "%x received %s rejection from %x at term %d" if m.reject else "%x received %s from %x at term %d"
     raft.trace.info(text, raft.id, name, m.sender, raft.term)
@@ -237,7 +223,7 @@ def _count(raft: "Raft", m: Message) -> VoteResult:
     return result
 
 
-def follow_leader(raft: "Raft", m: Message) -> None:
+def follow_leader(raft: RaftState, m: Message) -> None:
     """APP, HEARTBEAT or SNAP of the current term at a candidate: another node was elected (Raft
     §5.2).
     """

@@ -1,18 +1,16 @@
 """Follower: appends entries from the leader, forwards requests to it, and restores snapshots."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pixy.entry_ids import LogPosition
 from pixy.raft import conf_change, rest
 from pixy.raft.config import ReadOnlyOption
+from pixy.raft.configuration import switch_to_config
 from pixy.raft.messages import COMMIT_ONLY, NONE, Entry, Message, MessageType, ReadState, Snapshot, StateType
 from pixy.raft.proposals import NotAppended
+from pixy.raft.state import RaftState
 from pixy.raft.text import describe_conf_state
 from pixy.raft.trace import Described
-
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
 
 __all__ = [
     "abandon_snapshot",
@@ -30,7 +28,7 @@ __all__ = [
 _APP, _APP_RESP = MessageType.APP, MessageType.APP_RESP
 
 
-def handle_leader_message(raft: "Raft", m: Message) -> None:
+def handle_leader_message(raft: RaftState, m: Message) -> None:
     """APP, HEARTBEAT or SNAP of the current term: the sender is the leader."""
     raft.election_elapsed = 0
     raft.lead = m.sender
@@ -49,7 +47,7 @@ def handle_leader_message(raft: "Raft", m: Message) -> None:
 # --- the log (Raft §5.3, figure 2: AppendEntries) -------------------------------------------------
 
 
-def _take_append(raft: "Raft", m: Message) -> None:
+def _take_append(raft: RaftState, m: Message) -> None:
     log = raft.log
     if m.index < log.committed:
         # A stale message. Committed entries match, so the leader may continue from there.
@@ -90,7 +88,7 @@ def _take_append(raft: "Raft", m: Message) -> None:
 # --- snapshots (Raft §7) --------------------------------------------------------------------------
 
 
-def _take_snapshot(raft: "Raft", m: Message) -> None:
+def _take_snapshot(raft: RaftState, m: Message) -> None:
     snapshot = m.snapshot or Snapshot()
     if raft.config.defer_snapshots and _is_needed(raft, snapshot):
         awaited = raft.awaited_snapshot
@@ -111,7 +109,7 @@ def _take_snapshot(raft: "Raft", m: Message) -> None:
     _answer_snapshot(raft, m.sender, snapshot)
 
 
-def complete_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
+def complete_snapshot(raft: RaftState, snapshot: Snapshot) -> bool:
     """Restore the snapshot whose data has arrived, and answer the current leader; False if it is no
     longer awaited.
 
@@ -130,7 +128,7 @@ def complete_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
     return _answer_snapshot(raft, raft.lead or awaited.sender, snapshot)
 
 
-def awaits_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
+def awaits_snapshot(raft: RaftState, snapshot: Snapshot) -> bool:
     """True while the data of this snapshot is awaited and needed."""
     awaited = raft.awaited_snapshot
     if awaited is None or awaited.snapshot != snapshot or raft.state is StateType.LEADER:
@@ -138,7 +136,7 @@ def awaits_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
     return _is_needed(raft, snapshot)
 
 
-def abandon_snapshot(raft: "Raft", snapshot: Snapshot, *, silently: bool) -> None:
+def abandon_snapshot(raft: RaftState, snapshot: Snapshot, *, silently: bool) -> None:
     """Await the snapshot no longer, whose data could not be fetched, and refuse it. `silently`: the
     leader is told only what is here; its acknowledgement may have been lost, and no entry with it.
     """
@@ -155,7 +153,7 @@ def abandon_snapshot(raft: "Raft", snapshot: Snapshot, *, silently: bool) -> Non
         _refuse_snapshot(raft, leader, snapshot)
 
 
-def _shared_index(raft: "Raft") -> int:
+def _shared_index(raft: RaftState) -> int:
     """Index up to which the leader surely has the same entries: an entry of its own term comes from
     it, with all those before (Raft §5.3).
     """
@@ -163,7 +161,7 @@ def _shared_index(raft: "Raft") -> int:
     return last.index if last.term == raft.term else raft.log.committed
 
 
-def _refuse_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> None:
+def _refuse_snapshot(raft: RaftState, leader: int, snapshot: Snapshot) -> None:
     """Tell the leader that it waits for the snapshot in vain."""
     raft.trace.info(
         "%x [commit: %d] refused snapshot [index: %d, term: %d] from %x",
@@ -177,13 +175,13 @@ def _refuse_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> None:
     raft.send(Message(_APP_RESP, leader, index=snapshot.index, reject=True, reject_hint=last))
 
 
-def _is_needed(raft: "Raft", snapshot: Snapshot) -> bool:
+def _is_needed(raft: RaftState, snapshot: Snapshot) -> bool:
     """True if `restore` would replace the log."""
     log, member = raft.log, raft.id in snapshot.conf_state.members
     return snapshot.index > log.committed and member and not log.match_term(snapshot.term, snapshot.index)
 
 
-def _answer_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> bool:
+def _answer_snapshot(raft: RaftState, leader: int, snapshot: Snapshot) -> bool:
     restored = restore(raft, snapshot)
     raft.trace.info(
         "%x [commit: %d] %s snapshot [index: %d, term: %d]",
@@ -198,7 +196,7 @@ def _answer_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> bool:
     return restored
 
 
-def restore(raft: "Raft", snapshot: Snapshot) -> bool:
+def restore(raft: RaftState, snapshot: Snapshot) -> bool:
     """Replace log and configuration by a snapshot; False if it is not needed or not meant for this
     node.
     """
@@ -231,7 +229,7 @@ def restore(raft: "Raft", snapshot: Snapshot) -> bool:
         log.commit_to(snapshot.index)
         return False
     log.restore(snapshot)
-    raft.switch_to_config(*conf_change.restore(state, raft.new_progress), snapshot.index)
+    switch_to_config(raft, *conf_change.restore(state, raft.new_progress), snapshot.index)
     last = log.last_position()
     raft.trace.info(
         "%x [commit: %d, lastindex: %d, lastterm: %d] restored snapshot [index: %d, term: %d]",
@@ -248,7 +246,7 @@ def restore(raft: "Raft", snapshot: Snapshot) -> bool:
 # --- requests for the leader ----------------------------------------------------------------------
 
 
-def forward_proposal(raft: "Raft", entries: Sequence[Entry], proposer: int) -> NotAppended:
+def forward_proposal(raft: RaftState, entries: Sequence[Entry], proposer: int) -> NotAppended:
     """Forward a proposal to the leader, if there is one and forwarding is enabled.
 
     A candidate knows of no leader.
@@ -265,7 +263,7 @@ def forward_proposal(raft: "Raft", entries: Sequence[Entry], proposer: int) -> N
     return NotAppended.FORWARDED
 
 
-def forward_transfer(raft: "Raft", m: Message) -> None:
+def forward_transfer(raft: RaftState, m: Message) -> None:
     """TRANSFER_LEADER at a follower."""
     if raft.lead == NONE:
         raft.trace.info("%x no leader at term %d; dropping leader transfer msg", raft.id, raft.term)
@@ -273,7 +271,7 @@ def forward_transfer(raft: "Raft", m: Message) -> None:
         raft.send(Message(MessageType.TRANSFER_LEADER, raft.lead, m.sender))
 
 
-def forward_read(raft: "Raft", m: Message) -> None:
+def forward_read(raft: RaftState, m: Message) -> None:
     """READ_INDEX at a follower."""
     if raft.lead == NONE:
         raft.trace.info("%x no leader at term %d; dropping index reading msg", raft.id, raft.term)
@@ -281,7 +279,7 @@ def forward_read(raft: "Raft", m: Message) -> None:
         raft.send(Message(MessageType.READ_INDEX, raft.lead, m.sender, entries=m.entries))
 
 
-def handle_read_index_response(raft: "Raft", m: Message) -> None:
+def handle_read_index_response(raft: RaftState, m: Message) -> None:
     """READ_INDEX_RESP: the leader's response to a forwarded read."""
     if len(m.entries) != 1:
         raft.trace.error(
@@ -294,7 +292,7 @@ def handle_read_index_response(raft: "Raft", m: Message) -> None:
     raft.read_states.append(ReadState(m.index, bytes(m.entries[0].data)))
 
 
-def forget_leader(raft: "Raft", _: Message) -> None:
+def forget_leader(raft: RaftState, _: Message) -> None:
     """FORGET_LEADER: the driver knows that the leader is gone, so votes may be granted before the
     election timeout.
     """

@@ -7,13 +7,10 @@ be to do goes the long way, and so does all that a message says that no correct 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pixy.raft.messages import Message, MessageType, StateType
 from pixy.raft.progress import ProgressState
-
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
+from pixy.raft.state import RaftState
 
 __all__ = ["take_idle_heartbeat"]
 
@@ -22,7 +19,7 @@ _FOLLOWER, _LEADER, _REPLICATE = StateType.FOLLOWER, StateType.LEADER, ProgressS
 _NOTHING: Sequence[Message] = ()
 
 
-def take_idle_heartbeat(raft: "Raft", m: Message) -> Sequence[Message] | None:
+def take_idle_heartbeat(raft: RaftState, m: Message) -> Sequence[Message] | None:
     """Process a HEARTBEAT or HEARTBEAT_RESP that changes nothing but timers.
 
     The driver has taken all work that there was before.

@@ -1,29 +1,34 @@
 """Leader: proposals, quorum checks and leadership transfer."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pixy.entry_ids import LogPosition, ProposalId
-from pixy.raft import replication
-from pixy.raft.errors import panic
-from pixy.raft.messages import NONE, ConfChange, Entry, Message, MessageType, RaftEntryType
+from pixy.raft import replication, rest
+from pixy.raft.errors import ProposalDropped, panic
+from pixy.raft.messages import NONE, ConfChange, Entry, Message, MessageType, RaftEntryType, StateType
 from pixy.raft.proposals import NotAppended
+from pixy.raft.state import RaftState
 from pixy.raft.text import describe_conf_change, describe_config
 from pixy.raft.trace import Described
 from pixy.raft.wire import decode_conf_change
 
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
+__all__ = [
+    "abort_transfer",
+    "check_quorum",
+    "ignore_from_member",
+    "maybe_leave_joint",
+    "propose",
+    "propose_payloads",
+    "transfer_leader",
+]
 
-__all__ = ["check_quorum", "ignore_from_member", "propose", "propose_payloads", "transfer_leader"]
 
-
-def ignore_from_member(raft: "Raft", m: Message) -> None:
+def ignore_from_member(raft: RaftState, m: Message) -> None:
     """A message that a leader ignores, apart from checking that its sender is a member."""
     replication.progress_of_sender(raft, m)
 
 
-def check_quorum(raft: "Raft", _: Message) -> None:
+def check_quorum(raft: RaftState, _: Message) -> None:
     """CHECK_QUORUM: a leader that has lost its quorum steps down (thesis §6.2)."""
     progress = raft.tracker.progress
     own = progress.get(raft.id)
@@ -40,7 +45,7 @@ def check_quorum(raft: "Raft", _: Message) -> None:
 # --- proposals ------------------------------------------------------------------------------------
 
 
-def propose(raft: "Raft", entries: Sequence[Entry]) -> LogPosition | NotAppended:
+def propose(raft: RaftState, entries: Sequence[Entry]) -> LogPosition | NotAppended:
     """Append all of the entries and replicate them, or none of them.
 
     Returns:
@@ -51,25 +56,20 @@ def propose(raft: "Raft", entries: Sequence[Entry]) -> LogPosition | NotAppended
     reason = _unavailable(raft)
     if reason is not None:
         return reason
-    pending_conf_index = raft.pending_conf_index
     if [entry for entry in entries if entry.type]:
         entries = _check_conf_changes(raft, entries)
     term, first = raft.term, raft.log.last_index() + 1
-    outcome = _append(
+    return _append(
         raft,
         [
             Entry(term, index, entry.type, entry.data, entry.kind, entry.proposal)
             for index, entry in enumerate(entries, first)
         ],
     )
-    if isinstance(outcome, NotAppended):
-        # There is no such change in the log: it must not hold up the next one.
-        raft.pending_conf_index = pending_conf_index
-    return outcome
 
 
 def propose_payloads(
-    raft: "Raft", payloads: Sequence[bytes | bytearray], kind: int, proposal: ProposalId | None
+    raft: RaftState, payloads: Sequence[bytes | bytearray], kind: int, proposal: ProposalId | None
 ) -> LogPosition | NotAppended:
     """The same for the payloads of NORMAL entries, one or more: each entry is created once."""
     reason = _unavailable(raft)
@@ -88,7 +88,7 @@ def propose_payloads(
     )
 
 
-def _unavailable(raft: "Raft") -> NotAppended | None:
+def _unavailable(raft: RaftState) -> NotAppended | None:
     """Reason to take no proposals at all."""
     if raft.id not in raft.tracker.progress:
         # Removed from the configuration, but leader until another node is elected.
@@ -104,15 +104,15 @@ def _unavailable(raft: "Raft") -> NotAppended | None:
     return None
 
 
-def _append(raft: "Raft", entries: Sequence[Entry]) -> LogPosition | NotAppended:
+def _append(raft: RaftState, entries: Sequence[Entry]) -> LogPosition:
+    if raft.resting:
+        rest.wake(raft)
     position = raft.append_entries(entries)
-    if position is None:
-        return NotAppended.TOO_MUCH_UNCOMMITTED
     replication.broadcast_append(raft)
     return position
 
 
-def _check_conf_changes(raft: "Raft", entries: Sequence[Entry]) -> list[Entry]:
+def _check_conf_changes(raft: RaftState, entries: Sequence[Entry]) -> list[Entry]:
     """Replace invalid configuration changes by empty entries."""
     checked = []
     for index, entry in enumerate(entries, raft.log.last_index() + 1):
@@ -136,7 +136,7 @@ def _check_conf_changes(raft: "Raft", entries: Sequence[Entry]) -> list[Entry]:
     return checked
 
 
-def _refusal(raft: "Raft", *, leaves: bool) -> str:
+def _refusal(raft: RaftState, *, leaves: bool) -> str:
     """Reason to refuse a configuration change, empty if it is valid.
 
     At most one may be unapplied in the log (thesis §4.1).
@@ -154,7 +154,7 @@ def _refusal(raft: "Raft", *, leaves: bool) -> str:
 # --- leadership transfer (thesis §3.10) -----------------------------------------------------------
 
 
-def transfer_leader(raft: "Raft", m: Message) -> None:
+def transfer_leader(raft: RaftState, m: Message) -> None:
     """TRANSFER_LEADER: bring the target's log up to date, then tell it to campaign at once. Aborted
     after an election timeout.
     """
@@ -178,7 +178,7 @@ def transfer_leader(raft: "Raft", m: Message) -> None:
         raft.trace.info(
             "%x [term %d] abort previous transferring leadership to %x", raft.id, raft.term, previous
         )
-        raft.abort_transfer()
+        abort_transfer(raft)
     if transferee == raft.id:
         raft.trace.debug("%x is already leader. Ignored transferring leadership to self", raft.id)
         return
@@ -196,3 +196,31 @@ def transfer_leader(raft: "Raft", m: Message) -> None:
     else:
         pr.paused = False
         replication.send_append(raft, transferee)
+
+
+def abort_transfer(raft: RaftState) -> None:
+    """End a leadership transfer: proposals are taken again."""
+    raft.lead_transferee = NONE
+    maybe_leave_joint(raft)
+
+
+def maybe_leave_joint(raft: RaftState) -> None:
+    """Leave a joint configuration with auto_leave, as the leader that has applied it."""
+    config = raft.tracker.config
+    if not config.auto_leave or raft.state is not StateType.LEADER:
+        return
+    if raft.log.applied < raft.pending_conf_index:
+        return
+    outcome = propose(raft, [Entry(type=RaftEntryType.CONF_CHANGE_V2)])
+    if isinstance(outcome, NotAppended):
+        # A leadership transfer is pending. Its end, or the next apply, retries.
+        raft.trace.debug(
+            "not initiating automatic transition out of joint configuration %s: %s",
+            Described(describe_config, config),
+            ProposalDropped.text,
+        )
+    else:
+        raft.trace.info(
+            "initiating automatic transition out of joint configuration %s",
+            Described(describe_config, config),
+        )

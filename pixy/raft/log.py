@@ -4,10 +4,8 @@
          applied <= applying <= committed
 
 Entries up to `applying` were handed out to be applied, entries up to `applied` were acknowledged.
-The size of those in between is bounded (`max_applying_size`): when the bound is reached, or a batch
-had to be cut, nothing is handed out until an acknowledgement arrives. Nor is it while the entries
-are not in memory, until they are loaded. Committed entries are never replaced; a leader that asks
-for it has a bug (Raft §5.4.3, leader completeness).
+Nothing is handed out while the entries are not in memory, until they are loaded. Committed entries
+are never replaced; a leader that asks for it has a bug (Raft §5.4.3, leader completeness).
 """
 
 from bisect import bisect_left
@@ -29,40 +27,26 @@ class RaftLog:
 
     Args:
         storage: stable entries.
-        max_applying_size: encoded bytes that may be handed out but not acknowledged as applied; the
-            entry that exceeds the bound is handed out only if it is the first.
         trace: trace sink.
     """
 
     __slots__ = (
-        "_applying_sizes",
-        "_max_applying_size",
         "_trace",
         "applied",
         "applying",
         "applying_awaits_entries",
-        "applying_paused",
-        "applying_size",
         "committed",
         "storage",
         "unstable",
     )
 
-    def __init__(self, storage: Storage, max_applying_size: int, trace: Trace) -> None:
+    def __init__(self, storage: Storage, trace: Trace) -> None:
         self._trace = trace
-        self._max_applying_size = max_applying_size
         self.storage = storage
         self.unstable = Unstable(storage.last_index() + 1, trace)
         # Stored by a quorum. Invariant: applied <= applying <= committed <= last_index.
         self.committed = self.applying = self.applied = storage.first_index() - 1
-        # Encoded bytes between applied and applying; 0 without a bound. Invariant: the sum of the
-        # sizes of the batches handed out, each stored with the index of its last entry; None if
-        # there are none.
-        self.applying_size = 0
-        self._applying_sizes: list[tuple[int, int]] | None = None
-        # Nothing is handed out until an acknowledgement arrives, or entries are loaded.
-        self.applying_paused = False
-        # The entries to hand out next were not in memory.
+        # The entries to hand out next were not in memory: nothing is, until entries are loaded.
         self.applying_awaits_entries = False
 
     def __str__(self) -> str:
@@ -317,61 +301,20 @@ class RaftLog:
             )
         self.committed = index
 
-    def has_next_committed_entries(self, allow_unstable: bool) -> bool:
-        """True if `next_committed_entries` is not empty."""
-        if self.committed == self.applying or self.applying_paused or self.unstable.snapshot is not None:
-            return False
-        return allow_unstable or self.applying < self.unstable.offset - 1
-
-    def next_committed_entries(self, allow_unstable: bool) -> list[Entry]:
-        """Entries to be applied next.
-
-        Args:
-            allow_unstable: include entries not known to be stored on this node. They are committed
-                in any case.
-
-        Returns:
-            Nothing if the entries are not in memory: they are handed out after `entries_loaded`.
-        """
-        if not self.has_next_committed_entries(allow_unstable):
-            return []
-        lo, hi = self.applying + 1, self._max_appliable_index(allow_unstable) + 1
-        room = self._max_applying_size
-        if room < NO_LIMIT:
-            room -= self.applying_size
-            if room <= 0:
-                panic(
-                    self._trace,
-                    "applying entry size (%d-%d)=%d not positive",
-                    self._max_applying_size,
-                    self.applying_size,
-                    room,
-                )
-        try:
-            return self.slice(lo, hi, room)
-        except EntriesNotLoaded:
-            self.applying_paused = self.applying_awaits_entries = True
-            return []
-        except StorageError as error:
-            panic(self._trace, "unexpected error when getting unapplied entries (%s)", error)
-
     def take_stable_committed(self) -> list[Entry]:
-        """Hand out all committed entries that are stored and in memory: as `next_committed_entries`
-        and `accept_applying`, without a limit of size.
+        """Hand out all committed entries that are stored on this node and in memory.
+
+        Committed entries that are not stored here yet might be applied as well; a crash could then
+        leave the application ahead of its log.
         """
         unstable = self.unstable
         lo, hi = self.applying + 1, min(self.committed, unstable.offset - 1) + 1
-        if lo >= hi or self.applying_paused or unstable.snapshot is not None:
+        if lo >= hi or self.applying_awaits_entries or unstable.snapshot is not None:
             return []
-        if self._max_applying_size < NO_LIMIT:
-            entries = self.next_committed_entries(False)
-            if entries:
-                self.accept_applying(entries, False)
-            return entries
         try:
             entries = self.storage.entries(lo, hi, NO_LIMIT)
         except EntriesNotLoaded:
-            self.applying_paused = self.applying_awaits_entries = True
+            self.applying_awaits_entries = True
             return []
         except StorageError as error:
             panic(self._trace, "unexpected error when getting unapplied entries (%s)", error)
@@ -380,32 +323,7 @@ class RaftLog:
 
     def entries_loaded(self) -> None:
         """Hand out entries again that were not in memory."""
-        if self.applying_awaits_entries:
-            self.applying_awaits_entries = False
-            self.applying_paused = self.applying_size >= self._max_applying_size
-
-    def _max_appliable_index(self, allow_unstable: bool) -> int:
-        return self.committed if allow_unstable else min(self.committed, self.unstable.offset - 1)
-
-    def accept_applying(self, entries: Sequence[Entry], allow_unstable: bool) -> None:
-        """Record that these entries were handed out."""
-        index = entries[-1].index
-        if self.committed < index:
-            panic(
-                self._trace,
-                "applying(%d) is out of range [prevApplying(%d), committed(%d)]",
-                index,
-                self.applying,
-                self.committed,
-            )
-        self.applying = index
-        if self._max_applying_size < NO_LIMIT:
-            size = entries_size(entries)
-            self._applying_sizes = [*(self._applying_sizes or ()), (index, size)]
-            self.applying_size += size
-        self.applying_paused = (
-            self.applying_size >= self._max_applying_size or index < self._max_appliable_index(allow_unstable)
-        )
+        self.applying_awaits_entries = False
 
     def applied_to(self, index: int) -> None:
         """Record that all entries up to `index` are applied."""
@@ -419,14 +337,8 @@ class RaftLog:
             )
         self.applied = index
         self.applying = max(self.applying, index)
-        if self._applying_sizes is not None:
-            waiting = [(last, size) for last, size in self._applying_sizes if last > index]
-            self._applying_sizes = waiting or None
-            self.applying_size = sum([size for _, size in waiting])
-        self.applying_paused = self.applying_size >= self._max_applying_size
 
     def check_invariants(self) -> None:
         """Assert the documented invariants."""
         self.unstable.check_invariants()
         assert self.applied <= self.applying <= self.committed <= self.last_index(), str(self)
-        assert self.applying_size >= 0

@@ -19,8 +19,6 @@ from typing import NamedTuple
 from pixy.entry_ids import ProposalId
 
 __all__ = [
-    "APPEND_THREAD",
-    "APPLY_THREAD",
     "CAMPAIGN_TRANSFER",
     "COMMIT_ONLY",
     "NODE_ID_MAX",
@@ -40,18 +38,12 @@ __all__ = [
     "Snapshot",
     "SoftState",
     "StateType",
-    "is_local_thread",
 ]
 
 NODE_ID_MAX = 2**32 - 1
-"""Largest id of a node in a configuration. (etcd: any below those of the storage threads.)"""
+"""Largest id of a node. (etcd: any below those of its storage threads.)"""
 NONE = 0
 """No node: no leader, no vote."""
-APPEND_THREAD = 2**64 - 1
-"""Target of `STORAGE_APPEND`: stores entries, hard states and snapshots."""
-APPLY_THREAD = 2**64 - 2
-"""Target of `STORAGE_APPLY`: applies committed entries."""
-
 CAMPAIGN_TRANSFER = b"CampaignTransfer"
 """Context of a vote request in a leadership transfer; nodes in contact with a leader honor it."""
 COMMIT_ONLY = b"commit"
@@ -59,11 +51,6 @@ COMMIT_ONLY = b"commit"
 `RaftConfig.defer_commit_messages`). A follower that has the entry before it does not answer: the
 leader would learn nothing.
 """
-
-
-def is_local_thread(node_id: int) -> bool:
-    """True if the id is one of a node's own storage threads."""
-    return node_id >= APPLY_THREAD
 
 
 class MessageType(IntEnum):
@@ -175,26 +162,23 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Message:
-    """A message between nodes, or between a node and its storage threads.
+    """A message between nodes, or of a node to itself.
 
     Args:
         type: message type.
-        to: receiving node or storage thread.
-        sender: sending node or storage thread.
+        to: receiving node.
+        sender: sending node.
         term: the sender's term; 0 in local messages, proposals and read requests.
         log_term: term of the entry at `index`.
         index: APP: index of the entry before `entries`. APP_RESP: the acknowledged or rejected
             index. Other types: see their handlers.
-        entries: entries to append, propose or apply; in READ_INDEX a single one with the request as
-            data.
+        entries: entries to append or propose; in READ_INDEX a single one with the request as data.
         commit: commit index for the receiver.
-        vote: STORAGE_APPEND: the vote to store.
-        snapshot: of SNAP, STORAGE_APPEND and its response.
+        snapshot: of SNAP.
         reject: negative response.
         reject_hint: rejecting APP_RESP: index at which the follower's log may match.
         context: echoed by heartbeats; "CampaignTransfer" in the vote requests of a leadership
             transfer; `COMMIT_ONLY` in an APP that is not answered.
-        responses: messages that a storage thread delivers when its work is done.
     """
 
     type: MessageType
@@ -205,12 +189,10 @@ class Message:
     index: int = 0
     entries: Sequence[Entry] = ()
     commit: int = 0
-    vote: int = NONE
     snapshot: Snapshot | None = None
     reject: bool = False
     reject_hint: int = 0
     context: bytes = b""
-    responses: Sequence["Message"] = ()
 
 
 class HardState(NamedTuple):

@@ -1,9 +1,8 @@
 """A node of a raft group: the driver's interface.
 
-    while node.has_ready():
-        ready = node.ready()
-        ...                     # the work, in the order given in `pixy.raft.ready`
-        node.advance()          # not with asynchronous storage writes
+    while (work := node.work()) is not None:
+        ...     # `work.append` is stored, and acknowledged by `stored`; see `pixy.raft.work`
+        ...     # `work.committed_entries` are applied, and acknowledged by `applied`
 
 In between, the driver calls `tick`, `step` with received messages, `propose` and the other methods.
 An idle group needs no calls at all, not even ticks: see `quiesce`, and docs/raft.md for the
@@ -14,45 +13,35 @@ from collections.abc import Sequence
 
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.raft.config import RaftConfig, RandomSource
+from pixy.raft.configuration import apply_conf_change
 from pixy.raft.election import resume_campaign
-from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic
+from pixy.raft.errors import StepLocalMessage, StepPeerNotFound
 from pixy.raft.follower import abandon_snapshot, awaits_snapshot, complete_snapshot
 from pixy.raft.idle_heartbeats import take_idle_heartbeat
-from pixy.raft.leader import propose_payloads
+from pixy.raft.leader import maybe_leave_joint, propose_payloads
 from pixy.raft.messages import (
-    APPLY_THREAD,
     NONE,
     ConfChange,
-    ConfChangeSingle,
-    ConfChangeType,
     ConfChangeV2,
     ConfState,
     Entry,
-    HardState,
     Message,
     MessageType,
     RaftEntryType,
     Snapshot,
-    SoftState,
     StateType,
 )
 from pixy.raft.proposals import NotAppended
 from pixy.raft.raft import Raft
-from pixy.raft.ready import (
-    Ready,
-    StorageAppend,
-    Work,
-    append_message,
-    append_response,
-    apply_message,
-    apply_response,
-)
 from pixy.raft.replication import broadcast_append, pass_commit_on, resume_sending
+from pixy.raft.responses import own_entries_stored
 from pixy.raft.rest import all_agree, may_ask, stop_asking, wake
+from pixy.raft.roles import propose
 from pixy.raft.status import RaftStatus, status_of
 from pixy.raft.storage import Storage
 from pixy.raft.trace import NULL_TRACE, Trace
 from pixy.raft.wire import encode_conf_change
+from pixy.raft.work import StorageAppend, Work
 
 __all__ = ["RaftNode", "is_local_message"]
 
@@ -74,8 +63,6 @@ _RESPONSES = (
     MessageType.UNREACHABLE,
     MessageType.READ_INDEX_RESP,
     MessageType.PRE_VOTE_RESP,
-    MessageType.STORAGE_APPEND_RESP,
-    MessageType.STORAGE_APPLY_RESP,
 )
 # Members of enumerations are found slowly.
 _NORMAL = RaftEntryType.NORMAL
@@ -85,7 +72,7 @@ _IS_RESPONSE = tuple([kind in _RESPONSES for kind in MessageType])
 
 
 def is_local_message(kind: MessageType) -> bool:
-    """True for messages that only the node itself or its storage threads may send."""
+    """True for messages that only the node itself may send."""
     return _IS_LOCAL[kind]
 
 
@@ -111,11 +98,8 @@ class RaftNode:
 
     __slots__ = (
         "_announced_snapshot",
-        "_apply_unstable",
-        "_defers_commit_index",
         "_previous_hard_state",
         "_previous_soft_state",
-        "_steps_on_advance",
         "raft",
     )
 
@@ -130,17 +114,10 @@ class RaftNode:
         trace: Trace = NULL_TRACE,
     ) -> None:
         self.raft = Raft(node_id, storage, config, random, trace, applied)
-        # With synchronous writes, entries are stored before they are applied. With asynchronous
-        # writes, a crash might leave the application ahead of its log.
-        self._apply_unstable = not config.async_storage_writes
-        self._defers_commit_index = config.defer_commit_index
-        # The awaited snapshot that a Ready has reported.
+        # The awaited snapshot that a `Work` has reported.
         self._announced_snapshot: Message | None = None
         self._previous_soft_state = self.raft.soft_state()
         self._previous_hard_state = self.raft.hard_state()
-        # Messages from this node to itself once the work of the last Ready is done. None if no
-        # Ready is outstanding.
-        self._steps_on_advance: list[Message] | None = None
 
     def status(self) -> RaftStatus:
         """Status of the node."""
@@ -155,19 +132,18 @@ class RaftNode:
         return self.raft.tick()
 
     def step(self, message: Message) -> None:
-        """Process a message from a peer or a storage thread.
+        """Process a message from a peer.
 
         Raises:
             StepLocalMessage: only the node itself may send this message.
             StepPeerNotFound: a response from a node that is not a member.
             ProposalDropped: a forwarded proposal was dropped.
         """
-        kind, sender = message.type, message.sender
-        if sender < APPLY_THREAD:
-            if _IS_LOCAL[kind]:
-                raise StepLocalMessage
-            if _IS_RESPONSE[kind] and sender not in self.raft.tracker.progress:
-                raise StepPeerNotFound
+        kind = message.type
+        if _IS_LOCAL[kind]:
+            raise StepLocalMessage
+        if _IS_RESPONSE[kind] and message.sender not in self.raft.tracker.progress:
+            raise StepPeerNotFound
         self.raft.step(message)
 
     def take_idle_heartbeat(self, message: Message) -> Sequence[Message] | None:
@@ -195,7 +171,7 @@ class RaftNode:
         """Report that the data of the awaited snapshot is in place: the node continues from it.
 
         Args:
-            snapshot: from the message in `Ready.awaited_snapshot`.
+            snapshot: from the message in `Work.awaited_snapshot`.
 
         Returns:
             False if the snapshot is no longer needed, because the node has a later one, is the
@@ -218,7 +194,7 @@ class RaftNode:
         one later.
 
         Args:
-            snapshot: from the message in `Ready.awaited_snapshot`.
+            snapshot: from the message in `Work.awaited_snapshot`.
             silently: the leader is told only what this node has: it sends another one when its
                 driver reports this one as failed.
         """
@@ -234,7 +210,7 @@ class RaftNode:
         """Report that entries are loaded that the storage did not have in memory
         (`EntriesNotLoaded`): everything that waits for entries asks again.
 
-        They must stay in memory until the next `ready`, or be reported again.
+        They must stay in memory until the next `work`, or be reported again.
         """
         self.raft.log.entries_loaded()
         resume_sending(self.raft)
@@ -320,7 +296,7 @@ class RaftNode:
         raft = self.raft
         if raft.state is StateType.LEADER and payloads:
             return propose_payloads(raft, payloads, kind, proposal)
-        return raft.propose([Entry(data=payload, kind=kind, proposal=proposal) for payload in payloads])
+        return propose(raft, [Entry(data=payload, kind=kind, proposal=proposal) for payload in payloads])
 
     def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> LogPosition | NotAppended:
         """Propose a configuration change. It takes effect when the driver applies it with
@@ -332,7 +308,7 @@ class RaftNode:
             As `propose`.
         """
         kind = RaftEntryType.CONF_CHANGE if isinstance(change, ConfChange) else RaftEntryType.CONF_CHANGE_V2
-        return self.raft.propose([Entry(type=kind, data=encode_conf_change(change))])
+        return propose(self.raft, [Entry(type=kind, data=encode_conf_change(change))])
 
     def apply_conf_change(self, change: ConfChange | ConfChangeV2, index: int) -> ConfState:
         """Apply a committed configuration change; required for every such entry.
@@ -352,8 +328,8 @@ class RaftNode:
             ConfChangeError: the change is invalid in this configuration, which stays as it is: the
                 entry has no effect, on any node.
         """
-        return self.raft.apply_conf_change(
-            change.as_v2() if isinstance(change, ConfChange) else change, index
+        return apply_conf_change(
+            self.raft, change.as_v2() if isinstance(change, ConfChange) else change, index
         )
 
     @property
@@ -366,7 +342,7 @@ class RaftNode:
 
     def read_index(self, context: bytes) -> None:
         """Request the index that must be applied before a read may be served; it arrives in a
-        `Ready`, or never.
+        `Work`, or never.
 
         Args:
             context: identifies the read in its `ReadState`.
@@ -388,61 +364,11 @@ class RaftNode:
         """Report that the leader is gone: votes may be granted at once."""
         self.raft.step(Message(MessageType.FORGET_LEADER, self.raft.id))
 
-    def bootstrap(self, peers: Sequence[tuple[int, bytes]]) -> None:
-        """Create a new group of these nodes, each with a context for its configuration change. All
-        of them must do the same.
-
-        Raises:
-            RaftError: there are no peers, or this node already has a log.
-        """
-        if not peers:
-            raise RaftError("must provide at least one peer to Bootstrap")
-        raft = self.raft
-        if raft.log.last_index() != 0:
-            raise RaftError("can't bootstrap a nonempty Storage")
-        self._previous_hard_state = HardState()
-        raft.become_follower(1, NONE)
-        changes = [ConfChange(ConfChangeType.ADD_NODE, node_id, context) for node_id, context in peers]
-        entries = [
-            Entry(1, index, RaftEntryType.CONF_CHANGE, encode_conf_change(change))
-            for index, change in enumerate(changes, 1)
-        ]
-        raft.log.append(entries)
-        # All nodes start with these entries, so they are committed. They take effect at once, or no
-        # node could campaign; the application applies them again, without effect.
-        raft.log.committed = len(entries)
-        for index, change in enumerate(changes, 1):
-            single = ConfChangeSingle(change.type, change.node_id)
-            raft.apply_conf_change(ConfChangeV2((single,)), index)
-
     # --- work for the driver ----------------------------------------------------------------------
 
-    def has_ready(self) -> bool:
-        """True if `ready` has work."""
-        raft = self.raft
-        if raft.messages or raft.messages_after_append or raft.read_states:
-            return True
-        log = raft.log
-        return (
-            log.has_next_committed_entries(self._apply_unstable)
-            or log.unstable.has_next()
-            or self._hard_state_changed(not self._defers_commit_index)
-            or self._soft_state_changed()
-            or raft.awaited_snapshot is not self._announced_snapshot
-        )
-
-    def _hard_state_changed(self, commit_counts: bool) -> bool:
-        term, vote, commit = self._previous_hard_state
-        raft = self.raft
-        return raft.term != term or raft.vote != vote or (commit_counts and raft.log.committed != commit)
-
-    def _soft_state_changed(self) -> bool:
-        lead, state = self._previous_soft_state
-        return self.raft.state is not state or self.raft.lead != lead
-
     def work(self) -> Work | None:
-        """Take the pending work in the form for a driver that stores and applies by itself, None if
-        there is none. Only with `takes_work`.
+        """Take the pending work, None if there is none. It now belongs to the driver, and is not
+        returned again.
         """
         raft = self.raft
         unstable = raft.log.unstable
@@ -455,14 +381,15 @@ class RaftNode:
             or raft.vote != vote
             or (unstable.snapshot is not None and not unstable.snapshot_in_progress)
         ):
-            append = self._take_work_append()
+            append = self._take_append()
         log, messages, read_states = raft.log, raft.messages, raft.read_states
         committed = log.take_stable_committed() if log.committed > log.applying else []
         lead, state = self._previous_soft_state
-        # Guards spare a call that nearly always finds nothing.
-        soft_state = None if raft.state is state and raft.lead == lead else self._take_soft_state()
-        is_told = raft.awaited_snapshot is self._announced_snapshot
-        awaited = None if is_told else self._take_awaited_snapshot()
+        soft_state = awaited = None
+        if raft.state is not state or raft.lead != lead:
+            self._previous_soft_state = soft_state = raft.soft_state()
+        if raft.awaited_snapshot is not self._announced_snapshot:
+            self._announced_snapshot = awaited = raft.awaited_snapshot
         if not (append or committed or messages or soft_state or read_states or awaited):
             return None
         if messages:
@@ -471,7 +398,7 @@ class RaftNode:
             raft.read_states = []
         return Work(append, committed, messages, soft_state, read_states, awaited)
 
-    def _take_work_append(self) -> StorageAppend:
+    def _take_append(self) -> StorageAppend:
         raft = self.raft
         unstable = raft.log.unstable
         hard_state = None
@@ -506,14 +433,26 @@ class RaftNode:
                 if message.to == raft.id and raft.id in raft.tracker.progress:
                     raft.step(message)
         last = append.last
-        if append.term != raft.term or append.snapshot is not None:
-            response = append_response(raft.id, append)
-            if response is not None:
-                raft.step(response)
+        if append.term != raft.term:
+            # Other entries of the same indexes may have replaced these: a write of the current term
+            # tells.
+            if last is not None:
+                raft.trace.info(
+                    "%x [term: %d] ignored entry appends from a MsgStorageAppendResp message with lower term "
+                    "[term: %d]",
+                    raft.id,
+                    raft.term,
+                    append.term,
+                )
         elif last is not None:
             raft.log.unstable.stable_to(last)
+        if append.snapshot is not None:
+            # A snapshot has committed state: no later term contradicts it.
+            index = append.snapshot.index
+            raft.log.unstable.stable_snapshot_to(index)
+            self._applied_to(index)
         if last is not None and append.term == raft.term and raft.state is _LEADER:
-            raft.own_entries_stored(last.index)
+            own_entries_stored(raft, last.index)
         return others
 
     def append_payload(self, payload: bytes | bytearray, kind: int, proposal: ProposalId | None) -> Entry:
@@ -556,10 +495,10 @@ class RaftNode:
         else:
             del entries[: index + 1 - unstable.offset]
         unstable.offset = index + 1
-        raft.own_entries_stored(index)
+        own_entries_stored(raft, index)
         if log.committed <= log.applying:
             return []
-        if log.committed == index == log.applying + 1 and not log.applying_paused:
+        if log.committed == index == log.applying + 1 and not log.applying_awaits_entries:
             # What was stored last is what comes next, as with a single voter.
             log.applying = index
             return [entry]
@@ -580,107 +519,13 @@ class RaftNode:
         """Acknowledge that committed entries of `work` are applied."""
         raft, index = self.raft, entries[-1].index
         log = raft.log
-        if raft.uncommitted_size or log.applying_size or raft.tracker.config.auto_leave:
-            raft.entries_applied(entries)
+        if raft.tracker.config.auto_leave:
+            self._applied_to(index)
         elif index > log.applied:
             assert index <= log.committed, str(log)
             log.applied = index
 
-    def ready(self) -> Ready:
-        """Collect the pending work. It now belongs to the driver and is not returned again.
-
-        Raises:
-            RaftBug: the previous work was not acknowledged with `advance` (synchronous writes
-                only).
-        """
-        raft = self.raft
-        before = self._previous_hard_state
-        append = self._take_append() or StorageAppend(raft.term, [], None, None, None, [])
-        state = append.hard_state
-        ready = Ready(
-            self._take_soft_state(),
-            state,
-            raft.read_states,
-            append.entries,
-            append.snapshot,
-            self._take_committed(),
-            raft.messages,
-            bool(append.entries) or (state is not None and state[:2] != before[:2]),
-            self._take_awaited_snapshot(),
-        )
-        raft.messages = []
-        if ready.read_states:
-            raft.read_states = []
-        if self._apply_unstable:
-            self._hold_back_own_messages(ready, append)
-        else:
-            if append.responses or not append.is_empty:
-                ready.messages.append(append_message(raft.id, append))
-            if ready.committed_entries:
-                ready.messages.append(apply_message(raft.id, ready.committed_entries))
-        return ready
-
-    def _take_append(self) -> StorageAppend | None:
-        raft = self.raft
-        unstable = raft.log.unstable
-        has_next = unstable.has_next()
-        hard_state = None
-        if self._hard_state_changed(has_next or not self._defers_commit_index):
-            self._previous_hard_state = hard_state = raft.hard_state()
-        responses = raft.messages_after_append
-        if not (has_next or responses or hard_state):
-            return None
-        raft.messages_after_append = []
-        snapshot = unstable.next_snapshot()
-        last = None
-        if unstable.entries:
-            newest = unstable.entries[-1]
-            last = LogPosition(newest.term, newest.index)
-        append = StorageAppend(raft.term, unstable.next_entries(), hard_state, snapshot, last, responses)
-        unstable.accept_in_progress()
-        return append
-
-    def _take_committed(self) -> list[Entry]:
-        entries = self.raft.log.next_committed_entries(self._apply_unstable)
-        if entries:
-            self.raft.log.accept_applying(entries, self._apply_unstable)
-        return entries
-
-    def _take_soft_state(self) -> SoftState | None:
-        if not self._soft_state_changed():
-            return None
-        self._previous_soft_state = changed = self.raft.soft_state()
-        return changed
-
-    def _take_awaited_snapshot(self) -> Message | None:
-        awaited = self.raft.awaited_snapshot
-        if awaited is self._announced_snapshot:
-            return None
-        self._announced_snapshot = awaited
-        return awaited
-
-    def _hold_back_own_messages(self, ready: Ready, append: StorageAppend) -> None:
-        raft = self.raft
-        if self._steps_on_advance is not None:
-            panic(raft.trace, "two accepted Ready structs without call to Advance")
-        own: list[Message] = []
-        for message in append.responses:
-            (own if message.to == raft.id else ready.messages).append(message)
-        stored = append_response(raft.id, append)
-        if stored is not None:
-            own.append(stored)
-        if ready.committed_entries:
-            own.append(apply_response(raft.id, ready.committed_entries))
-        self._steps_on_advance = own
-
-    def advance(self) -> None:
-        """Acknowledge that the work of the last `ready` is done.
-
-        Raises:
-            RaftBug: with asynchronous writes, work is acknowledged by messages.
-        """
-        if self.raft.config.async_storage_writes:
-            panic(self.raft.trace, "Advance must not be called when using AsyncStorageWrites")
-        steps, self._steps_on_advance = self._steps_on_advance or (), None
-        for message in steps:
-            self.raft.step(message)
+    def _applied_to(self, index: int) -> None:
+        log = self.raft.log
+        log.applied_to(max(index, log.applied))
+        maybe_leave_joint(self.raft)

@@ -31,15 +31,12 @@ deposes this node, the driver has it campaign at once.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from pixy.entry_ids import TERM_JUMP_MAX, TERM_MAX
 from pixy.raft.errors import EntriesNotLoaded
-from pixy.raft.messages import APPLY_THREAD, NONE, Message, MessageType, StateType
+from pixy.raft.messages import NODE_ID_MAX, NONE, Message, MessageType, StateType
 from pixy.raft.sizes import NO_LIMIT
-
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
+from pixy.raft.state import RaftState
 
 __all__ = ["is_deposed_by_nobody", "why_impossible"]
 
@@ -48,10 +45,10 @@ _INDEX_JUMP_MAX = 2**48
 """Ten years of a million entries a second: what a new replica may lack."""
 
 
-def why_impossible(raft: "Raft", m: Message) -> str:
+def why_impossible(raft: RaftState, m: Message) -> str:
     """Reason why no correct node has sent a message, empty if there is none."""
     sender, term = m.sender, m.term
-    if sender == raft.id or not NONE < sender < APPLY_THREAD:
+    if sender == raft.id or not NONE < sender <= NODE_ID_MAX:
         return f"it comes from node {sender}"
     if term > raft.term + TERM_JUMP_MAX or term > TERM_MAX:
         return f"term {term} is too far above {raft.term}"
@@ -62,7 +59,7 @@ def why_impossible(raft: "Raft", m: Message) -> str:
     return check(raft, m) if check is not None and (term >= raft.term or not term) else ""
 
 
-def is_deposed_by_nobody(raft: "Raft") -> bool:
+def is_deposed_by_nobody(raft: RaftState) -> bool:
     """True if this node has the only vote, and its log has no change of the configuration that is
     not applied.
     """
@@ -76,7 +73,7 @@ def is_deposed_by_nobody(raft: "Raft") -> bool:
         return False
 
 
-def _is_of_learner(raft: "Raft", m: Message) -> bool:
+def _is_of_learner(raft: RaftState, m: Message) -> bool:
     if m.sender not in raft.tracker.progress:
         return False
     if m.type is MessageType.APP_RESP:
@@ -84,13 +81,13 @@ def _is_of_learner(raft: "Raft", m: Message) -> bool:
     return m.type in (MessageType.HEARTBEAT_RESP, MessageType.READ_INDEX) and m.term <= raft.term
 
 
-def _of_second_leader(raft: "Raft", m: Message) -> str:
+def _of_second_leader(raft: RaftState, m: Message) -> str:
     if m.term == raft.term and raft.lead not in (NONE, m.sender):
         return f"node {raft.lead} leads in term {raft.term}"
     return ""
 
 
-def _append(raft: "Raft", m: Message) -> str:
+def _append(raft: RaftState, m: Message) -> str:
     log = raft.log
     if m.entries and m.index < log.last_index():
         term, last = log.last_position()
@@ -101,38 +98,38 @@ def _append(raft: "Raft", m: Message) -> str:
     return "" if raft.lead == m.sender else _of_second_leader(raft, m)
 
 
-def _heartbeat(raft: "Raft", m: Message) -> str:
+def _heartbeat(raft: RaftState, m: Message) -> str:
     last = raft.log.last_index()
     if m.commit > last:
         return f"it commits up to entry {m.commit}, the log ends at {last}"
     return _of_second_leader(raft, m)
 
 
-def _snapshot(raft: "Raft", m: Message) -> str:
+def _snapshot(raft: RaftState, m: Message) -> str:
     last = raft.log.last_index()
     if m.snapshot is None or m.snapshot.index > last + _INDEX_JUMP_MAX:
         return f"it has a snapshot at entry {m.snapshot and m.snapshot.index}, the log ends at {last}"
     return _of_second_leader(raft, m)
 
 
-def _vote(_: "Raft", m: Message) -> str:
+def _vote(_: RaftState, m: Message) -> str:
     if m.log_term >= m.term:
         return f"it campaigns for term {m.term} with an entry of term {m.log_term}"
     return ""
 
 
-def _append_response(raft: "Raft", m: Message) -> str:
+def _append_response(raft: RaftState, m: Message) -> str:
     if m.reject or raft.state is not _LEADER or m.term != raft.term:
         return ""
     last = raft.log.last_index()
     return f"it confirms entry {m.index}, the log ends at {last}" if m.index > last else ""
 
 
-def _read(_: "Raft", m: Message) -> str:
+def _read(_: RaftState, m: Message) -> str:
     return f"a request to read has term {m.term}" if m.term else ""
 
 
-_CHECKS: dict[MessageType, Callable[["Raft", Message], str]] = {
+_CHECKS: dict[MessageType, Callable[[RaftState, Message], str]] = {
     MessageType.APP: _append,
     MessageType.APP_RESP: _append_response,
     MessageType.HEARTBEAT: _heartbeat,

@@ -16,4 +16,3 @@ class NotAppended(Enum):
     NOT_LEADER = "another node leads, and proposals are not forwarded"
     NOT_MEMBER = "the leader has removed itself from the configuration"
     TRANSFERRING = "the leadership is being transferred"
-    TOO_MUCH_UNCOMMITTED = "too many bytes are not applied yet"

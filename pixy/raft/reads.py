@@ -3,19 +3,15 @@
 For their confirmation see `pixy.raft.read_only`.
 """
 
-from typing import TYPE_CHECKING
-
 from pixy.raft import replication
 from pixy.raft.config import ReadOnlyOption
 from pixy.raft.messages import NONE, Message, MessageType, ReadState
-
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
+from pixy.raft.state import RaftState
 
 __all__ = ["handle_read_confirmation", "read_index", "release_pending_reads"]
 
 
-def read_index(raft: "Raft", m: Message) -> None:
+def read_index(raft: RaftState, m: Message) -> None:
     """READ_INDEX: determine an index such that any node that has applied it may answer the read."""
     if raft.committed_in_own_term():
         _serve(raft, m)
@@ -26,7 +22,7 @@ def read_index(raft: "Raft", m: Message) -> None:
         raft.pending_reads.append(m)
 
 
-def release_pending_reads(raft: "Raft") -> None:
+def release_pending_reads(raft: RaftState) -> None:
     """Process the reads that waited for the first commit of this term."""
     if not raft.pending_reads:
         return
@@ -38,7 +34,7 @@ def release_pending_reads(raft: "Raft") -> None:
         _serve(raft, m)
 
 
-def _serve(raft: "Raft", m: Message) -> None:
+def _serve(raft: RaftState, m: Message) -> None:
     index = raft.log.last_index() if raft.config.reads_cover_log else raft.log.committed
     # No other node can be elected if this node is the only voter. A voter count of one is not
     # sufficient: a leader that has removed itself continues to lead while the remaining voter may
@@ -52,7 +48,7 @@ def _serve(raft: "Raft", m: Message) -> None:
     replication.broadcast_heartbeat(raft)
 
 
-def handle_read_confirmation(raft: "Raft", m: Message) -> None:
+def handle_read_confirmation(raft: RaftState, m: Message) -> None:
     """Context of a HEARTBEAT_RESP: answer the reads that a quorum has confirmed."""
     if raft.config.read_only is ReadOnlyOption.LEASE_BASED:
         return
@@ -61,7 +57,7 @@ def handle_read_confirmation(raft: "Raft", m: Message) -> None:
         _answer_read(raft, request, index)
 
 
-def _answer_read(raft: "Raft", m: Message, index: int) -> None:
+def _answer_read(raft: RaftState, m: Message, index: int) -> None:
     if m.sender in (NONE, raft.id):
         raft.read_states.append(ReadState(index, bytes(m.entries[0].data)))
     else:

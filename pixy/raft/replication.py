@@ -4,16 +4,12 @@ The `Progress` of a follower decides what may be sent to it. There is no send qu
 follower is served again upon its next response, see `pixy.raft.responses`.
 """
 
-from typing import TYPE_CHECKING
-
 from pixy.raft import rest
 from pixy.raft.errors import EntriesNotLoaded, SnapshotTemporarilyUnavailable, StorageError
 from pixy.raft.messages import COMMIT_ONLY, Entry, Message, MessageType
 from pixy.raft.progress import Progress, ProgressState
 from pixy.raft.sizes import payload_size
-
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
+from pixy.raft.state import RaftState
 
 __all__ = [
     "beat",
@@ -33,7 +29,7 @@ _APP = MessageType.APP
 _REPLICATE, _SNAPSHOT = ProgressState.REPLICATE, ProgressState.SNAPSHOT
 
 
-def progress_of_sender(raft: "Raft", m: Message) -> Progress | None:
+def progress_of_sender(raft: RaftState, m: Message) -> Progress | None:
     """Progress of the message's sender; None, and a line in the trace, if it is not a member."""
     pr = raft.tracker.progress.get(m.sender)
     if pr is None:
@@ -41,19 +37,19 @@ def progress_of_sender(raft: "Raft", m: Message) -> Progress | None:
     return pr
 
 
-def broadcast_append(raft: "Raft") -> None:
+def broadcast_append(raft: RaftState) -> None:
     """Send new entries to all followers."""
     for node_id in raft.tracker.progress:
         if node_id != raft.id:
             maybe_send_append(raft, node_id, send_if_empty=True)
 
 
-def send_append(raft: "Raft", to: int) -> None:
+def send_append(raft: RaftState, to: int) -> None:
     """Send new entries to a follower; without any, an empty append with the commit index."""
     maybe_send_append(raft, to, send_if_empty=True)
 
 
-def broadcast_commit(raft: "Raft") -> None:
+def broadcast_commit(raft: RaftState) -> None:
     """Tell all followers of a new commit index, at once or when the driver asks for it."""
     if raft.config.defer_commit_messages:
         raft.commit_message_due = True
@@ -61,7 +57,7 @@ def broadcast_commit(raft: "Raft") -> None:
         broadcast_append(raft)
 
 
-def send_commit(raft: "Raft", to: int) -> None:
+def send_commit(raft: RaftState, to: int) -> None:
     """Tell a follower of the commit index, at once or when the driver asks for it."""
     if raft.config.defer_commit_messages:
         raft.commit_message_due = True
@@ -69,7 +65,7 @@ def send_commit(raft: "Raft", to: int) -> None:
         send_append(raft, to)
 
 
-def pass_commit_on(raft: "Raft", to: int) -> None:
+def pass_commit_on(raft: RaftState, to: int) -> None:
     """Tell a follower of the commit index. It does not answer if it has all entries that were sent
     to it.
     """
@@ -93,7 +89,7 @@ def pass_commit_on(raft: "Raft", to: int) -> None:
     pr.sent_commit = log.committed
 
 
-def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
+def maybe_send_append(raft: RaftState, to: int, *, send_if_empty: bool) -> bool:
     """Send an append, or a snapshot if entries the follower needs were compacted; False if nothing
     was sent.
 
@@ -127,7 +123,7 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
     return True
 
 
-def resume_sending(raft: "Raft") -> None:
+def resume_sending(raft: RaftState) -> None:
     """Send to all followers that wait for the storage."""
     for node_id, pr in raft.tracker.progress.items():
         if pr.awaits_storage:
@@ -136,7 +132,7 @@ def resume_sending(raft: "Raft") -> None:
                 pass
 
 
-def _maybe_send_snapshot(raft: "Raft", to: int, pr: Progress) -> bool:
+def _maybe_send_snapshot(raft: RaftState, to: int, pr: Progress) -> bool:
     """Raft §7."""
     if not pr.recently_active:
         raft.trace.debug("ignore sending snapshot to %x since it is not recently active", to)
@@ -166,12 +162,12 @@ def _maybe_send_snapshot(raft: "Raft", to: int, pr: Progress) -> bool:
     return True
 
 
-def beat(raft: "Raft", _: Message) -> None:
+def beat(raft: RaftState, _: Message) -> None:
     """BEAT: the heartbeat interval has elapsed."""
     broadcast_heartbeat(raft)
 
 
-def broadcast_heartbeat(raft: "Raft") -> None:
+def broadcast_heartbeat(raft: RaftState) -> None:
     """Send heartbeats to all followers, with the number of reads waiting for confirmation."""
     context = raft.read_only.context()
     asked = rest.asked_entry(raft)

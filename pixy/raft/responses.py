@@ -4,28 +4,25 @@ A response updates the follower's `Progress` and may commit entries; then everyt
 sent is sent. A heartbeat response makes a follower active again that was considered unreachable.
 """
 
-from typing import TYPE_CHECKING
-
 from pixy.raft import reads, replication, rest
 from pixy.raft.messages import Message, MessageType
 from pixy.raft.progress import Progress, ProgressState
-
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
+from pixy.raft.state import RaftState
 
 __all__ = [
     "handle_append_response",
     "handle_heartbeat_response",
     "handle_snapshot_status",
     "handle_unreachable",
+    "own_entries_stored",
 ]
 
 # Members of enumerations are found slowly.
 _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 
 
-def handle_append_response(raft: "Raft", m: Message) -> None:
-    """APP_RESP: a follower, or this node's own storage, has stored or rejected entries."""
+def handle_append_response(raft: RaftState, m: Message) -> None:
+    """APP_RESP: a follower has stored or rejected entries."""
     pr = replication.progress_of_sender(raft, m)
     if pr is None:
         return
@@ -39,7 +36,7 @@ def handle_append_response(raft: "Raft", m: Message) -> None:
         _take_acknowledgement(raft, m, pr)
 
 
-def _take_rejection(raft: "Raft", m: Message, pr: Progress) -> None:
+def _take_rejection(raft: RaftState, m: Message, pr: Progress) -> None:
     raft.trace.debug(
         "%x received MsgAppResp(rejected, hint: (index %d, term %d)) from %x for index %d",
         raft.id,
@@ -60,7 +57,7 @@ def _take_rejection(raft: "Raft", m: Message, pr: Progress) -> None:
         replication.send_append(raft, m.sender)
 
 
-def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
+def _take_acknowledgement(raft: RaftState, m: Message, pr: Progress) -> None:
     if pr.state is _REPLICATE:
         pr.inflights.free_to(m.index)
     elif pr.state is _PROBE:
@@ -82,10 +79,8 @@ def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
     if m.index > raft.log.committed and raft.maybe_commit():
         reads.release_pending_reads(raft)
         replication.broadcast_commit(raft)
-    elif m.sender != raft.id and pr.can_bump_commit(raft.log.committed):
+    elif pr.can_bump_commit(raft.log.committed):
         replication.send_commit(raft, m.sender)
-    if m.sender == raft.id:
-        return
     if pr.next <= raft.log.last_index():
         # The window has space: with a limit on message size there may be several messages to send.
         while replication.maybe_send_append(raft, m.sender, send_if_empty=False):
@@ -95,7 +90,7 @@ def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
         raft.send(Message(MessageType.TIMEOUT_NOW, m.sender))
 
 
-def handle_heartbeat_response(raft: "Raft", m: Message) -> None:
+def handle_heartbeat_response(raft: RaftState, m: Message) -> None:
     """HEARTBEAT_RESP: the follower is alive, and confirms reads."""
     pr = replication.progress_of_sender(raft, m)
     if pr is None:
@@ -111,7 +106,7 @@ def handle_heartbeat_response(raft: "Raft", m: Message) -> None:
         reads.handle_read_confirmation(raft, m)
 
 
-def handle_snapshot_status(raft: "Raft", m: Message) -> None:
+def handle_snapshot_status(raft: RaftState, m: Message) -> None:
     """SNAP_STATUS: the driver reports a snapshot as delivered or failed; a failed one is sent again
     after a heartbeat.
     """
@@ -134,7 +129,7 @@ def handle_snapshot_status(raft: "Raft", m: Message) -> None:
     pr.paused = True
 
 
-def handle_unreachable(raft: "Raft", m: Message) -> None:
+def handle_unreachable(raft: RaftState, m: Message) -> None:
     """UNREACHABLE: the driver reports lost messages, so stop pipelining."""
     pr = replication.progress_of_sender(raft, m)
     if pr is None:
@@ -142,3 +137,27 @@ def handle_unreachable(raft: "Raft", m: Message) -> None:
     if pr.state is _REPLICATE:
         pr.become_probe()
     raft.trace.debug("%x failed to send message to %x because it is unreachable [%s]", raft.id, m.sender, pr)
+
+
+def own_entries_stored(raft: RaftState, index: int) -> None:
+    """The own log of a leader is stored up to `index`, in its present term."""
+    log, tracker = raft.log, raft.tracker
+    progress = tracker.progress
+    own = progress.get(raft.id)
+    if own is None or index <= own.match:
+        return
+    own.match = index
+    if own.next <= index:
+        own.next = index + 1
+    if index <= log.committed:
+        return
+    has_peers = len(progress) > 1
+    committed = tracker.committed() if has_peers else index
+    if committed <= log.committed or committed < raft.first_own_index:
+        return
+    # Raft §5.4.2; at most the last entry, which is stored.
+    log.committed = committed
+    if raft.pending_reads:
+        reads.release_pending_reads(raft)
+    if has_peers:
+        replication.broadcast_commit(raft)

@@ -19,14 +19,10 @@ to a client depends on ticks: reads are confirmed by a round of heartbeats, whic
 A release without this rule takes a heartbeat for what it was before, and answers without an entry.
 """
 
-from typing import TYPE_CHECKING
-
 from pixy.entry_ids import LogPosition
 from pixy.raft.messages import NONE, Message, MessageType, StateType
 from pixy.raft.progress import ProgressState
-
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
+from pixy.raft.state import RaftState
 
 __all__ = [
     "agrees",
@@ -43,7 +39,7 @@ _SILENT = (MessageType.FORGET_LEADER, MessageType.HUP)
 """Of the node itself, which knows that its leader is gone."""
 
 
-def may_ask(raft: "Raft") -> bool:
+def may_ask(raft: RaftState) -> bool:
     """True for a leader whose followers have everything, and which has nothing left to do."""
     last = raft.log.last_index()
     return (
@@ -62,7 +58,7 @@ def may_ask(raft: "Raft") -> bool:
     )
 
 
-def _is_quiet(raft: "Raft") -> bool:
+def _is_quiet(raft: RaftState) -> bool:
     """True if every entry is stored, committed and applied, and nothing is waited for."""
     log = raft.log
     return (
@@ -76,7 +72,7 @@ def _is_quiet(raft: "Raft") -> bool:
     )
 
 
-def asked_entry(raft: "Raft") -> LogPosition | None:
+def asked_entry(raft: RaftState) -> LogPosition | None:
     """The last entry, which the next heartbeats of a leader that asks name; None if it does not
     ask, or has something to do again.
     """
@@ -92,14 +88,14 @@ def asked_entry(raft: "Raft") -> LogPosition | None:
     return raft.log.last_position()
 
 
-def agrees(raft: "Raft", m: Message) -> bool:
+def agrees(raft: RaftState, m: Message) -> bool:
     """True if a follower rests with the leader of this heartbeat."""
     return (
         m.index > 0 and m.index == m.commit and raft.log.last_position() == (m.log_term, m.index)
     ) and _is_quiet(raft)
 
 
-def take_answer(raft: "Raft", m: Message) -> None:
+def take_answer(raft: RaftState, m: Message) -> None:
     """Count the answer to a heartbeat of a leader that asks."""
     if raft.rest_answers is None:
         return
@@ -109,7 +105,7 @@ def take_answer(raft: "Raft", m: Message) -> None:
         stop_asking(raft)
 
 
-def all_agree(raft: "Raft") -> bool:
+def all_agree(raft: RaftState) -> bool:
     """True if the leader may rest: all others do, behind the entry that is still the last one."""
     return (
         raft.rest_answers is not None
@@ -119,14 +115,14 @@ def all_agree(raft: "Raft") -> bool:
     )
 
 
-def stop_asking(raft: "Raft") -> None:
+def stop_asking(raft: RaftState) -> None:
     """Go on as before; those that have agreed learn it with the next tick."""
     if raft.rest_index:
         raft.rest_index, raft.rest_answers = 0, None
         raft.heartbeat_elapsed = raft.config.heartbeat_tick - 1
 
 
-def is_of_rest(raft: "Raft", m: Message) -> bool:
+def is_of_rest(raft: RaftState, m: Message) -> bool:
     """True for what does not wake a node: its leader asks again, or a late answer."""
     if not m.index or m.term != raft.term:
         return False
@@ -135,7 +131,7 @@ def is_of_rest(raft: "Raft", m: Message) -> bool:
     return m.type is MessageType.HEARTBEAT_RESP and m.index == raft.rest_index
 
 
-def wake(raft: "Raft", cause: Message | None = None) -> None:
+def wake(raft: RaftState, cause: Message | None = None) -> None:
     """End the rest of a node.
 
     Args:

@@ -3,41 +3,47 @@
 Messages of another term do not get here, see `Raft.step`.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
+from pixy.entry_ids import LogPosition
 from pixy.raft import election, follower, leader, reads, replication, responses
 from pixy.raft.errors import ProposalDropped
-from pixy.raft.messages import Message, MessageType, StateType
+from pixy.raft.messages import NONE, Entry, Message, MessageType, StateType
 from pixy.raft.proposals import NotAppended
+from pixy.raft.state import RaftState
 
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
+__all__ = ["HANDLERS", "Handler", "propose"]
 
-__all__ = ["HANDLERS", "Handler"]
-
-Handler = Callable[["Raft", Message], None]
+Handler = Callable[[RaftState, Message], None]
 
 
-def _ignore(_: "Raft", __: Message) -> None:
+def _ignore(_: RaftState, __: Message) -> None:
     """The message has no meaning in this role."""
 
 
-def _stored_entries(raft: "Raft", m: Message) -> None:
-    raft.handle_storage_append_response(m)
+def propose(raft: RaftState, entries: Sequence[Entry], proposer: int = NONE) -> LogPosition | NotAppended:
+    """Append all of the entries as the leader, or forward them to it.
+
+    Args:
+        entries: at least one; term and index are assigned here.
+        proposer: node that has forwarded them, NONE if it is this one.
+
+    Returns:
+        Position of the first entry, which the others follow, or the reason why nothing was
+        appended.
+    """
+    if raft.state is StateType.LEADER:
+        return leader.propose(raft, entries)
+    return follower.forward_proposal(raft, entries, proposer)
 
 
-def _applied_entries(raft: "Raft", m: Message) -> None:
-    raft.handle_storage_apply_response(m)
-
-
-def _propose(raft: "Raft", m: Message) -> None:
+def _propose(raft: RaftState, m: Message) -> None:
     """PROP: a proposal that another node has forwarded.
 
     Raises:
         ProposalDropped: it was neither appended nor forwarded.
     """
-    outcome = raft.propose(m.entries, m.sender)
+    outcome = propose(raft, m.entries, m.sender)
     if isinstance(outcome, NotAppended) and outcome is not NotAppended.FORWARDED:
         raise ProposalDropped(outcome)
 
@@ -47,11 +53,11 @@ _ANY_ROLE: Mapping[MessageType, Handler] = {
     MessageType.PROP: _propose,
     MessageType.VOTE: election.handle_vote_request,
     MessageType.PRE_VOTE: election.handle_vote_request,
-    MessageType.STORAGE_APPEND_RESP: _stored_entries,
-    MessageType.STORAGE_APPLY_RESP: _applied_entries,
-    # These are for the storage threads, never for a node.
+    # Of etcd's storage threads; here the driver has their work, see `pixy.raft.work`.
     MessageType.STORAGE_APPEND: _ignore,
+    MessageType.STORAGE_APPEND_RESP: _ignore,
     MessageType.STORAGE_APPLY: _ignore,
+    MessageType.STORAGE_APPLY_RESP: _ignore,
 }
 
 _FOLLOWER: Mapping[MessageType, Handler] = {

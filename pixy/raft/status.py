@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pixy.raft.messages import ConfState, HardState, SoftState, StateType
 from pixy.raft.progress import Progress
-from pixy.raft.raft import Raft
+from pixy.raft.state import RaftState
 from pixy.raft.text import state_name
 
 __all__ = ["RaftStatus", "status_of"]
@@ -56,7 +56,7 @@ class RaftStatus:
         )
 
 
-def status_of(raft: Raft) -> RaftStatus:
+def status_of(raft: RaftState) -> RaftStatus:
     """Status of this node."""
     return RaftStatus(
         id=raft.id,

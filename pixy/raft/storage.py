@@ -1,6 +1,6 @@
 """The core's interface to stable storage, and an in-memory implementation.
 
-The core only reads; the driver writes (`pixy.raft.ready`). Entries are looked up by index, so a
+The core only reads; the driver writes (`pixy.raft.work`). Entries are looked up by index, so a
 storage must know the term of each of its entries and of the one before its first: the *dummy*
 entry, whose data may be gone. Terms never decrease, so the first index of each term is enough.
 Payloads need not be in memory: `entries` may answer that they have to be loaded first.

@@ -10,20 +10,16 @@ A later term makes every node a follower in it, except that
 An earlier term is answered only if the sender would otherwise never learn that it is out of date.
 """
 
-from typing import TYPE_CHECKING
-
 from pixy.raft.messages import CAMPAIGN_TRANSFER, NONE, Message, MessageType
+from pixy.raft.state import RaftState
 from pixy.raft.text import message_type_name
-
-if TYPE_CHECKING:
-    from pixy.raft.raft import Raft
 
 __all__ = ["reconcile_terms"]
 
 _FROM_LEADER = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
 
 
-def reconcile_terms(raft: "Raft", m: Message) -> bool:
+def reconcile_terms(raft: RaftState, m: Message) -> bool:
     """Handle the term difference; False if the message needs no further processing."""
     if m.term < raft.term:
         _answer_lower_term(raft, m)
@@ -53,7 +49,7 @@ def reconcile_terms(raft: "Raft", m: Message) -> bool:
     return True
 
 
-def _trace_ignored_in_lease(raft: "Raft", m: Message) -> None:
+def _trace_ignored_in_lease(raft: RaftState, m: Message) -> None:
     last = raft.log.last_position()
     raft.trace.info(
         "%x [logterm: %d, index: %d, vote: %x] ignored %s from %x [logterm: %d, index: %d] at term %d: "
@@ -71,7 +67,7 @@ def _trace_ignored_in_lease(raft: "Raft", m: Message) -> None:
     )
 
 
-def _answer_lower_term(raft: "Raft", m: Message) -> None:
+def _answer_lower_term(raft: RaftState, m: Message) -> None:
     if (raft.config.check_quorum or raft.config.pre_vote) and m.type in (
         MessageType.HEARTBEAT,
         MessageType.APP,
@@ -95,20 +91,6 @@ def _answer_lower_term(raft: "Raft", m: Message) -> None:
             raft.term,
         )
         raft.send(Message(MessageType.PRE_VOTE_RESP, m.sender, term=raft.term, reject=True))
-    elif m.type is MessageType.STORAGE_APPEND_RESP:
-        if m.index:
-            # Other entries of the same indexes may have replaced these: a response of the current
-            # term is needed.
-            raft.trace.info(
-                "%x [term: %d] ignored entry appends from a %s message with lower term [term: %d]",
-                raft.id,
-                raft.term,
-                message_type_name(m.type),
-                m.term,
-            )
-        if m.snapshot is not None:
-            # A snapshot has committed state: no later term contradicts it.
-            raft.applied_snapshot(m.snapshot)
     else:
         raft.trace.info(
             "%x [term: %d] ignored a %s message with lower term from %x [term: %d]",

@@ -150,7 +150,7 @@ def _put_message(pb: raft_pb2.Message, message: Message) -> None:
     pb.type = message.type.value  # type: ignore[assignment]  # the stub wants the generated enum, any int is taken
     pb.to = message.to
     setattr(pb, "from", message.sender)
-    for name in ("term", "log_term", "index", "commit", "vote", "reject", "reject_hint", "context"):
+    for name in ("term", "log_term", "index", "commit", "reject", "reject_hint", "context"):
         value = getattr(message, name)
         if value:
             setattr(pb, name, value)
@@ -158,8 +158,6 @@ def _put_message(pb: raft_pb2.Message, message: Message) -> None:
         _put_entry(pb.entries.add(), entry)
     if message.snapshot is not None:
         _put_snapshot(pb.snapshot, message.snapshot)
-    for response in message.responses:
-        _put_message(pb.responses.add(), response)
 
 
 def _get_message(pb: raft_pb2.Message) -> Message:
@@ -175,12 +173,10 @@ def _get_message(pb: raft_pb2.Message) -> Message:
         pb.index,
         [_get_entry(entry) for entry in pb.entries],
         pb.commit,
-        pb.vote,
         _get_snapshot(pb.snapshot) if pb.snapshot.metadata.index else None,
         pb.reject,
         pb.reject_hint,
         pb.context,
-        [_get_message(response) for response in pb.responses],
     )
 
 

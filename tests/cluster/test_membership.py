@@ -222,10 +222,12 @@ def test_only_a_leader_has_a_view_and_is_settled_once_its_term_has_an_entry() ->
     assert leader_view(node.raft) is None
     node.campaign()
     views = [leader_view(node.raft)]
-    while node.has_ready():
-        ready = node.ready()
-        storage.append(ready.entries)
-        node.advance()
+    while (work := node.work()) is not None:
+        if work.append is not None:
+            storage.append(work.append.entries)
+            node.stored(work.append)
+        if work.committed_entries:
+            node.applied(work.committed_entries)
         views.append(leader_view(node.raft))
     settled = [seen.settled for seen in views if seen is not None]
     assert settled[0] is False

@@ -53,7 +53,6 @@ MESSAGES = st.builds(
     NUMBERS,
     st.lists(ENTRIES, max_size=3),
     NUMBERS,
-    NUMBERS,
     st.none() | st.builds(Snapshot, NUMBERS, TERMS, CONFIGURATIONS, st.binary(max_size=4)),
     st.booleans(),
     NUMBERS,

@@ -10,7 +10,7 @@ import pytest
 from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Message, MessageType, RaftConfig, RaftNode
 from pixy.raft.plausibility import why_impossible
 
-CONFIG = RaftConfig(election_tick=10, heartbeat_tick=1, async_storage_writes=True, takes_work=True)
+CONFIG = RaftConfig(election_tick=10, heartbeat_tick=1)
 HEARTBEAT, HEARTBEAT_RESP = MessageType.HEARTBEAT, MessageType.HEARTBEAT_RESP
 
 

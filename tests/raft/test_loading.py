@@ -25,6 +25,7 @@ from pixy.raft import (
     StateType,
 )
 from pixy.raft.wire import encode_conf_change
+from tests.raft.driver import work_off
 
 CONFIG = RaftConfig(election_tick=3, heartbeat_tick=1)
 
@@ -55,17 +56,8 @@ def cold_storage(last: int, commit: int, *voters: int) -> ColdStorage:
 
 def work(one: RaftNode, stored: MemoryStorage) -> tuple[list[Message], list[int]]:
     """Do all pending work; returns the messages to send and the applied indexes."""
-    sent: list[Message] = []
-    applied: list[int] = []
-    while one.has_ready():
-        ready = one.ready()
-        if ready.hard_state is not None:
-            stored.set_hard_state(ready.hard_state)
-        stored.append(ready.entries)
-        sent += ready.messages
-        applied += [entry.index for entry in ready.committed_entries]
-        one.advance()
-    return sent, applied
+    done = work_off(one, stored)
+    return done.messages, done.applied
 
 
 def load(one: RaftNode, stored: ColdStorage, begin: int, end: int) -> None:
@@ -158,18 +150,15 @@ def test_entries_compacted_while_they_were_to_be_loaded_need_a_snapshot() -> Non
     assert [m.type for m in work(one, stored)[0]] == [MessageType.SNAP]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_committed_entries_are_handed_out_when_they_are_loaded(asynchronous: bool) -> None:
+def test_committed_entries_are_handed_out_when_they_are_loaded() -> None:
     stored = cold_storage(9, 8, 1, 2)
-    config = replace(CONFIG, async_storage_writes=asynchronous)
-    one = RaftNode(1, stored, config, Random(1), applied=2)
-    assert one.has_ready()
-    assert one.ready().committed_entries == []
-    assert not one.has_ready()
+    one = RaftNode(1, stored, CONFIG, Random(1), applied=2)
+    assert one.work() is None
+    assert one.work() is None
+    assert stored.asked == [3]
     load(one, stored, 3, 6)
-    if not asynchronous:
-        one.advance()
-    assert [entry.index for entry in one.ready().committed_entries] == [3, 4, 5]
+    assert work(one, stored)[1] == [3, 4, 5]
+    assert stored.asked == [3, 6]
 
 
 def test_a_snapshot_ends_the_wait_of_entries_to_be_handed_out() -> None:
@@ -178,17 +167,16 @@ def test_a_snapshot_ends_the_wait_of_entries_to_be_handed_out() -> None:
     work(one, stored)
     snapshot = Snapshot(12, 1, ConfState((1, 2)))
     one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=snapshot))
-    one.ready()
-    stored.apply_snapshot(snapshot)
-    one.advance()
+    work(one, stored)
     one.step(Message(MessageType.APP, 1, 2, 1, 1, 12, [Entry(1, 13)], 13))
+    stored.begin, stored.end = 13, 14
     assert work(one, stored)[1] == [13]
 
 
 def waiting() -> tuple[RaftNode, ColdStorage]:
     """A node that wants to campaign and has entries 3 to 8 to look through."""
     stored = cold_storage(9, 8, 1, 2)
-    one = RaftNode(1, stored, replace(CONFIG, max_committed_size_per_ready=10), Random(1), applied=2)
+    one = RaftNode(1, stored, CONFIG, Random(1), applied=2)
     one.campaign()
     assert (one.raft.state, stored.asked) == (StateType.FOLLOWER, [3])
     return one, stored

@@ -61,7 +61,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()
-        self.log = RaftLog(self.storage, 120, NULL_TRACE)
+        self.log = RaftLog(self.storage, NULL_TRACE)
         self.model = Model()
         self.term = 1
         self.writing: list[tuple[Snapshot | None, list[Entry], LogPosition]] = []
@@ -106,15 +106,12 @@ class Driver:
 
     def hand_out(self) -> None:
         log, model = self.log, self.model
-        entries = log.next_committed_entries(allow_unstable=False)
+        entries = log.take_stable_committed()
         if entries:
             first = entries[0].index
             assert entries == model.entries[first - model.first : first - model.first + len(entries)]
             assert first == (self.handed_out[-1][-1].index if self.handed_out else model.applied) + 1
-            log.accept_applying(entries, allow_unstable=False)
             self.handed_out.append(entries)
-            outstanding = sum([entries_size(batch) for batch in self.handed_out])
-            assert outstanding <= 120 or len(entries) == 1
 
     def applied(self) -> None:
         if self.handed_out:
@@ -210,7 +207,7 @@ def log_of(terms: list[int], stored: int) -> RaftLog:
     storage = MemoryStorage()
     entries = [Entry(term, at) for at, term in enumerate(terms, 1)]
     storage.append(entries[:stored])
-    log = RaftLog(storage, NO_LIMIT, NULL_TRACE)
+    log = RaftLog(storage, NULL_TRACE)
     log.append(entries[stored:])
     return log
 
@@ -269,7 +266,7 @@ def test_a_search_for_a_conflict_asks_for_few_terms() -> None:
 
     storage = Counting()
     storage.append([Entry(1 + at // 100, at) for at in range(1, 1000)])
-    log = RaftLog(storage, NO_LIMIT, NULL_TRACE)
+    log = RaftLog(storage, NULL_TRACE)
     assert log.find_conflict_by_term(999, 5) == (5, 499)
     assert log.find_conflict([Entry(1 + at // 100 + at // 500, at) for at in range(1, 1000)]) == 500
     assert storage.asked < 40
@@ -286,27 +283,21 @@ def test_entries_that_are_not_in_memory_are_handed_out_when_they_are_loaded() ->
 
     storage = Cold()
     storage.append([Entry(1, index) for index in range(1, 4)])
-    log = RaftLog(storage, NO_LIMIT, NULL_TRACE)
+    log = RaftLog(storage, NULL_TRACE)
     log.append([Entry(1, 4)])
     log.commit_to(4)
-    assert log.has_next_committed_entries(allow_unstable=True)
-    assert log.next_committed_entries(allow_unstable=True) == []
-    assert not log.has_next_committed_entries(allow_unstable=True)
+    assert log.take_stable_committed() == []
     storage.loaded = True
+    assert log.take_stable_committed() == [], "nobody has said that they are loaded"
     log.entries_loaded()
-    for expected in ([1, 2], [3, 4]):
-        entries = log.next_committed_entries(allow_unstable=True)
-        assert [entry.index for entry in entries] == expected
-        log.accept_applying(entries, allow_unstable=True)
-        log.entries_loaded()
-        assert not log.has_next_committed_entries(allow_unstable=True)
-        log.applied_to(entries[-1].index)
+    for expected in ([1, 2], [3], []):
+        assert [entry.index for entry in log.take_stable_committed()] == expected
 
 
 @pytest.mark.parametrize(("limit", "count"), [(0, 1), (9, 2), (17, 2), (18, 3), (19, 3), (24, 4), (1000, 4)])
 def test_a_read_across_the_end_of_the_storage_is_limited_like_any_other(limit: int, count: int) -> None:
     storage = MemoryStorage()
-    log = RaftLog(storage, NO_LIMIT, NULL_TRACE)
+    log = RaftLog(storage, NULL_TRACE)
     # 4, 4, 10 and 4 bytes
     log.append([Entry(1, 1), Entry(1, 2), Entry(1, 3, data=b"1234"), Entry(1, 4)])
     storage.append(log.unstable.entries[:2])
@@ -314,20 +305,8 @@ def test_a_read_across_the_end_of_the_storage_is_limited_like_any_other(limit: i
     assert len(log.entries(1, limit)) == count
 
 
-def test_entries_being_applied_are_bounded_in_bytes() -> None:
-    log = RaftLog(MemoryStorage(), 9, NULL_TRACE)
-    log.append([Entry(1, index) for index in range(1, 6)])  # 4 bytes each
-    log.commit_to(5)
-    first = log.next_committed_entries(allow_unstable=True)
-    assert [entry.index for entry in first] == [1, 2]
-    log.accept_applying(first, allow_unstable=True)
-    assert not log.has_next_committed_entries(allow_unstable=True)
-    log.applied_to(2)
-    assert [entry.index for entry in log.next_committed_entries(allow_unstable=True)] == [3, 4]
-
-
 def test_replacing_a_committed_entry_is_a_bug() -> None:
-    log = RaftLog(MemoryStorage(), NO_LIMIT, NULL_TRACE)
+    log = RaftLog(MemoryStorage(), NULL_TRACE)
     log.append([Entry(1, 1), Entry(1, 2)])
     log.commit_to(2)
     with pytest.raises(RaftBug, match=r"entry 2 conflict with committed entry \[committed\(2\)\]"):
@@ -339,7 +318,7 @@ def test_replacing_a_committed_entry_is_a_bug() -> None:
 
 
 def test_only_an_entry_of_the_own_term_commits() -> None:
-    log = RaftLog(MemoryStorage(), NO_LIMIT, NULL_TRACE)
+    log = RaftLog(MemoryStorage(), NULL_TRACE)
     log.append([Entry(1, 1), Entry(2, 2)])
     assert not log.maybe_commit(2, 1)
     assert log.maybe_commit(2, 2)

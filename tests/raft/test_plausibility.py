@@ -8,6 +8,7 @@ from pixy.entry_ids import TERM_JUMP_MAX, TERM_MAX
 from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Message, MessageType, RaftNode, Snapshot
 from pixy.raft.config import RaftConfig
 from pixy.raft.plausibility import why_impossible
+from tests.raft.driver import work_off
 
 ENTRIES = [Entry(1, 1), Entry(2, 2), Entry(3, 3), Entry(3, 4)]
 MEMBERS = ConfState((1, 2, 3))
@@ -22,9 +23,7 @@ def node_at(term: int = 3, *, leads: bool = False) -> RaftNode:
     node = RaftNode(1, storage, RaftConfig(election_tick=10, heartbeat_tick=1), Random(1))
     if leads:
         node.campaign()
-        while node.has_ready():
-            storage.append(node.ready().entries)
-            node.advance()
+        work_off(node, storage)
         node.step(Message(MessageType.VOTE_RESP, 1, 2, node.raft.term))
     else:
         node.step(Message(MessageType.HEARTBEAT, 1, 2, 3))

@@ -7,12 +7,11 @@ import pytest
 
 from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Message, MessageType, RaftConfig, RaftNode
 from pixy.raft.rest import agrees
+from tests.raft.driver import work_off
 
 CONFIG = RaftConfig(
     election_tick=10,
     heartbeat_tick=2,
-    async_storage_writes=True,
-    takes_work=True,
     pre_vote=True,
     check_quorum=True,
 )
@@ -31,17 +30,9 @@ def new_node(committed: int = LAST) -> RaftNode:
 
 def sent(node: RaftNode) -> list[Message]:
     """The messages of all work that there is; everything is stored and applied."""
-    messages: list[Message] = []
-    while (work := node.work()) is not None:
-        messages += work.messages
-        if work.append is not None:
-            storage = node.raft.log.storage
-            assert isinstance(storage, MemoryStorage)
-            storage.append(list(work.append.entries))
-            messages += node.stored(work.append)
-        if work.committed_entries:
-            node.applied(work.committed_entries)
-    return messages
+    storage = node.raft.log.storage
+    assert isinstance(storage, MemoryStorage)
+    return work_off(node, storage).messages
 
 
 def follower() -> RaftNode:

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.raft import (
-    APPEND_THREAD,
-    APPLY_THREAD,
     ConfChange,
     ConfChangeError,
     ConfChangeSingle,
@@ -32,19 +30,24 @@ from pixy.raft import (
 )
 from pixy.raft.text import (
     describe_conf_change,
-    describe_conf_changes,
     describe_conf_state,
     describe_config,
+    message_type_name,
+    quote,
+)
+from pixy.raft.wire import encode_conf_change
+from tests.raft.driver import work_off
+from tests.raft.etcd import StorageMessage
+from tests.raft.etcd.ready import APPEND_THREAD, APPLY_THREAD
+from tests.raft.etcd.text import (
+    describe_conf_changes,
     describe_entry,
     describe_hard_state,
     describe_majority,
     describe_message,
     describe_read_states,
-    message_type_name,
     parse_conf_changes,
-    quote,
 )
-from pixy.raft.wire import encode_conf_change
 
 SINGLES = st.lists(
     st.builds(ConfChangeSingle, st.sampled_from(ConfChangeType), st.integers(0, 2**64 - 1))
@@ -106,7 +109,7 @@ def test_a_message_names_nodes_in_hexadecimal_and_threads_by_name() -> None:
 
 
 def test_a_message_shows_fields_with_other_than_default_values() -> None:
-    message = Message(
+    message = StorageMessage(
         MessageType.APP,
         2,
         1,
@@ -180,10 +183,7 @@ def test_a_status_is_json() -> None:
     storage.apply_snapshot(Snapshot(3, 1, ConfState((26,))))
     node = RaftNode(26, storage, RaftConfig(), Random(1))
     node.campaign()
-    while node.has_ready():
-        ready = node.ready()
-        storage.append(ready.entries)
-        node.advance()
+    work_off(node, storage)
     assert json.loads(str(node.status())) == {
         "id": "1a",
         "term": 1,

@@ -41,7 +41,7 @@ def makes_text(argument: ast.expr) -> bool:
 def test_the_texts_of_all_files_are_found() -> None:
     assert {"debug", "info", "warning", "error", "critical"} == LEVELS
     found = [path.name for path in FILES if list(traced_arguments(ast.parse(path.read_text())))]
-    assert {"election.py", "follower.py", "leader.py", "log.py", "raft.py", "terms.py"} <= set(found)
+    assert {"election.py", "follower.py", "leader.py", "log.py", "state.py", "terms.py"} <= set(found)
 
 
 @pytest.mark.parametrize("text", ["f'{node}'", "'a' + b", "'%d' % a", "describe_config(c)", "','.join(a)"])

@@ -11,11 +11,18 @@ from tests.raft.trace.script import BadScript, parse_script
 
 HERE = Path(__file__).parent
 FILES = list(trace_files([HERE / "traces", HERE / "scenarios"]))
+CLUSTERS = [path for path in FILES if path.parent.name == "interaction"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(HERE)) for path in FILES])
 def test_a_trace_is_reproduced_byte_for_byte(path: Path) -> None:
     outcome = run_file(path)
+    assert outcome.same, outcome.diff()
+
+
+@pytest.mark.parametrize("path", CLUSTERS, ids=[str(path.relative_to(HERE)) for path in CLUSTERS])
+def test_a_trace_is_the_same_if_proposals_take_the_short_way(path: Path) -> None:
+    outcome = run_file(path, short_way=True)
     assert outcome.same, outcome.diff()
 
 

@@ -13,7 +13,7 @@ times as long. All numbers are little-endian.
     9     1     flags: 1 reject, 2 has a snapshot
     10    2     length of the context
     12    4     number of entries
-    16    48    term, log term, index, commit, vote, reject hint: 8 bytes each
+    16    48    term, log term, index, commit, 0, reject hint: 8 bytes each
     64          context
                 snapshot, if there is one: length (4 bytes), raftpb's Snapshot
                 entries; their indexes follow `index` in ascending order
@@ -73,7 +73,7 @@ that is a fault of the sender.
     type                             one that nodes send to each other
     term                             at least 1; 0 in READ_INDEX
     terms                            at most `TERM_MAX`, those of entries and snapshots included
-    indexes, votes, hints            at most `INDEX_MAX`, those of snapshots included
+    indexes, hints                   at most `INDEX_MAX`, those of snapshots included
     start                            1 to `INCARNATION_MAX`
     flush                            at most `FLUSH_MAX`
     clock                            at most 2^53
@@ -187,7 +187,7 @@ class RefusedProposal(NamedTuple):
     reason: str
 
 
-_MESSAGE = struct.Struct("<QBBHI6Q")
+_MESSAGE = struct.Struct("<QBBHI4Q8xQ")
 _ENTRY = struct.Struct("<QBHIIQI")
 _PROPOSAL = struct.Struct("<QHIIQQI")
 _REFUSAL = struct.Struct("<QQIQH")
@@ -236,7 +236,6 @@ def encode_raft(messages: Sequence[tuple[int, Message]], flush_number: int) -> l
                 message.log_term,
                 message.index,
                 message.commit,
-                message.vote,
                 message.reject_hint,
             )
         )
@@ -279,12 +278,12 @@ def decode_raft(payload: bytes | memoryview, sender: int, to: int) -> Iterator[t
     view, at, end = memoryview(payload), _FLUSH_NUMBER.size, len(payload)
     try:
         while at < end:
-            raft_group, kind, flags, context_size, count, term, log_term, index, commit, vote, hint = (
+            raft_group, kind, flags, context_size, count, term, log_term, index, commit, hint = (
                 _MESSAGE.unpack_from(view, at)
             )
             at += _MESSAGE.size
-            if (index | commit | vote | hint) > INDEX_MAX or (term | log_term) > TERM_MAX or not term:
-                _check_numbers(kind, (term, log_term), (index, commit, vote, hint))
+            if (index | commit | hint) > INDEX_MAX or (term | log_term) > TERM_MAX or not term:
+                _check_numbers(kind, (term, log_term), (index, commit, hint))
             context = bytes(view[at : at + context_size]) if context_size else b""
             at += context_size
             snapshot = None
@@ -319,12 +318,10 @@ def decode_raft(payload: bytes | memoryview, sender: int, to: int) -> Iterator[t
                     index,
                     entries,
                     commit,
-                    vote,
                     snapshot,
                     bool(flags & _REJECT),
                     hint,
                     context,
-                    (),
                 ),
             )
     except (struct.error, KeyError) as error:

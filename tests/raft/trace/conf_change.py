@@ -4,7 +4,8 @@ from pixy.raft import ConfChangeError
 from pixy.raft.conf_change import Changer
 from pixy.raft.messages import ConfState
 from pixy.raft.progress import Inflights, Progress
-from pixy.raft.text import describe_config, describe_progress_map, parse_conf_changes
+from pixy.raft.text import describe_config
+from tests.raft.etcd.text import describe_progress_map, parse_conf_changes
 from tests.raft.trace.script import BadScript, Case
 
 __all__ = ["ConfChangeTrace"]

@@ -6,7 +6,8 @@ creates a snapshot; a node sends its latest one.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -27,21 +28,19 @@ from pixy.raft import (
     RaftConfig,
     RaftEntryType,
     RaftError,
-    RaftNode,
     ReadOnlyOption,
     Snapshot,
-    is_local_thread,
+    decode_conf_change,
 )
-from pixy.raft.text import (
+from pixy.raft.text import message_type_name, state_name
+from tests.raft.etcd import EtcdNode, EtcdOptions, Ready, StorageMessage
+from tests.raft.etcd.text import (
     describe_entries,
     describe_message,
     describe_progress_map,
     describe_ready,
-    message_type_name,
     parse_conf_changes,
-    state_name,
 )
-from pixy.raft.wire import decode_conf_change
 from tests.raft.trace.output import Output
 from tests.raft.trace.script import BadScript, Case
 
@@ -54,10 +53,7 @@ _TRANSITIONS = {
     "explicit": ConfChangeTransition.JOINT_EXPLICIT,
 }
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "t": True, "f": False}
-# etcd's candidates do not wait for their disk.
-_DEFAULTS = RaftConfig(
-    election_tick=3, heartbeat_tick=1, max_inflight_messages=2**31 - 1, defer_vote_requests=False
-)
+_DEFAULTS = RaftConfig(election_tick=3, heartbeat_tick=1, max_inflight_messages=2**31 - 1)
 
 
 class CommandError(Exception):
@@ -79,19 +75,16 @@ class _Node:
     """A node, its storage, its state machine's history and the work of its threads."""
 
     def __init__(
-        self, node_id: int, config: RaftConfig, first: Snapshot, applied: int, output: Output
+        self, node_id: int, options: EtcdOptions, first: Snapshot, applied: int, output: Output
     ) -> None:
         self.id = node_id
-        self.config = config
         self.history = [first]
         self.storage = _Storage(self.history)
         if first != Snapshot():
             self.storage.apply_snapshot(first)
-        self.append_work: list[Message] = []
-        self.apply_work: list[Message] = []
-        self.raft_node = RaftNode(
-            node_id, self.storage, config, Random(node_id), applied=applied, trace=output
-        )
+        self.append_work: list[StorageMessage] = []
+        self.apply_work: list[StorageMessage] = []
+        self.raft_node = EtcdNode(node_id, self.storage, options, Random(node_id), applied, output)
 
     def persist(self, state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> None:
         """Hard state first, then a snapshot or entries."""
@@ -116,9 +109,14 @@ class _Node:
 
 
 class InteractionTrace:
-    """A cluster that grows by `add-nodes`."""
+    """A cluster that grows by `add-nodes`.
 
-    def __init__(self) -> None:
+    Args:
+        short_way: proposals take `RaftNode.append_payload` wherever a driver may.
+    """
+
+    def __init__(self, *, short_way: bool = False) -> None:
+        self._options = EtcdOptions(_DEFAULTS, short_way=short_way)
         self._nodes: list[_Node] = []
         self._messages: list[Message] = []
         self._output = Output()
@@ -196,7 +194,7 @@ class InteractionTrace:
     # --- commands that create and change nodes ---------------------------------------------------
 
     def _add_nodes(self, case: Case) -> None:
-        first, applied, config = Snapshot(), 0, _DEFAULTS
+        first, applied, made = Snapshot(), 0, self._options
         # A read-only option is valid only together with others, which may follow it.
         options = sorted(case.arguments[1:], key=lambda argument: argument.key == "read-only")
         for key, values in options:
@@ -214,13 +212,13 @@ class InteractionTrace:
             elif key == "content":
                 first = replace(first, data=values[0].encode())
             else:
-                config = _with_option(config, key, values[0])
+                made = _with_option(made, key, values[0])
         if first != Snapshot():
             if first.index <= 1:
                 raise CommandError("index must be specified as > 1 due to bootstrap")
             first = replace(first, term=1)
         for _ in range(_number(_key(case, 0))):
-            self._nodes.append(_Node(len(self._nodes) + 1, config, first, applied, self._output))
+            self._nodes.append(_Node(len(self._nodes) + 1, made, first, applied, self._output))
 
     def _compact(self, case: Case) -> None:
         node = self._node(case)
@@ -338,18 +336,24 @@ class InteractionTrace:
 
     def _process_ready(self, node: _Node) -> None:
         ready = node.raft_node.ready()
+        if ready is None:
+            self._output.write("<empty Ready>")
+        else:
+            self._handle_ready(node, ready)
+
+    def _handle_ready(self, node: _Node, ready: Ready) -> None:
         self._output.write(describe_ready(ready))
-        synchronous = not node.config.async_storage_writes
+        synchronous = not node.raft_node.options.async_storage_writes
         if synchronous:
             node.persist(ready.hard_state, ready.snapshot, ready.entries)
             node.apply(ready.committed_entries)
         for message in ready.messages:
-            if message.type is MessageType.STORAGE_APPEND:
-                node.append_work.append(message)
-            elif message.type is MessageType.STORAGE_APPLY:
-                node.apply_work.append(message)
-            else:
+            if not isinstance(message, StorageMessage):
                 self._messages.append(message)
+            elif message.type is MessageType.STORAGE_APPEND:
+                node.append_work.append(message)
+            else:
+                node.apply_work.append(message)
         if synchronous:
             node.raft_node.advance()
 
@@ -372,7 +376,7 @@ class InteractionTrace:
         node.apply(message.entries)
         self._send_responses(message)
 
-    def _send_responses(self, message: Message) -> None:
+    def _send_responses(self, message: StorageMessage) -> None:
         self._output.write(
             "Responses:\n" + "".join([describe_message(one) + "\n" for one in message.responses])
         )
@@ -394,8 +398,9 @@ class InteractionTrace:
         """One round; False if there was nothing to do."""
         busy = False
         for node in nodes:
-            if node.raft_node.has_ready():
-                self._under_heading(node, "handling Ready", self._process_ready)
+            ready = node.raft_node.ready()
+            if ready is not None:
+                self._under_heading(node, "handling Ready", partial(self._handle_ready, ready=ready))
                 busy = True
         for node in nodes:
             if any(_is_due(m, node.id, None, drop=False) for m in self._messages):
@@ -434,7 +439,7 @@ def _is_due(message: Message, node_id: int, kind: MessageType | None, drop: bool
 
     Messages of a node to itself never are.
     """
-    local = message.sender == message.to or is_local_thread(message.sender)
+    local = message.sender == message.to or isinstance(message, StorageMessage)
     return message.to == node_id and not (drop and local) and kind in (None, message.type)
 
 
@@ -474,8 +479,10 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-def _with_option(config: RaftConfig, key: str, value: str) -> RaftConfig:
+def _with_option(options: EtcdOptions, key: str, value: str) -> EtcdOptions:
     if key not in _OPTIONS:
         raise BadScript(f"unknown option {key}")
     name, parse = _OPTIONS[key]
-    return replace(config, **{name: parse(value)})
+    if name in [field.name for field in fields(options)]:
+        return replace(options, **{name: parse(value)})
+    return replace(options, raft=replace(options.raft, **{name: parse(value)}))

@@ -15,7 +15,7 @@ from pixy.raft.quorum import (
     majority_committed_index,
     majority_vote_result,
 )
-from pixy.raft.text import describe_index, describe_majority
+from tests.raft.etcd.text import describe_index, describe_majority
 from tests.raft.trace.script import BadScript, Case
 
 __all__ = ["QuorumTrace"]

@@ -21,6 +21,7 @@ from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Entry, MessageType, RaftNode, Snapshot, Work
 from pixy.raft.raft import Raft
+from pixy.raft.responses import own_entries_stored
 from pixy.storage import CheckpointId, Journal, UnitRecord
 from pixy.storage.journal.gathered_units import GatheredUnits
 from tests.sim.disk import SimulatedDisk
@@ -36,7 +37,7 @@ _work = RaftNode.work
 def counted_at_once(self: RaftNode, *arguments: Any) -> Entry:
     """A leader counts its own entry before it is durable."""
     entry = _append_payload(self, *arguments)
-    self.raft.own_entries_stored(entry.index)
+    own_entries_stored(self.raft, entry.index)
     return entry
 
 
@@ -58,6 +59,11 @@ def acknowledged_at_once(self: RaftNode) -> Work | None:
 def voted_at_once(self: RaftNode) -> Work | None:
     """A vote is sent before it is durable."""
     return _sent_at_once(self, MessageType.VOTE_RESP)
+
+
+def asked_for_votes_at_once(self: RaftNode) -> Work | None:
+    """A candidate asks for votes before its term is durable."""
+    return _sent_at_once(self, MessageType.VOTE)
 
 
 def lead_all_terms(self: Raft) -> None:

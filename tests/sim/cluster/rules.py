@@ -131,7 +131,7 @@ RULES: dict[str, Rule[Swarm]] = {
         [patch.object(RaftNode, "work", broken.voted_at_once)], seed=2
     ),
     "a candidate's term is durable before it asks for votes": _rule(
-        [patch.object(Raft, "_defers_vote_requests", lambda _: False)], seed=2
+        [patch.object(RaftNode, "work", broken.asked_for_votes_at_once)], seed=2
     ),
     "only entries of the own term are committed by counting": _rule(
         [patch.object(Raft, "become_leader", broken.lead_all_terms)], seed=7, focus=_entry_by_entry

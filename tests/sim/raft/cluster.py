@@ -7,7 +7,6 @@ randomness comes from the seed. Faults are in `trouble`, requirements in `simula
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 
 from pixy.entry_ids import ProposalId
@@ -25,7 +24,7 @@ from pixy.raft import (
     Snapshot,
     StateType,
 )
-from pixy.raft.text import describe_message
+from tests.raft.etcd.text import describe_message
 from tests.sim.raft.checks import Checks
 from tests.sim.raft.faults import Profile
 from tests.sim.raft.replica import Replica, ReplicaOptions
@@ -92,21 +91,15 @@ class Cluster:
             max_inflight_messages=random.choice([1, 2, 4, 64]),
             max_inflight_bytes=random.choice([0, 0, 400]) if limit <= 400 else 0,
             max_size_per_message=limit,
-            max_committed_size_per_ready=random.choice([0, 0, 50, 300]),
-            max_uncommitted_size=random.choice([0, 0, 0, 500]),
             pre_vote=random.random() < calm,
             check_quorum=check_quorum,
-            async_storage_writes=random.random() < 0.6,
             disable_proposal_forwarding=random.random() < 0.2,
             step_down_on_removal=random.random() < 0.5,
             defer_snapshots=self._snapshots.random() < 0.5,
-            defer_commit_index=Random(f"{self.seed} commit index").random() < 0.5,
         )
         stores_conf_state = self._snapshots.random() < 0.5
         cold = self._loads if self._loads.random() < 0.5 else None
-        takes_work = config.async_storage_writes and Random(f"{self.seed} work form").random() < 0.5
-        config = replace(config, takes_work=takes_work)
-        short_way = takes_work and Random(f"{self.seed} short way").random() < 0.5
+        short_way = Random(f"{self.seed} short way").random() < 0.5
         options = ReplicaOptions(config, short_way, random.choice([15, 40, 100]), stores_conf_state, cold)
         replicas = {
             node_id: Replica(
@@ -203,7 +196,7 @@ class Cluster:
     def _pump_soon(self, replica: Replica) -> None:
         self._load_soon(replica)
         key = (replica.id, replica.life)
-        if key not in self._pumping and replica.node is not None and replica.node.has_ready():
+        if key not in self._pumping and replica.node is not None:
             self._pumping.add(key)
             self._after(self._random.randrange(3), lambda: self._pump(replica, key))
 
@@ -232,7 +225,8 @@ class Cluster:
                 self._stepped(replica, replica.node)
 
         for lo in sorted(replica.storage.wanted):
-            delay = self._loads.choice([1, 5, 20, 100])
+            # Up to several election timeouts, if the configuration changes meanwhile.
+            delay = self._loads.choice([1, 5, 20, 1000 if self.profile is Profile.MEMBERSHIP else 100])
             self._after(delay, lambda lo=lo: load(lo))  # type: ignore[misc]  # mypy cannot infer the default
         replica.storage.wanted.clear()
 

@@ -107,7 +107,7 @@ class SimulatedStorage:
         return self._live.snapshot()
 
     def write(self, state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> None:
-        """Write the contents of a Ready or a STORAGE_APPEND as a single write."""
+        """Write these as a single write."""
 
         def write(storage: MemoryStorage) -> None:
             if state is not None:

@@ -3,7 +3,6 @@
 import zlib
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -13,15 +12,12 @@ from pixy.raft import (
     Entry,
     HardState,
     Message,
-    MessageType,
     RaftConfig,
     RaftEntryType,
     RaftNode,
-    Ready,
     Snapshot,
     SnapshotTemporarilyUnavailable,
     StateType,
-    StepPeerNotFound,
     StorageAppend,
     Work,
 )
@@ -54,8 +50,7 @@ class ReplicaOptions:
     """Options of a simulated node.
 
     Args:
-        config: options of its Raft node; with asynchronous storage writes its work waits in
-            `appends` and `applies`.
+        config: options of its Raft node.
         short_way: append single payloads by `RaftNode.append_payload`.
         compact_after: number of applied entries after which a snapshot is created.
         stores_conf_state: store each configuration when it is applied, so that a restart applies
@@ -96,9 +91,9 @@ class Replica:
         self.node: RaftNode | None = None
         self.life = 0
         self.takes_short_way = options.short_way
-        # In the work form with the commit index of the time, which is stored with the entries.
-        self.appends: deque[Message | tuple[StorageAppend | Entry, int]] = deque()
-        self.applies: deque[Message | list[Entry]] = deque()
+        # With the commit index of the time, which is stored with the entries.
+        self.appends: deque[tuple[StorageAppend | Entry, int]] = deque()
+        self.applies: deque[list[Entry]] = deque()
         self.storage = SimulatedStorage(self._current, options.cold)
         self.machine = _Machine()
         self.reads: dict[bytes, int] = {}
@@ -151,33 +146,23 @@ class Replica:
         """True if it is running and believes to be the leader."""
         return self.node is not None and self.node.raft.state is StateType.LEADER
 
-    # --- Ready -----------------------------------------------------------------------------------
+    # --- work ------------------------------------------------------------------------------------
 
-    def pump(self, *, crash_before_sending: bool = False) -> bool:
-        """Do the pending work once; False if there was none.
-
-        May crash after storage was written and before messages are sent.
-        """
+    def pump(self) -> bool:
+        """Take the pending work; False if there was none."""
         node = self.node
-        if node is None or not node.has_ready():
+        if node is None:
             return False
         node.raft.check_invariants()
-        ready = node.work() if self.config.takes_work else node.ready()
+        work = node.work()
         self.storage.evict()
-        if ready is None:
+        if work is None:
             return False
-        if ready.awaited_snapshot is not None:
-            self._fetch(self, ready.awaited_snapshot)
-        for state in ready.read_states:
+        if work.awaited_snapshot is not None:
+            self._fetch(self, work.awaited_snapshot)
+        for state in work.read_states:
             self._checks.read(self.id, self.reads.pop(state.context, 0), state.read_index)
-        if isinstance(ready, Work):
-            self._queue(node, ready)
-            return True
-        self._checks.appended(node, ready.entries)
-        if self.config.async_storage_writes:
-            self._sort(ready.messages)
-        else:
-            self._work_synchronously(node, ready, crash_before_sending)
+        self._queue(node, work)
         return True
 
     def append_payload(self, payload: bytes, kind: int, proposal: ProposalId | None) -> Entry:
@@ -197,30 +182,6 @@ class Replica:
         for message in work.messages:
             self._send(message)
 
-    def _sort(self, messages: list[Message]) -> None:
-        for message in messages:
-            if message.type is MessageType.STORAGE_APPEND:
-                self.appends.append(message)
-            elif message.type is MessageType.STORAGE_APPLY:
-                self.applies.append(message)
-            else:
-                self._send(message)
-
-    def _work_synchronously(self, node: RaftNode, ready: Ready, crash_before_sending: bool) -> None:
-        self.storage.write(ready.hard_state, ready.snapshot, ready.entries)
-        if ready.must_sync or ready.snapshot is not None:
-            self.storage.sync()
-        if crash_before_sending:
-            self.crash()
-            return
-        for message in ready.messages:
-            self._send(message)
-        if ready.snapshot is not None:
-            self._load(ready.snapshot)
-        self._apply(node, ready.committed_entries)
-        node.advance()
-        self._checks.stepped(node)
-
     # --- storage threads -------------------------------------------------------------------------
 
     def finish_appends(self) -> None:
@@ -229,37 +190,36 @@ class Replica:
         for _ in range(done + 1):
             self._finish_append()
 
-    def _finish_append(self) -> None:
-        node, append = self.node, self.appends.popleft()
-        assert node is not None
-        if isinstance(append, Message):
-            state = HardState(append.term, append.vote, append.commit)
-            self._store(state if state != HardState() else None, append.snapshot, list(append.entries))
-            if append.responses:
-                self.storage.sync()
-            self._respond(node, append)
-            return
-        self._finish_work(node, *append)
-        self._checks.stepped(node)
+    def write(self) -> None:
+        """Write all that was handed out, of which nobody is told: a crash follows."""
+        for append, commit in self.appends:
+            self._write(append, commit)
 
-    def _finish_work(self, node: RaftNode, append: StorageAppend | Entry, commit: int) -> None:
+    def _finish_append(self) -> None:
+        node, (append, commit) = self.node, self.appends.popleft()
+        assert node is not None
+        self._write(append, commit)
+        self.storage.sync()
         if isinstance(append, Entry):
-            self._store(self._with_commit(None, commit), None, [append])
-            self.storage.sync()
             entries = node.own_stored(append)
             if entries:
                 self.applies.append(entries)
+        else:
+            for response in append.responses:
+                if response.to == self.id:
+                    # A node's messages to itself are never lost, so its vote for itself counts as
+                    # sent.
+                    self._checks.sent(response)
+            for message in node.stored(append):
+                self._send(message)
+        self._checks.stepped(node)
+
+    def _write(self, append: StorageAppend | Entry, commit: int) -> None:
+        if isinstance(append, Entry):
+            self._store(self._with_commit(None, commit), None, [append])
             return
-        state = append.hard_state
-        self._store(
-            self._with_commit(state, commit) if append.entries else state, append.snapshot, append.entries
-        )
-        self.storage.sync()
-        for response in append.responses:
-            if response.to == self.id:
-                self._checks.sent(response)
-        for message in node.stored(append):
-            self._send(message)
+        state = self._with_commit(append.hard_state, commit) if append.entries else append.hard_state
+        self._store(state, append.snapshot, append.entries)
 
     def _with_commit(self, state: HardState | None, commit: int) -> HardState:
         """The hard state to be stored with entries that were handed out at this commit index."""
@@ -267,7 +227,7 @@ class Replica:
 
     def _store(self, state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> None:
         stored = self.storage.initial_state().hard_state
-        if self.config.defer_commit_index and state is not None:
+        if state is not None:
             alone = state[:2] == stored[:2] and not entries and snapshot is None
             assert not alone, f"{self.id} stores nothing but the commit index {state.commit}"
         self.storage.write(state, snapshot, entries)
@@ -278,24 +238,9 @@ class Replica:
         """Complete the oldest work of the apply thread."""
         node, work = self.node, self.applies.popleft()
         assert node is not None
-        if isinstance(work, Message):
-            self._apply(node, list(work.entries))
-            self._respond(node, work)
-            return
         self._apply(node, work)
         node.applied(work)
         self._checks.stepped(node)
-
-    def _respond(self, node: RaftNode, message: Message) -> None:
-        for response in message.responses:
-            if response.to == self.id:
-                # A node's messages to itself are never lost, so its vote for itself counts as sent.
-                self._checks.sent(response)
-                with suppress(StepPeerNotFound):  # it was removed meanwhile
-                    node.step(response)
-                self._checks.stepped(node)
-            else:
-                self._send(response)
 
     # --- the state machine -----------------------------------------------------------------------
 
@@ -317,14 +262,11 @@ class Replica:
             self._make_snapshot()
 
     def _make_snapshot(self) -> None:
-        # Applied entries are committed, but the storage may not have them yet, nor the commit
-        # index, unless a restart does without.
+        # A restart does without the commit index.
         assert self.node is not None
         if self.node.restoring or self._catches_up():
             return
         stored = self.storage.last_index()
-        if not self.config.defer_commit_index:
-            stored = min(stored, self.storage.initial_state().hard_state.commit)
         if self.machine.index <= stored and self.storage.term(self.machine.index) == self.node.raft.log.term(
             self.machine.index
         ):

@@ -17,16 +17,20 @@ from pixy.raft import (
     MessageType,
     RaftNode,
     StateType,
+    StorageAppend,
+    Work,
     election,
     leader,
+    node,
     raft,
     reads,
-    terms,
 )
+from pixy.raft.configuration import apply_conf_change
 from pixy.raft.log import RaftLog
 from pixy.raft.quorum import VoteResult, majority_committed_index, majority_vote_result
 from pixy.raft.raft import Raft
 from pixy.raft.roles import HANDLERS
+from pixy.raft.state import RaftState
 from pixy.raft.tracker import Tracker
 from pixy.raft.unstable import Unstable
 from tests.sim.raft.faults import Profile
@@ -51,16 +55,6 @@ def _stable_whatever_term(self: Unstable, position: LogPosition) -> None:
         self.offset_in_progress = max(self.offset_in_progress, self.offset)
 
 
-_answer_lower_term = terms._answer_lower_term
-
-
-def _hear_old_storage(node: Raft, m: Message) -> None:
-    if m.type is MessageType.STORAGE_APPEND_RESP:
-        node.handle_storage_append_response(m)
-    else:
-        _answer_lower_term(node, m)
-
-
 def _committed_by_incoming(self: Tracker) -> int:
     return majority_committed_index(self.config.voters, self._match)
 
@@ -70,15 +64,12 @@ def _elected_by_incoming(self: Tracker) -> tuple[int, int, VoteResult]:
     return 0, 0, majority_vote_result(self.config.voters, votes)
 
 
-_apply_conf_change = Raft.apply_conf_change
+def _apply_again(state: RaftState, change: ConfChangeV2, index: int) -> ConfState:
+    state.conf_index = min(state.conf_index, index - 1)
+    return apply_conf_change(state, change, index)
 
 
-def _apply_again(self: Raft, change: ConfChangeV2, index: int) -> ConfState:
-    self.conf_index = min(self.conf_index, index - 1)
-    return _apply_conf_change(self, change, index)
-
-
-def _vote_for_any_log(node: Raft, m: Message) -> None:
+def _vote_for_any_log(node: RaftState, m: Message) -> None:
     """Raft §5.4.1."""
     with patch.object(RaftLog, "last_position", lambda _: LogPosition(0, 0)):
         _answer_vote(node, m)
@@ -87,7 +78,7 @@ def _vote_for_any_log(node: Raft, m: Message) -> None:
 _answer_vote = election.handle_vote_request
 
 
-def _vote_for_all(node: Raft, m: Message) -> None:
+def _vote_for_all(node: RaftState, m: Message) -> None:
     """Raft §5.2."""
     if m.type is MessageType.VOTE:
         node.vote = 0
@@ -96,7 +87,7 @@ def _vote_for_all(node: Raft, m: Message) -> None:
     _answer_vote(node, m)
 
 
-def _read_unconfirmed(node: Raft, m: Message) -> None:
+def _read_unconfirmed(node: RaftState, m: Message) -> None:
     """Raft §8."""
     reads._answer_read(node, m, node.log.committed)
 
@@ -104,16 +95,15 @@ def _read_unconfirmed(node: Raft, m: Message) -> None:
 _append_entries = Raft.append_entries
 
 
-def _answer_last_position(self: Raft, proposed: Sequence[Entry]) -> LogPosition | None:
+def _answer_last_position(self: Raft, proposed: Sequence[Entry]) -> LogPosition:
     """The position of a proposal is that of its first entry."""
-    position = _append_entries(self, proposed)
-    return None if position is None else LogPosition(position.term, self.log.last_index())
+    return LogPosition(_append_entries(self, proposed).term, self.log.last_index())
 
 
 _has_unapplied_conf_change = election._has_unapplied_conf_change
 
 
-def _look_at_entries_in_memory(node: Raft) -> bool:
+def _look_at_entries_in_memory(node: RaftState) -> bool:
     """A campaign waits for the entries that it has to look at."""
     try:
         return _has_unapplied_conf_change(node)
@@ -146,20 +136,28 @@ def _leader_handler(kind: MessageType, handler: Any) -> Any:
     return patch.object(raft, "HANDLERS", tables)
 
 
+_work, _stored = RaftNode.work, RaftNode.stored
+
+
+def _hear_old_storage(self: RaftNode, append: StorageAppend) -> Sequence[Message]:
+    """The end of a write of an earlier term says what is stored."""
+    append.term = self.raft.term
+    return _stored(self, append)
+
+
 def _sent_before_stored(kind: MessageType) -> Any:
     """Send messages of this type without waiting for the state they promise."""
-    ready = RaftNode.ready
 
-    def hasty(self: RaftNode) -> Any:
-        node = self.raft
-        early = [m for m in node.messages_after_append if m.type is kind and m.to != node.id]
-        node.messages_after_append = [m for m in node.messages_after_append if m not in early]
-        result = ready(self)
-        result.messages[:0] = early
-        result.must_sync = False if early else result.must_sync
-        return result
+    def hasty(self: RaftNode) -> Work | None:
+        work = _work(self)
+        if work is not None and work.append is not None:
+            responses = work.append.responses
+            early = [each for each in responses if each.type is kind and each.to != self.raft.id]
+            work.append.responses = [each for each in responses if each not in early]
+            work.messages = [*work.messages, *early]
+        return work
 
-    return patch.object(RaftNode, "ready", hasty)
+    return patch.object(RaftNode, "work", hasty)
 
 
 class Rule(NamedTuple):
@@ -179,19 +177,19 @@ RULES: dict[str, Rule] = {
         Profile.LEADERS, [patch.object(Raft, "maybe_commit", _commit_of_any_term)], 8
     ),
     "a vote is stored before it is answered": Rule(
-        Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)], 9
+        Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)]
     ),
     "a candidate's term is stored before it asks for votes": Rule(
-        Profile.LEADERS, [patch.object(Raft, "_defers_vote_requests", lambda _: False)], 2664
+        Profile.LEADERS, [_sent_before_stored(MessageType.VOTE)], 82
     ),
     "an append is stored before it is acknowledged": Rule(
-        Profile.MIXED, [_sent_before_stored(MessageType.APP_RESP)], 2
+        Profile.MIXED, [_sent_before_stored(MessageType.APP_RESP)], 7
     ),
     "the storage's stale answers are ignored": Rule(
         Profile.LEADERS,
         [
             patch.object(Unstable, "stable_to", _stable_whatever_term),
-            patch.object(terms, "_answer_lower_term", _hear_old_storage),
+            patch.object(RaftNode, "stored", _hear_old_storage),
         ],
         44,
     ),
@@ -208,20 +206,20 @@ RULES: dict[str, Rule] = {
             patch.object(Tracker, "committed", _committed_by_incoming),
             patch.object(Tracker, "tally", _elected_by_incoming),
         ],
-        18,
+        3,
     ),
     "only a log that is complete enough gets votes": Rule(
-        Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_any_log)]
+        Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_any_log)], 2
     ),
     "one vote in a term": Rule(Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_all)]),
     "the commit index is stored with the entries": Rule(
-        Profile.MEMBERSHIP, [patch.object(Replica, "_with_commit", lambda self, state, commit: state)], 83
+        Profile.MEMBERSHIP, [patch.object(Replica, "_with_commit", lambda self, state, commit: state)], 132
     ),
     "a configuration change is not put in force twice": Rule(
-        Profile.MEMBERSHIP, [patch.object(Raft, "apply_conf_change", _apply_again)]
+        Profile.MEMBERSHIP, [patch.object(node, "apply_conf_change", _apply_again)], 3
     ),
     "a read is confirmed by a quorum": Rule(
-        Profile.MIXED, [_leader_handler(MessageType.READ_INDEX, _read_unconfirmed)], 13
+        Profile.MIXED, [_leader_handler(MessageType.READ_INDEX, _read_unconfirmed)], 7
     ),
     "a proposal is at the position that was answered": Rule(
         Profile.MIXED, [patch.object(Raft, "append_entries", _answer_last_position)]
@@ -235,7 +233,7 @@ RULES: dict[str, Rule] = {
     "a campaign waits for unapplied entries": Rule(
         Profile.MEMBERSHIP,
         [patch.object(election, "_has_unapplied_conf_change", _look_at_entries_in_memory)],
-        68,
+        165,
     ),
     "an append matches the entry before it": Rule(
         Profile.LEADERS, [patch.object(RaftLog, "match_term", _append_without_looking)]

@@ -53,7 +53,8 @@ class TroubledCluster(Cluster):
         candidates = leaders if leaders and count == 1 and random.random() < 0.5 else running
         for replica in random.sample(candidates, min(count, len(candidates))):
             if kind is FaultKind.CRASH_IN_WRITE:
-                replica.pump(crash_before_sending=True)
+                replica.pump()
+                replica.write()
             self._crash(replica)
             self._restart_later(replica, random)
 
