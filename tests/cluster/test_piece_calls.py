@@ -1,12 +1,14 @@
 """Pieces that other nodes bring, by what this node knows of their stages."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from pixy.cluster.publications import piece_calls
 from pixy.cluster.publications.piece_calls import PieceCalls
 from pixy.cluster.state.sinks import SinksState
-from pixy.errors import FailedPrecondition, Unavailable
+from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, Unavailable
 from pixy.proto.node_calls_pb2 import PieceBytes, PutPiecesRequest
 from pixy.proto.state_pb2 import OpenStage, SinksCommand
 from pixy.staging import Pieces
@@ -94,3 +96,58 @@ async def test_a_node_that_cannot_find_out_is_asked_again(node: Laggard) -> None
     assert not node.pieces.has(PIECE.key)
     node.has_majority = True
     assert await node.calls.put(2, REQUEST) == b""
+
+
+class Peers:
+    """The other nodes: they answer, refuse, or say nothing, by id."""
+
+    def __init__(self, answers: dict[int, PixyError | None]) -> None:
+        self.answers = answers
+        self.cancelled: list[int] = []
+
+    async def call(
+        self, node_id: int, method: int, payload: bytes, timeout: float, *, bulk: bool = False
+    ) -> bytes:
+        del method, payload, timeout, bulk
+        if node_id not in self.answers:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                self.cancelled.append(node_id)
+                raise
+        error = self.answers[node_id]
+        if error is not None:
+            raise error
+        return b""
+
+
+def bringing(node: Laggard, node_id: int, peers: Peers) -> PieceCalls:
+    return PieceCalls(node_id, node.pieces, peers, node.state, node.groups.__contains__, node.confirm)
+
+
+async def test_a_piece_on_a_majority_waits_for_no_slow_node(
+    node: Laggard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(piece_calls, "LATE_S", 0.01)
+    peers = Peers({2: None})
+    await bringing(node, 1, peers).bring([(PIECE, (1, 2, 3))])
+    await asyncio.sleep(0)
+    assert node.pieces.has(PIECE.key)
+    assert peers.cancelled == [3]
+
+
+async def test_a_piece_on_no_majority_waits_for_a_slow_node(node: Laggard) -> None:
+    peers = Peers({2: Unavailable("the connection was lost")})
+    waiting = asyncio.create_task(bringing(node, 1, peers).bring([(PIECE, (1, 2, 3))]))
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await asyncio.sleep(0)
+    assert peers.cancelled == [3]
+
+
+async def test_a_refusal_of_a_node_that_has_answered_counts(node: Laggard) -> None:
+    peers = Peers({2: None, 3: ResourceExhausted("no room")})
+    with pytest.raises(ResourceExhausted, match="no room"):
+        await bringing(node, 1, peers).bring([(PIECE, (1, 2, 3))])

@@ -137,3 +137,19 @@ async def test_a_node_that_has_left_reaches_nobody() -> None:
     assert [relays.through(each) for each in (2, 3, 5)] == [2, 2, None]
     relays.left(2)
     assert relays.through(3) is None
+
+
+async def test_nothing_goes_by_way_of_others_to_a_node_that_is_refused() -> None:
+    class Connected(Channel):
+        def is_connected(self, node_id: int) -> bool:
+            return node_id == 2
+
+    channel = Connected()
+    relays = Relays(cast(PeerChannel, channel), lambda: hello_of(1))
+    relays.heard(2, [3])
+    relays.refused.add(3)
+    relays.send(3, 1, (b"x",))
+    assert channel.sent == []
+    relays.refused.discard(3)
+    relays.send(3, 1, (b"x",))
+    assert channel.sent == [2]

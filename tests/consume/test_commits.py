@@ -2,6 +2,8 @@
 without those of topics that are gone.
 """
 
+import asyncio
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -44,6 +46,20 @@ async def test_a_failed_commit_is_logged_once_and_retried(make_world: MakeWorld)
     assert world.committed() == OffsetCommit(2)
     events = [entry["event"] for entry in logs]
     assert events == ["cannot commit offsets, trying again", "committing offsets again"]
+
+
+async def test_acks_during_a_slow_commit_are_committed_together_when_it_ends(make_world: MakeWorld) -> None:
+    world = make_world(subscription_timeout=100.0)
+    world.log().append(*[b"x"] * 5)
+    answers = await world.consume(5, auto_ack=True)
+    world.backend.commit_calls.clear()
+    gate = world.backend.gates["commit"] = asyncio.Event()
+    for offer in answers.offers:
+        offer.delivered()
+        await world.pass_time(1)
+    gate.set()
+    await world.pass_time(0)
+    assert world.backend.commit_calls == [{T0: OffsetCommit(1)}, {T0: OffsetCommit(5)}]
 
 
 async def test_gaps_are_committed_without_any_ack(make_world: MakeWorld) -> None:

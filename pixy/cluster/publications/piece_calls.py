@@ -7,7 +7,7 @@ comes, so it asks what was committed before it refuses one.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from pixy.check_turns import CheckTurns
 from pixy.cluster.peering import CallPeer, PeerMethod
@@ -21,13 +21,16 @@ from pixy.errors import (
     Unavailable,
 )
 from pixy.proto.node_calls_pb2 import GetPieceRequest, GetPieceResponse, PieceBytes, PutPiecesRequest
+from pixy.raft.quorum import is_majority
 from pixy.staging import NewPiece, PieceKey, Pieces
 
-__all__ = ["PieceCalls"]
+__all__ = ["LATE_S", "PieceCalls"]
 
 _CALL_BYTES = 16 << 20
 """Bytes from which on a call takes no more pieces."""
 _TIMEOUT_S = 5.0
+LATE_S = 0.5
+"""Wait for the other nodes once a piece is durable on a majority."""
 _CONFIRM_S = 3.0
 _ANSWER_BYTES_MAX = 16 << 20
 
@@ -65,7 +68,8 @@ class PieceCalls:
 
     async def bring(self, pieces: Sequence[tuple[NewPiece, Sequence[int]]]) -> None:
         """Bring pieces of one stage to nodes; return when each piece is durable on a majority of
-        its nodes, and the others have answered or failed.
+        its nodes, and here if this node is one of them. The others have a moment to answer: what
+        they lack, they fetch.
 
         Args:
             pieces: each with its nodes.
@@ -78,20 +82,56 @@ class PieceCalls:
         for piece, nodes in pieces:
             for node_id in nodes:
                 by_node.setdefault(node_id, []).append(piece)
-        results = await asyncio.gather(*(self._bring_to(node, some) for node, some in by_node.items()))
-        failures = {node: error for node, error in zip(by_node, results, strict=True) if error is not None}
+        failures = await self._bring_to_all(by_node, [nodes for _, nodes in pieces])
         for error in failures.values():
             if not isinstance(error, Unavailable):
                 raise error
         if self._node_id in failures:
             raise failures[self._node_id]
         for piece, nodes in pieces:
-            failed = [node_id for node_id in nodes if node_id in failures]
-            if 2 * (len(nodes) - len(failed)) <= len(nodes):
+            there = [node_id for node_id in nodes if node_id not in failures]
+            if not is_majority(there, nodes):
+                failure = next(failures[node_id] for node_id in nodes if node_id in failures)
                 raise Unavailable(
-                    f"piece {piece.key.number} is on {len(nodes) - len(failed)} of {len(nodes)} nodes, which is no majority: "
-                    f"{failures[failed[0]]}"
+                    f"piece {piece.key.number} is on {len(there)} of {len(nodes)} nodes, which is no majority: "
+                    f"{failure}"
                 )
+
+    async def _bring_to_all(
+        self, by_node: Mapping[int, Sequence[NewPiece]], replicas: Sequence[Sequence[int]]
+    ) -> dict[int, PixyError]:
+        """Bring each node its pieces; returns the failures.
+
+        Args:
+            replicas: the nodes of each piece.
+        """
+        late = {
+            asyncio.create_task(self._bring_to(node_id, some), name=f"pieces for node {node_id}"): node_id
+            for node_id, some in by_node.items()
+        }
+        failures: dict[int, PixyError] = {}
+
+        def take(done: Iterable[asyncio.Task[PixyError | None]]) -> None:
+            for each in done:
+                node_id, error = late.pop(each), each.result()
+                if error is not None:
+                    failures[node_id] = error
+
+        try:
+            while late and not self._is_durable(replicas, {*late.values(), *failures}):
+                take((await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED))[0])
+            if late:
+                take((await asyncio.wait(late, timeout=LATE_S))[0])
+        finally:
+            for each in late:
+                each.cancel()
+        return failures | {node_id: Unavailable(f"node {node_id} is slow") for node_id in late.values()}
+
+    def _is_durable(self, replicas: Sequence[Sequence[int]], missing: Collection[int]) -> bool:
+        """True if each piece is where it has to be, whatever becomes of it on the missing nodes."""
+        return self._node_id not in missing and all(
+            is_majority([each for each in nodes if each not in missing], nodes) for nodes in replicas
+        )
 
     async def _bring_to(self, node_id: int, pieces: Sequence[NewPiece]) -> PixyError | None:
         """Bring pieces to one node; returns the failure. Whatever is the node's own matter is

@@ -28,9 +28,20 @@ FOUND = {
     770190: "a node that had begun alone founds a second cluster when its disk is lost",
     900278: "a removed node that lacks the last entries says that its disk is slow",
     900057: "a cluster whose commit index is below its configuration never starts again",
-    340129: "a replica whose acknowledgements were lost waits for a copy of what it has",
 }
 """Seeds that have found something, and what it was."""
+MORE_FOUND = {
+    340129: "a replica whose acknowledgements were lost waits for a copy of what it has",
+    340516: "stages wait for a replica with a slow disk, although they are durable on a majority",
+    500488: "a node that joins later admits an older copy of a directory, and relays feed it",
+    600143: "a commit waits for a slow one before it",
+    600175: "a commit waits for a slow one before it",
+    770024: "a node that had begun alone founds a second cluster when its disk is lost",
+    770234: "a node that starts again admits an older copy of a directory, and is a majority with it",
+    900274: "a commit waits for a slow one before it",
+    910289: "a machine that is paused for good goes on",
+}
+"""The same, in `make test-all`."""
 LONG_S = 3000.0
 """More than the seeds take on a busy machine."""
 LEAST = {
@@ -81,7 +92,9 @@ def test_few_seeds_lose_repeat_and_change_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", FOUND)
+@pytest.mark.parametrize(
+    "seed", [*FOUND, *(pytest.param(seed, marks=pytest.mark.long) for seed in MORE_FOUND)]
+)
 def test_a_seed_that_has_found_something_passes(seed: int) -> None:
     run_seed(Simulation, seed)
 
