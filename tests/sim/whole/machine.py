@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 from typing import Any, Protocol
 
 from pixy.backend import EmbeddedBackend
@@ -16,16 +15,14 @@ from tests.fakes.clock import FakeClock
 from tests.sim.disk import Operation, SimulatedDisk
 from tests.sim.kit.durable import DurableJournal
 from tests.sim.kit.lives import Life
+from tests.sim.kit.machine import AnyMachine, MachineProcess
 from tests.sim.kit.scene import Scene
-from tests.sim.worker import SimulatedWorker
 from tests.sim.world import DIRECTORY
 
 __all__ = ["DaemonProcess", "Machine"]
 
-_DELAYS_S = (0.0, 0.0002, 0.001, 0.001, 0.005)
 
-
-class DaemonProcess(Protocol):
+class DaemonProcess(MachineProcess, Protocol):
     """A process of the daemon, as far as the simulation has one.
 
     Attributes:
@@ -37,14 +34,8 @@ class DaemonProcess(Protocol):
     backend: EmbeddedBackend
     consumers: Consumers
 
-    async def start(self) -> None:
-        """Recover everything from the disk, and find the others."""
 
-    async def stop(self) -> None:
-        """Hand over, and make everything durable."""
-
-
-class Machine:
+class Machine(AnyMachine):
     """One machine.
 
     Args:
@@ -55,22 +46,16 @@ class Machine:
 
     Attributes:
         host: name of its host.
-        disk: its disk.
         clock: its clocks.
         durable: model of its journal; None before it has an identity.
         journals: models of all journals that it ever had, each with the id of its node.
-        life, process: the process that runs; None while there is none.
+        process: the process that runs; None while there is none.
         serving: the process takes requests.
-        stopping: the process is being stopped.
-        lives: number of processes so far.
-        slow_s: largest additional delay of its disk.
         busy_until: virtual time until which its disk is still as slow as it was.
-        retired: never started again by itself.
         broken: it stays as it is for good: deaf, slow, paused or down.
         stranger: its node belongs to another cluster.
         emptied: its disk was replaced by an empty one.
         suspect: its disk was replaced or damaged: it may refuse to start.
-        fails_reads: reads of its disk may have failed.
         refusal: error of the last start that was refused.
         on_pause: called when a process is paused, with the seconds.
         crashed_starts: the operation of the disk at which each of the next processes ends, the last
@@ -86,36 +71,26 @@ class Machine:
         *,
         interleaves: bool,
     ) -> None:
-        self.number = number
+        super().__init__(number, scene, interleaves=interleaves)
         self.host = f"127.0.0.{number}"
-        self._scene = scene
         self._make = make
         self._on_end = on_end
-        self._interleaves = interleaves
-        self._rng = scene.random(f"machine {number}")
         self.clock = FakeClock(monotonic=float(number))
         self.clock.follow(scene.loop)
-        self.disk = SimulatedDisk(Random(self._rng.getrandbits(64)))
         self.durable: DurableJournal | None = None
         self.journals: list[tuple[int, DurableJournal]] = []
-        self.life: Life | None = None
         self.process: DaemonProcess | None = None
         self.serving = False
-        self.stopping = False
-        self.lives = 0
-        self.slow_s = self.busy_until = 0.0
-        self.retired = self.broken = self.stranger = self.emptied = False
+        self.busy_until = 0.0
+        self.broken = self.stranger = self.emptied = False
         self.suspect = False
-        self.fails_reads = False
         self.refusal: BaseException | None = None
         self.on_pause: Callable[[Machine, float], None] = lambda *_: None
         self.crashed_starts: list[tuple[int, str]] = []
         # Virtual time of the end of a pause.
         self._paused_until = 0.0
-        self._loses_power = False
         # The disk was full at some time in this process.
         self._was_full = False
-        self._task: asyncio.Task[None] | None = None
         self._watch_disk()
 
     def __str__(self) -> str:
@@ -177,31 +152,19 @@ class Machine:
 
     # --- processes --------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start a process, unless one runs."""
-        if self.life is not None or self.retired:
-            return
-        scene, disk = self._scene, self.disk
-        if self._loses_power:
-            self._loses_power = False
-            disk.lose_power()
-        room = disk.room
-        disk.restart()
-        disk.room = room
+    def _disk_restarted(self, room: int | None) -> None:
         self._was_full = room is not None
-        disk.on_ended = self._disk_ended
         if self.crashed_starts:
-            disk.die_at, disk.die_phase = self.crashed_starts.pop()
-        self.lives += 1
-        self.stopping = self.serving = False
-        scene.note(f"{self.number} starts, the {self.lives}. time")
-        life = self.life = Life(scene.loop, self.lives)
-        life.run(self._begin, life)
+            self.disk.die_at, self.disk.die_phase = self.crashed_starts.pop()
+        self.serving = False
 
-    def _begin(self, life: Life) -> None:
+    def _make_process(self, life: Life) -> DaemonProcess:
         self.process = self._make(self, life)
-        self._task = asyncio.get_running_loop().create_task(self.process.start())
-        self._task.add_done_callback(self._started)
+        return self.process
+
+    @property
+    def _running(self) -> DaemonProcess | None:
+        return self.process if self.serving else None
 
     def _started(self, task: "asyncio.Task[None]") -> None:
         if self._task is not task:
@@ -219,54 +182,9 @@ class Machine:
         self._scene.counts["refused starts"] += 1
         self.end(power=False)
 
-    def stop(self) -> None:
-        """Stop the process in an orderly way, unless it is starting."""
-        if self.life is not None and self.serving and not self.stopping:
-            self.life.run(self._begin_stop)
-
-    def _begin_stop(self) -> None:
-        assert self.process is not None
-        self.stopping = True
-        self._scene.note(f"{self.number} stops")
-        self._task = asyncio.get_running_loop().create_task(self.process.stop())
-        self._task.add_done_callback(self._stopped)
-
-    def _stopped(self, task: "asyncio.Task[None]") -> None:
-        if self._task is not task:
-            return
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._scene.fail(error)
-        self._scene.counts["orderly stops"] += 1
-        self.end(power=False)
-
-    def end(self, *, power: bool) -> None:
-        """End the process.
-
-        Args:
-            power: True if the machine loses its power, and with it what was not synced.
-        """
-        if self.life is None:
-            return
-        self._scene.note(f"{self.number} ends{', without power' if power else ''}")
-        self._release(power=power)
-        if not self.disk.ended:
-            self.disk.end()
-
-    def _disk_ended(self) -> None:
-        """The process ends in the middle of a call on the disk."""
-        if self.life is not None:
-            self._scene.note(f"{self.number} ends in a call on the disk")
-            self._release(power=self._rng.random() < 0.7)
-
-    def _release(self, *, power: bool) -> None:
-        life = self.life
-        assert life is not None
-        life.end()
-        self._loses_power = power
-        self.disk.on_ended = lambda: None
+    def _ended(self, life: Life, *, power: bool) -> None:
         self._on_end(self, life, power)
-        self.life = self.process = self._task = None
+        self.process = self._task = None
         self.serving = False
 
     # --- pauses -----------------------------------------------------------------------------------
@@ -294,11 +212,7 @@ class Machine:
 
     def heal(self) -> None:
         """From here on the disk is fast, has room, and works; the process runs."""
-        disk = self.disk
-        self.slow_s = 0.0
-        disk.room = None
-        disk.die_at = disk.fail_at = disk.fail_read_at = 0
-        disk.die_near = None
+        super().heal()
         self.crashed_starts = []
         if self.life is not None:
             self._resume(self.life)
@@ -335,24 +249,7 @@ class Machine:
         """True if the process may end by itself: a call on the disk has failed in it, or what is on
         the disk is not what it was.
         """
-        disk = self.disk
-        failed = disk.failed is not None or 0 < disk.fail_read_at <= disk.reads
-        return failed or disk.refused is not None or self._was_full or self.suspect
+        return self._has_failed or self.disk.refused is not None or self._was_full or self.suspect
 
-    def _end_after_fault(self, life: Life | None) -> None:
-        if self.life is life:
-            self.end(power=self._rng.random() < 0.5)
-
-    def worker(self, name: str, *, background: bool) -> SimulatedWorker:
-        """A worker thread of the process."""
-        rng = Random(self._rng.getrandbits(64))
-
-        def delay() -> float:
-            usual = rng.choice(_DELAYS_S)
-            if not self.slow_s:
-                return usual
-            slow = usual + rng.random() * self.slow_s
-            self.busy_until = max(self.busy_until, self._scene.now + slow)
-            return slow
-
-        return SimulatedWorker(self.disk, rng, interleaves=self._interleaves, delay=delay)
+    def _slows(self, delay_s: float) -> None:
+        self.busy_until = max(self.busy_until, self._scene.now + delay_s)
