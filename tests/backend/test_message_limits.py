@@ -93,12 +93,12 @@ def test_a_command_that_is_too_large_is_an_error_of_its_call_at_every_node(
     tmp_path: Path, count: int
 ) -> None:
     async def scenario(cluster: NodeCluster) -> None:
-        partitions = 900
+        partitions = 9
         await cluster[1].backend.create_topic("topic", partitions)
         for node in cluster.nodes.values():
             await until(lambda node=node: node.backend.topic("topic") is not None)  # type: ignore[misc]
             offsets = {
-                TopicPartition("topic", partition): OffsetCommit(0, "m" * 10_000)
+                TopicPartition("topic", partition): OffsetCommit(0, "m" * 1_000_000)
                 for partition in range(partitions)
             }
             with pytest.raises(MessageTooLarge, match=r"a command of \d+ bytes, at most 8388608 are allowed"):

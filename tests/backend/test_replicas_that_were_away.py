@@ -73,6 +73,7 @@ async def fill(nodes: list[ClusterNode], *, until_lost: int) -> None:
     """Fill the journals of nodes until the entries of the partition up to an index are lost."""
     while min(group_on(node).storage.start.index for node in nodes) < until_lost:
         await nodes[0].append(b"." * 2000, topic="busy")
+        await asyncio.sleep(0.1)  # positions are written and files removed once a second
 
 
 def told_damaged(status: ClusterStatus) -> set[int]:

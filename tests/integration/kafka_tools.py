@@ -1,8 +1,12 @@
-"""Apache Kafka's own tools, with which Kafka itself verifies pixy's files.
+"""Apache Kafka's JVMs: brokers, and its own tools, with which Kafka itself verifies pixy's files.
 
 The jars are fetched once, by Maven, into `.cache/kafka-libs` of the repository. They are fetched
 into a sibling directory, under a lock, and moved when complete: a killed test leaves no incomplete
 directory, and concurrent test processes do not conflict. A changed pom.xml fetches them again.
+
+Half of the start of a JVM goes to loading and verifying classes. The first broker dumps them to an
+archive beside the jars (class data sharing, JEP 350), which later JVMs map. Without one, or if Java
+rejects it because of another version, classes are loaded as usual.
 """
 
 import fcntl
@@ -10,7 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +22,13 @@ from pathlib import Path
 from tests.conftest import require
 
 __all__ = [
+    "QUICK_START",
     "DumpedBatch",
     "DumpedRecord",
+    "class_archive",
     "dump_log_segment_text",
     "dump_log_segments",
+    "kafka_java",
     "kafka_libs",
     "parse_dump",
     "run_tool",
@@ -30,6 +37,8 @@ __all__ = [
 _POM = Path(__file__).parent / "kafka_tools" / "pom.xml"
 _CACHE = Path(__file__).parents[2] / ".cache"
 _LIBS = _CACHE / "kafka-libs"
+QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Options of a JVM that starts quickly, and is slow in the long run."""
 _FETCH_SECONDS_MAX = 600
 _TOOL_SECONDS_MAX = 120
 
@@ -74,6 +83,32 @@ def kafka_libs() -> Path:
     return _LIBS
 
 
+def class_archive() -> Path:
+    """The archive of the classes of a broker, if there is one yet."""
+    return kafka_libs() / "classes.jsa"
+
+
+def kafka_java(options: Sequence[str] = QUICK_START, new_archive: Path | None = None) -> list[str]:
+    """The command of a JVM with Kafka's classes, without the class to run.
+
+    Args:
+        options: of the JVM.
+        new_archive: file to which it dumps its classes in the end.
+    """
+    java = require("java", "apt-get install openjdk-17-jre-headless")
+    share = ("ArchiveClassesAtExit", new_archive) if new_archive else ("SharedArchiveFile", class_archive())
+    return [
+        java,
+        *options,
+        "-XX:{}={}".format(*share),
+        "-Xlog:disable",  # what it does not archive, or why it rejects an archive
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-cp",
+        f"{kafka_libs()}/*",
+    ]
+
+
 @contextmanager
 def _lock() -> Iterator[None]:
     _CACHE.mkdir(exist_ok=True)
@@ -96,8 +131,7 @@ def run_tool(main_class: str, *arguments: str) -> str:
     """Run one of Kafka's tools; returns its output. The test fails with the output if the tool
     fails.
     """
-    java = require("java", "apt-get install openjdk-17-jre-headless")
-    return _run([java, "-cp", f"{kafka_libs()}/*", main_class, *arguments], _TOOL_SECONDS_MAX)
+    return _run([*kafka_java(), main_class, *arguments], _TOOL_SECONDS_MAX)
 
 
 def _run(command: list[str], timeout: float) -> str:

@@ -7,9 +7,8 @@ import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
 from tests.backend.kafka.member import Process, create_topic, open_process
-from tests.conftest import require
 from tests.fakes.waiting import until
-from tests.integration.kafka_tools import kafka_libs
+from tests.integration.kafka_tools import kafka_java
 from tests.kafka.cluster import KafkaCluster
 
 pytestmark = pytest.mark.process
@@ -25,9 +24,8 @@ async def process(kafka: KafkaCluster) -> AsyncIterator[Process]:
 
 def java_consumer(kafka: KafkaCluster, topic: str, group: str, protocol: str) -> "subprocess.Popen[bytes]":
     """Kafka's own consumer, as a member of a group."""
-    java = require("java", "apt-get install openjdk-17-jre-headless")
-    tool = [java, "-Xmx64m", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs()}/*"]
-    tool += [
+    tool = [
+        *kafka_java(),
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         "--bootstrap-server",
         ",".join(kafka.addresses),
