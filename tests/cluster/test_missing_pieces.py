@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
 from pixy.cluster import PartitionReplica, problems
+from pixy.config import JournalConfig
 from pixy.errors import CorruptData
 from pixy.inspect import ReadOnlyDisk, check_node
 from pixy.proto.state_pb2 import PublishParts
@@ -77,3 +78,25 @@ def test_a_replica_without_a_piece_of_a_publication_is_unready_and_the_rest_goes
             await victim.start()
 
     run_cluster(scenario, tmp_path)
+
+
+def test_a_replica_with_a_damaged_segment_does_not_fill_the_room_of_its_node(tmp_path: Path) -> None:
+    """Its entries are applied without effect, and not kept in memory."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        for topic in ("topic", "other"):
+            await cluster[1].backend.create_topic(topic, 1)
+            await cluster[1].append(b"first", topic=topic)
+        leader = await leader_of(cluster)
+        victim = next(node for node in cluster.nodes.values() if node is not leader)
+        await victim.stop()
+        (segment,) = (tmp_path / str(victim.number) / "topics" / "topic-0").glob("*.log")
+        segment.write_bytes(segment.read_bytes()[:10])
+        await victim.start()
+        assert fault_of(victim) is not None
+        for _ in range(5):
+            await leader.append(bytes(300_000))
+        driver = victim.node._log.driver
+        await until(lambda: not driver.unapplied_bytes)
+
+    run_cluster(scenario, tmp_path, journal=JournalConfig(max_unapplied_bytes=1 << 20))

@@ -63,16 +63,16 @@ class PartitionProposals:
         done = partial(resolve, result)
         if replica.deleted:
             raise UnknownPartition(f"topic {replica.partition.topic} was deleted")
+        others = tuple(each for each in replica.replicas if each != self._driver.node_id)
+        if replica.fault is not None and not others:
+            raise CorruptData(str(replica.fault))
         if self._partitions.has_replica(replica) and not replica.needs_copy:
             group = self._partitions.group_of(replica)
             if group.application is not None:
                 self._driver.propose(group, kind, payload, done, deadline)
                 return
-        others = tuple(each for each in replica.replicas if each != self._driver.node_id)
         if self._remote is not None and others:
             target = RemotePartition(replica.partition, replica.raft_group, others)
             self._remote.propose(target, kind, bytearray(payload), done, deadline)
-        elif replica.fault is not None:
-            raise CorruptData(str(replica.fault))
         else:
             raise Unavailable(f"no replica of {replica.partition} can take an entry")

@@ -39,9 +39,10 @@ class PartitionRecovery:
         publications: commands of the tail that publish stages.
         parts: parts of these stages, set by the caller.
         damage: damage of its files, from `open` on.
+        counts: True if the tail follows the applied position, so that offsets can be counted.
     """
 
-    __slots__ = ("_damage", "damage", "parts", "position", "publications", "replica", "tail")
+    __slots__ = ("_damage", "counts", "damage", "parts", "position", "publications", "replica", "tail")
 
     def __init__(self, replica: PartitionReplica, recovered: RecoveredNode) -> None:
         self.replica = replica
@@ -50,6 +51,7 @@ class PartitionRecovery:
         tail = recovered.group(replica.raft_group).entries_after(index)
         self.damage: CorruptData | None = None
         self.tail, self._damage = _followed(replica, self.position, tail)
+        self.counts = self._damage is None
         publication = 0 if self.position is None else self.position.publication
         self.publications: list[PublishParts] = []
         for entry in self.tail:

@@ -5,7 +5,8 @@ serve. The finder of the damage decides what becomes of the log (`partition_cond
 
     found by                         condition    the log
     -------------------------------  -----------  --------------------------------------------------
-    a start                          UNWRITABLE   not opened: its files stay untouched
+    a start                          UNWRITABLE   not opened: its files stay untouched, and offsets
+                                                  are counted
     the log writer, which copies or  UNWRITABLE   given up: a start reads its entries from the
     links a part of a stage, or                   journal and finds the damage
     finds none
@@ -551,8 +552,12 @@ class Partitions:
         )
         self._driver.add(group)
         if restoring.damage is not None:
-            replica.stuck_bytes = group.storage.memory_bytes(applied.index)
-            return None
+            if not restoring.counts:
+                replica.stuck_bytes = group.storage.memory_bytes(applied.index)
+                return None
+            # It votes, and what it confirms is in the journal: applied without effect, its entries
+            # are not kept in memory.
+            replica.log.open_given_up(position)
         self._bind(group, replica)
         return group if group.has_tail else None
 

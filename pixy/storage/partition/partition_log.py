@@ -19,9 +19,9 @@ A partition log has no uncommitted records and is never truncated, except at sta
 position. It is cut at the front by whole segments: first the log begin offset moves, then an
 applied position with it becomes durable, and only then the files are removed.
 
-If a part turns out to be damaged when it is to be written, the log is *given up* in this process:
-everything behind its applied position is left to the journal. From then on it only counts offsets,
-and neither stores nor serves batches.
+If a part turns out to be damaged when it is to be written, or the files at a start, the log is
+*given up* in this process: everything behind its applied position is left to the journal. From then
+on it only counts offsets, and neither stores nor serves batches.
 
 Invariants: begin_offset <= end_offset, written_offset <= end_offset; the batches in memory, with
 the parts between them, are the last ones, without holes, and reach back at least to written_offset,
@@ -204,10 +204,18 @@ class PartitionLog:
 
         Arguments, result and errors are those of `LogSegments.open`.
         """
+        self._begin_at(applied)
+        return self._files.open(applied, exists=exists, replayed=replayed)
+
+    def open_given_up(self, applied: AppliedPosition | None) -> None:
+        """Only count offsets, from the synced state in `applied` on: its files are damaged."""
+        self._begin_at(applied)
+        self._given_up = True
+
+    def _begin_at(self, applied: AppliedPosition | None) -> None:
         if applied is not None:
             self.begin_offset = applied.log_begin_offset
             self.end_offset = self.written_offset = applied.end_offset
-        return self._files.open(applied, exists=exists, replayed=replayed)
 
     def write(self, appended: Sequence[Appended], aged: AgedSegments) -> None:
         """Write batches and parts to segments; errors are those of `LogSegments.write`.
