@@ -461,6 +461,21 @@ async def test_a_cancelled_consume_takes_no_message(open_proxy: Open) -> None:
     assert (await consume(proxy)).record.offset == 0
 
 
+async def test_a_cancelled_request_is_not_told_that_its_topic_is_missing(open_proxy: Open) -> None:
+    proxy = await open_proxy(auto_create_topics=False)
+    told: list[object] = []
+    for pending in (
+        proxy.produce("t", None, b"x", (), lambda *answer: told.append(answer)),
+        proxy.consume(ConsumeRequest("g", "t"), lambda *answer: told.append(answer)),
+        proxy.consume(ConsumeRequest("g", "t", must_exist=True), lambda *answer: told.append(answer)),
+    ):
+        assert pending is not None
+        pending.cancel()
+    with pytest.raises(TopicMissing):  # they have waited for the same answer
+        await consume(proxy)
+    assert told == []
+
+
 @pytest.mark.slow
 async def test_a_drain_that_cannot_write_reports_the_number_of_messages_in_doubt(
     open_proxy: Open, monkeypatch: pytest.MonkeyPatch
