@@ -299,7 +299,7 @@ Each method below lists its own statuses. Beside them any call may end with one 
 | CANCELLED (1) | the client has cancelled the call | |
 | INVALID_ARGUMENT (3) | `cluster` names no configured cluster, a topic's name is not allowed, or a value is out of range | no |
 | DEADLINE_EXCEEDED (4) | the client's deadline passed; or a request was not complete within `grpc.request_timeout`; or a record in front of Kafka, or with several nodes, was not acknowledged within `producer.timeout`. A write may have happened | yes, a write may then be there twice |
-| RESOURCE_EXHAUSTED (8) | a request larger than `grpc.max_message_bytes`; a connection that holds more than `grpc.request_buffer_bytes` of incomplete requests; an answer larger than `grpc.output_buffer_bytes`; a bound that the method names | not the same request if it is too large; else later |
+| RESOURCE_EXHAUSTED (8) | a request larger than `grpc.max_message_bytes`; a connection that holds more than 16 MiB of incomplete requests, or than `grpc.max_message_bytes` if that is more; an answer larger than `grpc.output_buffer_bytes`; a bound that the method names | not the same request if it is too large; else later |
 | UNIMPLEMENTED (12) | unknown service, method or `grpc-encoding`; not exactly one message in a unary request | no |
 | INTERNAL (13) | a request that is cut off or cannot be parsed; a fault of the daemon. The answer to a fault has an id under which the log has the traceback | no |
 | UNAVAILABLE (14) | the daemon is starting or stopping, the disk is full, or no broker, or no majority of the nodes, can be reached. Clients report the same status when they cannot connect | yes |

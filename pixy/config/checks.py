@@ -141,30 +141,17 @@ class _Checks:
     def sizes(self) -> None:
         grpc = self._config.grpc
         limit = grpc.max_message_bytes
-        if grpc.request_buffer_bytes < limit:
-            self._report(
-                f"grpc.request_buffer_bytes must be >= grpc.max_message_bytes = {limit}, is {grpc.request_buffer_bytes}",
-                "grpc.request_buffer_bytes",
-                "grpc.max_message_bytes",
-            )
         if grpc.output_buffer_bytes < limit:
             self._report(
                 f"grpc.output_buffer_bytes must be >= grpc.max_message_bytes = {limit}, is {grpc.output_buffer_bytes}",
                 "grpc.output_buffer_bytes",
                 "grpc.max_message_bytes",
             )
-        for name in ("request_buffer_bytes", "output_buffer_bytes"):
-            if grpc.buffer_bytes < (least := getattr(grpc, name)):
-                self._report(
-                    f"grpc.buffer_bytes must be >= grpc.{name} = {least}, is {grpc.buffer_bytes}",
-                    "grpc.buffer_bytes",
-                    f"grpc.{name}",
-                )
-        if grpc.max_frame_bytes > grpc.stream_window_bytes:
+        if grpc.buffer_bytes < grpc.output_buffer_bytes:
             self._report(
-                f"grpc.max_frame_bytes must be <= grpc.stream_window_bytes = {grpc.stream_window_bytes}, is {grpc.max_frame_bytes}",
-                "grpc.max_frame_bytes",
-                "grpc.stream_window_bytes",
+                f"grpc.buffer_bytes must be >= grpc.output_buffer_bytes = {grpc.output_buffer_bytes}, is {grpc.buffer_bytes}",
+                "grpc.buffer_bytes",
+                "grpc.output_buffer_bytes",
             )
         for name, proxy in self._config.proxies.items():
             path, producer = f"proxies.{name}.producer", proxy.producer

@@ -16,6 +16,7 @@ from pixy.config.build import Builder
 from pixy.config.environment import lay_environment_over
 from pixy.config.file_access import find_open_directories, find_open_files, private_files
 from pixy.config.options import Config, LoggingConfig, Option, ProxyConfig, leaves, members
+from pixy.config.removed_options import drop_removed
 from pixy.config.secret_file import is_strong, is_there, read_bounded, read_secret
 from pixy.config.tree import (
     Branch,
@@ -61,7 +62,8 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
     overridden = list(_overridden(in_file, dict(_scalars(root, ""))))
     problems += from_environment.problems
     problems += _lay_flags_over(root, given)
-    warnings = kafka_pixy.adapt(root, problems)
+    warnings = drop_removed(root)
+    warnings += kafka_pixy.adapt(root, problems)
     builder = Builder()
     config = builder.build(Config, root)
     problems += builder.problems

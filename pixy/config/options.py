@@ -213,7 +213,6 @@ _LARGEST_BATCH_BYTES = 1 << 30  # a record batch states its length in 31 bits
 _LARGEST_FILE_BYTES = 1 << 30
 _LARGEST_GRPC_BYTES = (1 << 31) - 1
 _LARGEST_HTTP2_NUMBER = (1 << 31) - 1
-_LARGEST_FRAME_BYTES = (1 << 24) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -823,47 +822,6 @@ class GrpcConfig:
         minimum=1,
         maximum=_LARGEST_HTTP2_NUMBER,
     )
-    max_header_list_bytes: int = _bytes(
-        16_384,
-        "Maximum size of a request's header list, with 32 bytes of overhead per field. gRPC's own "
-        "servers allow 8 or 16 KiB.",
-        minimum=1024,
-        maximum=_MIB,
-    )
-    max_continuation_frames: int = _integer(
-        16,
-        "Maximum number of frames of a header block. One full frame holds the largest allowed header list.",
-        minimum=4,
-    )
-    max_frame_bytes: int = _bytes(
-        48 * 1024,
-        "Largest frame accepted; at most stream_window_bytes. Message bodies are passed on as "
-        "they arrive, whatever the frame size; large bodies in small frames take a tenth more "
-        "processor time.",
-        minimum=16_384,
-        maximum=_LARGEST_FRAME_BYTES,
-    )
-    stream_window_bytes: int = _bytes(
-        512 * 1024,
-        "Flow-control window of a stream: bytes that a client may send ahead of the reader. With "
-        "the default, a typical message needs no window update.",
-        minimum=65_535,
-        maximum=_LARGEST_HTTP2_NUMBER,
-    )
-    connection_window_bytes: int = _bytes(
-        4 * _MIB,
-        "Flow-control window of a connection, for all its streams together: memory that its "
-        "unread data can take.",
-        minimum=65_535,
-        maximum=_LARGEST_HTTP2_NUMBER,
-    )
-    request_buffer_bytes: int = _bytes(
-        16 * _MIB,
-        "Bytes of incomplete requests of a connection. Requests larger than stream_window_bytes "
-        "wait until they fit in half of it. The request that exceeds it is answered "
-        "RESOURCE_EXHAUSTED. Must be at least max_message_bytes.",
-        maximum=_LARGEST_HTTP2_NUMBER,
-    )
     output_buffer_bytes: int = _bytes(
         8 * _MIB,
         "Bytes of responses of a connection that wait for the client's flow-control windows, or "
@@ -878,48 +836,9 @@ class GrpcConfig:
         256 * _MIB,
         "The same for all connections together: incomplete requests and waiting responses. Large "
         "requests are admitted while they fit in half of it, and wait otherwise. Beyond it the "
-        "connections that hold the most are closed. Must be at least request_buffer_bytes and "
+        "connections that hold the most are closed. Must be at least "
         "output_buffer_bytes.",
     )
-    turn_bytes: int = _bytes(
-        16 * 1024,
-        "Quantum of the fair scheduler: bytes of one connection that are served before the next "
-        "connection, about a millisecond of work. Frames and headers that are costly for their "
-        "size count as more.",
-        minimum=1024,
-        maximum=_MIB,
-    )
-    reset_burst: int = _integer(
-        4096,
-        "Token bucket of cancelled calls: how many a client may cancel at once, besides one for "
-        "every two responses. Beyond it the connection is closed (CVE-2023-44487). A client may "
-        "cancel everything that it has running.",
-        minimum=1,
-    )
-    resets_per_second: int = _integer(100, "Refill rate of that token bucket.", minimum=1)
-    ping_burst: int = _integer(
-        100,
-        "Token bucket of PINGs: how many a client may send at once, besides one for each response "
-        "(CVE-2019-9512). gRPC's clients ping every 10 seconds, and in proportion to the data "
-        "they receive.",
-        minimum=1,
-    )
-    pings_per_second: int = _integer(1, "Refill rate of that token bucket.", minimum=1)
-    settings_burst: int = _integer(
-        100,
-        "Token bucket of SETTINGS: how many changes of its settings a client may send at once "
-        "(CVE-2019-9515).",
-        minimum=1,
-    )
-    settings_per_second: int = _integer(1, "Refill rate of that token bucket.", minimum=1)
-    overhead_burst: int = _integer(
-        10_000,
-        "Token bucket of frames that carry no message data (window updates, priorities, empty "
-        "frames): how many a client may send at once, besides four for each response "
-        "(CVE-2019-9518).",
-        minimum=1,
-    )
-    overhead_per_second: int = _integer(1000, "Refill rate of that token bucket.", minimum=1)
     handshake_timeout: float = _seconds(
         10.0,
         "How long a client may take for the TLS and HTTP/2 handshakes, and for a header block. 0s: no limit.",
@@ -934,9 +853,6 @@ class GrpcConfig:
     keepalive: float = _seconds(
         60.0, "A connection that has received nothing for this long is sent a PING. 0s: never."
     )
-    keepalive_timeout: float = _seconds(
-        20.0, "How long the answer to that PING may take before the connection is closed.", above=0
-    )
     idle_timeout: float = _seconds(
         0.0,
         "A connection without calls for this long is closed gracefully. 0s: never, because "
@@ -948,25 +864,10 @@ class GrpcConfig:
         "bytes, before the call is reset; the connection is closed if it reads nothing at all "
         "(CVE-2019-9517). 0s: no limit.",
     )
-    linger_timeout: float = _seconds(
-        5.0,
-        "How long a client may take to read the last bytes of a connection that has ended, and to "
-        "close its side. Input that still arrives is discarded, at most 1 MiB per second.",
-        above=0,
-    )
-    drain_ping_timeout: float = _seconds(
-        1.0,
-        "How long a graceful close waits for the client to confirm it (PING) before the "
-        "connection takes no new calls.",
-        above=0,
-    )
     max_connection_age: float = _seconds(
         0.0,
         "A connection older than this, give or take a tenth, is closed gracefully, so that "
         "clients spread again over the servers behind a name. 0s: never.",
-    )
-    max_connection_age_grace: float = _seconds(
-        30.0, "How long calls of such a connection may continue.", above=0
     )
 
 

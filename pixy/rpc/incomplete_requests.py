@@ -73,10 +73,10 @@ class IncompleteRequests:
         self._link.note_held()
         if self.held_bytes > self._options.request_bytes_max:
             reason = (
-                "incomplete requests of this connection exceed grpc.request_buffer_bytes, "
-                f"{self._options.request_bytes_max} bytes"
+                f"incomplete requests of this connection exceed {self._options.request_bytes_max} bytes: "
+                "send fewer at a time"
             )
-            raise GrpcError(Status.RESOURCE_EXHAUSTED, reason, limit="grpc.request_buffer_bytes")
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, reason, limit="incomplete requests of a connection")
 
     def release(self, stream_id: int) -> None:
         """Release all bytes of a request."""

@@ -43,8 +43,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "config.yaml:2: grpc.output_buffer_bytes must be >= grpc.max_message_bytes = 4194304, is 1000000",
         ),
         (
-            "grpc:\n  max_frame_bytes: 1MB\n",
-            "config.yaml:2: grpc.max_frame_bytes must be <= grpc.stream_window_bytes = 524288, is 1000000",
+            "grpc:\n  buffer_bytes: 8MB\n",
+            "config.yaml:2: grpc.buffer_bytes must be >= grpc.output_buffer_bytes = 8388608, is 8000000",
         ),
         (
             "grpc:\n  max_message_bytes: 1MB\n",

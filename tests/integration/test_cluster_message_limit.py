@@ -26,7 +26,7 @@ SECONDS_MAX = 60.0
 
 
 def options(max_message_bytes: int) -> dict[str, Any]:
-    sizes = {"max_message_bytes": 24 * MIB, "request_buffer_bytes": 24 * MIB, "output_buffer_bytes": 24 * MIB}
+    sizes = {"max_message_bytes": 24 * MIB, "output_buffer_bytes": 24 * MIB}
     return {"grpc": sizes, **proxy_config(producer={"max_message_bytes": max_message_bytes})}
 
 

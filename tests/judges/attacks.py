@@ -245,7 +245,7 @@ _COMPRESSION = frozenset({ErrorCode.COMPRESSION_ERROR})
 _FLOW = frozenset({ErrorCode.FLOW_CONTROL_ERROR})
 _NOT_HTTP2 = frozenset({ErrorCode.PROTOCOL_ERROR})
 _GARBLED = frozenset({ErrorCode.PROTOCOL_ERROR, ErrorCode.FRAME_SIZE_ERROR})
-_PATIENT = {"handshake_timeout": "1s", "keepalive": "1s", "keepalive_timeout": "1s"}
+_PATIENT = {"handshake_timeout": "1s", "keepalive": "1s"}
 _MANY = 500
 
 ATTACKS: dict[str, Attack] = {
@@ -325,9 +325,7 @@ ATTACKS: dict[str, Attack] = {
         _CALM,
         connections=16,
         alone=True,
-        config=dict.fromkeys(
-            ("buffer_bytes", "request_buffer_bytes", "output_buffer_bytes"), 8 * 1024 * 1024
-        ),
+        config=dict.fromkeys(("buffer_bytes", "output_buffer_bytes"), 8 * 1024 * 1024),
     ),
     "resets at short deadlines": Attack(_resets_at_deadlines, pause_s=0.001),
     "small messages on one stream after the other": Attack(
