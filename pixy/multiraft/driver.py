@@ -148,8 +148,8 @@ class Driver:
         self._is_resuming = False
         # Record batches of other nodes that wait for room. Invariant: none is empty.
         self._held: dict[RaftGroup, dict[ProposalId, Forwarded]] = {}
-        self.rest = GroupRest(self, hooks.rest, options.config.election_tick)
-        self._clock = GroupClock(self, journal, options)
+        self.rest = GroupRest(self, options.node_id, hooks.rest, options.config.election_tick)
+        self._clock = GroupClock(self, self.rest, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
         self.watched = WatchedProposals()
         self.refusals = RefusedMessages()

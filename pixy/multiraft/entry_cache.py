@@ -10,10 +10,8 @@ topic with a thousand partitions does not go through it a thousand times.
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pixy.multiraft.raft_group import RaftGroup
+from pixy.multiraft.raft_group import RaftGroup
 
 __all__ = ["ENTRY_BYTES", "ROW_BYTES", "EntryCache"]
 
@@ -43,7 +41,7 @@ class EntryCache:
         # Removed groups since the last sweep.
         self._removed = 0
 
-    def add(self, group: "RaftGroup", size: int, count: int) -> None:
+    def add(self, group: RaftGroup, size: int, count: int) -> None:
         """Entries of a group were applied: so many, with `size` bytes of payload, up to its applied
         one.
         """
@@ -55,7 +53,7 @@ class EntryCache:
             self._bytes -= size
             oldest.storage.release(index)
 
-    def remove(self, group: "RaftGroup") -> None:
+    def remove(self, group: RaftGroup) -> None:
         """Forget the entries of a group that was removed."""
         group.storage.release(group.storage.last_index())
         self._removed += 1

@@ -7,14 +7,12 @@ gives away. Its followers still hear from it, so nobody else would notice.
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from pixy.multiraft.driver_options import DriverOptions
+from pixy.multiraft.group_driver import GroupDriver
+from pixy.multiraft.group_rest import GroupRest
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.storage import Journal
-
-if TYPE_CHECKING:
-    from pixy.multiraft.driver import Driver
 
 __all__ = ["GroupClock"]
 
@@ -24,12 +22,16 @@ class GroupClock:
 
     Args:
         driver: see `Driver.ticked`.
+        rest: of the same groups.
         journal: the node's journal.
         options: duration of a tick, ticks of an election timeout.
     """
 
-    def __init__(self, driver: "Driver", journal: Journal, options: DriverOptions) -> None:
+    def __init__(
+        self, driver: GroupDriver, rest: GroupRest, journal: Journal, options: DriverOptions
+    ) -> None:
         self._driver = driver
+        self._rest = rest
         self._journal = journal
         self._election_tick = options.config.election_tick
         self._timeout_s = options.tick_s * self._election_tick
@@ -46,7 +48,7 @@ class GroupClock:
         for group in groups:
             # In another tick for each of them: a thousand at once delay everybody else.
             timed_out = (self._ticks + group.raft_group) % self._election_tick == 0
-            if group.resting and not (timed_out and (slow or self._driver.rest.is_awake(group))):
+            if group.resting and not (timed_out and (slow or self._rest.is_awake(group))):
                 continue
             has_proposals = group.proposals is not None and len(group.proposals) > 0
             if has_proposals and group.proposals is not None:
@@ -63,7 +65,7 @@ class GroupClock:
                     else:
                         group.look_at_role()
                 if timed_out:
-                    self._driver.rest.look(group, group.node)
+                    self._rest.look(group, group.node)
 
     def _disk_is_slow(self, now: float) -> bool:
         """True if the oldest write takes longer than followers wait for a leader."""

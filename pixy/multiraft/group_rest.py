@@ -8,15 +8,12 @@ as many if one of the others had something to do.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pixy.aio.steps import run_in_steps
+from pixy.multiraft.group_driver import GroupDriver
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.multiraft.resting_groups import CLAIM_EVERY_TICKS, RestClaim, RestingGroups, Waking
 from pixy.raft import NONE, RaftNode, StateType
-
-if TYPE_CHECKING:
-    from pixy.multiraft.driver import Driver
 
 __all__ = ["QUIET_TIMEOUTS", "GroupRest", "RestHooks"]
 
@@ -42,12 +39,16 @@ class GroupRest:
 
     Args:
         driver: of the groups.
+        node_id: this node.
         hooks: see `RestHooks`; None: nothing rests.
         election_tick: ticks of an election timeout.
     """
 
-    def __init__(self, driver: "Driver", hooks: RestHooks | None, election_tick: int) -> None:
+    def __init__(
+        self, driver: GroupDriver, node_id: int, hooks: RestHooks | None, election_tick: int
+    ) -> None:
         self._driver = driver
+        self._node_id = node_id
         self._hooks = hooks
         self._resting = RestingGroups(election_tick)
         self._ticks = 0
@@ -82,7 +83,7 @@ class GroupRest:
 
     def _has_nothing_to_do(self, group: RaftGroup) -> bool:
         assert self._hooks is not None
-        own, is_up = self._driver.node_id, self._hooks.is_up
+        own, is_up = self._node_id, self._hooks.is_up
         return (
             group.raft_group >= FIRST_PARTITION_GROUP
             and group.application is not None
@@ -97,7 +98,7 @@ class GroupRest:
         if node.may_rest():
             node.rest()
         if node.raft.resting:
-            self._resting.begin(group, self._driver.node_id)
+            self._resting.begin(group, self._node_id)
 
     # --- awake ------------------------------------------------------------------------------------
 

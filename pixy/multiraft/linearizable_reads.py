@@ -10,14 +10,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
 
 from pixy.aio.futures import reject, resolve
+from pixy.multiraft.group_driver import GroupDriver
 from pixy.multiraft.raft_group import GroupRead, RaftGroup
 from pixy.raft import NONE, ReadState
-
-if TYPE_CHECKING:
-    from pixy.multiraft.driver import Driver
 
 __all__ = ["LinearizableReads"]
 
@@ -29,7 +26,7 @@ class LinearizableReads:
         driver: goes on with a group.
     """
 
-    def __init__(self, driver: "Driver") -> None:
+    def __init__(self, driver: GroupDriver) -> None:
         self._driver = driver
         self._contexts = count(1)
         self._caught_up: asyncio.Future[None] | None = None

@@ -24,7 +24,7 @@ oldest. Invariant: what waits was proposed by nobody.
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pixy.entry_ids import ProposalId
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
@@ -33,22 +33,26 @@ from pixy.raft import NONE
 from pixy.records import offsets_of
 from pixy.storage import EntryType
 
-if TYPE_CHECKING:
-    from pixy.multiraft.raft_group import RaftGroup
-
 __all__ = [
     "Done",
     "Forwarded",
     "Proposal",
+    "ProposalTarget",
     "Proposals",
     "Proposer",
     "Repeated",
     "Sequences",
+    "Stamp",
     "is_window_full",
 ]
 
 Done = Callable[[Any], None]
 """Gets the result of a proposal: that of the applied entry, `Repeated`, or a `PixyError`."""
+
+Stamp = Callable[[EntryType, bytes | bytearray, int], bytes | bytearray]
+"""Makes the payload of the next entry final, which will have this term; changes it in place where
+it can.
+"""
 
 _RECORD_BATCH = EntryType.RECORD_BATCH
 _RECORD_BATCHES = EntryType.RECORD_BATCHES
@@ -126,7 +130,46 @@ class Sequences:
         return any(each and self.next - next(iter(each)) >= WINDOW for each in self.in_flight)
 
 
-class Proposer(NamedTuple):
+class ProposalTarget(Protocol):
+    """A raft group, as far as its proposals are concerned: one with a replica here, or one that
+    somebody else leads for sure.
+    """
+
+    @property
+    def raft_group(self) -> int:
+        """Its id."""
+
+    @property
+    def leader(self) -> int:
+        """Node that leads it, as far as this one knows."""
+
+    @property
+    def leads(self) -> bool:
+        """True while this node leads it, and proposals are taken. The others are asked only then,
+        `rows` also after a snapshot.
+        """
+
+    @property
+    def term(self) -> int:
+        """Term of its leadership."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """Makes the payload of the next entry final."""
+
+    @property
+    def rows(self) -> ProposerRows:
+        """Results of applied entries."""
+
+    @property
+    def tail_ids(self) -> Collection[ProposalId]:
+        """Identities of entries whose result comes."""
+
+
+_Target = TypeVar("_Target", bound=ProposalTarget)
+
+
+class Proposer(NamedTuple, Generic[_Target]):
     """This node as a proposer.
 
     Attributes:
@@ -143,9 +186,9 @@ class Proposer(NamedTuple):
 
     node_id: int
     incarnation: int
-    has_room: Callable[["RaftGroup", int], bool]
-    append: Callable[["RaftGroup", EntryType, bytes | bytearray, ProposalId], None]
-    forward: Callable[["RaftGroup", EntryType, bytes | bytearray, ProposalId, int], None] | None = None
+    has_room: Callable[[_Target, int], bool]
+    append: Callable[[_Target, EntryType, bytes | bytearray, ProposalId], None]
+    forward: Callable[[_Target, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
     sequences: dict[int, Sequences] | None = None
 
     def sequences_of(self, raft_group: int) -> Sequences:
@@ -153,7 +196,7 @@ class Proposer(NamedTuple):
         return Sequences() if self.sequences is None else self.sequences.setdefault(raft_group, Sequences())
 
 
-class Proposals:
+class Proposals(Generic[_Target]):
     """Proposals of this node to one raft group.
 
     Args:
@@ -174,7 +217,7 @@ class Proposals:
         "_waiting",
     )
 
-    def __init__(self, group: "RaftGroup", proposer: Proposer) -> None:
+    def __init__(self, group: _Target, proposer: Proposer[_Target]) -> None:
         self._group = group
         self._proposer = proposer
         self._node_id, self._incarnation = proposer.node_id, proposer.incarnation
@@ -445,7 +488,7 @@ def _ignore(_: object) -> None:
 
 
 def judge(
-    rows: ProposerRows, tail_ids: set[ProposalId], proposal: ProposalId
+    rows: ProposerRows, tail_ids: Collection[ProposalId], proposal: ProposalId
 ) -> int | PixyError | Novelty | None:
     """Judge a proposal at the leader: by the applied entries, and by its unapplied tail; None if it
     is there, and its result comes.

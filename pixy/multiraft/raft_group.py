@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import PixyError
-from pixy.multiraft.proposals import Proposals
+from pixy.multiraft.proposals import Proposals, Stamp
 from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import AppliedPosition
@@ -47,9 +47,6 @@ class Application(Protocol):
     def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
         """Make the payload of the next entry final; changes it in place where it can."""
 
-
-Stamp = Callable[[EntryType, bytes | bytearray, int], bytes | bytearray]
-"""`Application.stamp` of one application."""
 
 Apply = Callable[[Any, Entry], Any]
 """Applies a committed entry to the application of its group; returns the proposer's result."""
@@ -147,7 +144,7 @@ class RaftGroup:
         self.applied_term, self.applied_index = storage.start
         self.has_peers = False
         self.look_at_members()
-        self.proposals: Proposals | None = None
+        self.proposals: Proposals[RaftGroup] | None = None
         self.leads = False
         self.term = 0
         self.tail_ids = _NO_IDS

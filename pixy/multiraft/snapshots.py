@@ -12,16 +12,13 @@ takes over the position of the snapshot (`partition_snapshots`).
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
+from pixy.multiraft.group_driver import GroupDriver
 from pixy.multiraft.group_states import hard_state_record, reset_record
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import Snapshot, StateType
 from pixy.raft.progress import ProgressState
 from pixy.storage import Journal
-
-if TYPE_CHECKING:
-    from pixy.multiraft.driver import Driver
 
 __all__ = ["Snapshots"]
 
@@ -40,7 +37,7 @@ class Snapshots:
     """
 
     def __init__(
-        self, driver: "Driver", journal: Journal, restore: Callable[[RaftGroup, Snapshot], None]
+        self, driver: GroupDriver, journal: Journal, restore: Callable[[RaftGroup, Snapshot], None]
     ) -> None:
         self._driver = driver
         self._journal = journal

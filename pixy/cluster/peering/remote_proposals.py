@@ -19,10 +19,9 @@ from pixy.cluster.peering.replica_calls import RemotePartition, ReplicaCalls
 from pixy.entry_ids import ProposalId
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from pixy.faults import OnFault
-from pixy.multiraft import NEVER, Done, Proposals, Proposer, RaftGroup, RaftStorage, Sequences
+from pixy.multiraft import NEVER, Done, Proposals, Proposer, ProposerRows, Sequences
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
-from pixy.raft import ConfState
 from pixy.storage import EntryType
 
 __all__ = ["RemoteProposals"]
@@ -36,19 +35,25 @@ _MAIN_BYTES_MAX = 4 << 20
 """Largest payload on the connection of Raft's messages."""
 
 
-class _RemoteGroup(RaftGroup):
-    """A raft group without a replica here, as far as `Proposals` needs one: somebody else leads."""
+class _RemoteGroup:
+    """A raft group without a replica here: somebody else leads, and has its rows."""
 
-    __slots__ = ("target", "through")
+    leads = False
+    term = 0
+    rows = ProposerRows()
+    tail_ids = frozenset[ProposalId]()
 
-    def __init__(self, target: RemotePartition, proposer: Proposer) -> None:
-        super().__init__(target.raft_group, RaftStorage(ConfState(target.replicas)))
+    def __init__(self, target: RemotePartition, proposer: "Proposer[_RemoteGroup]") -> None:
+        self.raft_group = target.raft_group
         self.target = target
         self.through = Proposals(self, proposer)
 
     @property
     def leader(self) -> int:
         return self.target.replicas[0]
+
+    def stamp(self, _kind: EntryType, _payload: bytes | bytearray, _term: int) -> bytes | bytearray:
+        raise AssertionError("a group without a replica here is led here")
 
 
 class RemoteProposals:
@@ -117,9 +122,8 @@ class RemoteProposals:
         self._timer = self._loop.call_later(_LOOK_S, self._look) if self._busy else None
 
     def _forward(
-        self, group: RaftGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, _: int
+        self, group: _RemoteGroup, kind: EntryType, payload: bytes | bytearray, proposal: ProposalId, _: int
     ) -> None:
-        assert isinstance(group, _RemoteGroup)
         request = ProposeRequest(
             raft_group=group.raft_group,
             kind=kind,

@@ -96,7 +96,7 @@ def all_committed(*arguments: Any) -> RaftGroup:
 # --- proposals ------------------------------------------------------------------------------------
 
 
-def retry_as_new(self: Proposals, sequence: int, proposal: Proposal) -> None:
+def retry_as_new(self: Proposals[Any], sequence: int, proposal: Proposal) -> None:
     """A retry gets a sequence of its own."""
     del self._in_flight[sequence]
     again = self._sequences.next
@@ -104,7 +104,7 @@ def retry_as_new(self: Proposals, sequence: int, proposal: Proposal) -> None:
     self._append_first(again, proposal._replace(payload=bytearray(proposal.payload)))
 
 
-def retry_in_place(self: Proposals, sequence: int, proposal: Proposal) -> None:
+def retry_in_place(self: Proposals[Any], sequence: int, proposal: Proposal) -> None:
     """A retry gets its offset in the payload of the first attempt."""
     known = judge(self._group.rows, self._group.tail_ids, self._id(sequence))
     if known is Novelty.NEW:

@@ -92,7 +92,7 @@ def _propose_for(method: Method, counts: Counter[str]) -> Method:
 
 
 def _retry(method: Method, counts: Counter[str]) -> Method:
-    def retry(self: Proposals, sequence: int, proposal: Any) -> None:
+    def retry(self: Proposals[Any], sequence: int, proposal: Any) -> None:
         if self._id(sequence) in self._group.tail_ids:
             counts[Rare.TAIL_OF_TWO_TERMS] += _is_of_two_terms(self._group)
         method(self, sequence, proposal)
@@ -101,7 +101,7 @@ def _retry(method: Method, counts: Counter[str]) -> Method:
 
 
 def _repeated(method: Method, counts: Counter[str]) -> Method:
-    def repeated(self: Proposals, *arguments: Any) -> None:
+    def repeated(self: Proposals[Any], *arguments: Any) -> None:
         counts[Rare.ROWS] += 1
         method(self, *arguments)
 
@@ -109,7 +109,7 @@ def _repeated(method: Method, counts: Counter[str]) -> Method:
 
 
 def _overtaken(method: Method, counts: Counter[str]) -> Method:
-    def overtaken(self: Proposals) -> None:
+    def overtaken(self: Proposals[Any]) -> None:
         before = counts[Rare.ROWS]
         method(self)
         counts[Rare.OVERTAKEN] += counts[Rare.ROWS] > before
