@@ -25,7 +25,8 @@ from tests.fakes.worker import InlineWorker
 pytestmark = pytest.mark.slow
 
 PER_ITERATION_MAX = 200
-MANY = 10_000
+MANY = 4000
+"""Far more than an iteration of the event loop does."""
 SEGMENTS = 130
 """More than one step removes."""
 

@@ -1,13 +1,23 @@
 """Shared parts of the conformance tests: batches, awaitable appends, awaitable assignments."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from pixy.backend import Backend, FetchResult, TopicPartition
 from pixy.errors import PixyError
 from pixy.records import NewRecord, Record, build_batch, read_records
 
-__all__ = ["Assignments", "append", "append_nowait", "fetch_now", "make_batch", "offsets", "values"]
+__all__ = [
+    "Assignments",
+    "append",
+    "append_nowait",
+    "error_of",
+    "fetch_now",
+    "make_batch",
+    "offsets",
+    "values",
+]
 
 PATIENCE = 60.0
 """Timeout of waits for required events, in seconds."""
@@ -43,6 +53,16 @@ async def append(
     """Append one batch and wait until it is durable."""
     async with asyncio.timeout(PATIENCE):
         return await append_nowait(backend, partition, *values, timestamp_ms=timestamp_ms)
+
+
+async def error_of(call: Awaitable[Any]) -> PixyError | None:
+    """The error of a call."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await call
+    except PixyError as error:
+        return error
+    return None
 
 
 async def fetch_now(

@@ -7,7 +7,15 @@ import pytest
 from pixy.backend import Backend, OffsetCommit, TopicPartition
 from pixy.errors import InvalidArgument, PixyError, UnknownPartition, UnknownTopic
 from tests.conformance.implementations import Capability
-from tests.conformance.support import PATIENCE, Assignments, append, append_nowait, fetch_now, values
+from tests.conformance.support import (
+    PATIENCE,
+    Assignments,
+    append,
+    append_nowait,
+    error_of,
+    fetch_now,
+    values,
+)
 from tests.fakes.waiting import until
 
 ORDERS = TopicPartition("orders", 0)
@@ -95,24 +103,21 @@ async def test_new_partitions_are_shared_by_the_members(backend: Backend) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partitions", [1, 0, -1, 10_001, 2**40])
-async def test_partitions_never_become_fewer_or_too_many_and_nothing_changes(
-    backend: Backend, partitions: int
-) -> None:
+async def test_partitions_never_become_fewer_or_too_many_and_nothing_changes(backend: Backend) -> None:
     before = await backend.describe_topic("orders")
-    with pytest.raises(InvalidArgument):
-        await backend.alter_topic("orders", partitions=partitions, config={"retention_ms": "1"})
-    assert await backend.describe_topic("orders") == before
+    config: dict[str, str | None] = {"retention_ms": "1"}
+    for count in (1, 0, -1, 10_001, 2**40):
+        error = await error_of(backend.alter_topic("orders", partitions=count, config=config))
+        assert isinstance(error, InvalidArgument), count
+        assert await backend.describe_topic("orders") == before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partitions", [0, -1, 10_001, 2**40])
-async def test_a_new_topic_has_at_least_one_partition_and_not_too_many(
-    backend: Backend, partitions: int
-) -> None:
-    with pytest.raises(InvalidArgument):
-        await backend.create_topic("bills", partitions)
-    assert backend.topic("bills") is None
+async def test_a_new_topic_has_at_least_one_partition_and_not_too_many(backend: Backend) -> None:
+    for count in (0, -1, 10_001, 2**40):
+        error = await error_of(backend.create_topic("bills", count))
+        assert isinstance(error, InvalidArgument), count
+        assert backend.topic("bills") is None
 
 
 async def test_a_change_without_effect_keeps_the_version(backend: Backend) -> None:
@@ -169,22 +174,21 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", BAD_OPTIONS)
-async def test_an_invalid_option_is_rejected_and_nothing_changes(
-    backend: Backend, config: dict[str, str]
-) -> None:
+async def test_an_invalid_option_is_rejected_and_nothing_changes(backend: Backend) -> None:
     before = await backend.alter_topic("orders", config={"retention_bytes": "1000"})
-    with pytest.raises(InvalidArgument):
-        await backend.alter_topic("orders", partitions=3, config={"retention_bytes": None, **config})
-    assert await backend.describe_topic("orders") == before
+    for bad in BAD_OPTIONS:
+        config: dict[str, str | None] = {"retention_bytes": None, **bad}
+        error = await error_of(backend.alter_topic("orders", partitions=3, config=config))
+        assert isinstance(error, InvalidArgument), bad
+        assert await backend.describe_topic("orders") == before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", BAD_OPTIONS)
-async def test_no_topic_is_created_with_an_invalid_option(backend: Backend, config: dict[str, str]) -> None:
-    with pytest.raises(InvalidArgument):
-        await backend.create_topic("bills", 1, config)
-    assert backend.topic("bills") is None
+async def test_no_topic_is_created_with_an_invalid_option(backend: Backend) -> None:
+    for bad in BAD_OPTIONS:
+        error = await error_of(backend.create_topic("bills", 1, bad))
+        assert isinstance(error, InvalidArgument), bad
+        assert backend.topic("bills") is None
 
 
 async def test_an_unknown_topic_cannot_be_altered(backend: Backend) -> None:

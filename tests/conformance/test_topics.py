@@ -6,7 +6,7 @@ import pytest
 
 from pixy.backend import Backend, TopicPartition
 from pixy.errors import InvalidTopic, TopicExists, UnknownTopic
-from tests.conformance.support import append
+from tests.conformance.support import append, error_of
 
 
 async def test_a_created_topic_is_known_at_once_everywhere(backend: Backend) -> None:
@@ -86,17 +86,15 @@ async def test_of_concurrent_creations_exactly_one_succeeds(backend: Backend) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["a", "a" * 249, "A.b_c-9", "...", "-", "_", ".a"])
-async def test_every_name_that_kafka_allows_is_allowed(backend: Backend, name: str) -> None:
-    assert (await backend.create_topic(name, 1)).name == name
-    assert await append(backend, TopicPartition(name, 0), b"v") == 0
+async def test_every_name_that_kafka_allows_is_allowed(backend: Backend) -> None:
+    for name in ("a", "a" * 249, "A.b_c-9", "...", "-", "_", ".a"):
+        assert (await backend.create_topic(name, 1)).name == name
+        assert await append(backend, TopicPartition(name, 0), b"v") == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a" * 250, "a b", "a/b", "a\\b", "a:b", "ä", "a\n", "\0", "../a", "a,b"]
-)
-async def test_every_name_that_kafka_rejects_is_rejected(backend: Backend, name: str) -> None:
-    with pytest.raises(InvalidTopic):
-        await backend.create_topic(name, 1)
+async def test_every_name_that_kafka_rejects_is_rejected(backend: Backend) -> None:
+    names = ("", ".", "..", "a" * 250, "a b", "a/b", "a\\b", "a:b", "ä", "a\n", "\0", "../a", "a,b")
+    for name in names:
+        assert isinstance(await error_of(backend.create_topic(name, 1)), InvalidTopic), name
     assert await backend.list_topics() == []
