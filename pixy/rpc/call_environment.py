@@ -11,7 +11,7 @@ from pixy.rpc.deadlines import Deadlines
 from pixy.rpc.interception import Interceptor
 from pixy.rpc.methods import Method
 from pixy.rpc.status import GrpcError, Status
-from pixy.serving import Environment
+from pixy.serving import Environment, LimitLog
 
 __all__ = ["CallEnvironment", "GrpcOptions"]
 
@@ -48,6 +48,7 @@ class CallEnvironment:
 
     Attributes:
         shared: the first argument.
+        strangers: log of clients that speak something else.
         deadlines: of all calls.
         upload_quota: of large messages.
         counters, limits, tasks, note: of `shared`.
@@ -68,6 +69,7 @@ class CallEnvironment:
         self.methods = methods
         self.options = options
         self.intercept = intercept
+        self.strangers = LimitLog("a client does not speak gRPC", "reason")
         self.deadlines = Deadlines(environment.clock)
         uploads_bytes = environment.options.buffer_bytes // 2
         uploads_share = share_of(uploads_bytes, environment.options.client_share_percent)

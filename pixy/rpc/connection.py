@@ -168,6 +168,8 @@ class GrpcConnection:
 
     def terminate(self, end: End) -> None:
         """See `ConnectionProtocol`."""
+        if end is End.NOT_AGREED:
+            self.environment.strangers.hit("TLS without the protocol h2 of ALPN", self.link.peer)
         try:
             self.core.terminate(*_ENDS[end])
         finally:
@@ -491,7 +493,7 @@ class GrpcConnection:
         if event.code in _LIMIT_CODES:
             self.environment.limits.hit(limit_of(event.reason), self.link.peer)
         elif event.reason in (HTTP1_REQUEST, NO_PREFACE):
-            self.environment.shared.strangers.hit(event.reason, self.link.peer)
+            self.environment.strangers.hit(event.reason, self.link.peer)
         self._drop()
 
 

@@ -46,3 +46,4 @@ class GrpcFactory:
     def close(self) -> None:
         """See `ProtocolFactory`."""
         self._environment.deadlines.close()
+        self._environment.strangers.stop()

@@ -8,6 +8,7 @@ Kafka, no service of pixy.
 from pixy.serving.choice import ChoosableFactory, ProtocolChoice
 from pixy.serving.counters import ConnectionCounters, Counters
 from pixy.serving.environment import Environment, ServerOptions
+from pixy.serving.limit_log import LimitLog
 from pixy.serving.link import Link, ProtocolFactory
 from pixy.serving.open_calls import Excess
 from pixy.serving.protocol import ConnectionCore, ConnectionProtocol, End, RequestCounts
@@ -25,6 +26,7 @@ __all__ = [
     "End",
     "Environment",
     "Excess",
+    "LimitLog",
     "Link",
     "ProtocolChoice",
     "ProtocolFactory",

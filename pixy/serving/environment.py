@@ -78,7 +78,6 @@ class Environment:
         draining: the server drains; new connections are served nevertheless.
         tasks: of handlers, and of the server itself. An exception that ends one is noted.
         limits: log of the limits that clients reach.
-        strangers: log of clients that speak something else.
         open_calls: of all connections.
     """
 
@@ -94,7 +93,6 @@ class Environment:
         self.counters = Totals()
         self.scheduler = FairScheduler(clock.monotonic)
         self.limits = LimitLog()
-        self.strangers = LimitLog("a client does not speak gRPC", "reason")
         self.open_calls = OpenCalls(options.calls_max, options.client_share_percent)
         self.memory = Memory(options.buffer_bytes, self.limits)
         self.tasks = Tasks(self.note)

@@ -283,8 +283,6 @@ class Link(asyncio.BufferedProtocol):
         agreed = self.transport.alpn
         if agreed is not None and agreed not in factory.alpn:
             environment.counters.refused += 1
-            names = " or ".join(factory.alpn)
-            environment.strangers.hit(f"TLS without the protocol {names} of ALPN", self.peer)
             self.protocol.terminate(End.NOT_AGREED)
             self.touch()
             return

@@ -161,7 +161,6 @@ class Server:
         for factory in self._factories:
             factory.close()
         self.environment.limits.stop()
-        self.environment.strangers.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CUT_OFF_S):
                 await self.environment.tasks.cancel_all()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 from google.protobuf.wrappers_pb2 import BytesValue
+from structlog.testing import capture_logs
 
 from pixy.config import TlsConfig
 from pixy.errors import StartError
@@ -87,15 +88,19 @@ async def test_a_client_of_tls_that_does_not_choose_http2_is_answered_in_http1(
 ) -> None:
     trusted = trusting(certificates, "one")
     trusted.set_alpn_protocols(["http/1.1"])
-    async with open_echo(tls=tls) as echo:
-        host, port = echo.address.rsplit(":", 1)
-        reader, writer = await asyncio.open_connection(
-            host, int(port), ssl=trusted, server_hostname="localhost"
-        )
-        async with asyncio.timeout(10):
-            assert (await reader.read()).startswith(b"HTTP/1.1 505 ")
-        writer.close()
-        assert (echo.server.counters.accepted, echo.server.counters.refused) == (0, 1)
+    with capture_logs() as logs:
+        async with open_echo(tls=tls) as echo:
+            host, port = echo.address.rsplit(":", 1)
+            reader, writer = await asyncio.open_connection(
+                host, int(port), ssl=trusted, server_hostname="localhost"
+            )
+            async with asyncio.timeout(10):
+                assert (await reader.read()).startswith(b"HTTP/1.1 505 ")
+            writer.close()
+            assert (echo.server.counters.accepted, echo.server.counters.refused) == (0, 1)
+    assert [each["reason"] for each in logs if each["event"] == "a client does not speak gRPC"] == [
+        "TLS without the protocol h2 of ALPN"
+    ]
 
 
 @pytest.mark.slow
