@@ -492,6 +492,7 @@ class Node:
             confirm_metadata=self.confirm_metadata,
             nodes_seen=self._reactions.nodes_seen,
             ticked=self._ticked,
+            has_all_groups=lambda: not self._starting,
             damaged_groups=self.partitions.damaged_groups,
         )
         peers.attach(self._log, identity, self.state_groups, duties)

@@ -758,3 +758,44 @@ class GiveUpRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GiveUpRequest: _TypeAlias = GiveUpRequest  # noqa: Y015
+
+@_typing.final
+class IsMemberRequest(_message.Message):
+    """Whether a node that leaves is a member of a raft group here, of whichever."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IsMemberRequest: _TypeAlias = IsMemberRequest  # noqa: Y015
+
+@_typing.final
+class IsMemberResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_MEMBER_FIELD_NUMBER: _builtins.int
+    is_member: _builtins.bool
+    """Also while this node does not know yet that the other one leaves."""
+    def __init__(
+        self,
+        *,
+        is_member: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_member", b"is_member"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IsMemberResponse: _TypeAlias = IsMemberResponse  # noqa: Y015

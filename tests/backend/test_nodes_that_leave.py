@@ -28,6 +28,15 @@ async def listed(node: ClusterNode) -> list[int]:
     return [each.node_id for each in (await node.backend.cluster_status()).nodes]
 
 
+async def until_dispensable(node_id: int, at: ClusterNode) -> None:
+    """Return once a cluster can do without a node, as far as another one knows."""
+
+    async def dispensable() -> bool:
+        return not reasons_to_keep(await at.backend.cluster_status(), node_id)
+
+    await until(dispensable)
+
+
 async def until_left(at: ClusterNode, node_id: int) -> None:
     async def left() -> bool:
         return node_id not in await listed(at)
@@ -169,6 +178,7 @@ def test_a_node_is_not_removed_while_the_others_are_no_majority_without_it(tmp_p
         assert await listed(asked) == [1, 2, 3]
         await asked.backend.remove_node(down.id)
         await until_left(asked, down.id)
+        await until_dispensable(needed.id, asked)
         await asked.backend.remove_node(needed.id)
         await until_left(asked, needed.id)
         await needed.kill()
@@ -201,17 +211,39 @@ def test_the_leaving_node_of_two_may_be_killed_and_started_again(tmp_path: Path,
     run_cluster(scenario, tmp_path, 2)
 
 
+def test_a_node_that_leaves_is_needed_by_partitions_of_other_nodes(tmp_path: Path) -> None:
+    """The leader of metadata has no replica of them, and lets nobody go before they do."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        leads = cluster[1].node.state_groups.metadata_replica.group.leader
+        asked, other, goes = (cluster[id] for id in (leads, *({1, 2, 3} - {leads})))
+        await asked.backend.create_topic("topic", 6, {"replication": "2"})
+        replicas = asked.node.metadata.topics["topic"].replicas
+        shared = next(at for at, nodes in enumerate(replicas) if leads not in nodes)
+        assert await asked.append(b"first", partition=shared) == 0
+        assert other.node.peers is not None
+        other.node.peers.stopping = True  # it proposes no change
+        await asked.backend.remove_node(goes.id)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(until_left(asked, goes.id), 20)
+        await goes.kill()
+        other.node.peers.stopping = False
+        starting = asyncio.create_task(goes.start())
+        await until_left(asked, goes.id)
+        assert await other.append(b"last", partition=shared) == 1
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_removal_waits_until_the_node_that_was_removed_before_has_left(tmp_path: Path) -> None:
     """It may be gone at any time, and is a voter until then."""
 
     async def scenario(cluster: NodeCluster) -> None:
         first = cluster[1]
         await first.backend.create_topic("topic", 3)
-
-        async def can_leave() -> bool:
-            return not reasons_to_keep(await first.backend.cluster_status(), 2)
-
-        await until(can_leave)
+        await until_dispensable(2, first)
         await first.backend.remove_node(2)
         assert await listed(first) == [1, 2, 3]
         await first.backend.remove_node(3)

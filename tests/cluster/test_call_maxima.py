@@ -26,6 +26,7 @@ OF_METHODS: dict[int, Any] = {
     PeerMethod.RELAY: pb.Relayed,
     PeerMethod.GET_PIECE: pb.GetPieceRequest,
     PeerMethod.GIVE_UP: pb.GiveUpRequest,
+    PeerMethod.IS_MEMBER: pb.IsMemberRequest,
 }
 """Those without lists; FETCH_SNAPSHOT has a codec of its own, NODES and STATUS are empty."""
 CASES = [(method, path) for method, request in REQUESTS.items() for path in repeated_fields(request)]

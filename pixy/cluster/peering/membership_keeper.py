@@ -11,6 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from pixy.cluster.log import PartitionReplica
+from pixy.cluster.peering.departures import Departures
 from pixy.cluster.peering.membership import (
     HandOver,
     MemberChanges,
@@ -39,12 +40,20 @@ class MembershipKeeper:
     Args:
         driver: of the groups.
         groups: the state groups, `metadata` with the nodes among them.
+        departures: tells whether the other nodes need one that leaves.
         is_reachable: true of a node that can be reached.
     """
 
-    def __init__(self, driver: Driver, groups: StateGroups, is_reachable: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        groups: StateGroups,
+        departures: Departures,
+        is_reachable: Callable[[int], bool],
+    ) -> None:
         self._driver = driver
         self._groups = groups
+        self._departures = departures
         self._is_reachable = is_reachable
         self._loop = asyncio.get_running_loop()
         self._next_look = 0.0
@@ -98,18 +107,16 @@ class MembershipKeeper:
         return state_group_members(group.raft_group, metadata.started, starting)
 
     def _is_needed_last(self, metadata: RaftGroup) -> bool:
-        """True while a node that leaves is a member of another group: it leaves metadata last. A
-        start needs metadata, and the other groups may have no majority without the node. A node
-        that leaves itself is told nothing of groups that it has left, and hands over.
+        """True while a node that leaves may be a member of another group, here or elsewhere: it
+        leaves metadata last. A start needs metadata, and the other groups may have no majority
+        without the node. A node that leaves itself is told nothing of groups that it has left, and
+        hands over.
         """
         nodes, members = self._groups.metadata.nodes, metadata.storage.conf_state.members
         leaving = {each for each in members if (node := nodes.get(each)) and node.removed and not node.lost}
         if not leaving or self._driver.node_id in leaving:
             return False
-        return any(
-            group is not metadata and not leaving.isdisjoint(group.storage.conf_state.members)
-            for group in self._driver.groups.values()
-        )
+        return not self._departures.all_let_go(leaving)
 
     def _tell(self, group: RaftGroup) -> None:
         """Log a change of the members."""

@@ -22,6 +22,7 @@ from pixy.clock import Clock
 from pixy.cluster.log import ClusterOptions, LogPeers, NodeLog, PeerStart, cluster_id_of
 from pixy.cluster.peering.call_maxima import why_too_large
 from pixy.cluster.peering.cluster_search import ClusterSearch
+from pixy.cluster.peering.departures import Departures
 from pixy.cluster.peering.failover import Failover
 from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
 from pixy.cluster.peering.leader_placement import LeaderPlacement
@@ -110,6 +111,7 @@ class PeerDuties:
             committed before, or raises `PixyError`.
         nodes_seen: called when a node can be reached again, or cannot be reached any more.
         ticked: called at the end of each tick.
+        has_all_groups: False while the start has not opened all raft groups.
         damaged_groups: the raft groups of partitions that are damaged here.
     """
 
@@ -120,6 +122,7 @@ class PeerDuties:
     confirm_metadata: Callable[[float], Awaitable[None]]
     nodes_seen: Callable[[], None]
     ticked: Callable[[], None]
+    has_all_groups: Callable[[], bool]
     damaged_groups: Container[int]
 
 
@@ -172,6 +175,7 @@ class NodePeers:
         self._duties: PeerDuties
         self._failover: Failover
         self._placement: LeaderPlacement
+        self._departures: Departures
         self._keeper: MembershipKeeper
         self._lookup: NodeLookup
         self._ticker = Ticker(self._tick, self._on_pause)
@@ -309,7 +313,10 @@ class NodePeers:
             self._driver, self._up_since.get, self.clocks.is_off, duties.damaged_groups
         )
         self._groups = groups
-        self._keeper = MembershipKeeper(self._driver, groups, self.members.is_reachable)
+        self._departures = Departures(
+            self._driver, groups.metadata, self.relays.call, duties.has_all_groups, self._on_fault
+        )
+        self._keeper = MembershipKeeper(self._driver, groups, self._departures, self.members.is_reachable)
         self._lookup = NodeLookup(self.members, self.channel.call, self._confirm_metadata)
         self._log = node_log
 
@@ -398,6 +405,7 @@ class NodePeers:
             self._serving.stop()
             await self._fetching.stop()
             await self._lookup.stop()
+            await self._departures.stop()
             await self._duties.forwarded.stop()
         self._search.stop()
         if self._listening is not None:
@@ -704,6 +712,8 @@ class NodePeers:
         if method == PeerMethod.NODES:
             nodes = [node_record(each) for each in self._nodes().values() if not each.lost]
             return NodesResponse(nodes=nodes).SerializeToString()
+        if method == PeerMethod.IS_MEMBER:
+            return self._departures.answer(payload)
         if method == PeerMethod.FETCH_SNAPSHOT:
             return await self._serving.answer(payload)
         if method == PeerMethod.RELAY:

@@ -154,6 +154,7 @@ class PeerMethod(IntEnum):
     GET_PIECE = 12
     GIVE_UP = 13
     NODES = 14
+    IS_MEMBER = 15
 
 
 class Beat(NamedTuple):

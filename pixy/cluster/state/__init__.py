@@ -32,6 +32,7 @@ from pixy.cluster.state.metadata import (
 )
 from pixy.cluster.state.newer_command import newer_command
 from pixy.cluster.state.nodes import (
+    DEPARTURES_LEVEL,
     FEATURE_LEVEL,
     FIRST_NODE,
     IDENTITY_LEVEL,
@@ -62,6 +63,7 @@ from pixy.cluster.state.topic_config import log_options
 
 __all__ = [
     "CALL_PIECES_MAX",
+    "DEPARTURES_LEVEL",
     "FEATURE_LEVEL",
     "FIRST_GROUPS_GROUP",
     "FIRST_NODE",

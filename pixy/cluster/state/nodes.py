@@ -47,6 +47,7 @@ from pixy.multiraft import MESSAGE_BYTES_MAX
 from pixy.proto.state_pb2 import MetadataCommand, NodeRecord, RegisterNode, RemoveNode, StartNode
 
 __all__ = [
+    "DEPARTURES_LEVEL",
     "FEATURE_LEVEL",
     "FIRST_NODE",
     "IDENTITY_LEVEL",
@@ -69,7 +70,7 @@ __all__ = [
 FIRST_NODE = 1
 """The node that makes the cluster."""
 
-FEATURE_LEVEL = 6
+FEATURE_LEVEL = 7
 """Feature level of this release:
 
     0  a node alone
@@ -81,6 +82,7 @@ FEATURE_LEVEL = 6
        stay
     5  commands that name a topic or stages say which one had the name
     6  commands that remove offsets and records for a client
+    7  nodes say whether their raft groups need one that leaves
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -103,6 +105,9 @@ IDENTITY_LEVEL = 5
 
 REMOVING_LEVEL = 6
 """First level at which all nodes remove offsets and records for a client."""
+
+DEPARTURES_LEVEL = 7
+"""First level of a node that can be asked whether its raft groups need one that leaves."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""

@@ -1,0 +1,137 @@
+"""Nodes that leave the cluster, and the raft groups that need them until then.
+
+A node that is removed leaves metadata last: a start needs metadata, and takes part in the other
+groups only behind it. The leader of metadata does not know partitions of which it has no replica,
+so it asks the nodes that have one:
+
+    a partition                                        lets a node go
+    -------------------------------------------------  --------------------------------------------
+    with a replica here                                by the configuration of its group
+    of other nodes                                     once a majority of its replicas have answered
+
+and each node that answers has no group with that node as a member, and knows that it leaves. What
+has been found once stays: a node that is removed gets no replica any more.
+
+A node of an earlier release cannot be asked, and counts as one that has answered. A node that is
+lost is asked nothing, and is waited for by nobody: it is to be forgotten.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from pixy.aio.tasks import Tasks
+from pixy.cluster.peering.peer_messages import PeerMethod
+from pixy.cluster.state import DEPARTURES_LEVEL, METADATA_GROUP, MetadataState
+from pixy.errors import PixyError
+from pixy.faults import OnFault
+from pixy.multiraft import Driver
+from pixy.proto.node_calls_pb2 import IsMemberRequest, IsMemberResponse
+from pixy.raft.quorum import is_majority
+
+__all__ = ["Departures"]
+
+log = structlog.get_logger(__name__)
+
+_ASK_S = 2.0
+_PAUSE_S = 0.5
+
+Call = Callable[[int, int, bytes, float], Awaitable[bytes]]
+
+
+class Departures:
+    """Departures from one node's cluster.
+
+    Args:
+        driver: of the raft groups here.
+        metadata: the nodes and partitions.
+        call: calls a node: id, method, payload, timeout in seconds.
+        has_all_groups: False while the start has not opened all raft groups of the node.
+        on_fault: called with an unexpected exception.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        metadata: MetadataState,
+        call: Call,
+        has_all_groups: Callable[[], bool],
+        on_fault: OnFault,
+    ) -> None:
+        self._driver = driver
+        self._metadata = metadata
+        self._call = call
+        self._has_all_groups = has_all_groups
+        self._loop = asyncio.get_running_loop()
+        self._tasks = Tasks(on_fault)
+        self._next_round = 0.0
+        self._let_go: set[int] = set()
+
+    async def stop(self) -> None:
+        """Ask no more."""
+        await self._tasks.cancel_all()
+
+    def all_let_go(self, leaving: set[int]) -> bool:
+        """True if no raft group but metadata needs these nodes, as far as is known; else the others
+        are asked.
+        """
+        if self.is_needed_here(leaving):
+            return False
+        needed = [each for each in leaving if each not in self._let_go]
+        if needed and self._has_all_groups() and not self._tasks and self._loop.time() >= self._next_round:
+            self._tasks.spawn(self._ask_all(needed), "ask for raft groups of a node that leaves")
+        return not needed
+
+    def answer(self, payload: bytes) -> bytes:
+        """Answer another node that asks."""
+        node_id = IsMemberRequest.FromString(payload).node_id
+        return IsMemberResponse(is_member=self._may_be_member(node_id)).SerializeToString()
+
+    def _may_be_member(self, node_id: int) -> bool:
+        node = self._metadata.nodes.get(node_id)
+        if node is None or not node.removed or not self._has_all_groups():
+            return True  # as far as is known here
+        return self.is_needed_here({node_id})
+
+    def is_needed_here(self, leaving: set[int]) -> bool:
+        """True if one of these nodes is a member of a raft group here, but for metadata."""
+        return any(
+            group.raft_group != METADATA_GROUP and not leaving.isdisjoint(group.storage.conf_state.members)
+            for group in self._driver.groups.values()
+        )
+
+    async def _ask_all(self, leaving: list[int]) -> None:
+        for node_id in leaving:
+            if await self._is_let_go(node_id):
+                self._let_go.add(node_id)
+        self._next_round = self._loop.time() + _PAUSE_S
+
+    async def _is_let_go(self, leaving: int) -> bool:
+        own, nodes = self._driver.node_id, self._metadata.nodes
+        others = [each for each in self._metadata.registered if each != own]
+        asked = [each for each in others if nodes[each].feature_level >= DEPARTURES_LEVEL]
+        answers = await asyncio.gather(*(self._ask(each, leaving) for each in asked))
+        if True in answers:
+            return False
+        answered = {own, *(each for each, answer in zip(asked, answers, strict=True) if answer is False)}
+        answered.update(each for each in others if each not in asked)
+        known = self._driver.groups
+        elsewhere = {
+            replicas
+            for topic in self._metadata.topics.values()
+            for raft_group, replicas in zip(topic.raft_groups, topic.replicas, strict=True)
+            if raft_group not in known
+        }
+        return all(is_majority([*answered.intersection(each)], each) for each in elsewhere)
+
+    async def _ask(self, node_id: int, leaving: int) -> bool | None:
+        """True if a raft group of a node has the leaving one as a member; None: it does not say."""
+        request = IsMemberRequest(node_id=leaving).SerializeToString()
+        try:
+            answer = await self._call(node_id, PeerMethod.IS_MEMBER, request, _ASK_S)
+            return IsMemberResponse.FromString(answer).is_member
+        except (PixyError, DecodeError) as error:
+            log.debug("a node does not tell who is a member", node=node_id, reason=str(error))
+            return None
