@@ -1,5 +1,6 @@
 """Turns in which acks are passed to the owners of their partitions."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from enum import Enum, auto
@@ -49,7 +50,7 @@ class PassingTurns:
     @asynccontextmanager
     async def turn(self, group: str, partition: TopicPartition, deadline: float) -> AsyncIterator[None]:
         """Wait for a turn, which ends with the `with` block. The attempt in it has failed if it
-        raises one of `UNDECIDED`.
+        raises one of `UNDECIDED`. A block that is dropped, with the loop, keeps its turn.
 
         Raises:
             DeadlineExceeded: it has not come by then.
@@ -60,10 +61,13 @@ class PassingTurns:
             yield
         except UNDECIDED:
             self._ended(key, _Outcome.FAILED)
+            self._quotas[kind].release(key, 1)
+            raise
+        except (Exception, asyncio.CancelledError):
+            self._quotas[kind].release(key, 1)
             raise
         else:
             self._ended(key, _Outcome.ANSWERED)
-        finally:
             self._quotas[kind].release(key, 1)
 
     async def _acquire(self, key: str, deadline: float) -> _Outcome:
@@ -81,7 +85,7 @@ class PassingTurns:
             return
         try:
             await self._timers.wait(caller.turn, deadline - self._timers.monotonic())
-        except BaseException:
+        except asyncio.CancelledError:
             if caller.is_admitted:
                 quota.release(key, 1)
             else:
