@@ -181,9 +181,9 @@ def sites_in_the_source() -> set[str]:
     root = Path(pixy.__file__).parent
     found = set()
     for part in ("storage", "staging", "cluster"):
-        for path in sorted((root / part).glob("*.py")):
+        for path in sorted((root / part).rglob("*.py")):
             if path.name not in NO_STORAGE:
-                found |= _sites(ast.parse(path.read_text()), f"{part}/{path.name}:")
+                found |= _sites(ast.parse(path.read_text()), f"{path.relative_to(root).as_posix()}:")
     return found - FORWARDED
 
 
