@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 from unittest.mock import patch
 
-from pixy.cluster.log import applied_positions, journal_retention
+from pixy.cluster.log import applied_positions, journal_retention, partition_snapshots
 from pixy.cluster.log import replica as replicas
 from pixy.cluster.log.checkpoints import Checkpoints
 from pixy.cluster.log.incarnation import Incarnation
@@ -17,7 +17,7 @@ from pixy.cluster.log.peer_starts import PeerStarts
 from pixy.cluster.log.replica import PartitionReplica
 from pixy.cluster.replicas import partitions
 from pixy.cluster.replicas import state_group_recovery as recovery
-from pixy.multiraft import driver, hard_states, proposals, snapshots
+from pixy.multiraft import driver, hard_states, proposals
 from pixy.multiraft.group_clock import GroupClock
 from pixy.multiraft.group_rest import GroupRest
 from pixy.multiraft.proposals import Proposals
@@ -223,9 +223,9 @@ RULES: dict[str, Rule[Swarm]] = {
     ),
     "a position is taken over only with all records": _rule(
         [
-            patch.object(snapshots, "has_records", lambda *_: True),
-            patch.object(snapshots, "is_written", lambda _: True),
-            patch.object(snapshots, "position_of", broken.position_of_unsynced),
+            patch.object(partition_snapshots, "has_records", lambda *_: True),
+            patch.object(partition_snapshots, "is_written", lambda _: True),
+            patch.object(partition_snapshots, "position_of", broken.position_of_unsynced),
         ],
         seed=7,
         focus=_quiet,
