@@ -38,6 +38,7 @@ PATCHES_MAX = {
     "cluster/test_publisher.py": 5,
     "cluster/test_relocation.py": 1,
     "cluster/test_disk_reserve.py": 2,
+    "cluster/test_joining.py": 1,
     "cluster/test_retention.py": 4,
     "peers/test_link.py": 1,
     "proxy/test_proxy.py": 2,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pixy.cluster import node_commands
 from pixy.cluster.state.joining import check_join, check_joined, check_place
 from pixy.cluster.state.nodes import FEATURE_LEVEL, NODES_MAX, WAITING_MAX, NodeInfo
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted
@@ -180,7 +181,11 @@ def test_nobody_joins_at_the_address_of_a_node_that_is_there(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_node_joins_once_those_that_do_not_come_are_given_up(tmp_path: Path) -> None:
+def test_a_node_joins_once_those_that_do_not_come_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_commands, "_FIRST_START_S", 20.0)
+
     async def scenario(cluster: NodeCluster) -> None:
         await ask_to_join(cluster[1], times=WAITING_MAX)
         added = await cluster.add()
