@@ -699,16 +699,27 @@ class NodePeers:
                 return False
         return True
 
-    async def _on_call(self, caller: Hello, method: int, payload: bytes) -> bytes:
-        if not self._node_id:
-            raise Unavailable(f"node {self._options.address} is starting")
-        if method == PeerMethod.JOIN:
-            return await self._register(JoinRequest.FromString(payload))
+    def _on_call(self, caller: Hello, method: int, payload: bytes) -> Awaitable[bytes]:
+        """See `PeerHooks`. Thousands of questions of consumer groups wait, without a coroutine."""
+        handler = self._duties.methods.get(method)
+        if method != PeerMethod.CONSUME or handler is None or not self._node_id:
+            return self._answer_call(caller, method, payload)
+        self._check_call(caller, method, payload)
+        return handler(caller.node_id, payload)
+
+    def _check_call(self, caller: Hello, method: int, payload: bytes) -> None:
         if not self.members.knows(caller.node_id):
             raise FailedPrecondition("only nodes of this cluster may call, and others to join it")
         reason = why_too_large(method, payload)
         if reason:
             raise ResourceExhausted(reason).at_limit("elements of a call between nodes")
+
+    async def _answer_call(self, caller: Hello, method: int, payload: bytes) -> bytes:
+        if not self._node_id:
+            raise Unavailable(f"node {self._options.address} is starting")
+        if method == PeerMethod.JOIN:
+            return await self._register(JoinRequest.FromString(payload))
+        self._check_call(caller, method, payload)
         if method == PeerMethod.NODES:
             nodes = [node_record(each) for each in self._nodes().values() if not each.lost]
             return NodesResponse(nodes=nodes).SerializeToString()

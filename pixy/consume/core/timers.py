@@ -33,20 +33,23 @@ class Timers:
     Args:
         clock: the time.
         call_later: schedules a timer; None means the running event loop's.
+
+    Attributes:
+        context: of all timers, and of callbacks of which thousands wait.
     """
 
-    __slots__ = ("_call_later", "_context", "monotonic")
+    __slots__ = ("_call_later", "context", "monotonic")
 
     def __init__(self, clock: Clock, call_later: CallLater | None = None) -> None:
         self.monotonic = clock.monotonic
         self._call_later = call_later
-        # One for all timers: each would have a copy of its own.
-        self._context = copy_context()
+        # One for all: each would have a copy of its own.
+        self.context = copy_context()
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> TimerHandle:
         """Call back once, not before `seconds` have passed."""
         if self._call_later is None:
-            return asyncio.get_running_loop().call_later(seconds, callback, context=self._context)
+            return asyncio.get_running_loop().call_later(seconds, callback, context=self.context)
         return self._call_later(seconds, callback)
 
     async def sleep(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ because it has lost patience or its connection has ended, and when nothing has b
 import asyncio
 from collections.abc import Callable
 
-from pixy.aio.futures import SmallEvent
+from pixy.aio.futures import resolve
 from pixy.consume.core import Alarm, Timers
 from pixy.consume.lending.lending import Lending, RecordPosition
 from pixy.consume.lending.lent_records import decode_positions, encode_record
@@ -23,31 +23,44 @@ SILENCE_S = 2.5
 
 
 class _Borrower:
-    """Another node."""
+    """Another node.
 
-    __slots__ = (
-        "_lender",
-        "_node_id",
-        "changed",
-        "lending",
-        "questions",
-        "silence",
-        "waiting",
-    )
+    Attributes:
+        lending: what is lent to it.
+        alarm: at the end of its question, or of its silence after an answer.
+        question: waits for records, None if none does.
+        asked_at: time of the last question.
+    """
+
+    __slots__ = ("_lender", "alarm", "asked_at", "lending", "node_id", "question")
 
     def __init__(self, lender: "Lender", node_id: int) -> None:
-        self.changed = SmallEvent()
-        self.lending = Lending(lender.dispatcher, self.changed.set)
         self._lender = lender
-        self._node_id = node_id
-        # Number of its questions. Invariant: increases with each.
-        self.questions = 0
-        # A question waits here.
-        self.waiting = False
-        self.silence = Alarm(lender.timers, self._silent)
+        self.node_id = node_id
+        self.lending = Lending(lender.dispatcher, self._granted)
+        self.alarm = Alarm(lender.timers, self._over)
+        self.question: asyncio.Future[bytes] | None = None
+        self.asked_at = 0.0
 
-    def _silent(self, _: float) -> None:
-        self._lender.give_up(self._node_id)
+    def _granted(self) -> None:
+        # Records that come together are sent together.
+        if self.question is not None:
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        if self.lending.granted:
+            self._lender.answer(self)
+
+    def _over(self, _: float) -> None:
+        if self.question is None:
+            self._lender.give_up(self.node_id)
+        else:
+            self._lender.answer(self)
+
+    def ended(self, question: "asyncio.Future[bytes]") -> None:
+        """A question has ended; if it was cancelled, nobody hears the answer."""
+        if question is self.question and question.cancelled():
+            self._lender.give_up(self.node_id)
 
 
 class Lender:
@@ -82,64 +95,59 @@ class Lender:
         """True while other nodes ask for records, or have some."""
         return bool(self._borrowers)
 
-    async def lend(self, node_id: int, request: OffersRequest) -> bytes:
-        """Answer a question of another node, with serialized `LentRecords`."""
-        begun = self.timers.monotonic()
-        borrower = self._borrower(node_id)
-        borrower.questions += 1
-        number = borrower.questions
-        borrower.waiting = False
-        borrower.changed.set()  # the end of an earlier question
-        borrower.silence.cancel()
-        self._settle(borrower, request.settled)
-        wanted = request.wanted if begun >= self._paused_until else 0
-        borrower.lending.ask(wanted, set(decode_positions(request.held)), begun)
-        is_asked, until = bool(request.wanted), begun + request.wait_ms / 1000
-        del request  # not kept while it waits
-        # Not in a function of its own: thousands wait here, each with a frame.
-        borrower.waiting = is_asked
-        try:
-            while is_asked and borrower.questions == number and not borrower.lending.granted:
-                now = self.timers.monotonic()
-                if now >= until:
-                    break
-                borrower.changed.clear()
-                await self.timers.wait(borrower.changed, until - now)
-        except asyncio.CancelledError:
-            if borrower.questions == number:
-                self.give_up(node_id)
-            raise
-        return self._answer(borrower, number, node_id, begun)
+    def lend(self, node_id: int, request: OffersRequest) -> "asyncio.Future[bytes]":
+        """Answer a question of another node, with serialized `LentRecords`.
 
-    def _answer(self, borrower: _Borrower, number: int, node_id: int, begun: float) -> bytes:
-        """The answer to a question, without records if another one has replaced it."""
-        if borrower.questions != number:
-            return b""
-        borrower.waiting = False
+        No coroutine: thousands of questions wait here.
+        """
+        now = self.timers.monotonic()
+        borrower = self._borrower(node_id)
+        self._end_question(borrower)
+        question = borrower.question = asyncio.get_running_loop().create_future()
+        borrower.asked_at = now
+        question.add_done_callback(borrower.ended, context=self.timers.context)
+        self._settle(borrower, request.settled)
+        if question.done():
+            return question  # the last acks have ended the subscription
+        wanted = request.wanted if now >= self._paused_until else 0
+        borrower.lending.ask(wanted, set(decode_positions(request.held)), now)
+        if request.wanted and not borrower.lending.granted:
+            borrower.alarm.at(now + request.wait_ms / 1000)
+        else:
+            self.answer(borrower)
+        return question
+
+    def answer(self, borrower: _Borrower) -> None:
+        """Answer the question of another node with what there is."""
+        question = borrower.question
+        if question is None:
+            return
+        if question.cancelled():
+            self.give_up(borrower.node_id)
+            return
+        borrower.question = None
         offers = borrower.lending.take()
         if not offers:
             borrower.lending.withdraw()
-        now = self.timers.monotonic()
-        if borrower.lending.idle:
-            self.give_up(node_id)
-        else:
-            borrower.silence.at(now + SILENCE_S)
-        lent = LentRecords(
-            records=[encode_record(offer) for offer in offers], waited_ms=round((now - begun) * 1000)
-        )
-        return lent.SerializeToString()
+        self._await_more(borrower)
+        waited_ms = round((self.timers.monotonic() - borrower.asked_at) * 1000)
+        lent = LentRecords(records=[encode_record(offer) for offer in offers], waited_ms=waited_ms)
+        resolve(question, lent.SerializeToString())
 
     def settle(self, node_id: int, settled: Settled) -> None:
         """Another node tells what became of records."""
         borrower = self._borrower(node_id)
         self._settle(borrower, settled)
-        if borrower.waiting:
-            return
-        borrower.silence.cancel()
+        if borrower.question is None:
+            self._await_more(borrower)
+
+    def _await_more(self, borrower: _Borrower) -> None:
+        """Give a node up that has nothing, others when nothing is heard of them."""
+        borrower.alarm.cancel()
         if borrower.lending.idle:
-            self.give_up(node_id)
+            self.give_up(borrower.node_id)
         else:
-            borrower.silence.at(self.timers.monotonic() + SILENCE_S)
+            borrower.alarm.at(self.timers.monotonic() + SILENCE_S)
 
     def _settle(self, borrower: _Borrower, settled: Settled) -> None:
         lending = borrower.lending
@@ -162,10 +170,15 @@ class Lender:
         """Nothing more is heard of a node, or nothing is expected."""
         borrower = self._borrowers.pop(node_id, None)
         if borrower is not None:
-            borrower.questions += 1
-            borrower.changed.set()
-            borrower.silence.cancel()
+            self._end_question(borrower)
             borrower.lending.end()
+
+    def _end_question(self, borrower: _Borrower) -> None:
+        """Answer a question that waits without a record."""
+        borrower.alarm.cancel()
+        question, borrower.question = borrower.question, None
+        if question is not None:
+            resolve(question, b"")
 
     def close(self) -> None:
         """Lend no more; questions that wait are answered without a record."""
