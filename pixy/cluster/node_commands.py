@@ -14,6 +14,7 @@ from pixy.cluster.state import (
     IDENTITY_LEVEL,
     PLACEMENT_LEVEL,
     REMOVING_LEVEL,
+    SEEN_LEVEL,
     ClusterLimits,
     Topic,
     alter_command,
@@ -43,6 +44,7 @@ from pixy.proto.state_pb2 import (
     SetLogBeginOffset,
     StartNode,
 )
+from pixy.raft.quorum import is_majority
 
 __all__ = ["NodeCommands"]
 
@@ -287,11 +289,24 @@ class NodeCommands:
         Raises:
             NotFound: there is no such node.
             FailedPrecondition: it is the only one, or is running.
-            Unavailable: no majority in time; the node stays.
+            Unavailable: no majority without it; the node stays.
         """
         if node_id in self._metadata.nodes and self._is_reachable(node_id):
             raise FailedPrecondition(f"node {node_id} is running: only a lost node can be forgotten")
+        self._check_majority_without(node_id)
         await self._run(MetadataCommand(forget_node=ForgetNode(node_id=node_id)), _COMMAND_S)
+
+    def _check_majority_without(self, node_id: int) -> None:
+        """Raise `Unavailable` if metadata decides nothing without a node: it would be put out by
+        its own vote, when it comes back.
+        """
+        voters = self._state_groups.metadata_replica.group.storage.conf_state.voters
+        reached = [each for each in voters if each != node_id and self._is_reachable(each)]
+        if len(voters) > 1 and node_id in voters and not is_majority(reached, voters):
+            raise Unavailable(
+                f"of the {len(voters)} voters of metadata this node reaches {len(reached)} without node {node_id}, which is "
+                "no majority: start the others, or if they are lost, stop this node and run pixy cluster recover"
+            )
 
     async def _run(self, command: MetadataCommand, patience_s: float = NEVER) -> Any:
         replica = self._state_groups.metadata_replica
@@ -299,15 +314,24 @@ class NodeCommands:
 
     # --- consumer groups --------------------------------------------------------------------------
 
-    async def delete_offsets(self, consumer_group: str, topic: str, topic_id: bytes) -> None:
+    async def delete_offsets(
+        self, consumer_group: str, topic: str, topic_id: bytes, seen: tuple[int, int]
+    ) -> None:
         """Remove the offsets of a consumer group in a topic, or with an empty name in all.
+
+        Args:
+            seen: `GroupsState.extent` of these offsets. The command may be carried out long after
+                its caller has given it up, when the group has begun anew.
 
         Raises:
             UnknownGroup: it has none.
-            FailedPrecondition: it has members, or a node has an older release.
+            FailedPrecondition: it has members, other offsets by now, or a node has an older
+                release.
         """
         self.check_removing()
         command = DeleteOffsets(group=consumer_group, topic=topic, topic_id=topic_id)
+        if self._metadata.feature_level >= SEEN_LEVEL:
+            command.count, command.newest_ms = seen
         await self.change_group(consumer_group, GroupsCommand(delete_offsets=command).SerializeToString())
 
     def check_removing(self) -> None:

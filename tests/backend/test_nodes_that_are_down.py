@@ -77,6 +77,28 @@ def test_nothing_is_removed_for_a_client_while_a_node_has_a_release_that_does_no
     run_cluster(scenario, tmp_path)
 
 
+def test_a_removal_of_offsets_that_comes_late_leaves_later_ones(tmp_path: Path) -> None:
+    """The node that was asked, and given up, has proposed it before, and was paused."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        asked, paused = cluster[1].backend, cluster[2].node
+        where = TopicPartition("topic", 0)
+        await asked.create_topic("topic", 1)
+        await cluster[1].append(b"a", b"b")
+        await asked.commit_offsets("group", {where: OffsetCommit(1)})
+        await paused.confirm([paused.state_groups.group_of("group")], 5.0)
+        seen = paused.state_groups.offsets_of("group").extent("group", b"")
+        await asked.delete_group("group")
+        await asked.commit_offsets("group", {where: OffsetCommit(2)})
+        with pytest.raises(FailedPrecondition, match="other offsets than when their removal was asked for"):
+            await paused.commands.delete_offsets("group", "", b"", seen)
+        assert await asked.committed_offsets("group", "topic") == {0: (2, "")}
+        await cluster[3].backend.delete_group("group")
+        assert await asked.committed_offsets("group", "topic") == {}
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_partition_with_more_replicas_than_nodes_are_up_has_its_majority_on_these(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await kill(cluster, 3)

@@ -216,6 +216,27 @@ def test_offsets_are_deleted_with_what_is_known_of_them() -> None:
     assert (groups(state), state.topic_ids(), state.offset_bytes) == ([], set(), 0)
 
 
+@pytest.mark.parametrize(("topic", "topic_id"), [("", b""), ("a", b"a")])
+def test_only_offsets_that_were_seen_are_deleted(topic: str, topic_id: bytes) -> None:
+    """The command may come long after it was given up, when the group has begun anew."""
+
+    def delete() -> object:
+        command = DeleteOffsets(group="g", topic=topic, topic_id=topic_id, count=seen[0], newest_ms=seen[1])
+        return state.apply(GroupsCommand(delete_offsets=command).SerializeToString())
+
+    state = GroupsState()
+    state.apply(commit_command(5, "g", "a", 0, timestamp_ms=7))
+    seen = state.extent("g", topic_id)
+    assert seen == (1, 7)
+    assert delete() is None
+    assert isinstance(delete(), UnknownGroup)
+    state.apply(commit_command(5, "g", "a", 0, timestamp_ms=8))
+    assert isinstance(delete(), FailedPrecondition)
+    state.apply(commit_command(5, "g", "a", 1, timestamp_ms=7))
+    assert isinstance(delete(), FailedPrecondition)
+    assert [*state.committed("g", b"a")] == [0, 1]
+
+
 def test_offsets_of_a_topic_do_not_apply_to_a_later_one_of_its_name() -> None:
     state = GroupsState()
     state.apply(commit_command(5, "g", "a", 0, topic_id=b"first"))

@@ -211,6 +211,15 @@ class GroupsState:
             partition: each.handed_out for partition, each in stored.items() if each.handed_out is not None
         }
 
+    def extent(self, consumer_group: str, topic_id: bytes) -> tuple[int, int]:
+        """Number of committed offsets in a topic, or with an empty id in all, and time of the
+        newest one in milliseconds, 0 without any.
+        """
+        group = self._groups.get(consumer_group, _NO_GROUP)
+        if not topic_id:
+            return _extent(group.offsets)
+        return _extent({topic_id: self._stored(consumer_group, topic_id)})
+
     def _stored(self, consumer_group: str, topic_id: bytes) -> Mapping[int, _Stored]:
         group = self._groups.get(consumer_group)
         if group is None or consumer_group not in self._by_topic.names(topic_id):
@@ -526,6 +535,10 @@ class GroupsState:
         gone = {id: each for id, each in group.offsets.items() if not topic or id == command.topic_id}
         if not gone:
             return UnknownGroup(f"consumer group {name} has no offsets{where}")
+        if command.HasField("count") and _extent(gone) != (command.count, command.newest_ms):
+            return FailedPrecondition(
+                f"consumer group {name} has other offsets{where} than when their removal was asked for, and keeps them"
+            )
         self._remove_offsets(name, gone)
         return None
 
@@ -540,6 +553,12 @@ class GroupsState:
 
 
 _NO_GROUP = _Group(0, {})
+
+
+def _extent(offsets: Mapping[bytes, Mapping[int, _Stored]]) -> tuple[int, int]:
+    """Number of offsets, and time of the newest one, 0 without any."""
+    times = [each.timestamp_ms for stored in offsets.values() for each in stored.values()]
+    return len(times), max(times, default=0)
 
 
 def _processes(membership: Membership) -> Collection[Process]:

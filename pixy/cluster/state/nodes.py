@@ -56,6 +56,7 @@ __all__ = [
     "PLACEMENT_LEVEL",
     "REMOVING_LEVEL",
     "SECOND_PROTOCOL_LEVEL",
+    "SEEN_LEVEL",
     "WAITING_MAX",
     "NodeInfo",
     "NodeTable",
@@ -82,7 +83,8 @@ FEATURE_LEVEL = 7
        stay
     5  commands that name a topic or stages say which one had the name
     6  commands that remove offsets and records for a client
-    7  nodes say whether their raft groups need one that leaves
+    7  nodes say whether their raft groups need one that leaves; a removal of offsets says which
+       ones were seen
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -108,6 +110,9 @@ REMOVING_LEVEL = 6
 
 DEPARTURES_LEVEL = 7
 """First level of a node that can be asked whether its raft groups need one that leaves."""
+
+SEEN_LEVEL = 7
+"""First level at which all nodes look whether offsets that are removed are those that were seen."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""
