@@ -189,7 +189,7 @@ def test_a_node_is_not_removed_while_the_others_are_no_majority_without_it(tmp_p
 
 
 def test_a_node_is_not_forgotten_by_its_own_vote(tmp_path: Path) -> None:
-    """Where it is needed for a majority, the entry would be committed when it comes back."""
+    """If a majority needs it, the entry would be committed when it comes back."""
 
     async def scenario(cluster: NodeCluster) -> None:
         asked, first, second = cluster[1], cluster[2], cluster[3]
