@@ -208,7 +208,7 @@ _TYPES = {
 
 def configuration_page() -> str:
     """`docs/configuration.md`: every option with its default, what is allowed, and its effect."""
-    parts = [NOTE.format(source="`pixy/config/options.py`"), _CONFIGURATION]
+    parts = [NOTE.format(source="`pixy/config/options`"), _CONFIGURATION]
     parts += _section_parts(Config(), "", "Options of the daemon itself.", ("embedded", "kafka"))
     return "\n".join(parts)
 

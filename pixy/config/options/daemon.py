@@ -1,0 +1,300 @@
+# ruff: noqa: RUF009 - every call in the classes below ends in dataclasses.field()
+"""Options of the daemon: its listeners, its place among the nodes, its log."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from pixy.config.options.proxy import ProxyConfig
+from pixy.config.options.table import (
+    EMBEDDED_ONLY,
+    KAFKA_ONLY,
+    MIB,
+    NO_KIND,
+    boolean,
+    choice,
+    integer,
+    private_file,
+    seconds,
+    section,
+    size,
+    text,
+    texts,
+)
+
+__all__ = [
+    "LARGEST_GRPC_BYTES",
+    "LARGEST_HTTP2_NUMBER",
+    "AdvertisedConfig",
+    "ClusterConfig",
+    "Config",
+    "GrpcConfig",
+    "LoggingConfig",
+    "PeerTlsConfig",
+    "TlsConfig",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """`tls`: certificates of the server."""
+
+    certificate_path: str = text("", "Certificate chain of the server, PEM. Empty: no TLS.")
+    key_path: str = private_file("Private key of that certificate, PEM.")
+    client_ca_path: str = text(
+        "",
+        "Certificate authority of client certificates, PEM. Clients must present a certificate "
+        "signed by it. Empty: no client certificates.",
+    )
+    reload_interval: float = seconds(
+        10.0,
+        "How often these files are checked for changes. New connections use the new certificate, "
+        "open ones stay. 0s: never.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertisedConfig:
+    """`advertised`: addresses of this node as others reach it."""
+
+    peer: str = text(
+        "",
+        "Address and port for the other nodes. Empty: peer_addr. Required if that is an address of "
+        "all interfaces, such as 0.0.0.0.",
+    )
+    grpc: str = text(
+        "",
+        "Address and port for clients, as `pixy cluster status` shows it. Empty: grpc_addr.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTlsConfig:
+    """`cluster.tls`: certificates between nodes."""
+
+    cert_file: str = text("", "Certificate of this node, PEM, for both directions. Empty: no TLS.")
+    key_file: str = private_file("Private key of that certificate, PEM.")
+    ca_file: str = text(
+        "",
+        "Certificate authority of the nodes, PEM. Use one that signs for this cluster alone: "
+        "whoever has a certificate of it is let in as a node.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """`cluster`: the nodes that form a cluster."""
+
+    join: tuple[str, ...] = texts(
+        (),
+        "Peer addresses of the nodes that form the cluster at their first start, this one among "
+        "them; the same on all of them, in any order. This node alone: a cluster of one, which other "
+        "nodes can join later. Empty: a cluster of one that listens to no peer. A node that belongs to "
+        "a cluster asks them only while it reaches no other one.",
+    )
+    secret_file: str = text(
+        "",
+        "File with a secret of at least 16 bytes, the same on all nodes. Each node proves to the "
+        "others that it knows it. What nodes then send is neither encrypted nor protected from "
+        "changes: for that set tls. Peer addresses beyond loopback require one or the other. The file "
+        "is read again when it changes.",
+    )
+    second_secret_file: str = text(
+        "",
+        "File with another secret that nodes may prove while secret_file is being changed. Empty, or no "
+        "file there: none.",
+    )
+    tls: PeerTlsConfig = section(
+        PeerTlsConfig, PeerTlsConfig, "Mutual TLS between nodes. All three files, or none."
+    )
+    rack: str = text("", "Where the node stands, such as a rack or zone; shown by `pixy cluster status`.")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingConfig:
+    """One entry of `logging`."""
+
+    name: str = choice("console", ("console", "json"), "console (for people) or json (one object per line).")
+    severity: str = choice(
+        "info", ("debug", "info", "warning", "error"), "Minimum severity: debug, info, warning or error."
+    )
+
+
+LARGEST_GRPC_BYTES = (1 << 31) - 1
+
+
+LARGEST_HTTP2_NUMBER = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcConfig:
+    """`grpc`: the gRPC server. Each limit bounds what one client can cost the others."""
+
+    max_message_bytes: int = size(
+        4 * MIB,
+        "Largest request message, compressed or not. Must exceed the largest "
+        "producer.max_message_bytes by at least 65536 bytes. A larger request is answered "
+        "RESOURCE_EXHAUSTED.",
+        maximum=LARGEST_GRPC_BYTES,
+    )
+    max_connections: int = integer(
+        10_000,
+        "Maximum number of connections; further ones are closed at once. An idle connection takes "
+        "about 12 KB. The daemon lowers and logs the limit if the limit of open files does not "
+        "allow as many beside the files of the clusters.",
+        minimum=1,
+    )
+    max_calls: int = integer(
+        50_000,
+        "Maximum number of open calls of all connections: those that wait, like long polls, and "
+        "those at work. Further ones are answered RESOURCE_EXHAUSTED. A call takes 1 to 10 KB while "
+        "it is open.",
+        minimum=1,
+    )
+    max_concurrent_streams: int = integer(
+        4096,
+        "Concurrent calls per connection. Clients with thousands of long polls use one "
+        "connection. Further calls are refused, and safe to retry.",
+        minimum=1,
+        maximum=LARGEST_HTTP2_NUMBER,
+    )
+    output_buffer_bytes: int = size(
+        8 * MIB,
+        "Bytes of responses of a connection that wait for the client's flow-control windows, or "
+        "for a transport that the client does not read fast enough. Calls whose response would "
+        "exceed it are cancelled (RST_STREAM), and their messages are offered to other clients. A "
+        "client with many concurrent calls with large responses must read them as they arrive. "
+        "Fetches of record batches wait for space in half of it. Must be at least "
+        "max_message_bytes.",
+        maximum=LARGEST_HTTP2_NUMBER,
+    )
+    buffer_bytes: int = size(
+        256 * MIB,
+        "The same for all connections together: incomplete requests and waiting responses. Large "
+        "requests are admitted while they fit in half of it, and wait otherwise. Beyond it the "
+        "connections that hold the most are closed. Must be at least "
+        "output_buffer_bytes.",
+    )
+    handshake_timeout: float = seconds(
+        10.0,
+        "How long a client may take for the TLS and HTTP/2 handshakes, and for a header block. 0s: no limit.",
+    )
+    request_timeout: float = seconds(
+        120.0,
+        "How long a client may take to complete a request, or a message on a stream, before the "
+        "call is answered DEADLINE_EXCEEDED. Time that a large request waits for buffer space "
+        "does not count; while others wait for it, such a request needs 32 KiB a second besides. "
+        "0s: no limit.",
+    )
+    keepalive: float = seconds(
+        60.0, "A connection that has received nothing for this long is sent a PING. 0s: never."
+    )
+    idle_timeout: float = seconds(
+        0.0,
+        "A connection without calls for this long is closed gracefully. 0s: never, because "
+        "clients keep connections for long.",
+    )
+    stall_timeout: float = seconds(
+        300.0,
+        "How long a client may read nothing of a response, or take it in pieces of less than 128 "
+        "bytes, before the call is reset; the connection is closed if it reads nothing at all "
+        "(CVE-2019-9517). 0s: no limit.",
+    )
+    max_connection_age: float = seconds(
+        0.0,
+        "A connection older than this, give or take a tenth, is closed gracefully, so that "
+        "clients spread again over the servers behind a name. 0s: never.",
+    )
+
+
+def _one_default_proxy() -> Mapping[str, ProxyConfig]:
+    return MappingProxyType({"default": ProxyConfig()})
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole configuration of a daemon."""
+
+    grpc_addr: str = text(
+        "127.0.0.1:19091",
+        "Address and port of the gRPC API, or the path of a unix socket. Port 0 picks a free "
+        "port; empty: unix_addr only. 127.0.0.1 is reachable from this machine only; an address "
+        "that other machines reach needs tls with client_ca_path, or insecure.",
+    )
+    insecure: bool = boolean(
+        False,
+        "Serve gRPC on an address that other machines reach without client certificates: whoever "
+        "reaches it may read, write and delete everything.",
+    )
+    unix_addr: str = text(
+        "",
+        "Path of an additional unix socket for the gRPC API, for the user of the daemon alone, with "
+        "mode 0600. Empty: none.",
+    )
+    tcp_addr: str = text(
+        "", "Address and port of kafka-pixy's HTTP API, which this release does not have.", effect=NO_KIND
+    )
+    peer_addr: str = text(
+        "127.0.0.1:19094",
+        "Address and port for the other nodes of embedded clusters, and for other pixies in front of "
+        "the same Kafka clusters. Listened to only with cluster.join or peers, or once others have "
+        "joined. Port 0 picks a free port; empty: the node is alone; one that has others does not start.",
+    )
+    peers: tuple[str, ...] = texts(
+        (),
+        "Peer addresses of all pixies in front of the same Kafka clusters, this one among them; the "
+        "same on all of them, in any order. They pass acks and messages on to each other, so a client "
+        "may use any of them for each call. Empty: each pixy acks only what it has offered.",
+        effect=KAFKA_ONLY,
+    )
+    data_dir: str = text(
+        "./pixy-data",
+        "Directory of the embedded clusters; each has a subdirectory of its name, for the user of the "
+        "daemon alone.",
+    )
+    default_cluster: str = text("", "Cluster of requests that name none. Empty: the first one under proxies.")
+    shutdown_timeout: float = seconds(30.0, "How long a shutdown may take before it is cut short.")
+    client_share_percent: int = integer(
+        50,
+        "Largest part, in percent, that the clients of one address may take of "
+        "grpc.max_connections, grpc.max_calls and the buffer of large requests, and of "
+        "consumer.max_groups, consumer.max_subscriptions, consumer.max_partitions, "
+        "staging.max_bytes and sinks of each cluster, so that they cannot shut out all others. All "
+        "unix sockets are one address, and so is an IPv6 network of 64 bits. 100: no such limit, for "
+        "a server whose clients all come through one proxy.",
+        minimum=1,
+        maximum=100,
+    )
+    tls: TlsConfig = section(TlsConfig, TlsConfig, "TLS of the gRPC API, on TCP.")
+    advertised: AdvertisedConfig = section(
+        AdvertisedConfig,
+        AdvertisedConfig,
+        "Addresses of this node as others reach it, where they differ from those that it listens on.",
+    )
+    cluster: ClusterConfig = section(
+        ClusterConfig,
+        ClusterConfig,
+        "The nodes that form a cluster. Each embedded entry under proxies is a cluster of its own "
+        "over the same nodes.",
+        effect=EMBEDDED_ONLY,
+    )
+    logging: tuple[LoggingConfig, ...] = section(
+        LoggingConfig,
+        lambda: (LoggingConfig(),),
+        "Logs on standard error: format and minimum severity.",
+        form="list",
+    )
+    grpc: GrpcConfig = section(GrpcConfig, GrpcConfig, "Limits of the gRPC API.")
+    proxies: Mapping[str, ProxyConfig] = section(
+        ProxyConfig,
+        _one_default_proxy,
+        "The clusters by name: letters, digits, dot, dash and underscore.",
+        form="map",
+    )
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """Warnings for the operator, logged by the daemon."""
+
+    @property
+    def effective_default_cluster(self) -> str:
+        """The cluster of requests that name none."""
+        return self.default_cluster or next(iter(self.proxies))
