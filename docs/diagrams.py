@@ -4,13 +4,17 @@ Colours suit light and dark pages: text is in filled boxes, and lines on the pag
 that both backgrounds show. Text has the font of the page.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 __all__ = ["IMAGES"]
 
 BLUE, GREEN, VIOLET, AMBER, SLATE = "#1f5fa8", "#1f7a4d", "#6b4fa0", "#8a5a00", "#4a5561"
 LINE = "#7d8590"
+
+_PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 _HEAD = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{label}"
@@ -176,6 +180,34 @@ def layers() -> str:
     )
 
 
+def packages() -> str:
+    """The parts of packages, as their import contracts in `pyproject.toml` have them."""
+    contracts = tomllib.loads(_PROJECT.read_text())["tool"]["importlinter"]["contracts"]
+    inner = {
+        container.removeprefix("pixy."): contract["layers"]
+        for contract in contracts
+        if contract["type"] == "layers"
+        for container in contract["containers"]
+        if container != "pixy"
+    }
+    parts: list[Box | Arrow | Frame] = []
+    height, y = 10, 10
+    for name, fill in (("cluster", GREEN), ("consume", VIOLET), ("storage", AMBER), ("raft", BLUE)):
+        rows = [[each.strip() for each in layer.split(":")] for layer in inner[name]]
+        frame = Frame(10, y, 820, 42 + 34 * len(rows), name)
+        parts.append(frame)
+        for number, row in enumerate(rows):
+            width = (790 - 8 * (len(row) - 1)) // len(row)
+            parts += [
+                Box(25 + at * (width + 8), y + 34 + 34 * number, width, 28, fill, each)
+                for at, each in enumerate(row)
+            ]
+        y += frame.height + 12
+        height = y - 2
+    label = "The parts of the packages cluster, consume, storage and raft; each imports only those below it"
+    return _image(840, height, label, parts)
+
+
 def message() -> str:
     """The way of one message down into the log and up to a consumer."""
     down = [
@@ -215,5 +247,10 @@ def message() -> str:
     return _image(840, 604, "A message goes down into the journal and comes up to a consumer", parts)
 
 
-IMAGES: Mapping[str, Callable[[], str]] = {"overview": overview, "layers": layers, "message": message}
+IMAGES: Mapping[str, Callable[[], str]] = {
+    "overview": overview,
+    "layers": layers,
+    "packages": packages,
+    "message": message,
+}
 """Makers of the images, by file name."""
