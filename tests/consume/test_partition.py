@@ -21,6 +21,7 @@ from pixy.consume.memory.memory_turns import Demand
 from pixy.consume.memory.pins import bounded_pins
 from pixy.consume.memory.unpacking import Unpacking
 from pixy.consume.partition.dispatcher import Dispatcher
+from pixy.consume.partition.end_questions import EndQuestions
 from pixy.consume.partition.environment import ConsumeEnvironment
 from pixy.consume.partition.fetched_memory import bounded_fetches
 from pixy.consume.partition.partition import LivePartition
@@ -51,12 +52,13 @@ class Host:
         self.faults: list[BaseException] = []
         self.limits = OfferLimits(ACK_TIMEOUT, 3, 1 << 20, 1, 1 << 20)
         timers = Timers(self.clock, self.clock.call_later)
+        tasks = Tasks(self.faults.append)
         self.environment = ConsumeEnvironment(
             self.backend,
             ConsumerConfig(),
             "me",
             timers,
-            Tasks(self.faults.append),
+            tasks,
             self.limits,
             lambda topic, fail: None,
             Unpacking(1 << 20, timers),
@@ -65,6 +67,7 @@ class Host:
             PartitionLimit(100),
             JoinTurns(timers, 100),
             PassingTurns(timers),
+            EndQuestions(self.backend, tasks),
         )
         self.live: LivePartition | None = None
 

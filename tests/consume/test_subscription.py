@@ -1,19 +1,24 @@
 import asyncio
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 import pytest
 from structlog.testing import capture_logs
 
-from pixy.backend import OffsetCommit, TopicPartition
+from pixy.backend import OffsetCommit, OffsetRange, TopicPartition
 from pixy.consume import ConsumeRequest
 from pixy.errors import (
     AckBeyondEnd,
+    Internal,
     InvalidAck,
     LongPollTimeout,
+    PixyError,
     TooManyRequests,
     Unavailable,
 )
 from tests.consume.conftest import MakeWorld
-from tests.consume.fakes import Answers
+from tests.consume.fakes import Answers, World
+from tests.fakes.waiting import settle, until
 
 NEVER = 10_000.0
 
@@ -287,6 +292,119 @@ async def test_waiting_acks_are_bounded(make_world: MakeWorld) -> None:
     assert await world.ack(0, 0) == []
     assert [type(outcome) for outcome in await world.ack(0, 0)] == [TooManyRequests]
     assert isinstance((await world.consume(ack=(0, 0))).errors[0], TooManyRequests)
+
+
+# --- questions for the end of a partition ---------------------------------------------------------
+
+
+class Questions:
+    """Questions for ends of partitions that a world's backend gets.
+
+    Attributes:
+        partitions: that were asked for.
+        most: the largest number of questions that were under way for a partition at a time.
+    """
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.partitions: list[int] = []
+        self.most = 0
+        self._under_way: Counter[int] = Counter()
+        self._offset_ranges = world.backend.offset_ranges
+        self._late = asyncio.Event()
+        self._late.set()
+        monkeypatch.setattr(world.backend, "offset_ranges", self._ask)
+
+    def hold_answers(self) -> asyncio.Event:
+        """Have answers come late, when the event is set."""
+        self._late = asyncio.Event()
+        return self._late
+
+    async def _ask(self, topic: str, partitions: Collection[int]) -> Mapping[int, OffsetRange]:
+        [partition] = partitions
+        self.partitions.append(partition)
+        self._under_way[partition] += 1
+        self.most = max(self.most, self._under_way[partition])
+        try:
+            ranges = await self._offset_ranges(topic, partitions)
+            await self._late.wait()
+        finally:
+            self._under_way[partition] -= 1
+        return ranges
+
+
+def ack_many(world: World, count: int, partition: int, offset: int, group: str) -> list[PixyError | None]:
+    outcomes: list[PixyError | None] = []
+    for _ in range(count):
+        world.consumers.ack(group, "t", partition, offset, outcomes.append)
+    return outcomes
+
+
+async def test_acks_beyond_the_end_share_one_question_for_each_partition(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(2)
+    for group in ("g", "h"):
+        await world.consume(group=group)
+    questions = Questions(world, monkeypatch)
+    late = questions.hold_answers()
+    outcomes = [ack_many(world, 500, each, 0, group) for each in range(2) for group in ("g", "h")]
+    await settle()
+    outcomes += [ack_many(world, 500, each, 7, "g") for each in range(2)]
+    await settle()
+    assert questions.partitions == [0, 1]
+    late.set()
+    await until(lambda: all(len(each) == 500 for each in outcomes))
+    assert {type(outcome) for each in outcomes for outcome in each} == {AckBeyondEnd}
+    assert sorted(questions.partitions) == [0, 0, 1, 1]
+    assert questions.most == 1
+    assert world.consumers.counts()["waiting_acks"] == 0
+
+
+async def test_an_ack_does_not_count_on_a_question_that_was_under_way_before_it(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    world.handed_out_before(5)
+    await world.consume()
+    questions = Questions(world, monkeypatch)
+    late = questions.hold_answers()
+    early = await world.ack(0, 0)
+    world.log().end += 3  # The waiting fetch is not notified.
+    after = await world.ack(0, 2)
+    assert questions.partitions == [0]
+    late.set()
+    await settle()
+    assert [type(outcome) for outcome in early] == [AckBeyondEnd]
+    assert after == [None]
+
+
+async def test_all_acks_that_share_a_question_get_its_error(make_world: MakeWorld) -> None:
+    world = make_world()
+    await world.consume()
+    world.backend.failures["offset_ranges"] = Unavailable("no leader")
+    outcomes = ack_many(world, 100, 0, 0, "g")
+    await until(lambda: len(outcomes) == 100)
+    assert {str(outcome) for outcome in outcomes} == {"no leader"}
+    world.backend.failures.clear()
+    assert [type(outcome) for outcome in await world.ack(0, 0)] == [AckBeyondEnd]
+
+
+async def test_a_bug_in_a_question_is_answered_to_all_that_share_it(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(topic: str, partitions: Collection[int]) -> None:
+        raise ZeroDivisionError("a bug")
+
+    world = make_world()
+    await world.consume()
+    with monkeypatch.context() as patched:
+        patched.setattr(world.backend, "offset_ranges", broken)
+        outcomes = ack_many(world, 100, 0, 0, "g")
+        await until(lambda: len(outcomes) == 100)
+    assert {type(outcome) for outcome in outcomes} == {Internal}
+    assert [type(fault) for fault in world.faults] == [ZeroDivisionError]
+    world.faults.clear()
+    assert [type(outcome) for outcome in await world.ack(0, 0)] == [AckBeyondEnd]
 
 
 # --- end of the subscription ----------------------------------------------------------------------

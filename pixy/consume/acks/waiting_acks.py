@@ -352,12 +352,12 @@ class WaitingAcks:
         try:
             live.ack(offset, only_if_offered)
         except AckBeyondEnd:
-            ranges = await self._environment.backend.offset_ranges(self._target.topic, [partition])
+            end = await self._environment.ends.ask(self._target.topic, partition)
             live = self._target.open_partition(partition)
             if live is None:
                 return False
-            if partition in ranges:
-                live.offers.end = max(live.offers.end, ranges[partition].end)
+            if end is not None:
+                live.offers.end = max(live.offers.end, end)
             live.ack(offset, only_if_offered)
         return True
 

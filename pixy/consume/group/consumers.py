@@ -43,6 +43,7 @@ from pixy.consume.partition import (
     ConsumeCounters,
     ConsumeDone,
     ConsumeEnvironment,
+    EndQuestions,
     OnMissing,
     PendingRequest,
     bounded_fetches,
@@ -107,12 +108,13 @@ class Consumers:
             retries_max=options.max_retries,
             buffer_bytes_max=options.fetch_max_bytes,
         )
+        tasks = Tasks(on_fault)
         self._environment = ConsumeEnvironment(
             backend,
             options,
             client_id,
             timers,
-            Tasks(on_fault),
+            tasks,
             limits,
             on_missing,
             Unpacking(options.max_unpacked_bytes, timers, unpack),
@@ -121,6 +123,7 @@ class Consumers:
             PartitionLimit(options.max_partitions, client_share_percent),
             JoinTurns(timers, client_share_percent),
             PassingTurns(timers),
+            EndQuestions(backend, tasks),
         )
         self._groups: dict[str, ConsumerGroup] = {}
         self._group_shares = ClientShares[str](options.max_groups, client_share_percent)

@@ -5,6 +5,7 @@ It knows nothing of other partitions but that they share the environment's bound
 
 from pixy.consume.partition.commits import METADATA_PER_COMMIT, GroupCommits
 from pixy.consume.partition.dispatcher import ConsumeDone, Dispatcher, PendingRequest, Waiter
+from pixy.consume.partition.end_questions import EndQuestions
 from pixy.consume.partition.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
 from pixy.consume.partition.fetched_memory import bounded_fetches
 from pixy.consume.partition.partition import LivePartition
@@ -15,6 +16,7 @@ __all__ = [
     "ConsumeDone",
     "ConsumeEnvironment",
     "Dispatcher",
+    "EndQuestions",
     "GroupCommits",
     "LivePartition",
     "OnMissing",

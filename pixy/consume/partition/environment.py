@@ -17,6 +17,7 @@ from pixy.consume.core import (
     VoidedByPartition,
 )
 from pixy.consume.memory import BoundedMemory, Pins, Unpacking
+from pixy.consume.partition.end_questions import EndQuestions
 from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import PixyError
 
@@ -64,6 +65,7 @@ class ConsumeEnvironment:
     partition_limit: PartitionLimit
     join_turns: JoinTurns
     passing: PassingTurns
+    ends: EndQuestions
     feeding: LoopShare = field(default_factory=LoopShare)
     # Ends of subscriptions and partitions, of which there may be thousands at once.
     ending: LaterSteps = field(default_factory=LaterSteps)
