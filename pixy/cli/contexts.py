@@ -64,7 +64,7 @@ def _path() -> Path:
 def _load() -> _Contexts:
     path = _path()
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return _Contexts()
     except (OSError, ValueError) as error:
@@ -84,18 +84,27 @@ def _load() -> _Contexts:
 
 
 def _save(contexts: _Contexts) -> None:
-    lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
+    lines = [f"current = {_quoted(contexts.current)}"] if contexts.current else []
     for name, values in sorted(contexts.by_name.items()):
-        lines += ["", f"[contexts.{json.dumps(name)}]"]
-        lines += [f"{option} = {json.dumps(value)}" for option, value in values.items()]
+        lines += ["", f"[contexts.{_quoted(name)}]"]
+        lines += [f"{option} = {_quoted(value)}" for option, value in values.items()]
     path = _path()
     new = path.with_name(f"{path.name}.new")
     try:
+        content = ("\n".join(lines).lstrip() + "\n").encode()
+    except UnicodeEncodeError as error:
+        raise ContextError(f"{error.object[error.start]!a} is not UTF-8, and cannot be kept") from error
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text("\n".join(lines).lstrip() + "\n")
+        new.write_bytes(content)
         new.replace(path)
     except OSError as error:
         raise ContextError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _quoted(text: str) -> str:
+    """A text as TOML has it: as JSON, but without surrogates, and with DEL escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def context_values(name: str | None) -> Mapping[str, Any]:

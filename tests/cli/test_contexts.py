@@ -48,6 +48,24 @@ def test_contexts_are_kept_in_a_file(run_alone: Run, contexts: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["prod\U0001f600", "\u00fcber", "\x00\x1f\x7f\x80\ufeff\u2028", "a\tb\r\n'\"\\"]
+)
+def test_any_text_is_read_as_it_was_written(run_alone: Run, text: str) -> None:
+    assert run_alone("contexts", "create", text, "--address", "n1", "--cluster", text).exit_code == 0
+    shown = run_alone("contexts", "show", "--json")
+    assert json.loads(shown.stdout) == {"name": text, "address": "n1", "cluster": text}
+    assert run_alone("contexts", "delete", text).exit_code == 0
+
+
+def test_text_that_is_not_utf_8_is_refused_and_the_file_stays(run_alone: Run, contexts: Path) -> None:
+    run_alone("contexts", "create", "a", "--address", "n1")
+    before = contexts.read_bytes()
+    result = run_alone("contexts", "create", "b\udcff", "--address", "n1")
+    assert (result.exit_code, "is not UTF-8" in result.stderr) == (1, True)
+    assert contexts.read_bytes() == before
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("x", "cannot read the contexts of "),
