@@ -12,7 +12,7 @@ from pixy.cluster import FIRST_GROUPS_GROUP, METADATA_GROUP, SINKS_GROUP
 from pixy.cluster.log.recovery import recover_node
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump, node_directories
-from pixy.proto.state_pb2 import HardState
+from pixy.proto.state_pb2 import GroupsCommand, HardState
 from pixy.records import NewRecord, OffsetCommit, TopicPartition, build_batch, patch_batch
 from pixy.storage import (
     EntryType,
@@ -380,16 +380,36 @@ def test_with_a_damaged_journal_nothing_that_depends_on_it_is_judged(node: Path)
     assert {(verdict, where) for verdict, where, _ in found} == {("damaged", f"journal/{oldest.name}")}
 
 
-async def test_a_commit_beyond_the_end_is_damage_and_one_without_topic_a_warning(tmp_path: Path) -> None:
+async def test_acks_beyond_the_end_are_damage_and_other_strange_offsets_a_warning(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
-        await cluster.create_topic()
+        topic = await cluster.create_topic()
         await cluster.append(b"a", b"b")
-        await cluster.commit(2)
-        await cluster.commit(3, group="ahead")
+
+        async def commit(
+            group: str, offset: int, handed_out: int | None = None, *, set: bool = False
+        ) -> None:
+            command = GroupsCommand.FromString(
+                commit_command(offset, group, "topic", 0, cluster.clock.wall_ms(), topic.topic_id)
+            )
+            command.commit_offsets.set = set
+            if handed_out is not None:
+                command.commit_offsets.offsets[0].handed_out = handed_out
+            await cluster.node.commands.change_group(group, command.SerializeToString())
+
+        await commit("group", 2, 2)
+        await commit("ahead", 3, 3)
+        await commit("set", 1000, set=True)
+        await commit("set later", 2, 2)
+        await commit("set later", 1000, set=True)
+        await commit("older release", 3)
         await cluster.node.commands.change_group("group", commit_command(1, "group", "gone", 0))
-    assert wrong(tmp_path / "data") == [
-        ("warning", "groups-0", "group group has committed offset 1 of gone-0, which no topic has"),
-        ("damaged", "groups-7", "group ahead has committed offset 3 of topic-0, which ends at 2"),
+    beyond = "of topic-0, which ends at 2"
+    assert sorted((verdict, found) for verdict, _, found in wrong(tmp_path / "data")) == [
+        ("damaged", f"group ahead has committed offset 3 {beyond}, and had records below 3"),
+        ("warning", "group group has committed offset 1 of gone-0, which no topic has"),
+        ("warning", f"group older release has committed offset 3 {beyond}: a client may have set it"),
+        ("warning", f"group set has committed offset 1000 {beyond}: a client may have set it"),
+        ("warning", f"group set later has committed offset 1000 {beyond}: a client may have set it"),
     ]
 
 
