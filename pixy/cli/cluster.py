@@ -107,8 +107,8 @@ def remove(connection: DaemonConnection, node: int, yes: bool) -> None:
 
     Returns when its raft groups have other voters, and it can be stopped; its data directory can
     join no more. Refused while it has the only replica of a partition, or is needed for a majority
-    because others are down. Asks for confirmation; without a terminal, --yes is required. With
-    --json an object: node.
+    because others are down, or no majority agrees on the time. Asks for confirmation; without a
+    terminal, --yes is required. With --json an object: node.
     """
     from pixy.proto import pixy_cluster_pb2
 

@@ -15,6 +15,7 @@ from pixy.cluster import PartitionReplica, problems
 from pixy.cluster.replicas.state_groups import GROUPS_COUNT
 from pixy.cluster.state.groups import groups_index
 from pixy.config import StagingConfig, StorageConfig
+from pixy.errors import FailedPrecondition
 from pixy.multiraft.raft_group import RaftGroup
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
@@ -236,5 +237,23 @@ def test_nothing_expires_while_no_majority_agrees_on_the_time(tmp_path: Path) ->
             cluster[number].clock.set_wall(0)
         await asyncio.sleep(5)
         await assert_expired(cluster)
+
+    run_cluster(scenario, tmp_path, **OPTIONS)
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+def test_a_node_whose_clock_is_wrong_does_not_stay_alone(tmp_path: Path, asked: int) -> None:
+    async def scenario(cluster: NodeCluster) -> None:
+        wrong, other, last = cluster[1], cluster[2], cluster[3]
+        wrong.clock.step_wall(400 * DAY_MS)
+        await asyncio.sleep(5)
+        await cluster[asked].backend.remove_node(last.id)
+        await until(lambda: last.node.left != "")
+        for node in (wrong, other):
+            with pytest.raises(FailedPrecondition, match="no majority of the nodes agrees on the time"):
+                await cluster[asked].backend.remove_node(node.id)
+        wrong.clock.set_wall(0)
+        await asyncio.sleep(5)
+        await cluster[asked].backend.remove_node(other.id)
 
     run_cluster(scenario, tmp_path, **OPTIONS)

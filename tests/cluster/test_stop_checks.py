@@ -136,6 +136,31 @@ def test_one_of_two_nodes_can_be_removed() -> None:
     assert reasons_to_keep(replace(two, nodes=(node(1, up=False), node(2))), 2) != ()
 
 
+DISPUTED = (
+    "no majority of the nodes agrees on the time, as the clocks of node 1 and {others} differ by more than a minute: "
+    "nodes that stay could take a wrong clock for right, and remove records by it; set the clocks first"
+)
+
+
+@pytest.mark.parametrize("node_id", [1, 2])
+def test_no_node_is_removed_while_two_clocks_differ(node_id: int) -> None:
+    nodes = (node(1), replace(node(2), clock_offset_ms=-400 * 86_400_000))
+    two = cluster(group(voters=(1, 2)), nodes=nodes)
+    assert reasons_to_keep(two, node_id) == (DISPUTED.format(others="node 2"),)
+
+
+@pytest.mark.parametrize("node_id", [1, 2, 3])
+def test_a_node_can_be_removed_while_the_others_agree_on_the_time(node_id: int) -> None:
+    nodes = (replace(node(1), clock_offset_ms=10**9), node(2), node(3))
+    assert reasons_to_keep(replace(WELL, nodes=nodes), node_id) == ()
+
+
+def test_half_of_the_nodes_agree_on_no_time() -> None:
+    wrong = [replace(node(each), clock_offset_ms=10**9) for each in (3, 4)]
+    status = replace(WELL, nodes=(node(1), node(2), *wrong))
+    assert reasons_to_keep(status, 2) == (DISPUTED.format(others="nodes 3 and 4"),)
+
+
 @pytest.mark.parametrize("raft_group", [1, 1000])
 def test_a_state_group_takes_another_voter_and_a_partition_does_not(raft_group: int) -> None:
     members = tuple(MemberStatus(each, 100, 0, REPLICATING) for each in (1, 2, 3, 4))

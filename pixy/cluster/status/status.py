@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from pixy.cluster.replicas import CLOCK_OFF_MS
+from pixy.raft.quorum import is_majority
+
 __all__ = [
     "CAUGHT_UP_ENTRIES",
     "ClusterStatus",
@@ -154,6 +157,11 @@ class NodeStatus:
     troubles: tuple[str, ...] = ()
     disk: DiskSpace = _UNKNOWN_DISK
 
+    @property
+    def has_wrong_clock(self) -> bool:
+        """Its clock is known to be off; always False of a node that is not up."""
+        return self.up and abs(self.clock_offset_ms) > CLOCK_OFF_MS
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
@@ -180,6 +188,13 @@ class ClusterStatus:
     def self_id(self) -> int:
         """The reporting node, 0 if it has no id yet."""
         return next((node.node_id for node in self.nodes if node.is_self), 0)
+
+    @property
+    def agrees_on_time(self) -> bool:
+        """A majority of the nodes is up, with right clocks."""
+        nodes = [node for node in self.nodes if not node.removed]
+        right = [node.node_id for node in nodes if node.up and not node.has_wrong_clock]
+        return is_majority(right, [node.node_id for node in nodes])
 
     def node(self, node_id: int) -> NodeStatus | None:
         """A node, None if the cluster has none of that id."""

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from operator import attrgetter
 
-from pixy.cluster.replicas import CLOCK_OFF_MS
 from pixy.cluster.status.status import ClusterStatus, MemberState, NodeStatus
 from pixy.cluster.status.status_words import counted, groups_named, listed, no_connection, of_voters
 from pixy.raft.quorum import is_majority
@@ -52,16 +52,13 @@ def _node_problems(node: NodeStatus) -> Iterator[str]:
 
 
 def _wrong_clocks(status: ClusterStatus) -> Iterator[str]:
-    nodes = [node for node in status.nodes if not node.removed]
-    wrong = [node for node in status.nodes if node.up and abs(node.clock_offset_ms) > CLOCK_OFF_MS]
-    right = [node for node in nodes if node.up and node not in wrong]
-    if is_majority([node.node_id for node in right], [node.node_id for node in nodes]):
+    if status.agrees_on_time:
         other = "the time that a majority of the nodes agrees on"
         effect = "it stamps records by that time, leads only what no other node can, and lets nothing expire"
     else:
         other = f"that of node {status.self_id}"
         effect = "no majority of the nodes agrees on a time, so nothing expires"
-    for node in wrong:
+    for node in filter(attrgetter("has_wrong_clock"), status.nodes):
         word = "ahead of" if node.clock_offset_ms > 0 else "behind"
         yield f"the clock of {_name(node)} is {abs(node.clock_offset_ms) / 1000:.0f} s {word} {other}: {effect}"
 

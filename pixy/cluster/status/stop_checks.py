@@ -76,7 +76,8 @@ def _too_few(status: ClusterStatus, node_id: int) -> list[RaftGroupStatus]:
 def reasons_to_keep(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
     """Reasons against the removal of a node: raft groups of which no majority of the voters that
     they will have is up and caught up, or that another removed node has not left yet: such a voter
-    may end at any time. Empty if it can leave all its groups.
+    may end at any time. Also that the nodes do not agree on the time: those that stay could take a
+    wrong clock for right, and a node alone believes its own. Empty if it can leave all its groups.
     """
     remaining = staying_without(status, node_id)
     up = {node.node_id for node in status.nodes if node.up}
@@ -92,7 +93,24 @@ def reasons_to_keep(status: ClusterStatus, node_id: int) -> tuple[str, ...]:
             voters = tuple(voter for voter in group.voters if voter != node_id)
         return _unable(group, [voters], up) if voters else ""
 
-    return _stuck((group, reason(group)) for group in status.groups if group.has(node_id))
+    stuck = _stuck((group, reason(group)) for group in status.groups if group.has(node_id))
+    return (*filter(None, [_disputed_time(status)]), *stuck)
+
+
+def _disputed_time(status: ClusterStatus) -> str:
+    """The reason against any removal while no time is agreed on because clocks are wrong.
+
+    Of a majority that agrees at least half of the nodes is left after one removal: so wrong clocks
+    never become the majority, or the only one.
+    """
+    wrong = [str(node.node_id) for node in status.nodes if node.has_wrong_clock]
+    if not wrong or status.agrees_on_time:
+        return ""
+    return (
+        f"no majority of the nodes agrees on the time, as the clocks of node {status.self_id} and {counted('node', wrong)} "
+        "differ by more than a minute: nodes that stay could take a wrong clock for right, and remove records by it; "
+        "set the clocks first"
+    )
 
 
 def leaving_beside(status: ClusterStatus, node_id: int) -> list[int]:
