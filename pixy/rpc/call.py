@@ -14,8 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import DecodeError
 
+from pixy.client_address import client_address
 from pixy.http2 import Delivery, Field, ResponseTemplate
 from pixy.rpc.call_host import CallHost
+from pixy.rpc.field_limits import SMALL_REQUEST_BYTES
 from pixy.rpc.headers import ANSWER_HEADERS, CallHeaders
 from pixy.rpc.joined import JoinedMessage
 from pixy.rpc.messages import (
@@ -400,7 +402,10 @@ class UnaryCall(Call):
         assert method is not None
         try:
             if len(body) >= method.checked_bytes_min:
-                method.check(body)
+                memory = method.check(body)
+                if memory > SMALL_REQUEST_BYTES and method.coroutine is not None:
+                    self._work = self._connection.spawn(self._answer_in_turn(body, memory), method.name)
+                    return
             request = method.parse(body)
         except DecodeError:
             self._abort(NOT_A_MESSAGE)
@@ -421,6 +426,35 @@ class UnaryCall(Call):
         else:
             # Work that goes on after the answer is not cancelled.
             self._work = work if self.running else None
+
+    async def _answer_in_turn(self, body: bytes | bytearray, memory: int) -> None:
+        """Parse a request once there is memory for it, and answer it.
+
+        Until then it is held as an incomplete one: its objects take many times the bytes of its
+        elements, for as long as it waits for others.
+        """
+        connection, method = self._connection, self.method
+        semaphore = connection.environment.parsed_semaphores[method.name]
+        client = client_address(self.peer)
+        try:
+            if not semaphore.available(client, memory):
+                connection.incomplete.hold(self.stream_id, len(body))
+            await semaphore.acquire(client, memory)
+        except GrpcError as error:
+            self.fail(error)
+            return
+        try:
+            connection.incomplete.hold(self.stream_id, 0)
+            request = method.parse(body)
+            # The parser may keep views of it.
+            del body
+            await self._answer_with(request)
+        except DecodeError:
+            self.fail(NOT_A_MESSAGE)
+        except Exception as bug:
+            self.fail(bug)
+        finally:
+            semaphore.release(client, memory)
 
     async def _answer_with(self, request: Message) -> None:
         """Run a coroutine.

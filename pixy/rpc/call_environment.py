@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pixy.aio.address_quota import AddressQuota
+from pixy.aio.address_quota import AddressQuota, AddressSemaphore
 from pixy.client_address import share_of
 from pixy.faults import internal_error
 from pixy.http2 import Options
@@ -16,6 +16,8 @@ from pixy.serving import Environment, LimitLog
 __all__ = ["CallEnvironment", "GrpcOptions"]
 
 _MIB = 1 << 20
+_PARSED_PART = 16
+"""Part of `buffer_bytes` for parsed requests of each method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class CallEnvironment:
         strangers: log of clients that speak something else.
         deadlines: of all calls.
         upload_quota: of large messages.
+        parsed_semaphores: memory of parsed requests that are not small, by name of each method that
+            has a coroutine. Each has its own, so that calls that take long hold up none of others.
         counters, limits, tasks, note: of `shared`.
     """
 
@@ -74,6 +78,13 @@ class CallEnvironment:
         uploads_bytes = environment.options.buffer_bytes // 2
         uploads_share = share_of(uploads_bytes, environment.options.client_share_percent)
         self.upload_quota = AddressQuota(uploads_bytes, uploads_share)
+        parsed_bytes = environment.options.buffer_bytes // _PARSED_PART
+        parsed_share = share_of(parsed_bytes, environment.options.client_share_percent)
+        self.parsed_semaphores = {
+            method.name: AddressSemaphore(parsed_bytes, parsed_share)
+            for method in methods.values()
+            if method.coroutine is not None
+        }
 
     def status_of(self, error: Exception, method: Method) -> GrpcError:
         """The status of a handler's error; INTERNAL for a bug, which is noted."""

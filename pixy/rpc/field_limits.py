@@ -18,6 +18,9 @@ request that is allowed.
 A request of less than `FieldLimits.bytes_min` cannot exceed a maximum, and is not scanned. What is
 malformed is left to protobuf, which refuses it at the same place.
 
+The scan also says what a request takes once it is parsed: calls that wait for others keep it so
+long. Those of less than `FieldLimits.weighed_bytes_min` take no more than `SMALL_REQUEST_BYTES`.
+
 A method whose request repeats a field in a nested message, or packed numbers, is refused when the
 server is made.
 """
@@ -29,7 +32,14 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 from pixy.rpc.status import GrpcError, Status
 
-__all__ = ["FIELD_BYTES_MAX", "OTHER_FIELDS_MAX", "REPEATED_MIN", "FieldLimits", "repeated_fields"]
+__all__ = [
+    "FIELD_BYTES_MAX",
+    "OTHER_FIELDS_MAX",
+    "REPEATED_MIN",
+    "SMALL_REQUEST_BYTES",
+    "FieldLimits",
+    "repeated_fields",
+]
 
 REPEATED_MIN = 1000
 """The smallest maximum of a repeated field: fewer elements are not worth a scan."""
@@ -39,7 +49,13 @@ FIELD_BYTES_MAX = 16 << 10
 """Bytes of a name, of the metadata of an offset, or of an element that has them: handlers check
 them, and say what each may have.
 """
+SMALL_REQUEST_BYTES = 4 << 10
+"""Memory of a parsed request that is not more than that of the call itself."""
 
+_ELEMENT_BYTES = 256
+"""Memory of an element beside its bytes: in the parsed request, and as the handler takes it."""
+_ELEMENT_MIN = 2
+"""Bytes of an empty element."""
 _VARINT, _I64, _LENGTH_DELIMITED, _GROUP, _END_GROUP, _I32 = 0, 1, 2, 3, 4, 5
 """Wire types (protobuf.dev, Encoding)."""
 _VARINT_BYTES_MAX = 10
@@ -83,9 +99,19 @@ class FieldLimits:
 
     Attributes:
         bytes_min: a smaller request exceeds nothing: a field has two bytes at least.
+        weighed_bytes_min: a smaller request takes at most `SMALL_REQUEST_BYTES`.
     """
 
-    __slots__ = ("_inner_max", "_is_small", "_large", "_maxima", "_names", "_nested", "bytes_min")
+    __slots__ = (
+        "_inner_max",
+        "_is_small",
+        "_large",
+        "_maxima",
+        "_names",
+        "_nested",
+        "bytes_min",
+        "weighed_bytes_min",
+    )
 
     def __init__(
         self,
@@ -117,29 +143,45 @@ class FieldLimits:
             if field.message_type is not None
         }
         self._is_small = not maxima and not large
-        self.bytes_min = FIELD_BYTES_MAX + 1
+        self.bytes_min, self.weighed_bytes_min = FIELD_BYTES_MAX + 1, SMALL_REQUEST_BYTES + 1
         if not self._is_small:
-            self.bytes_min = min(self.bytes_min, 2 * min([*maxima.values(), self._inner_max]))
+            self.bytes_min = min(self.bytes_min, _ELEMENT_MIN * min([*maxima.values(), self._inner_max]))
+        if maxima:
+            self.weighed_bytes_min = SMALL_REQUEST_BYTES // (_ELEMENT_BYTES + _ELEMENT_MIN) * _ELEMENT_MIN
 
-    def check(self, body: bytes | bytearray) -> None:
+    def check(self, body: bytes | bytearray) -> int:
         """Check the number and the sizes of the fields in a request.
+
+        Returns:
+            Memory of the request once it is parsed, about, without its large fields.
 
         Raises:
             GrpcError: INVALID_ARGUMENT, a maximum is exceeded.
         """
-        if not self._is_small:
-            self._scan(body, 0, len(body), OTHER_FIELDS_MAX, self._inner_max)
-        elif len(body) > FIELD_BYTES_MAX:
-            raise _too_large("", len(body))
+        if self._is_small:
+            if len(body) > FIELD_BYTES_MAX:
+                raise _too_large("", len(body))
+            return len(body)
+        memory = [len(body)]
+        self._scan(body, 0, len(body), OTHER_FIELDS_MAX, self._inner_max, memory)
+        return memory[0]
 
     def _scan(  # noqa: PLR0912 - one loop without calls, as it runs for each field
-        self, body: bytes | bytearray, at: int, end: int, fields_left: int, inner_left: int | None
+        self,
+        body: bytes | bytearray,
+        at: int,
+        end: int,
+        fields_left: int,
+        inner_left: int | None,
+        memory: list[int],
     ) -> int:
         """Scan a message.
 
         Args:
             fields_left: the number of fields that it may have, besides its elements.
             inner_left: the number of fields that these may have; None in one of them.
+            memory: of the request, one number: that of elements is added, that of large fields
+                subtracted.
 
         Returns:
             How many more fields elements may have.
@@ -165,14 +207,17 @@ class FieldLimits:
                             length, at = _read_varint(body, at - 1)
                     at += length
                     if length > _SMALL_BYTES and at <= end:
-                        if length > FIELD_BYTES_MAX and tag not in large:
-                            raise _too_large(f" in {self._names.get(tag, tag >> 3)}", length)
+                        if length > FIELD_BYTES_MAX:
+                            if tag not in large:
+                                raise _too_large(f" in {self._names.get(tag, tag >> 3)}", length)
+                            if tag not in nested:
+                                memory[0] -= length
                         if tag in nested:
                             limits, begin = nested[tag], at - length
                             if inner_left is None:
-                                fields_left = limits._scan(body, begin, at, fields_left, None)
+                                fields_left = limits._scan(body, begin, at, fields_left, None, memory)
                             else:
-                                inner_left = limits._scan(body, begin, at, inner_left, None)
+                                inner_left = limits._scan(body, begin, at, inner_left, None, memory)
                     if tag in left:
                         left[tag] -= 1
                         if left[tag] < 0:
@@ -188,6 +233,8 @@ class FieldLimits:
                     raise _too_many_fields(is_element=inner_left is None)
         except IndexError:
             pass
+        if left:
+            memory[0] += _ELEMENT_BYTES * (sum(self._maxima.values()) - sum(left.values()))
         return fields_left if inner_left is None else inner_left
 
 

@@ -1,8 +1,9 @@
 """Incomplete requests of one connection: their bytes, their time, and when the client may go on.
 
 A request is incomplete until its last byte has come; a message of a stream is, while a handler
-waits for its rest. All of them together hold at most `request_bytes_max`; the call that exceeds it
-is refused. What has been incomplete for too long is ended by the connection (`take_expired`).
+waits for its rest. A request that waits to be parsed holds its bytes in the same way. All of them
+together hold at most `request_bytes_max`; the call that exceeds it is refused. What has been
+incomplete for too long is ended by the connection (`take_expired`).
 
 The rest of a message may come at once if the message fits the window of its stream. A larger one is
 admitted first, see `uploads`.
@@ -73,8 +74,8 @@ class IncompleteRequests:
         self._link.note_held()
         if self.held_bytes > self._options.request_bytes_max:
             reason = (
-                f"incomplete requests of this connection exceed {self._options.request_bytes_max} bytes: "
-                "send fewer at a time"
+                f"incomplete requests of this connection, and those that wait for their turn, exceed "
+                f"{self._options.request_bytes_max} bytes: send fewer at a time"
             )
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason, limit="incomplete requests of a connection")
 

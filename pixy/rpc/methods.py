@@ -62,8 +62,10 @@ Translate = Callable[[Exception], GrpcError | None]
 """The status of an error that a handler raised on purpose, None for a bug."""
 Parse = Callable[[Any], Any]
 """The request in bytes or a bytearray; raises `DecodeError`."""
-Check = Callable[[bytes | bytearray], None]
-"""Of the bytes of a request before they are parsed; raises `GrpcError`."""
+Check = Callable[[bytes | bytearray], int]
+"""Of the bytes of a request before they are parsed: its memory once it is parsed; raises
+`GrpcError`.
+"""
 Maxima = Mapping[str, Mapping[str, int]]
 """Largest number of elements, by method and repeated field of its request; a method without a row
 has no repeated field.
@@ -100,7 +102,8 @@ class Method:
     Attributes:
         name: as in the path, without the leading slash.
         parse: the request as the handler takes it, from its bytes.
-        check: of the fields of a request; needless if it has less than `checked_bytes_min`.
+        check: of the fields of a request; needless if it has less than `checked_bytes_min`, and
+            then its memory is small.
         client_streams, server_streams: any number of requests or responses, rather than one.
     """
 
@@ -140,7 +143,7 @@ def _method(descriptor: MethodDescriptor, handler: Any, service: Service) -> Met
     return Method(
         f"{service.descriptor.full_name}/{descriptor.name}",
         service.parsers.get(descriptor.name) or GetMessageClass(descriptor.input_type).FromString,
-        *_check(descriptor, service),
+        *_check(descriptor, service, is_weighed=kind == "coroutine"),
         descriptor.client_streaming,
         descriptor.server_streaming,
         service.translate,
@@ -148,10 +151,10 @@ def _method(descriptor: MethodDescriptor, handler: Any, service: Service) -> Met
     )
 
 
-def _check(descriptor: MethodDescriptor, service: Service) -> tuple[Check, int]:
+def _check(descriptor: MethodDescriptor, service: Service, *, is_weighed: bool) -> tuple[Check, int]:
     """The check of a method's requests, and the size from which it is needed."""
     if service.maxima is None:
-        return lambda _: None, sys.maxsize
+        return lambda _: 0, sys.maxsize
     maxima, large = service.maxima.get(descriptor.name, {}), service.large.get(descriptor.name, ())
     limits = FieldLimits(descriptor.input_type, maxima, large)
-    return limits.check, limits.bytes_min
+    return limits.check, min(limits.bytes_min, limits.weighed_bytes_min) if is_weighed else limits.bytes_min

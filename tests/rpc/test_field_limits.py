@@ -13,6 +13,7 @@ from pixy.rpc.field_limits import (
     FIELD_BYTES_MAX,
     OTHER_FIELDS_MAX,
     REPEATED_MIN,
+    SMALL_REQUEST_BYTES,
     FieldLimits,
     repeated_fields,
 )
@@ -55,6 +56,21 @@ def test_a_request_too_small_to_exceed_a_maximum_needs_no_scan() -> None:
     assert NONE.bytes_min == PRODUCE.bytes_min == FIELD_BYTES_MAX + 1
     PRODUCE.check(b"\x3a\x00" * 10_000)
     PRODUCE.check(b"\x78\x01" * OTHER_FIELDS_MAX)
+
+
+def test_a_request_takes_its_bytes_and_256_for_each_element_but_for_large_fields() -> None:
+    assert APPEND.check(b"\x12\x00" * 10 + b"\x1a\x00" * 20) == 60 + 30 * 256
+    batches = long_field(3, 100_000)
+    assert APPEND.check(b"\x12\x00" + long_field(2, len(batches), batches)) == 2 + 2 * 256 + 8
+    assert PRODUCE.check(long_field(5, 100_000)) == 4
+    assert NONE.check(bytes(FIELD_BYTES_MAX)) == FIELD_BYTES_MAX
+
+
+@pytest.mark.parametrize("limits", [APPEND, CREATE, PRODUCE, SET_OFFSETS, NONE])
+def test_requests_too_small_to_be_weighed_take_little(limits: FieldLimits) -> None:
+    tags = [bytes((number << 3 | 2, 0)) for number in range(1, 16)]
+    largest = max(limits.check(tag * ((limits.weighed_bytes_min - 1) // 2)) for tag in tags)
+    assert largest <= SMALL_REQUEST_BYTES
 
 
 def test_each_field_has_its_own_maximum() -> None:

@@ -3,7 +3,7 @@
 They are built in short steps, between the work of others. If all of a client's calls were begun
 together, each would get a step now and then, none would end, and each would hold up to a megabyte
 meanwhile. So an address has a few of each method at a time; the others wait with their request
-alone.
+alone. One with many elements waits in bytes (`CallEnvironment.parsed_semaphores`).
 """
 
 import sys

@@ -171,8 +171,9 @@ class GrpcConfig:
     buffer_bytes: int = size(
         256 * MIB,
         "The same for all connections together: incomplete requests and waiting responses. Large "
-        "requests are admitted while they fit in half of it, and wait otherwise. Beyond it the "
-        "connections that hold the most are closed. Must be at least "
+        "requests are admitted while they fit in half of it, and wait otherwise. Requests with many "
+        "elements are parsed while those of their method that are being answered fit in a sixteenth "
+        "of it besides. Beyond it the connections that hold the most are closed. Must be at least "
         "output_buffer_bytes.",
     )
     handshake_timeout: float = seconds(

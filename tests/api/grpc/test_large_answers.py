@@ -1,4 +1,4 @@
-"""Calls whose answers may be large: an address has a few of each method at a time."""
+"""Calls whose answers or requests may be large: an address has a few of each method at a time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import grpc
 import pytest
 
 from pixy.api.grpc.large_answers import AT_ONCE
+from pixy.api.grpc.maxima import REPEATED_MAX
+from pixy.config import GrpcConfig
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_cluster_pb2 as cluster_pb
 from pixy.proto import pixy_log_pb2 as log_pb
@@ -63,6 +65,79 @@ async def test_an_address_has_a_few_calls_at_a_time_and_others_do_not_wait(
         await until(lambda: begun == AT_ONCE)
         calls.append(getattr(stub(one), method)(request))
         await until(lambda: begun == AT_ONCE + 1)
+        go_on.set()
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await call
+            assert ended.value.code() is grpc.StatusCode.INTERNAL
+    assert begun == len(calls)
+
+
+OPTION = b"\x22\x22\x0a\x20" + b"x" * 32
+MANY: dict[str, tuple[str, bytes, int, str]] = {
+    "SetOffsets": ("KafkaPixy", b"\x22\x00", 2000, "set_offsets"),
+    "CreateTopic": ("pixy.topics.v1.Topics", OPTION, 1000, "create_topic"),
+    "AlterTopic": ("pixy.topics.v1.Topics", OPTION, 1000, "alter_topic"),
+    "DeleteRecords": ("pixy.topics.v1.Topics", b"\x1a\x00", 2000, "delete_records"),
+    "DescribeTopics": ("pixy.log.v1.Log", b"\x12\x00", 2000, "log.describe_topics"),
+    "ListOffsets": ("pixy.log.v1.Log", b"\x12\x02\x20\x01", 2000, "log.list_offsets"),
+    "Append": ("pixy.log.v1.Log", b"\x1a\x00", 1000, "log.append"),
+    "Stage": ("pixy.log.v1.Log", b"\x32\x00", 1000, "staging.stage"),
+    "Publish": ("pixy.log.v1.Log", b"\x32\x00", 2000, "staging.publish"),
+    "Discard": ("pixy.log.v1.Log", b"\x1a\x00", 2000, "staging.discard"),
+}
+"""The service of each, an element of its request, their number, and the method of the proxy that it
+calls.
+"""
+COUNTED_ELSEWHERE = {"Produce", "ConsumeBatch", "Fetch"}
+"""Records of producers, acks and ranges have limits of their own."""
+
+
+def test_every_method_with_many_elements_is_tried() -> None:
+    repeats = {name for maxima in REPEATED_MAX.values() for name in maxima}
+    assert repeats == MANY.keys() | COUNTED_ELSEWHERE
+
+
+@pytest.mark.parametrize("method", MANY)
+async def test_what_waits_with_many_elements_is_held_in_bytes(
+    served: ServedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    service, element, count, path = MANY[method]
+    begun, go_on = 0, asyncio.Event()
+
+    async def blocked(*_: object, **__: object) -> None:
+        nonlocal begun
+        begun += 1
+        await go_on.wait()
+        raise ZeroDivisionError("a bug, so the call ends")
+
+    *parts, name = path.split(".")
+    monkeypatch.setattr(getattr(served.proxy, parts[0]) if parts else served.proxy, name, blocked)
+    body = element * count
+    share = GrpcConfig().buffer_bytes // 16 // 2
+    most = share // (len(body) + 256 * count)
+
+    def begin(channel: grpc.aio.Channel, request: bytes) -> Any:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{service}/{method}")
+        return call(request)
+
+    def held() -> int:
+        return sum(each.request_bytes for each in served.server.server.connection_counters)
+
+    async with (
+        grpc.aio.insecure_channel(served.addresses["grpc"]) as many,
+        grpc.aio.insecure_channel(f"unix:{tmp_path / 'pixy.sock'}") as one,
+    ):
+        calls = [begin(many, body) for _ in range(most)]
+        await until(lambda: begun == most)
+        calls += [begin(many, body) for _ in range(9)]
+        await until(lambda: held() == 9 * len(body))
+        assert begun == most
+        calls.pop().cancel()
+        await until(lambda: held() == 8 * len(body))
+        # Neither other clients nor small requests wait.
+        calls += [begin(one, body), begin(many, element)]
+        await until(lambda: begun == most + 2)
         go_on.set()
         for call in calls:
             with pytest.raises(grpc.aio.AioRpcError) as ended:
