@@ -24,6 +24,7 @@ import structlog
 
 from pixy.aio.futures import reject, resolve
 from pixy.clock import Clock
+from pixy.cluster.bootstrap import Bootstrap
 from pixy.cluster.consumer_groups import GroupKeeper
 from pixy.cluster.log import (
     LogPeers,
@@ -37,7 +38,6 @@ from pixy.cluster.log import (
     cluster_id_of,
 )
 from pixy.cluster.node_commands import NodeCommands
-from pixy.cluster.node_entry import NodeEntry
 from pixy.cluster.node_storage import NodeStorage, StorageHooks
 from pixy.cluster.peering import (
     ForwardedCommands,
@@ -48,8 +48,8 @@ from pixy.cluster.peering import (
     OpenChannel,
     PeerDuties,
     PeerMethod,
+    ProposalForwarder,
     ProposeAnswers,
-    RemoteProposals,
     ReplicaCalls,
 )
 from pixy.cluster.publications import Publisher, Sideloading, SinksGroup, StagingNode, StagingRouter
@@ -63,7 +63,7 @@ from pixy.cluster.replicas import (
     group_name,
 )
 from pixy.cluster.state import ClusterLimits, Process
-from pixy.cluster.state_reactions import StateReactions
+from pixy.cluster.state_listener import StateListener
 from pixy.cluster.status import (
     ClusterStatus,
     DiskSpace,
@@ -74,7 +74,7 @@ from pixy.cluster.status import (
 )
 from pixy.errors import DataDirectoryError, PixyError, Unavailable
 from pixy.faults import report_to_loop
-from pixy.multiraft import NEVER, ConfirmedReads, RaftGroup, entry_bytes_max
+from pixy.multiraft import NEVER, RaftGroup, ReadBatcher, entry_bytes_max
 from pixy.proto.node_calls_pb2 import GiveUpRequest, JoinRequest
 from pixy.proto.state_pb2 import InitCluster, MetadataCommand, NodeIdentity
 from pixy.raft import NONE
@@ -134,14 +134,14 @@ class Node:
     """
 
     _loop: asyncio.AbstractEventLoop
-    _entry: NodeEntry
+    _entry: Bootstrap
     _storage: NodeStorage
     _log: NodeLog
     _proposals: CommandProposals
-    _reactions: StateReactions
+    _reactions: StateListener
     _retention: Retention
     _group_keeper: GroupKeeper
-    reads: ConfirmedReads
+    reads: ReadBatcher
     leaders: LeaderWatch
     partitions: Partitions
     publisher: Publisher
@@ -180,7 +180,7 @@ class Node:
         self.waits_for_others = asyncio.Event()
         self.methods: dict[int, Handler] = {}
         self.calls: ReplicaCalls | None = None
-        self.remote: RemoteProposals | None = None
+        self.remote: ProposalForwarder | None = None
         self._sideloading: Sideloading | None = None
         self.state_groups = StateGroups()
         self.metadata = self.state_groups.metadata
@@ -202,7 +202,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._follow_clocks()
         make_peers = None if self._open_channel is None else partial(self._make_peers, self._open_channel)
-        self._entry = NodeEntry(self._disk, self._options, make_peers, self.waits_for_others.set)
+        self._entry = Bootstrap(self._disk, self._options, make_peers, self.waits_for_others.set)
         try:
             await self._start(await self._entry.recover(), self._entry.files)
         except BaseException:
@@ -312,7 +312,7 @@ class Node:
         self._abandon = self._storage.abandon
         self._log, self.partitions = self._storage.log, self._storage.partitions
         self._log.driver.entry_bytes_max = entry_bytes_max(self._options.cluster.max_message_bytes)
-        self.reads = ConfirmedReads(self._log.driver, group_name, lambda: self.why_left)
+        self.reads = ReadBatcher(self._log.driver, group_name, lambda: self.why_left)
         self._proposals = CommandProposals(self._log, self.partitions)
         self._reports = StatusReports(
             recovered.identity,
@@ -324,7 +324,7 @@ class Node:
         )
         if self.peers is not None:
             self.calls = ReplicaCalls(self.peers.relays, self._is_up)
-            self.remote = RemoteProposals(
+            self.remote = ProposalForwarder(
                 self.node_id, self.incarnation, self.calls, report_to_loop, self._log.driver.sequences
             )
         self._group_keeper = GroupKeeper(
@@ -334,7 +334,7 @@ class Node:
             self._heard_at,
             self.starts_of_others,
         )
-        self._reactions = StateReactions(
+        self._reactions = StateListener(
             self.state_groups,
             self._log,
             self.partitions,

@@ -5,7 +5,7 @@ idle groups rest. It knows neither topics nor commands, and never sends anything
 node does for it is in `DriverHooks`.
 """
 
-from pixy.multiraft.confirmed_reads import ConfirmedReads
+from pixy.multiraft.dedup_table import WINDOW, DedupSnapshot, DedupTable, DedupVerdict
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.driver_options import (
     CACHE_BYTES,
@@ -34,13 +34,13 @@ from pixy.multiraft.impossible_states import (
     why_never_a_member,
     why_no_configuration,
 )
+from pixy.multiraft.proposal_waiters import LeadershipLost
 from pixy.multiraft.proposals import NEVER, Done, Forwarded, Proposals, Proposer, Repeated, Sequences, judge
-from pixy.multiraft.proposer_rows import WINDOW, Novelty, ProposerRows, RowsSnapshot
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, Apply, RaftGroup, replicas_in_sync
 from pixy.multiraft.raft_storage import RaftStorage, WantedEntries
+from pixy.multiraft.read_batcher import ReadBatcher
 from pixy.multiraft.resting_groups import RestClaim
 from pixy.multiraft.snapshots import Snapshots
-from pixy.multiraft.watched_proposals import LeadershipLost
 
 __all__ = [
     "ADVICE",
@@ -52,7 +52,9 @@ __all__ = [
     "RAFT_CONFIG",
     "WINDOW",
     "Apply",
-    "ConfirmedReads",
+    "DedupSnapshot",
+    "DedupTable",
+    "DedupVerdict",
     "Done",
     "Driver",
     "DriverHooks",
@@ -60,16 +62,14 @@ __all__ = [
     "Forwarded",
     "FoundState",
     "LeadershipLost",
-    "Novelty",
     "Proposals",
     "Proposer",
-    "ProposerRows",
     "RaftGroup",
     "RaftStorage",
+    "ReadBatcher",
     "Repeated",
     "RestClaim",
     "RestHooks",
-    "RowsSnapshot",
     "Sequences",
     "Sideloads",
     "Snapshots",

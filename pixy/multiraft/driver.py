@@ -28,6 +28,7 @@ from pixy.aio.steps import in_steps, run_in_steps
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import FailedPrecondition, MessageTooLarge, PixyError, VoidEntry
 from pixy.multiraft.commit_messages import CommitMessages
+from pixy.multiraft.dedup_table import WINDOW, DedupVerdict
 from pixy.multiraft.driver_options import DriverHooks, DriverOptions
 from pixy.multiraft.entry_cache import EntryCache
 from pixy.multiraft.entry_limits import entry_bytes_max
@@ -36,6 +37,7 @@ from pixy.multiraft.group_rest import GroupRest
 from pixy.multiraft.hard_states import state_records, write_hard_state
 from pixy.multiraft.linearizable_reads import LinearizableReads
 from pixy.multiraft.outbox import Outbox
+from pixy.multiraft.proposal_waiters import LeadershipLost, ProposalWaiters
 from pixy.multiraft.proposals import (
     NEVER,
     Done,
@@ -46,12 +48,10 @@ from pixy.multiraft.proposals import (
     is_window_full,
     judge,
 )
-from pixy.multiraft.proposer_rows import WINDOW, Novelty
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, Application, Apply, RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.multiraft.refused_messages import RefusedMessages
 from pixy.multiraft.snapshots import Snapshots
-from pixy.multiraft.watched_proposals import LeadershipLost, WatchedProposals
 from pixy.raft import (
     NONE,
     ConfChangeError,
@@ -79,7 +79,7 @@ __all__ = ["Driver"]
 # Members of enumerations are found slowly.
 _ENTRY = RecordKind.ENTRY
 _BATCHES = frozenset({EntryType.RECORD_BATCH, EntryType.RECORD_BATCHES})
-_NEW = Novelty.NEW
+_NEW = DedupVerdict.NEW
 _FOLLOWER = StateType.FOLLOWER
 _APP, _APP_RESP = MessageType.APP, MessageType.APP_RESP
 _proposal_id = partial(tuple.__new__, ProposalId)
@@ -151,7 +151,7 @@ class Driver:
         self.rest = GroupRest(self, options.node_id, hooks.rest, options.config.election_tick)
         self._clock = GroupClock(self, self.rest, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
-        self.watched = WatchedProposals()
+        self.watched = ProposalWaiters()
         self.refusals = RefusedMessages()
         self._stopped = False
         self._commits = CommitMessages(options.commit_delay_s, self.drive)

@@ -5,7 +5,7 @@ journal has them, and the record of a checkpoint.
 from collections.abc import Iterable
 
 from pixy.entry_ids import LogPosition
-from pixy.multiraft.proposer_rows import RowsSnapshot
+from pixy.multiraft.dedup_table import DedupSnapshot
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto import state_pb2
 from pixy.raft import ConfState, HardState, Snapshot
@@ -82,7 +82,7 @@ def conf_state_of(message: state_pb2.HardState) -> ConfState:
     )
 
 
-def checkpoint_record(rows: RowsSnapshot, storage: RaftStorage) -> tuple[bytes, bytes]:
+def checkpoint_record(rows: DedupSnapshot, storage: RaftStorage) -> tuple[bytes, bytes]:
     """Record of a checkpoint: results of the last proposals, and the configuration."""
     configuration = _message(HardState(), storage.conf_state, storage.conf_index)
     record = state_pb2.GroupStateRecord(rows=rows.encoded(), configuration=configuration)

@@ -7,7 +7,7 @@
 The result of a proposal is that of the applied entry with its identity, whichever node has appended
 it. So a proposal survives the fall of its leader: everything in flight is proposed again to the
 next one, in order and under the same identity, be that this node or another one. The leader finds
-repetitions among the applied entries (`proposer_rows`) and in its unapplied tail; what is found
+repetitions among the applied entries (`dedup_table`) and in its unapplied tail; what is found
 there waits for its original.
 
 A batch is final when it is proposed: it gets its offset and epoch there, and its bytes never change
@@ -28,7 +28,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pixy.entry_ids import ProposalId
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
-from pixy.multiraft.proposer_rows import WINDOW, Novelty, ProposerRows
+from pixy.multiraft.dedup_table import WINDOW, DedupTable, DedupVerdict
 from pixy.raft import NONE
 from pixy.records import offsets_of
 from pixy.storage import EntryType
@@ -158,7 +158,7 @@ class ProposalTarget(Protocol):
         """Makes the payload of the next entry final."""
 
     @property
-    def rows(self) -> ProposerRows:
+    def rows(self) -> DedupTable:
         """Results of applied entries."""
 
     @property
@@ -327,7 +327,7 @@ class Proposals(Generic[_Target]):
         """A snapshot has replaced entries that were never applied here: answer what it includes."""
         for sequence, proposal in list(self._in_flight.items()):
             known = self._group.rows.judge(self._id(sequence))
-            if known is not Novelty.NEW and sequence in self._in_flight:
+            if known is not DedupVerdict.NEW and sequence in self._in_flight:
                 self._repeated(sequence, proposal, known)
 
     def applied(self, sequence: int, result: Any) -> None:
@@ -423,17 +423,17 @@ class Proposals(Generic[_Target]):
 
     def _retry(self, sequence: int, proposal: Proposal) -> None:
         known = judge(self._group.rows, self._group.tail_ids, self._id(sequence))
-        if known is Novelty.NEW:
+        if known is DedupVerdict.NEW:
             # Journal and network may have the bytes of the earlier attempt.
             self._append_first(sequence, proposal._replace(payload=bytearray(proposal.payload)))
         elif known is not None:
             self._repeated(sequence, proposal, known)
 
-    def _repeated(self, sequence: int, proposal: Proposal, known: int | PixyError | Novelty) -> None:
+    def _repeated(self, sequence: int, proposal: Proposal, known: int | PixyError | DedupVerdict) -> None:
         """Answer a proposal that was applied before, with the kept result. Nobody has kept it if a
         later start of this node has proposed something, which is that of a copy of its directory.
         """
-        if isinstance(known, Novelty):
+        if isinstance(known, DedupVerdict):
             known = DeadlineExceeded(
                 f"not known to be written: raft group {self._group.raft_group} has later proposals under the id of "
                 f"this node, {self._node_id}, than those of its start {self._incarnation}"
@@ -488,8 +488,8 @@ def _ignore(_: object) -> None:
 
 
 def judge(
-    rows: ProposerRows, tail_ids: Collection[ProposalId], proposal: ProposalId
-) -> int | PixyError | Novelty | None:
+    rows: DedupTable, tail_ids: Collection[ProposalId], proposal: ProposalId
+) -> int | PixyError | DedupVerdict | None:
     """Judge a proposal at the leader: by the applied entries, and by its unapplied tail; None if it
     is there, and its result comes.
     """

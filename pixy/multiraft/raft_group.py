@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import PixyError
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.proposals import Proposals, Stamp
-from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.raft import NO_LIMIT, NONE, ConfState, Entry, RaftNode, StateType
@@ -36,7 +36,7 @@ class Application(Protocol):
         rows: results of the last proposals. Invariant: as of the last applied entry.
     """
 
-    rows: ProposerRows
+    rows: DedupTable
 
     def may_have_replica(self, node_id: int) -> bool:
         """False if a node is known to have no replica, whatever the configuration of the group."""
@@ -251,7 +251,7 @@ class RaftGroup:
         return self.application is None or self.application.may_have_replica(node_id)
 
     @property
-    def rows(self) -> ProposerRows:
+    def rows(self) -> DedupTable:
         """Results of the last proposals."""
         assert self.application is not None
         return self.application.rows

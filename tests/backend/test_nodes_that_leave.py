@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.cluster import LostMajority, problems, reasons_to_keep
-from pixy.cluster.replicas.group_names import group_name
+from pixy.cluster.replicas.partitions_by_raft_group import group_name
 from pixy.cluster.unsafe_recovery import stopped_node
 from pixy.errors import FailedPrecondition, Unavailable
 from pixy.multiraft.driver import Driver

@@ -21,7 +21,7 @@ _FIRST, _MORE = 4, 12
 _BOUNDED = {
     "pixy.raft.messages.Entry",
     "pixy.entry_ids.ProposalId",
-    "pixy.multiraft.proposer_rows._Row",
+    "pixy.multiraft.dedup_table._Row",
 }
 """Of state groups: entries for followers, up to a limit in bytes, and the last results."""
 

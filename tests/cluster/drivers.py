@@ -19,12 +19,12 @@ from pixy.cluster.state.proposable import why_not_proposable
 from pixy.cluster.state.sinks import SinksState
 from pixy.config import LimitsConfig
 from pixy.entry_ids import LogPosition, ProposalId
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
 from pixy.multiraft.group_recovery import entry_of, recovered_group
 from pixy.multiraft.group_rest import RestHooks
 from pixy.multiraft.proposals import NEVER, Forwarded
-from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import WantedEntries
 from pixy.multiraft.resting_groups import RestClaim
@@ -85,7 +85,7 @@ class PayloadLog:
     """
 
     def __init__(self) -> None:
-        self.rows = ProposerRows()
+        self.rows = DedupTable()
         self.applied: list[bytes] = []
         self.conf_changes = 0
         # Indexes of the unapplied entries at each begin of a leadership.

@@ -1,8 +1,8 @@
 """Consumer groups with many committed offsets, and checkpoints of them."""
 
 from pixy.cluster.state.groups import GroupsState
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.group_states import checkpoint_record
-from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.raft import ConfState
@@ -30,4 +30,4 @@ def large_state(topic_id: bytes = b"t") -> GroupsState:
 def large_records(topic_id: bytes = b"t") -> list[tuple[bytes, bytes]]:
     """A checkpoint of that state at a node alone."""
     storage = RaftStorage(ConfState((1,)))
-    return [checkpoint_record(ProposerRows().snapshot(), storage), *large_state(topic_id).snapshot()]
+    return [checkpoint_record(DedupTable().snapshot(), storage), *large_state(topic_id).snapshot()]

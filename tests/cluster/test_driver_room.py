@@ -4,7 +4,7 @@ import pytest
 
 from pixy.entry_ids import ProposalId
 from pixy.errors import UnknownPartition
-from pixy.multiraft.proposer_rows import WINDOW, Novelty
+from pixy.multiraft.dedup_table import WINDOW, DedupVerdict
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import Entry, Message, MessageType
 from pixy.storage import EntryType
@@ -358,7 +358,7 @@ async def test_an_entry_of_an_earlier_start_behind_one_of_a_later_start_ends_no_
         for each in (node, again):
             assert each.application.applied == [b"later", b"earlier"]
             assert each.application.rows.judge(ProposalId(2, 2, 1)) == 0
-            assert each.application.rows.judge(ProposalId(2, 1, 2)) is Novelty.OUTDATED
+            assert each.application.rows.judge(ProposalId(2, 1, 2)) is DedupVerdict.OUTDATED
     finally:
         again.close()
 

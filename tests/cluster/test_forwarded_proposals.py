@@ -14,7 +14,7 @@ from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
 from pixy.cluster.state.proposable import why_not_proposable
 from pixy.entry_ids import ProposalId
 from pixy.errors import VoidEntry
-from pixy.multiraft.proposer_rows import WINDOW
+from pixy.multiraft.dedup_table import WINDOW
 from pixy.records import CheckEffort, LongCheckError
 from pixy.storage import EntryType
 from tests.cluster.drivers import BATCH, GROUP, DriverNode, batch_of, forwarded_proposal, forwarded_to

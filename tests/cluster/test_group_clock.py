@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pixy.errors import DeadlineExceeded, Unavailable
-from pixy.multiraft.proposer_rows import WINDOW
+from pixy.multiraft.dedup_table import WINDOW
 from pixy.raft import ConfChange, ConfChangeType, Message, MessageType, StateType
 from tests.cluster.drivers import DriverNetwork, DriverNode, NodeSetup
 

@@ -1,6 +1,7 @@
 """State of raft groups beside their logs, as records of the journal and of a checkpoint."""
 
 from pixy.entry_ids import LogPosition, ProposalId
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.group_states import (
     carried_reset_record,
     checkpoint_record,
@@ -10,7 +11,6 @@ from pixy.multiraft.group_states import (
     reset_record,
     split_checkpoint,
 )
-from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto import state_pb2
 from pixy.raft import ConfState, HardState, Snapshot
@@ -56,7 +56,7 @@ def test_a_reset_that_is_carried_over_has_its_position_and_the_newest_configurat
 
 
 def test_a_checkpoint_has_rows_and_configuration_beside_the_state() -> None:
-    rows = ProposerRows()
+    rows = DedupTable()
     rows.record(ProposalId(2, 3, 4), 17)
     state = [(b"key", b"value"), (b"", b"empty key")]
     group_state, others = split_checkpoint([checkpoint_record(rows.snapshot(), storage()), *state])
@@ -64,11 +64,11 @@ def test_a_checkpoint_has_rows_and_configuration_beside_the_state() -> None:
     assert conf_state_of(group_state.configuration) == JOINT
     assert group_state.configuration.conf_index == 9
     assert hard_state_of(group_state.configuration) == HardState()
-    assert ProposerRows(group_state.rows).judge(ProposalId(2, 3, 4)) == 17
+    assert DedupTable(group_state.rows).judge(ProposalId(2, 3, 4)) == 17
 
 
 def test_the_place_of_the_record_in_a_checkpoint_does_not_matter() -> None:
-    record = checkpoint_record(ProposerRows().snapshot(), storage())
+    record = checkpoint_record(DedupTable().snapshot(), storage())
     group_state, others = split_checkpoint([(b"a", b"1"), record, (b"b", b"2")])
     assert (conf_state_of(group_state.configuration), others) == (JOINT, [(b"a", b"1"), (b"b", b"2")])
 

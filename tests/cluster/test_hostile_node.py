@@ -25,8 +25,8 @@ from pixy.cluster.state.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.entry_ids import TERM_JUMP_MAX, TERM_MAX, ProposalId
 from pixy.errors import InvalidArgument, PixyError, ResourceExhausted, Unavailable
+from pixy.multiraft.dedup_table import WINDOW
 from pixy.multiraft.proposals import Forwarded
-from pixy.multiraft.proposer_rows import WINDOW
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.proto.node_calls_pb2 import (
     FetchRequest,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster import node_entry
+from pixy.cluster import bootstrap
 from pixy.cluster.log.recovery import RecoveredNode, read_directory
 from pixy.errors import (
     CorruptData,
@@ -272,7 +272,7 @@ async def test_missing_entries_of_a_partition_are_reported_before_anything_is_tr
         del recovered.journal.groups[1000].entries[0]
         return recovered
 
-    monkeypatch.setattr(node_entry, "read_directory", recover_and_lose)
+    monkeypatch.setattr(bootstrap, "read_directory", recover_and_lose)
     before = {path: path.read_bytes() for path in sorted((copy / "topics").rglob("*.log"))}
     assert before
     reason = "raft group 1000 is applied up to entry 0, but the journal goes on with entry 2"

@@ -12,8 +12,8 @@ from pixy.cluster.log.node_log import LogPeers
 from pixy.cluster.log.replica import StateReplica
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import Unavailable
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.group_states import checkpoint_record
-from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
@@ -260,7 +260,7 @@ async def test_without_the_empty_entry_there_is_no_second_checkpoint(alone: Logg
 
 def install(node: LoggingNode, index: int) -> None:
     """Install a leader's checkpoint after `index` commands."""
-    state = checkpoint_record(ProposerRows().snapshot(), RaftStorage(PEERS))
+    state = checkpoint_record(DedupTable().snapshot(), RaftStorage(PEERS))
     records = [state, (b"count", b"%d" % index)]
     restored = restored_state("state", type(node.machine), records.copy())
     node.log.install(node.replica, Snapshot(index, 2, PEERS), restored, records)

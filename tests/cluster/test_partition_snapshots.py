@@ -8,7 +8,7 @@ from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.log.partition_snapshots import describe, has_records, is_written, position_of, take_over
 from pixy.cluster.log.replica import PartitionReplica
 from pixy.entry_ids import INDEX_MAX, LogPosition, ProposalId
-from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor, ProposerRow
@@ -45,7 +45,7 @@ def descriptor(snapshot: Snapshot | None) -> PartitionDescriptor:
 
 
 def offer(end: int, *, index: int = 20, begin: int = 0, publication: int = 0) -> Snapshot:
-    rows = ProposerRows()
+    rows = DedupTable()
     rows.record(ProposalId(1, 1, 7), 5)
     data = PartitionDescriptor(
         log_begin_offset=begin, end_offset=end, publication=publication, rows=rows.snapshot().encoded()
@@ -78,7 +78,7 @@ def test_the_applied_state_is_described(tmp_path: Path) -> None:
     assert (snapshot.index, snapshot.term, snapshot.conf_state) == (9, 2, ALL)
     found = descriptor(snapshot)
     assert (found.log_begin_offset, found.end_offset, found.publication) == (2, 5, 3)
-    assert ProposerRows(found.rows).judge(ProposalId(1, 1, 7)) == 5
+    assert DedupTable(found.rows).judge(ProposalId(1, 1, 7)) == 5
 
 
 def test_an_empty_partition_is_described_too(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from pixy.entry_ids import ProposalId
 from pixy.errors import DeadlineExceeded, TopicExists, Unavailable, UnknownPartition
+from pixy.multiraft.dedup_table import WINDOW, DedupTable
 from pixy.multiraft.driver_options import RAFT_CONFIG
 from pixy.multiraft.proposals import Proposal, Proposals, Proposer, Repeated
-from pixy.multiraft.proposer_rows import WINDOW, ProposerRows
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Entry, RaftNode
@@ -26,7 +26,7 @@ class Stamping:
     """An application that writes the term into the first byte of a payload."""
 
     def __init__(self) -> None:
-        self.rows = ProposerRows()
+        self.rows = DedupTable()
 
     def may_have_replica(self, node_id: int) -> bool:
         return True

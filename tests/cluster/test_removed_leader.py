@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pixy.multiraft.proposer_rows import WINDOW, ProposerRows
+from pixy.multiraft.dedup_table import WINDOW, DedupTable
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import (
     ConfChangeSingle,
@@ -55,7 +55,7 @@ class Nothing:
     """An application without state."""
 
     def __init__(self) -> None:
-        self.rows = ProposerRows()
+        self.rows = DedupTable()
 
     def may_have_replica(self, node_id: int) -> bool:
         return True

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from pixy.entry_ids import ProposalId
-from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.records import TopicPartition
 from tests.cluster.nodes import Cluster, Sizes
 
 
-def value_of(rows: ProposerRows, sequence: int) -> object:
+def value_of(rows: DedupTable, sequence: int) -> object:
     """The kept result of a proposal of the first start."""
     return rows.judge(ProposalId(node_id=1, incarnation=1, sequence=sequence))
 

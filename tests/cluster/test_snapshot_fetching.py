@@ -19,8 +19,8 @@ from pixy.cluster.snapshots.fetch_snapshot_codec import (
 from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.kafka_protocol import RequestHeader
 from pixy.kafka_protocol.snapshot_messages import FETCH_SNAPSHOT_V1
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.group_states import checkpoint_record
-from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfState, Message, MessageType, Snapshot
 from pixy.raft.progress import ProgressState
@@ -460,7 +460,7 @@ async def test_a_checkpoint_of_a_newer_release_is_not_installed(network: StateNe
 async def test_a_checkpoint_with_other_members_is_not_installed(network: StateNetwork) -> None:
     id = await network.leave_behind(3, network[1], LAST)
     store = CheckpointStore(RecordingDisk(), network.directory / "other")
-    state = checkpoint_record(ProposerRows().snapshot(), RaftStorage(ConfState((1, 2)), 1))
+    state = checkpoint_record(DedupTable().snapshot(), RaftStorage(ConfState((1, 2)), 1))
     store.write(id, [state], 0)
     content = (store.directory / id.file_name).read_bytes()
     network.intercept = lambda _, wanted: answer_of(

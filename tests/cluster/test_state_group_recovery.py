@@ -13,8 +13,8 @@ from pixy.cluster.replicas.state_group_recovery import recover_state_group
 from pixy.cluster.state.groups import GroupsState
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import CorruptData
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.group_states import checkpoint_record
-from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
@@ -73,7 +73,7 @@ class Directory:
 
     def checkpoint(self, term: int, index: int, conf_index: int = 0) -> "Directory":
         """A checkpoint with the words up to an index, and the result of a proposal."""
-        rows = ProposerRows()
+        rows = DedupTable()
         rows.record(ProposalId(2, 1, 1), index)
         state = checkpoint_record(rows.snapshot(), RaftStorage(ConfState(self.voters), conf_index))
         words = b" ".join([b"%d" % each for each in range(1, index + 1)])

@@ -12,8 +12,8 @@ from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.cluster.state.sinks import SINKS_GROUP
 from pixy.entry_ids import ProposalId
 from pixy.errors import CorruptData
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.group_states import split_checkpoint
-from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.raft import Entry
 from pixy.storage import CheckpointStore, RecoveredGroup
@@ -87,7 +87,7 @@ async def test_a_checkpoint_has_the_result_of_its_last_entry(tmp_path: Path) -> 
     assert checkpoint is not None
     assert checkpoint.id.end_offset == group.applied_index
     state, others = split_checkpoint(checkpoint.records)
-    assert ProposerRows(state.rows).judge(last) == 0
+    assert DedupTable(state.rows).judge(last) == 0
     assert list(state.configuration.voters) == [1]
     assert others
 

@@ -26,8 +26,8 @@ from pixy.cluster.snapshots.fetch_snapshot_codec import (
 from pixy.cluster.snapshots.snapshot_fetching import FetchingOptions, SnapshotFetching
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import PixyError, Unavailable
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.group_states import checkpoint_record
-from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import HardState, NodeIdentity
 from pixy.raft import ConfState, Entry, Message, MessageType, Snapshot
@@ -53,7 +53,7 @@ def leaders_file() -> bytes:
     """The checkpoint of the leader."""
     disk = SimulatedDisk(Random(1))
     store = CheckpointStore(disk, DIRECTORY)
-    state = checkpoint_record(ProposerRows().snapshot(), RaftStorage(SNAPSHOT.conf_state, 1))
+    state = checkpoint_record(DedupTable().snapshot(), RaftStorage(SNAPSHOT.conf_state, 1))
     store.write(ID, [state, *NEW.items()], 7)
     return bytes(disk.inode(DIRECTORY / ID.file_name).data)
 

@@ -14,8 +14,8 @@ from pixy.cluster.state.nodes import FEATURE_LEVEL
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_checkpoints, check_node
 from pixy.multiraft import split_checkpoint
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.group_states import checkpoint_record
-from pixy.multiraft.proposer_rows import ProposerRows
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.raft import ConfState
@@ -357,7 +357,7 @@ def rewrite(directory: Path, end_offset: int, voters: tuple[int, ...], term: int
         shutil.rmtree(state)
     if voters:
         conf = RaftStorage(ConfState(voters), conf_index=1)
-        records.insert(0, checkpoint_record(ProposerRows().snapshot(), conf))
+        records.insert(0, checkpoint_record(DedupTable().snapshot(), conf))
     CheckpointStore(RealDisk(), state).write(CheckpointId(term, end_offset), records, TIME)
 
 

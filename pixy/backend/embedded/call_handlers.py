@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from pixy.aio.steps import in_steps
 from pixy.backend.embedded.local_partitions import LocalPartitions
-from pixy.backend.embedded.partition_finder import CONFIRM_S
+from pixy.backend.embedded.partition_router import CONFIRM_S
 from pixy.backend.embedded.remote_partitions import FETCH_BYTES_MAX
 from pixy.cluster import Node, PartitionReplica, PeerMethod
 from pixy.errors import FailedPrecondition, InvalidArgument, Unavailable, UnknownPartition

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pixy.aio.steps import in_steps
 from pixy.backend.embedded.local_members import LocalMembers
-from pixy.backend.embedded.partition_finder import CONFIRM_S
+from pixy.backend.embedded.partition_router import CONFIRM_S
 from pixy.backend.protocol import OffsetCommit, Owner
 from pixy.cluster import (
     GroupsChanged,

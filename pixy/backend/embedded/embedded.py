@@ -28,7 +28,7 @@ from pixy.backend.embedded.local_partitions import LocalPartitions, fault_of
 from pixy.backend.embedded.neighbour_calls import NeighbourCalls
 from pixy.backend.embedded.node_staging import NodeStaging
 from pixy.backend.embedded.node_start import NodeStart
-from pixy.backend.embedded.partition_finder import PartitionFinder, Place
+from pixy.backend.embedded.partition_router import PartitionRouter, Place
 from pixy.backend.embedded.remote_leaders import RemoteLeaders
 from pixy.backend.embedded.remote_partitions import RemotePartitions
 from pixy.backend.embedded.topic_descriptions import TopicDescriptions
@@ -91,7 +91,7 @@ class EmbeddedBackend:
         self._start = NodeStart(node)
         self._tasks = Tasks(report_to_loop)
         self._on_change: Callable[[], None] | None = None
-        self._finder = PartitionFinder(node)
+        self._finder = PartitionRouter(node)
         self._local = LocalPartitions(node, self._check_running)
         self._remote = RemotePartitions(node)
         self._members = LocalMembers(node, self._tasks, drain_s)

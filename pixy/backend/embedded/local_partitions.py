@@ -13,7 +13,7 @@ from typing import TypeVar
 from pixy.aio.byte_semaphore import ByteSemaphore
 from pixy.aio.futures import resolve
 from pixy.aio.one_thread import OneThread
-from pixy.backend.embedded.partition_finder import CONFIRM_S
+from pixy.backend.embedded.partition_router import CONFIRM_S
 from pixy.backend.protocol import FetchResult
 from pixy.backend.timestamps import first_since
 from pixy.cluster import Node, PartitionReplica

@@ -5,7 +5,7 @@ it on to the node.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from pixy.backend.embedded.partition_finder import PartitionFinder
+from pixy.backend.embedded.partition_router import PartitionRouter
 from pixy.backend.protocol import Published, StagedBatches, StageSeal
 from pixy.cluster import Node, PeerMethod, Topic, staged_error
 from pixy.errors import DeadlineExceeded, Unavailable
@@ -29,7 +29,7 @@ class NodeStaging:
         check_writable: raises if nothing can be written.
     """
 
-    def __init__(self, node: Node, finder: PartitionFinder, check_writable: Callable[[], None]) -> None:
+    def __init__(self, node: Node, finder: PartitionRouter, check_writable: Callable[[], None]) -> None:
         self._node = node
         self._finder = finder
         self._check_writable = check_writable

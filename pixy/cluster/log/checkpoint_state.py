@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from pixy.cluster.log.replica import RestoredState, StateMachine
 from pixy.errors import CorruptData, PixyError
-from pixy.multiraft import ProposerRows, split_checkpoint, why_no_configuration
+from pixy.multiraft import DedupTable, split_checkpoint, why_no_configuration
 from pixy.proto.state_pb2 import GroupStateRecord
 
 __all__ = ["restore_state", "restored_state"]
@@ -57,7 +57,7 @@ def restored_state(name: str, kind: type[StateMachine], records: list[tuple[byte
     """
     machine = kind()
     state = restore_state(name, machine, _drained(records))
-    return RestoredState(machine, ProposerRows(state.rows), state.configuration)
+    return RestoredState(machine, DedupTable(state.rows), state.configuration)
 
 
 def _drained(records: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

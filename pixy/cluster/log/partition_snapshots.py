@@ -35,7 +35,7 @@ from pixy.cluster.log.applied_positions import positions_record
 from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.log.replica import PartitionReplica
 from pixy.entry_ids import INDEX_MAX
-from pixy.multiraft import ProposerRows, RaftGroup, Snapshots
+from pixy.multiraft import DedupTable, RaftGroup, Snapshots
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
 from pixy.raft import Snapshot
 from pixy.storage import UnitRecord
@@ -178,7 +178,7 @@ def position_records(group: RaftGroup, snapshot: Snapshot) -> list[UnitRecord]:
 
 def take_over(replica: PartitionReplica, position: AppliedPosition) -> None:
     """A replica's state is that of `position_of`, which is durable."""
-    replica.rows = ProposerRows(position.rows)
+    replica.rows = DedupTable(position.rows)
     replica.publication = replica.durable_publication = position.publication
     replica.log.move_begin(position.log_begin_offset)
     replica.needs_copy = False

@@ -13,7 +13,7 @@ from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.state import published_records
 from pixy.entry_ids import LogPosition
 from pixy.errors import CorruptData
-from pixy.multiraft import ProposerRows, RaftGroup, RowsSnapshot, checkpoint_record
+from pixy.multiraft import DedupSnapshot, DedupTable, RaftGroup, checkpoint_record
 from pixy.proto.state_pb2 import HardState
 from pixy.raft import Entry, Snapshot
 from pixy.records import TopicPartition, offsets_of, patch_batch, split_batches
@@ -55,7 +55,7 @@ class RestoredState(NamedTuple):
     """
 
     machine: StateMachine
-    rows: ProposerRows
+    rows: DedupTable
     configuration: HardState
 
 
@@ -69,7 +69,7 @@ class Mark(NamedTuple):
     replica: "PartitionReplica"
     applied: LogPosition
     publication: int
-    rows: RowsSnapshot
+    rows: DedupSnapshot
 
 
 class PartitionReplica:
@@ -120,7 +120,7 @@ class PartitionReplica:
         self.group: RaftGroup | None = None
         self.partition = partition
         self.log = log
-        self.rows = ProposerRows()
+        self.rows = DedupTable()
         self.waiters: dict[asyncio.Future[None], None] | None = None
         self.condition = PartitionCondition.READY
         self.fault: CorruptData | None = None
@@ -232,7 +232,7 @@ class StateReplica:
         self.name = name
         self.machine = machine
         self.store = store
-        self.rows = ProposerRows()
+        self.rows = DedupTable()
         self.checkpoints: list[CheckpointId] = []
         self.snapshot: Snapshot | None = None
         self.entries_since = 0

@@ -7,14 +7,14 @@ metadata. Connections themselves are in `pixy.peers`.
 from pixy.cluster.peering.forwarded_commands import ForwardedCommands
 from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
 from pixy.cluster.peering.leader_watch import LeaderWatch
-from pixy.cluster.peering.membership import state_group_members
 from pixy.cluster.peering.node_peers import Handler, NodePeers, OpenChannel, PeerDuties
 from pixy.cluster.peering.partition_proposals import PartitionProposals
 from pixy.cluster.peering.peer_messages import PeerMethod
+from pixy.cluster.peering.proposal_forwarder import ProposalForwarder
 from pixy.cluster.peering.propose_answers import ProposeAnswers
 from pixy.cluster.peering.relays import Relays
-from pixy.cluster.peering.remote_proposals import RemoteProposals
 from pixy.cluster.peering.replica_calls import CallPeer, RemotePartition, ReplicaCalls
+from pixy.cluster.peering.voter_changes import state_group_members
 
 __all__ = [
     "CallPeer",
@@ -27,10 +27,10 @@ __all__ = [
     "PartitionProposals",
     "PeerDuties",
     "PeerMethod",
+    "ProposalForwarder",
     "ProposeAnswers",
     "Relays",
     "RemotePartition",
-    "RemoteProposals",
     "ReplicaCalls",
     "state_group_members",
 ]

@@ -18,8 +18,8 @@ from google.protobuf.message import DecodeError
 
 from pixy.aio.retries import Backoff
 from pixy.cluster.log import ClusterOptions
-from pixy.cluster.peering.formation import Formation, Found
-from pixy.cluster.peering.members import Members
+from pixy.cluster.peering.bootstrap_decision import Formation, Found
+from pixy.cluster.peering.cluster_nodes import ClusterNodes
 from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.cluster.replicas import StateGroups
 from pixy.cluster.state import FEATURE_LEVEL, FIRST_NODE, check_joined
@@ -165,7 +165,7 @@ class ClusterSearch:
 
     # --- other starts -----------------------------------------------------------------------------
 
-    def learn(self, members: Members, cluster_id: bytes) -> None:
+    def learn(self, members: ClusterNodes, cluster_id: bytes) -> None:
         """Ask the join list for nodes of the cluster, until one is connected. The others learn of
         this node's address when it connects to them.
         """
@@ -174,7 +174,7 @@ class ClusterSearch:
                 self._learn(members, cluster_id), name="learn the peers' addresses"
             )
 
-    async def _learn(self, members: Members, cluster_id: bytes) -> None:
+    async def _learn(self, members: ClusterNodes, cluster_id: bytes) -> None:
         pauses = Backoff(_LEARN_PAUSE_S, _LEARN_PAUSE_MAX_S)
         if list(members):
             # They may be where they were.
@@ -183,7 +183,7 @@ class ClusterSearch:
             await asyncio.gather(*(self._look_at(each, members, cluster_id) for each in self._options.join))
             await asyncio.sleep(pauses.grow())
 
-    async def _look_at(self, address: Address, members: Members, cluster_id: bytes) -> None:
+    async def _look_at(self, address: Address, members: ClusterNodes, cluster_id: bytes) -> None:
         with suppress(OSError, PixyError):
             hello = await self._channel.ask(address, _ASK_TIMEOUT_S)
             if hello.cluster_id == cluster_id and hello.node_id:

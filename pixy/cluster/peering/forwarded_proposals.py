@@ -38,7 +38,7 @@ from pixy.cluster.state import why_too_large
 from pixy.entry_ids import ProposalId
 from pixy.errors import PixyError, Unavailable, VoidEntry
 from pixy.faults import OnFault
-from pixy.multiraft import WINDOW, Driver, Forwarded, Novelty, RaftGroup, judge
+from pixy.multiraft import WINDOW, DedupVerdict, Driver, Forwarded, RaftGroup, judge
 from pixy.records import FORWARDED_LIMITS, CheckEffort, LongCheckError, NewBatch, check_next_batch
 from pixy.storage import EntryType
 
@@ -215,7 +215,7 @@ class ForwardedProposals:
 
     def _refusal(self, group: RaftGroup, proposal: ProposalId, error: VoidEntry) -> bool | VoidEntry:
         """The error, if the proposal is refused for good; else False."""
-        is_new = group.leads and judge(group.rows, group.tail_ids, proposal) is Novelty.NEW
+        is_new = group.leads and judge(group.rows, group.tail_ids, proposal) is DedupVerdict.NEW
         if not is_new or group.applied_term != group.term:
             return False
         refused = self._refused.setdefault(proposal.node_id, {})

@@ -1,4 +1,4 @@
-"""The table of nodes, asked for by a node whose metadata may lag; see `members`.
+"""The table of nodes, asked for by a node whose metadata may lag; see `cluster_nodes`.
 
     this node                                        then
     -----------------------------------------------  -----------------------------------------------
@@ -19,7 +19,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from pixy.aio.tasks import Tasks
-from pixy.cluster.peering.members import Members
+from pixy.cluster.peering.cluster_nodes import ClusterNodes
 from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.cluster.state import check_told, node_of
 from pixy.errors import FailedPrecondition, PixyError
@@ -49,7 +49,7 @@ class NodeLookup:
             so.
     """
 
-    def __init__(self, members: Members, call: Call, confirm: Confirm) -> None:
+    def __init__(self, members: ClusterNodes, call: Call, confirm: Confirm) -> None:
         self._members = members
         self._call = call
         self._confirm = confirm

@@ -4,7 +4,7 @@
     once its log is open                 `attach`: its raft groups send and receive
     once it has a new incarnation        `start`: handshakes, clocks
 
-It wires `cluster_search`, `members`, `failover`, `leader_placement`, `membership_keeper` and
+It wires `cluster_search`, `cluster_nodes`, `failover`, `leader_balancer`, `voter_reconciler` and
 `ticker` together, and decides nothing itself.
 """
 
@@ -21,13 +21,12 @@ from google.protobuf.message import DecodeError
 from pixy.clock import Clock
 from pixy.cluster.log import ClusterOptions, LogPeers, NodeLog, PeerStart, cluster_id_of
 from pixy.cluster.peering.call_maxima import why_too_large
+from pixy.cluster.peering.cluster_nodes import ClusterNodes
 from pixy.cluster.peering.cluster_search import ClusterSearch
 from pixy.cluster.peering.departures import Departures
 from pixy.cluster.peering.failover import Failover
 from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
-from pixy.cluster.peering.leader_placement import LeaderPlacement
-from pixy.cluster.peering.members import Members
-from pixy.cluster.peering.membership_keeper import MembershipKeeper
+from pixy.cluster.peering.leader_balancer import LeaderBalancer
 from pixy.cluster.peering.node_lookup import NodeLookup
 from pixy.cluster.peering.peer_clocks import PeerClocks
 from pixy.cluster.peering.peer_messages import (
@@ -44,6 +43,7 @@ from pixy.cluster.peering.peer_messages import (
 from pixy.cluster.peering.relays import Relays, sender_of
 from pixy.cluster.peering.ticker import Ticker
 from pixy.cluster.peering.told_refusals import decode_starts
+from pixy.cluster.peering.voter_reconciler import VoterReconciler
 from pixy.cluster.replicas import NodeTime, StateGroups
 from pixy.cluster.snapshots import FetchingOptions, SnapshotFetching, SnapshotServing
 from pixy.cluster.state import (
@@ -145,7 +145,7 @@ class NodePeers:
         stopping: True from the beginning of `hand_over` on.
     """
 
-    members: Members
+    members: ClusterNodes
     clocks: PeerClocks
 
     def __init__(
@@ -174,9 +174,9 @@ class NodePeers:
         self._driver: Driver
         self._duties: PeerDuties
         self._failover: Failover
-        self._placement: LeaderPlacement
+        self._placement: LeaderBalancer
         self._departures: Departures
-        self._keeper: MembershipKeeper
+        self._keeper: VoterReconciler
         self._lookup: NodeLookup
         self._ticker = Ticker(self._tick, self._on_pause)
         self._ticks = 0
@@ -292,7 +292,7 @@ class NodePeers:
         self._driver = node_log.driver
         self._duties = duties
         self.identify(identity)
-        self.members = Members(
+        self.members = ClusterNodes(
             identity.node_id,
             self.channel,
             self.relays,
@@ -309,14 +309,14 @@ class NodePeers:
         self._fetching.attach(node_log)
         self._serving = SnapshotServing(cluster_id, groups.find, self._driver, node_log.files)
         self._failover = Failover(self._driver, self.members.is_up, self._random)
-        self._placement = LeaderPlacement(
+        self._placement = LeaderBalancer(
             self._driver, self._up_since.get, self.clocks.is_off, duties.damaged_groups
         )
         self._groups = groups
         self._departures = Departures(
             self._driver, groups.metadata, self.relays.call, duties.has_all_groups, self._on_fault
         )
-        self._keeper = MembershipKeeper(self._driver, groups, self._departures, self.members.is_reachable)
+        self._keeper = VoterReconciler(self._driver, groups, self._departures, self.members.is_reachable)
         self._lookup = NodeLookup(self.members, self.channel.call, self._confirm_metadata)
         self._log = node_log
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pixy.aio.futures import resolve
 from pixy.cluster.log import PartitionReplica
-from pixy.cluster.peering.remote_proposals import RemoteProposals
+from pixy.cluster.peering.proposal_forwarder import ProposalForwarder
 from pixy.cluster.peering.replica_calls import RemotePartition
 from pixy.cluster.replicas import Partitions
 from pixy.errors import CorruptData, PixyError, Unavailable, UnknownPartition
@@ -27,7 +27,7 @@ class PartitionProposals:
         remote: to leaders elsewhere; None without peers.
     """
 
-    def __init__(self, driver: Driver, partitions: Partitions, remote: RemoteProposals | None) -> None:
+    def __init__(self, driver: Driver, partitions: Partitions, remote: ProposalForwarder | None) -> None:
         self._driver = driver
         self._partitions = partitions
         self._remote = remote

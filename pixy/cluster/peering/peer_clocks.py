@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 
-from pixy.cluster.peering.members import Members
+from pixy.cluster.peering.cluster_nodes import ClusterNodes
 from pixy.cluster.replicas import NodeTime
 
 __all__ = ["PeerClocks"]
@@ -19,7 +19,7 @@ class PeerClocks:
         time: of this node; follows the clocks of `members` from here on.
     """
 
-    def __init__(self, members: Members, time: NodeTime) -> None:
+    def __init__(self, members: ClusterNodes, time: NodeTime) -> None:
         self._members = members
         self._time = time
         time.others = members.clocks

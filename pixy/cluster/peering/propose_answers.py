@@ -1,4 +1,4 @@
-"""Answers to nodes that propose to a raft group without a replica of it (`remote_proposals`).
+"""Answers to nodes that propose to a raft group without a replica of it (`proposal_forwarder`).
 
     the proposal is               then
     ----------------------------  ----------------------------------------------------------------
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
 from pixy.entry_ids import ProposalId
 from pixy.errors import FailedPrecondition, PixyError, Unavailable
-from pixy.multiraft import Driver, Forwarded, LeadershipLost, Novelty, RaftGroup, judge
+from pixy.multiraft import DedupVerdict, Driver, Forwarded, LeadershipLost, RaftGroup, judge
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.storage import EntryType
 
@@ -87,7 +87,7 @@ class ProposeAnswers:
             return LeadershipLost()
         proposal = forwarded.proposal
         known = _judge(group, proposal)
-        if known is Novelty.NEW:
+        if known is DedupVerdict.NEW:
             if not await self._forwarded.propose(group, forwarded):
                 return LeadershipLost()
             # Its check may have taken a while.
@@ -100,8 +100,8 @@ class ProposeAnswers:
         return outcome
 
 
-def _judge(group: RaftGroup, proposal: ProposalId) -> int | PixyError | LeadershipLost | Novelty | None:
+def _judge(group: RaftGroup, proposal: ProposalId) -> int | PixyError | LeadershipLost | DedupVerdict | None:
     if not group.leads:
         return LeadershipLost()
     known = judge(group.rows, group.tail_ids, proposal)
-    return FailedPrecondition(f"{proposal} is outdated") if known is Novelty.OUTDATED else known
+    return FailedPrecondition(f"{proposal} is outdated") if known is DedupVerdict.OUTDATED else known

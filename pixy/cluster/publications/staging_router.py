@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import structlog
 
 from pixy.cluster.log import PartitionReplica
-from pixy.cluster.peering import CallPeer, PartitionProposals, RemoteProposals
+from pixy.cluster.peering import CallPeer, PartitionProposals, ProposalForwarder
 from pixy.cluster.publications.piece_calls import PieceCalls
 from pixy.cluster.publications.piece_retention import PieceRetention
 from pixy.cluster.publications.publisher import Publisher, staged_error
@@ -31,7 +31,7 @@ from pixy.cluster.replicas import StateGroups
 from pixy.cluster.state import IDENTITY_LEVEL, SINKS_MAX, Finished, GoneStages, Publication, Topic
 from pixy.errors import FailedPrecondition, Unavailable
 from pixy.faults import report_to_loop
-from pixy.multiraft import ConfirmedReads, Driver
+from pixy.multiraft import Driver, ReadBatcher
 from pixy.proto.state_pb2 import ExpireStages, PublishStages, SinksCommand
 from pixy.records import TopicPartition
 from pixy.staging import NO_CLIENT, PieceBatches, Published, StageClient, StageName, StageSeal
@@ -68,8 +68,8 @@ class StagingNode:
     state_groups: StateGroups
     publisher: Publisher
     retention: PieceRetention
-    reads: ConfirmedReads
-    remote: RemoteProposals | None
+    reads: ReadBatcher
+    remote: ProposalForwarder | None
     channel: CallPeer | None
     sideloading: Sideloading | None
     command: Callable[[bytes, float], Awaitable[object]]

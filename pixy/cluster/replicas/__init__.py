@@ -4,9 +4,9 @@ It never decides where a replica belongs, which metadata does, and never sends.
 """
 
 from pixy.cluster.replicas.command_proposals import CommandProposals
-from pixy.cluster.replicas.group_names import group_name
 from pixy.cluster.replicas.node_time import CLOCK_OFF_MS, NodeTime, OtherClocks
 from pixy.cluster.replicas.partitions import Partitions
+from pixy.cluster.replicas.partitions_by_raft_group import group_name
 from pixy.cluster.replicas.retention import Retention
 from pixy.cluster.replicas.state_group_recovery import check_journal_reaches, check_reset
 from pixy.cluster.replicas.state_groups import GROUPS_COUNT, StateGroups

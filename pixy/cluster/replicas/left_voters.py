@@ -6,7 +6,7 @@ others may be no majority: then nothing changes the configuration any more.
 
 from collections.abc import Iterable, Mapping
 
-from pixy.cluster.replicas.group_names import group_name
+from pixy.cluster.replicas.partitions_by_raft_group import group_name
 from pixy.cluster.state import NodeInfo
 from pixy.multiraft import RaftGroup
 from pixy.raft import ConfState

@@ -36,9 +36,9 @@ from pixy.cluster.log import (
     describe,
 )
 from pixy.cluster.replicas.dropped_topic import DroppedTopic, take_some
-from pixy.cluster.replicas.group_names import GroupNames
 from pixy.cluster.replicas.partition_opening import PartitionOpening
 from pixy.cluster.replicas.partition_recovery import PartitionRecovery
+from pixy.cluster.replicas.partitions_by_raft_group import PartitionsByRaftGroup
 from pixy.cluster.state import (
     FIRST_NODE,
     Topic,
@@ -58,7 +58,7 @@ from pixy.errors import (
     UnknownPartition,
     VoidEntry,
 )
-from pixy.multiraft import Driver, ProposerRows, RaftGroup, conf_state_of, found_state, recovered_group
+from pixy.multiraft import DedupTable, Driver, RaftGroup, conf_state_of, found_state, recovered_group
 from pixy.proto.state_pb2 import (
     HardState,
     PartitionCommand,
@@ -142,7 +142,7 @@ class Partitions:
         self._find_parts = find_parts
         self._on_readiness = on_readiness
         self._by_topic: dict[str, _TopicPartitions] = {}
-        self._by_group = GroupNames()
+        self._by_group = PartitionsByRaftGroup()
         self.damaged_groups: set[int] = set()
         # Until `restore` a group may be in the journal: a new one would have forgotten its vote.
         self._restored = False
@@ -541,7 +541,7 @@ class Partitions:
         if position is not None:
             applied = LogPosition(position.term, position.index)
             replica.publication = replica.durable_publication = position.publication
-            replica.rows = ProposerRows(position.rows)
+            replica.rows = DedupTable(position.rows)
         configuration = self._configuration(replica)
         replica.group = group = recovered_group(
             replica.raft_group,

@@ -13,9 +13,9 @@ from pixy.cluster.log.replica import PartitionReplica, RestoredState, StateRepli
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import PixyError
 from pixy.multiraft import group_recovery, group_states, hard_states
+from pixy.multiraft.dedup_table import DedupSnapshot, DedupTable, DedupVerdict
 from pixy.multiraft.group_clock import GroupClock
 from pixy.multiraft.proposals import Proposal, Proposals, judge
-from pixy.multiraft.proposer_rows import Novelty, ProposerRows, RowsSnapshot
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.proto.state_pb2 import AppliedPosition, PartitionDescriptor
@@ -107,20 +107,22 @@ def retry_as_new(self: Proposals[Any], sequence: int, proposal: Proposal) -> Non
 def retry_in_place(self: Proposals[Any], sequence: int, proposal: Proposal) -> None:
     """A retry gets its offset in the payload of the first attempt."""
     known = judge(self._group.rows, self._group.tail_ids, self._id(sequence))
-    if known is Novelty.NEW:
+    if known is DedupVerdict.NEW:
         self._append_first(sequence, proposal)
     elif known is not None:
         self._repeated(sequence, proposal, known)
 
 
-def judge_by_rows(rows: ProposerRows, _: set[ProposalId], proposal: ProposalId) -> int | PixyError | Novelty:
+def judge_by_rows(
+    rows: DedupTable, _: set[ProposalId], proposal: ProposalId
+) -> int | PixyError | DedupVerdict:
     """A retry is not looked for in the unapplied tail."""
     return rows.judge(proposal)
 
 
-def judge_by_tail(_: ProposerRows, tail_ids: set[ProposalId], proposal: ProposalId) -> Novelty | None:
+def judge_by_tail(_: DedupTable, tail_ids: set[ProposalId], proposal: ProposalId) -> DedupVerdict | None:
     """A retry is not looked for among the applied entries."""
-    return None if proposal in tail_ids else Novelty.NEW
+    return None if proposal in tail_ids else DedupVerdict.NEW
 
 
 _lead = PartitionReplica.lead
@@ -138,9 +140,9 @@ _reset_records = NodeLog.reset_records
 _tick = GroupClock.tick
 
 
-def without_rows(_: RowsSnapshot, storage: RaftStorage) -> tuple[bytes, bytes]:
+def without_rows(_: DedupSnapshot, storage: RaftStorage) -> tuple[bytes, bytes]:
     """A checkpoint has no results of proposals."""
-    return group_states.checkpoint_record(RowsSnapshot(()), storage)
+    return group_states.checkpoint_record(DedupSnapshot(()), storage)
 
 
 def position_without_rows(*arguments: Any) -> Any:
@@ -156,7 +158,7 @@ def tick_and_forget(self: GroupClock, groups: Sequence[RaftGroup]) -> None:
     if self._ticks % 50 == 0:
         for group in groups:
             if group.application is not None:
-                group.application.rows = ProposerRows()
+                group.application.rows = DedupTable()
 
 
 # --- checkpoints and log resets -------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pixy.entry_ids import ProposalId
 from pixy.errors import PixyError
-from pixy.multiraft.proposer_rows import ProposerRows
+from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP
 from pixy.proto.state_pb2 import PartitionCommand, ProposerRow
 from pixy.raft import Entry
@@ -53,7 +53,7 @@ class GroupHistory:
         self.entries: list[Committed] = []
         self.leaders: dict[int, int] = {}
         self.machine = Counters()
-        self._rows = ProposerRows()
+        self._rows = DedupTable()
         self._begin = self._end = 0
         self._identities: dict[ProposalId, int] = {}
         self.rows: list[list[ProposerRow]] = [[]]

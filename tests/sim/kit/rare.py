@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 from unittest.mock import patch
 
+from pixy.multiraft.dedup_table import DedupVerdict
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.proposals import Forwarded, Proposals
-from pixy.multiraft.proposer_rows import Novelty
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.resting_groups import RestingGroups
 from pixy.multiraft.snapshots import Snapshots
@@ -85,7 +85,7 @@ def _propose_for(method: Method, counts: Counter[str]) -> Method:
         if group.leads and proposal in group.tail_ids:
             counts[Rare.TAIL_OF_TWO_TERMS] += _is_of_two_terms(group)
         elif group.leads:
-            counts[Rare.FORWARDED_TO_ROWS] += not isinstance(group.rows.judge(proposal), Novelty)
+            counts[Rare.FORWARDED_TO_ROWS] += not isinstance(group.rows.judge(proposal), DedupVerdict)
         return method(self, group, forwarded)
 
     return propose_for

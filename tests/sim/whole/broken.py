@@ -7,9 +7,9 @@ from typing import Any
 from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
 from pixy.cluster.log.peer_starts import PeerStart, StartClaim
 from pixy.cluster.log.replica import PartitionReplica
-from pixy.cluster.peering import formation
-from pixy.cluster.peering.formation import Found, Join, Wait
-from pixy.cluster.peering.members import Members
+from pixy.cluster.peering import bootstrap_decision
+from pixy.cluster.peering.bootstrap_decision import Found, Join, Wait
+from pixy.cluster.peering.cluster_nodes import ClusterNodes
 from pixy.cluster.peering.propose_answers import ProposeAnswers
 from pixy.cluster.publications.replicated_staging import ReplicatedStaging
 from pixy.cluster.state.groups import GroupsState
@@ -19,9 +19,9 @@ from pixy.consume.group.group import ConsumerGroup
 from pixy.consume.group.subscription import Subscription
 from pixy.consume.partition.partition import LivePartition
 from pixy.errors import PixyError
+from pixy.multiraft.proposal_waiters import LeadershipLost
 from pixy.multiraft.proposals import Forwarded
 from pixy.multiraft.raft_group import RaftGroup
-from pixy.multiraft.watched_proposals import LeadershipLost
 from pixy.peers import Address, Claim, Hello, NotYet
 from pixy.peers.hello import Greeting, LinkPurpose
 from pixy.proto.state_pb2 import PublishStages, RegisterNode
@@ -48,7 +48,7 @@ __all__ = [
     "takes_any_cluster",
 ]
 
-_decide = formation.decide
+_decide = bootstrap_decision.decide
 _register = NodeTable.register
 _propose = ProposeAnswers._propose
 _settle = WaitingAcks._settle
@@ -71,12 +71,12 @@ def takes_any_cluster(own: Greeting, peer: Greeting, purpose: LinkPurpose) -> st
     return None
 
 
-def knows_any_secret(_: Members, claim: Claim) -> None:
+def knows_any_secret(_: ClusterNodes, claim: Claim) -> None:
     """A node is taken for one of the cluster with another secret than it was registered with."""
     del claim
 
 
-def admits_any_start(self: Members, claim: Claim) -> str | None:
+def admits_any_start(self: ClusterNodes, claim: Claim) -> str | None:
     """A node is admitted whatever metadata knows of it."""
     hello = claim.hello
     return self._starts.admit(

@@ -11,9 +11,9 @@ from pixy.backend.embedded.local_partitions import LocalPartitions
 from pixy.backend.protocol import Lease
 from pixy.cluster import Node
 from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
-from pixy.cluster.peering import formation
+from pixy.cluster.peering import bootstrap_decision
+from pixy.cluster.peering.cluster_nodes import ClusterNodes
 from pixy.cluster.peering.failover import Failover
-from pixy.cluster.peering.members import Members
 from pixy.cluster.peering.propose_answers import ProposeAnswers
 from pixy.cluster.publications.replicated_staging import ReplicatedStaging
 from pixy.cluster.replicas.node_time import NodeTime
@@ -144,8 +144,8 @@ RULES: dict[str, Rule[Swarm]] = {
     "a node of another cluster is refused": Rule(
         [
             patch.object(handshake_checks, "_clusters", broken.takes_any_cluster),
-            patch.object(Members, "recognize", broken.knows_any_secret),
-            patch.object(Members, "admit", broken.admits_any_start),
+            patch.object(ClusterNodes, "recognize", broken.knows_any_secret),
+            patch.object(ClusterNodes, "admit", broken.admits_any_start),
         ],
         aimed(FaultKind.CRASH, forms=replace(_THREE, anew=True)),
         seed=2,
@@ -154,7 +154,7 @@ RULES: dict[str, Rule[Swarm]] = {
         [patch.object(NodeTable, "register", broken.same_id_again)], aimed(FaultKind.CRASH)
     ),
     "a cluster is made once": Rule(
-        [patch.object(formation, "decide", broken.found_without_answers)],
+        [patch.object(bootstrap_decision, "decide", broken.found_without_answers)],
         aimed(FaultKind.SLOW_DISK, forms=replace(_THREE, late_s=0.05), faults_from_s=0.0, duration_s=3.0),
     ),
     "a queue is bounded": Rule(

@@ -22,7 +22,7 @@ from pixy.cluster.state import METADATA_GROUP
 from pixy.multiraft import Driver, RaftGroup
 from pixy.raft import StateType
 
-__all__ = ["LeaderPlacement", "preferred_leader"]
+__all__ = ["LeaderBalancer", "preferred_leader"]
 
 _LOOK_S = 1.0
 _SETTLED_S = 3.0
@@ -54,7 +54,7 @@ class _Transfer(NamedTuple):
     at: float
 
 
-class LeaderPlacement:
+class LeaderBalancer:
     """Hands leaderships of one node to preferred leaders.
 
     Args:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.peering.formation import Formation, Found, Join, Wait, decide
+from pixy.cluster.peering.bootstrap_decision import Formation, Found, Join, Wait, decide
 from pixy.errors import Unavailable
 from pixy.peers import Address, Hello
 from tests.sim.loop import VirtualLoop

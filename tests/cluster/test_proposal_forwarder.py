@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pixy.aio.futures import resolve
-from pixy.cluster.peering.remote_proposals import RemoteProposals
+from pixy.cluster.peering.proposal_forwarder import ProposalForwarder
 from pixy.cluster.peering.replica_calls import RemotePartition, ReplicaCalls
 from pixy.errors import (
     DeadlineExceeded,
@@ -16,7 +16,7 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.faults import report_to_loop
-from pixy.multiraft.proposer_rows import WINDOW
+from pixy.multiraft.dedup_table import WINDOW
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.records import TopicPartition, offsets_of, split_batches
 from tests.cluster.answering_peers import AnsweringPeers
@@ -50,7 +50,7 @@ class RemoteLog:
         self._end = 0
         self.peers = AnsweringPeers(self._answer)
         self.calls = ReplicaCalls(self.peers, lambda _: True)
-        self.proposals = RemoteProposals(9, 4, self.calls, report_to_loop)
+        self.proposals = ProposalForwarder(9, 4, self.calls, report_to_loop)
         self.results: dict[bytes, Any] = {}
 
     async def _answer(self, node_id: int, _: int, payload: bytes) -> bytes:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.peering.membership import (
+from pixy.cluster.peering.voter_changes import (
     HandOver,
     LeaderView,
-    MemberChanges,
     MemberView,
+    VoterChanges,
     WantedMembers,
     leader_view,
     partition_members,
@@ -58,7 +58,7 @@ def change(*steps: tuple[ConfChangeType, int]) -> ConfChangeV2:
 
 
 def step(wanted: Sequence[int], seen: LeaderView, now: float = 0.0) -> ConfChangeV2 | HandOver | None:
-    return MemberChanges(PATIENCE).next_change(state_group_members(GROUPS_GROUP, wanted), seen, now)
+    return VoterChanges(PATIENCE).next_change(state_group_members(GROUPS_GROUP, wanted), seen, now)
 
 
 # --- the configuration that a group should have ---------------------------------------------------
@@ -170,7 +170,7 @@ def test_the_next_step(wanted: list[int], seen: LeaderView, expected: object) ->
 
 def test_metadata_goes_from_three_voters_to_five_in_one_change() -> None:
     wanted = state_group_members(METADATA_GROUP, [1, 2, 3, 4, 5])
-    membership = MemberChanges(PATIENCE)
+    membership = VoterChanges(PATIENCE)
     waiting = view(ConfState((1, 2, 3), (4, 5)), behind=[5])
     assert membership.next_change(wanted, waiting, 0) is None
     assert membership.next_change(wanted, waiting, 99) is None, "four voters are worth no more than three"
@@ -179,7 +179,7 @@ def test_metadata_goes_from_three_voters_to_five_in_one_change() -> None:
 
 
 def test_a_learner_that_is_ready_waits_for_the_others_for_a_time() -> None:
-    membership, wanted = MemberChanges(PATIENCE), state_group_members(GROUPS_GROUP, [1, 2, 3])
+    membership, wanted = VoterChanges(PATIENCE), state_group_members(GROUPS_GROUP, [1, 2, 3])
     seen = view(ConfState((1,), (2, 3)), behind=[3])
     assert membership.next_change(wanted, seen, 10.0) is None
     # A moment without an answer does not start the wait anew.
@@ -189,14 +189,14 @@ def test_a_learner_that_is_ready_waits_for_the_others_for_a_time() -> None:
 
 
 def test_voters_that_go_are_replaced_one_for_one_those_that_are_down_first() -> None:
-    membership, wanted = MemberChanges(PATIENCE), state_group_members(METADATA_GROUP, [1, 2, 3, 6, 7])
+    membership, wanted = VoterChanges(PATIENCE), state_group_members(METADATA_GROUP, [1, 2, 3, 6, 7])
     seen = view(ConfState((1, 2, 3, 4, 5), (6, 7)), down=[5], behind=[7])
     assert membership.next_change(wanted, seen, 0.0) is None
     assert membership.next_change(wanted, seen, 1.0) == change((ADD, 6), (REMOVE, 5))
 
 
 def test_the_target_of_a_learner_is_fixed_until_another_leader_comes() -> None:
-    membership, wanted = MemberChanges(PATIENCE), state_group_members(GROUPS_GROUP, [1, 2])
+    membership, wanted = VoterChanges(PATIENCE), state_group_members(GROUPS_GROUP, [1, 2])
 
     def seen(committed: int, match: int, term: int = 1) -> LeaderView:
         members = {1: MemberView(committed, True, True), 2: MemberView(match, True, True)}
@@ -212,7 +212,7 @@ def test_a_learner_has_the_newest_configuration_before_it_votes() -> None:
     wanted = state_group_members(GROUPS_GROUP, [1, 2])
     members = {1: MemberView(12, True, True), 2: MemberView(11, True, True)}
     seen = LeaderView(1, 1, True, 11, 12, ConfState((1,), (2,)), members)
-    assert MemberChanges(PATIENCE).next_change(wanted, seen, 0) is None
+    assert VoterChanges(PATIENCE).next_change(wanted, seen, 0) is None
 
 
 def test_only_a_leader_has_a_view_and_is_settled_once_its_term_has_an_entry() -> None:
@@ -280,7 +280,7 @@ class AbstractGroup:
     leader: int = 1
     term: int = 1
     now: float = 0.0
-    membership: MemberChanges = field(default_factory=lambda: MemberChanges(PATIENCE))
+    membership: VoterChanges = field(default_factory=lambda: VoterChanges(PATIENCE))
 
     @property
     def wanted(self) -> WantedMembers:

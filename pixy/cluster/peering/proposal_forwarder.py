@@ -19,12 +19,12 @@ from pixy.cluster.peering.replica_calls import RemotePartition, ReplicaCalls
 from pixy.entry_ids import ProposalId
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from pixy.faults import OnFault
-from pixy.multiraft import NEVER, Done, Proposals, Proposer, ProposerRows, Sequences
+from pixy.multiraft import NEVER, DedupTable, Done, Proposals, Proposer, Sequences
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import ProposeRequest, ProposeResponse
 from pixy.storage import EntryType
 
-__all__ = ["RemoteProposals"]
+__all__ = ["ProposalForwarder"]
 
 _ATTEMPT_S = 5.0
 """Longest wait for an answer: a leader that loses its leadership answers at once."""
@@ -40,7 +40,7 @@ class _RemoteGroup:
 
     leads = False
     term = 0
-    rows = ProposerRows()
+    rows = DedupTable()
     tail_ids = frozenset[ProposalId]()
 
     def __init__(self, target: RemotePartition, proposer: "Proposer[_RemoteGroup]") -> None:
@@ -56,7 +56,7 @@ class _RemoteGroup:
         raise AssertionError("a group without a replica here is led here")
 
 
-class RemoteProposals:
+class ProposalForwarder:
     """Proposals of one node.
 
     Args:

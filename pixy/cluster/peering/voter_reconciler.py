@@ -1,8 +1,8 @@
 """Members of the raft groups that a node leads: configurations follow the nodes of the cluster.
 
-`membership` decides each step, one configuration change at a time; this module proposes it. State
-groups have a replica on every node; the members of a partition are its replicas. A node that is
-removed leaves metadata last.
+`voter_changes` decides each step, one configuration change at a time; this module proposes it.
+State groups have a replica on every node; the members of a partition are its replicas. A node that
+is removed leaves metadata last.
 """
 
 import asyncio
@@ -12,21 +12,21 @@ import structlog
 
 from pixy.cluster.log import PartitionReplica
 from pixy.cluster.peering.departures import Departures
-from pixy.cluster.peering.membership import (
+from pixy.cluster.peering.ticker import TICK_S
+from pixy.cluster.peering.voter_changes import (
     HandOver,
-    MemberChanges,
+    VoterChanges,
     WantedMembers,
     leader_view,
     partition_members,
     state_group_members,
 )
-from pixy.cluster.peering.ticker import TICK_S
 from pixy.cluster.replicas import StateGroups, group_name
 from pixy.cluster.state import METADATA_GROUP
 from pixy.multiraft import Driver, RaftGroup
 from pixy.raft import ConfState
 
-__all__ = ["MembershipKeeper"]
+__all__ = ["VoterReconciler"]
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ _LOOK_S = 0.2
 _PATIENCE_S = 10 * TICK_S
 
 
-class MembershipKeeper:
+class VoterReconciler:
     """Keeps the configurations of one node's raft groups.
 
     Args:
@@ -60,7 +60,7 @@ class MembershipKeeper:
         # The registered nodes by which the groups were looked at last.
         self._registered: list[int] = []
         # Of the groups whose members are not yet those that they should be.
-        self._changing: dict[RaftGroup, MemberChanges] = {}
+        self._changing: dict[RaftGroup, VoterChanges] = {}
 
     def tick(self) -> None:
         """Propose the next changes."""
@@ -132,7 +132,7 @@ class MembershipKeeper:
 
     def _step(self, group: RaftGroup, wanted: WantedMembers, now: float) -> None:
         assert group.node is not None
-        membership = self._changing.setdefault(group, MemberChanges(_PATIENCE_S))
+        membership = self._changing.setdefault(group, VoterChanges(_PATIENCE_S))
         view = leader_view(group.node.raft)
         step = None if view is None else membership.next_change(wanted, view, now)
         if isinstance(step, HandOver):

@@ -12,7 +12,7 @@ from pixy.cluster.state import Topic
 from pixy.multiraft import RaftGroup
 from pixy.records import TopicPartition
 
-__all__ = ["GroupNames", "group_name"]
+__all__ = ["PartitionsByRaftGroup", "group_name"]
 
 
 def group_name(group: RaftGroup) -> str:
@@ -32,7 +32,7 @@ class _Run(NamedTuple):
     topic: str
 
 
-class GroupNames:
+class PartitionsByRaftGroup:
     """Partitions by raft group."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from pixy.cluster import Node, PartitionReplica, RemotePartition, Topic
 from pixy.errors import UnknownPartition, UnknownTopic
 from pixy.records import TopicPartition
 
-__all__ = ["CONFIRM_S", "PartitionFinder", "Place"]
+__all__ = ["CONFIRM_S", "PartitionRouter", "Place"]
 
 CONFIRM_S = 5.0
 """Seconds that a linearizable read may take: longer than a change of leaders."""
@@ -20,7 +20,7 @@ Place = PartitionReplica | RemotePartition
 """A partition with a replica here, or one that other nodes have to be asked for."""
 
 
-class PartitionFinder:
+class PartitionRouter:
     """Finds what clients name.
 
     Args:

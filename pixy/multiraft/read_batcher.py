@@ -16,7 +16,7 @@ from pixy.errors import ShuttingDown, Unavailable
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.raft_group import RaftGroup
 
-__all__ = ["ConfirmedReads"]
+__all__ = ["ReadBatcher"]
 
 
 class _SharedRead:
@@ -29,7 +29,7 @@ class _SharedRead:
         self.next: asyncio.Future[None] | None = None
 
 
-class ConfirmedReads:
+class ReadBatcher:
     """Linearizable reads of one node's raft groups.
 
     Args:

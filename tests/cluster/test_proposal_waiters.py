@@ -3,14 +3,14 @@
 import asyncio
 
 from pixy.entry_ids import ProposalId
-from pixy.multiraft.watched_proposals import LeadershipLost, WatchedProposals
+from pixy.multiraft.proposal_waiters import LeadershipLost, ProposalWaiters
 
 FIRST, SECOND = ProposalId(4, 1, 1), ProposalId(4, 1, 2)
 GROUP, OTHER = 1000, 1001
 
 
 async def test_a_result_goes_to_everybody_who_waits_for_it() -> None:
-    watched = WatchedProposals()
+    watched = ProposalWaiters()
     assert not watched
     waiting = [watched.watch(GROUP, FIRST), watched.watch(GROUP, FIRST)]
     other = watched.watch(GROUP, SECOND)
@@ -27,7 +27,7 @@ async def test_a_result_goes_to_everybody_who_waits_for_it() -> None:
 
 
 async def test_results_that_nobody_waits_for_are_ignored() -> None:
-    watched = WatchedProposals()
+    watched = ProposalWaiters()
     watched.applied(GROUP, FIRST, 70)
     other = watched.watch(GROUP, SECOND)
     watched.applied(GROUP, FIRST, 70)
@@ -38,7 +38,7 @@ async def test_results_that_nobody_waits_for_are_ignored() -> None:
 
 
 async def test_a_leadership_that_is_lost_ends_all_of_its_group() -> None:
-    watched = WatchedProposals()
+    watched = ProposalWaiters()
     waiting = [watched.watch(GROUP, FIRST), watched.watch(GROUP, SECOND)]
     other = watched.watch(OTHER, FIRST)
     watched.end(GROUP, LeadershipLost())

@@ -7,8 +7,8 @@ from unittest.mock import patch
 import pytest
 
 from pixy.cluster.log.replica import PartitionReplica
-from pixy.cluster.peering import leader_placement
-from pixy.cluster.peering.leader_placement import LeaderPlacement, preferred_leader
+from pixy.cluster.peering import leader_balancer
+from pixy.cluster.peering.leader_balancer import LeaderBalancer, preferred_leader
 from pixy.multiraft.raft_group import RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
 from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, MessageType
@@ -32,7 +32,7 @@ class Bench:
         self.up_since: dict[int, float] = {2: LONG_AGO, 3: LONG_AGO}
         self.wrong_clocks: set[int] = set()
         self.damaged_groups: set[int] = set()
-        self.placement = LeaderPlacement(
+        self.placement = LeaderBalancer(
             network[1].driver, self.up_since.get, self.has_wrong_clock, self.damaged_groups
         )
 
@@ -58,7 +58,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(network: DriverNetwork) -> AsyncIterator[Bench]:
-    with patch.object(leader_placement, "preferred_leader", lambda _: 2):
+    with patch.object(leader_balancer, "preferred_leader", lambda _: 2):
         yield Bench(network)
 
 
@@ -166,7 +166,7 @@ async def test_a_leadership_that_comes_back_stays_for_a_while(network: DriverNet
 async def test_a_node_with_a_damaged_replica_gives_up_its_leadership(
     network: DriverNetwork, preferred: int | None, heir: int
 ) -> None:
-    with patch.object(leader_placement, "preferred_leader", lambda _: preferred):
+    with patch.object(leader_balancer, "preferred_leader", lambda _: preferred):
         bench = Bench(network)
         await network.elect(1)
         bench.damaged_groups.add(network[1].group.raft_group)
@@ -177,7 +177,7 @@ async def test_a_node_with_a_damaged_replica_gives_up_its_leadership(
 
 async def test_a_damaged_replica_gives_up_what_it_never_could_apply(network: DriverNetwork) -> None:
     """A start has found the damage: its group has no application, and takes no proposals."""
-    with patch.object(leader_placement, "preferred_leader", lambda _: 1):
+    with patch.object(leader_balancer, "preferred_leader", lambda _: 1):
         bench, leader = Bench(network), await network.elect(1)
         leader.group.application = None
         leader.group.look_at_role()
@@ -202,7 +202,7 @@ async def test_a_node_whose_clock_is_off_is_given_nothing(network: DriverNetwork
 async def test_a_node_whose_clock_is_off_gives_up_what_it_leads(
     network: DriverNetwork, preferred: int | None, wrong: set[int], heir: int
 ) -> None:
-    with patch.object(leader_placement, "preferred_leader", lambda _: preferred):
+    with patch.object(leader_balancer, "preferred_leader", lambda _: preferred):
         bench = Bench(network)
         await network.elect(1)
         bench.wrong_clocks = wrong
@@ -232,7 +232,7 @@ async def test_a_look_begins_a_bounded_number_of_transfers(network: DriverNetwor
 async def test_a_group_without_peers_is_led_by_its_only_member(tmp_path: Path) -> None:
     network = DriverNetwork(tmp_path, 1)
     try:
-        with patch.object(leader_placement, "preferred_leader", lambda _: 2):
+        with patch.object(leader_balancer, "preferred_leader", lambda _: 2):
             await network.elect(1)
             assert await Bench(network).look() == [1]
     finally:

@@ -57,8 +57,8 @@ from pixy.raft.raft import Raft
 __all__ = [
     "HandOver",
     "LeaderView",
-    "MemberChanges",
     "MemberView",
+    "VoterChanges",
     "WantedMembers",
     "leader_view",
     "partition_members",
@@ -167,7 +167,7 @@ class HandOver(NamedTuple):
     node_id: int
 
 
-class MemberChanges:
+class VoterChanges:
     """Decides for one raft group, on the node that leads it.
 
     Args:

@@ -50,7 +50,7 @@ from pixy.peers import Address, Claim, Hello, NotYet, PeerChannel
 from pixy.raft import MalformedMessage, Message
 from pixy.raft.sizes import payload_size
 
-__all__ = ["Members", "PeerNode"]
+__all__ = ["ClusterNodes", "PeerNode"]
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +88,7 @@ class PeerNode:
     version: str = ""
 
 
-class Members:
+class ClusterNodes:
     """The other nodes.
 
     Args:

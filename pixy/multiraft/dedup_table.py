@@ -31,20 +31,20 @@ from pixy.entry_ids import INDEX_MAX, ProposalId
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import ProposerRow
 
-__all__ = ["WINDOW", "Novelty", "ProposerRows", "RowsSnapshot"]
+__all__ = ["WINDOW", "DedupSnapshot", "DedupTable", "DedupVerdict"]
 
 WINDOW = 8
 """Sequences that a node may have under way in one raft group."""
 
 
-class Novelty(Enum):
+class DedupVerdict(Enum):
     """Judgement of a proposal without a kept result."""
 
     NEW = auto()
     OUTDATED = auto()
 
 
-class RowsSnapshot(NamedTuple):
+class DedupSnapshot(NamedTuple):
     """Rows as of some entry, cheap to take."""
 
     rows: "tuple[_Row, ...]"
@@ -107,7 +107,7 @@ class _Row:
         )
 
 
-class ProposerRows:
+class DedupTable:
     """The rows of one raft group."""
 
     __slots__ = ("_rows",)
@@ -121,7 +121,7 @@ class ProposerRows:
                 return row
         return None
 
-    def judge(self, proposal: ProposalId) -> int | PixyError | Novelty:
+    def judge(self, proposal: ProposalId) -> int | PixyError | DedupVerdict:
         """The result of a proposal if it was applied; else whether it may be proposed.
 
         The result of a command that has none is 0, as that of a batch at offset 0.
@@ -129,12 +129,12 @@ class ProposerRows:
         node_id, incarnation, sequence = proposal
         row = self._row(node_id)
         if row is None or incarnation > row.incarnation:
-            return Novelty.NEW
+            return DedupVerdict.NEW
         if incarnation < row.incarnation or sequence <= row.last - WINDOW:
-            return Novelty.OUTDATED
+            return DedupVerdict.OUTDATED
         at = sequence % WINDOW * 2
         if row.kept[at] != sequence:
-            return Novelty.NEW
+            return DedupVerdict.NEW
         error = None if row.errors is None else row.errors.get(sequence)
         return row.kept[at + 1] if error is None else error
 
@@ -162,9 +162,9 @@ class ProposerRows:
             self._rows[self._rows.index(row)] = row = _Row(node_id, incarnation)
         row.record(sequence, result)
 
-    def snapshot(self) -> RowsSnapshot:
+    def snapshot(self) -> DedupSnapshot:
         """The rows as they are."""
-        return RowsSnapshot(tuple([row.copy() for row in self._rows]))
+        return DedupSnapshot(tuple([row.copy() for row in self._rows]))
 
 
 def _text(error: PixyError | None) -> str:

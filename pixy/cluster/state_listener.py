@@ -28,14 +28,14 @@ import structlog
 from pixy.aio.steps import LaterSteps
 from pixy.cluster.consumer_groups import GroupKeeper
 from pixy.cluster.log import NodeLog, NodeObserver, StateReplica
-from pixy.cluster.peering import NodePeers, RemoteProposals
+from pixy.cluster.peering import NodePeers, ProposalForwarder
 from pixy.cluster.publications import StagingRouter
 from pixy.cluster.replicas import CommandProposals, Partitions, StateGroups
 from pixy.cluster.state import DeletedTopic, Forgotten, GroupsChanged, GroupsState, LeftNode, Topic
 from pixy.errors import UnknownPartition
 from pixy.raft import Entry
 
-__all__ = ["StateReactions"]
+__all__ = ["StateListener"]
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ _NAMED_MAX = 10
 """Names in a line of the log."""
 
 
-class StateReactions:
+class StateListener:
     """Reactions of one node.
 
     Args:
@@ -66,7 +66,7 @@ class StateReactions:
         proposals: CommandProposals,
         observer: Callable[[], NodeObserver],
         peers: NodePeers | None,
-        remote: RemoteProposals | None,
+        remote: ProposalForwarder | None,
     ) -> None:
         self._state_groups = state_groups
         self._metadata = state_groups.metadata

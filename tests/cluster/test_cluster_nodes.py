@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pixy.cluster.log.peer_start_record import PeerStartRecord
 from pixy.cluster.log.peer_starts import PeerStart, PeerStarts
-from pixy.cluster.peering.members import Members
+from pixy.cluster.peering.cluster_nodes import ClusterNodes
 from pixy.cluster.peering.peer_messages import (
     Beat,
     MessageKind,
@@ -102,7 +102,7 @@ class Bench:
         self.clock = FakeClock()
         self.lost: list[int] = []
         self.starts = PeerStartRecord(HeldJournal().as_journal(), self.clock, b"", 0)
-        self.members = Members(
+        self.members = ClusterNodes(
             1,
             channel,
             Relays(channel, lambda: hello(1)),

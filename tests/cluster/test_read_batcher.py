@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pixy.errors import ShuttingDown, Unavailable, UnknownPartition
-from pixy.multiraft.confirmed_reads import ConfirmedReads
+from pixy.multiraft.read_batcher import ReadBatcher
 from pixy.raft import MessageType
 from tests.cluster.drivers import DriverNetwork, DriverNode
 from tests.fakes.waiting import settle
@@ -13,11 +13,11 @@ from tests.fakes.waiting import settle
 READ_INDEX = MessageType.READ_INDEX
 
 
-def reads_of(node: DriverNode) -> ConfirmedReads:
-    return ConfirmedReads(node.driver, lambda group: f"group {group.raft_group}")
+def reads_of(node: DriverNode) -> ReadBatcher:
+    return ReadBatcher(node.driver, lambda group: f"group {group.raft_group}")
 
 
-def wait(node: DriverNode, reads: ConfirmedReads, timeout: float = 60.0) -> asyncio.Task[None]:
+def wait(node: DriverNode, reads: ReadBatcher, timeout: float = 60.0) -> asyncio.Task[None]:
     return asyncio.create_task(reads.wait([node.group], timeout))
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.replicas.group_names import GroupNames, group_name
+from pixy.cluster.replicas.partitions_by_raft_group import PartitionsByRaftGroup, group_name
 from pixy.cluster.state.metadata import Topic
 from pixy.multiraft.raft_group import FIRST_PARTITION_GROUP, RaftGroup
 from pixy.multiraft.raft_storage import RaftStorage
@@ -20,7 +20,7 @@ class Topics:
     """Topics whose partitions get raft groups as in metadata, and what is known of these."""
 
     def __init__(self) -> None:
-        self.names = GroupNames()
+        self.names = PartitionsByRaftGroup()
         self.known: dict[int, TopicPartition] = {}
         self.next_group = FIRST_PARTITION_GROUP
         self.topics: dict[str, Topic] = {}

@@ -11,14 +11,14 @@ from typing import Any
 from pixy.aio.futures import resolve
 from pixy.entry_ids import ProposalId
 
-__all__ = ["LeadershipLost", "WatchedProposals"]
+__all__ = ["LeadershipLost", "ProposalWaiters"]
 
 
 class LeadershipLost:
     """Result of a proposal that this node will not learn."""
 
 
-class WatchedProposals:
+class ProposalWaiters:
     """Proposals of other nodes whose results are waited for, by raft group."""
 
     __slots__ = ("_waiting",)
