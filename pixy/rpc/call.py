@@ -10,7 +10,8 @@ A call runs from its request until the first of these:
 Later answers are ignored. The receipt of an answer is told exactly once, see `receipts`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from google.protobuf.message import DecodeError
 
@@ -160,6 +161,27 @@ class Call:
             self._connection.receipts.undelivered(receipt)
         if self.running:
             self._abandon(translated)
+
+    def first_step(self, step: Callable[[], None]) -> None:
+        """As `step_later`, for a handler that was just called: at once, while the present step of
+        the connection has time.
+        """
+        if self._connection.workload.step_over:
+            self.step_later(step)
+        else:
+            self._do(step)
+
+    def step_later(self, step: Callable[[], None]) -> None:
+        """Do a part of the handler's work, of a fraction of a millisecond, in a step of its
+        connection, also if the call has ended by then. A bug ends the call.
+        """
+        self._connection.workload.queue(partial(self._do, step))
+
+    def _do(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as bug:
+            self.fail(bug)
 
     # --- for the connection -----------------------------------------------------------------------
 

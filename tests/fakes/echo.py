@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -95,8 +96,8 @@ class Echo:
         arrived: set when a call is held.
         cancelled: streaming calls and tasks whose handlers were cancelled.
         received, sent: messages of streaming calls.
-        spend: called for each call of `Task` and each message of `Chat`, for instance to advance
-            the time.
+        spend: called for each call of `Task`, each message of `Chat` and each step of `Unary`, for
+            instance to advance the time.
     """
 
     held: list[tuple[UnaryCall, Work]] = field(default_factory=list)
@@ -120,9 +121,12 @@ class Echo:
 
     def unary(self, request: BytesValue, call: UnaryCall) -> Work | None:
         """`hold` is held, `fail` fails, `bug` raises, `metadata` sends metadata back, `drop...` is
-        dropped, all else is echoed.
+        dropped, `steps` echoes after ten steps, `later bug` raises in one; all else is echoed.
         """
         command = request.value
+        if command in {b"steps", b"later bug"}:
+            call.first_step(partial(self._step, 10, request, call))
+            return None
         if command.startswith(b"drop"):
             request = BytesValue()
         if command == b"hold":
@@ -144,6 +148,15 @@ class Echo:
                 call.add_trailing_metadata(key, content)
         call.answer(request)
         return None
+
+    def _step(self, left: int, request: BytesValue, call: UnaryCall) -> None:
+        self.spend()
+        if left:
+            call.step_later(partial(self._step, left - 1, request, call))
+        elif request.value == b"steps":
+            call.answer(request)
+        else:
+            raise KeyError("secret")
 
     async def task(self, request: BytesValue, call: UnaryCall) -> BytesValue:
         """`hold` waits forever, `fail` fails, `bug` raises, all else is echoed."""

@@ -55,7 +55,9 @@ def break_core(echo: EchoServer, method: str) -> None:
     connection.core = connection.link.core = broken
 
 
-@pytest.mark.parametrize(("path", "body"), [(UNARY, b"bug"), (TASK, b"bug"), (REPEAT, b"1 7")])
+@pytest.mark.parametrize(
+    ("path", "body"), [(UNARY, b"bug"), (UNARY, b"later bug"), (TASK, b"bug"), (REPEAT, b"1 7")]
+)
 async def test_a_bug_of_a_handler_ends_its_call_with_an_id_that_the_log_has(path: str, body: bytes) -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         answer = await client.call(path, value(body))

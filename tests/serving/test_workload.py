@@ -85,6 +85,16 @@ async def test_coroutines_of_unary_calls_do_not_block_the_loop(echo: EchoServer,
     lose(connection)
 
 
+async def test_handlers_that_work_in_steps_do_not_block_the_loop(echo: EchoServer, clock: FakeClock) -> None:
+    floods = [connected(echo) for _ in range(4)]
+    for connection, _ in floods:
+        calls = (request(UNARY, stream_id, b"steps") for stream_id in range(1, 200, 2))
+        connection.workload.received(b"".join(calls))
+    assert await longest_turn_s(clock, 1000) <= SLICE_S_MAX
+    assert [transport.written.count(prefixed(value(b"steps"))) for _, transport in floods] == [100] * 4
+    lose(*(connection for connection, _ in floods))
+
+
 async def test_requests_whose_handlers_are_tasks_begin_over_several_slices(
     echo: EchoServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,12 +4,11 @@ It is answered by callback, as these are. All offers of an answer have one recei
 delivered together, or none is.
 """
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from pixy.aio.steps import run_in_steps
+from pixy.api.grpc.batch_acks import BatchAcks
 from pixy.api.grpc.refusals import proxy_of
-from pixy.consume import ConsumeDone, ConsumeRequest, Offer, PendingRequest
+from pixy.consume import AckDone, ConsumeDone, ConsumeRequest, Offer, PendingRequest
 from pixy.errors import InvalidArgument, LongPollTimeout, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import Proxy
@@ -21,9 +20,7 @@ _MESSAGES_MAX = 1000
 _ANSWER_BYTES = 1 << 20
 """Size of messages after which an answer takes no further one."""
 _TAKEN_AT_ONCE = 100
-"""Messages that are taken in one iteration of the loop: half a millisecond."""
-_ACKED_AT_ONCE = 50
-"""Acks, likewise."""
+"""Messages that are taken in one step: half a millisecond."""
 
 
 class BatchConsuming:
@@ -43,20 +40,17 @@ class BatchConsuming:
                 f"max_messages is {request.max_messages}, expected a number from 1 to {_MESSAGES_MAX}"
             )
         batch = _BatchCall(proxy_of(self._proxies, request.cluster), request, call)
-        batch.begin()
+        BatchAcks(request.acks, batch.ack, call, batch.acked).begin()
         return batch
 
 
 class _BatchCall:
-    """One call: its acks, then its messages."""
+    """The messages of one call, after its acks."""
 
     __slots__ = (
-        "_acks",
         "_call",
         "_cancelled",
         "_consumed",
-        "_error",
-        "_loop",
         "_offers",
         "_pending",
         "_proxy",
@@ -71,34 +65,10 @@ class _BatchCall:
             request.group, request.topic, request.auto_ack, must_exist=request.must_exist
         )
         self._call = call
-        # Acks without an answer, and one for `begin` while it asks.
-        self._acks = 1
-        self._error: PixyError | None = None
         # The request for the first message, while it waits.
         self._pending: PendingRequest | None = None
         self._cancelled = False
         self._offers: list[Offer] = []
-        self._loop = asyncio.get_running_loop()
-
-    def begin(self) -> None:
-        """Acknowledge, some in each iteration of the loop, and hand out messages when all acks are
-        answered.
-        """
-        run_in_steps(self._ack_all())
-
-    def _ack_all(self) -> Iterator[None]:
-        request = self._request
-        for at, ack in enumerate(request.acks):
-            if at and not at % _ACKED_AT_ONCE:
-                yield
-            self._acks += 1
-            try:
-                self._proxy.ack(
-                    request.group, request.topic, ack.partition, ack.offset, self._acked, self._call
-                )
-            except PixyError as error:
-                self._acked(error)
-        self._acked(None)
 
     def cancel(self) -> None:
         """The client has given up: no message is handed out."""
@@ -106,13 +76,16 @@ class _BatchCall:
         if self._pending is not None:
             self._pending.cancel()
 
-    def _acked(self, error: PixyError | None) -> None:
-        self._error = self._error or error
-        self._acks -= 1
-        if self._acks or self._cancelled:
+    def ack(self, partition: int, offset: int, done: AckDone) -> None:
+        """Acknowledge one message."""
+        self._proxy.ack(self._request.group, self._request.topic, partition, offset, done, self._call)
+
+    def acked(self, error: PixyError | None) -> None:
+        """All acks are answered: hand out messages, unless one was refused."""
+        if self._cancelled:
             return
-        if self._error is not None:
-            self._call.fail(self._error)
+        if error is not None:
+            self._call.fail(error)
             return
         try:
             self._pending = self._consume(self._first)
@@ -128,10 +101,10 @@ class _BatchCall:
             return
         self._offers.append(offer)
         # The dispatcher serves no other request within this callback.
-        self._loop.call_soon(self._take_more)
+        self._call.step_later(self._take_more)
 
     def _take_more(self) -> None:
-        """Take the messages that are at hand, some in each iteration of the loop, and answer."""
+        """Take the messages that are at hand, some in each step, and answer."""
         offers, found = self._offers, list[Offer | None]()
 
         def took(offer: Offer | None, _: PixyError | None) -> None:
@@ -153,7 +126,7 @@ class _BatchCall:
             size += offer.size
         else:
             if len(offers) < self._request.max_messages and size < _ANSWER_BYTES and not self._cancelled:
-                self._loop.call_soon(self._take_more)
+                self._call.step_later(self._take_more)
                 return
         self._answer()
 

@@ -1,10 +1,12 @@
 """pixy/api/grpc/consume_batch.py: messages and acks of many calls in one."""
 
 import asyncio
+from collections.abc import Collection, Mapping
 
 import grpc
 import pytest
 
+from pixy.backend import OffsetRange
 from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.records import NewRecord, build_batch
 from tests.api.grpc.bulk import ServedBulk, fails
@@ -109,6 +111,26 @@ async def test_an_ack_that_is_refused_is_the_answer(bulk: ServedBulk) -> None:
     await append(bulk)
     text = "bad partition: 2: t has 0 to 1"
     await fails(bulk.log.ConsumeBatch(request((0, 0), (2, 0)), timeout=20), CODE.INVALID_ARGUMENT, text)
+
+
+async def test_two_thousand_acks_beyond_the_end_ask_for_it_a_few_times(
+    bulk: ServedBulk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await append(bulk)
+    await bulk.log.ConsumeBatch(request(), timeout=20)
+    asked = 0
+    offset_ranges = bulk.backend.offset_ranges
+
+    async def count(topic: str, partitions: Collection[int] | None = None) -> Mapping[int, OffsetRange]:
+        nonlocal asked
+        asked += 1
+        return await offset_ranges(topic, partitions)
+
+    monkeypatch.setattr(bulk.backend, "offset_ranges", count)
+    calls = [bulk.log.ConsumeBatch(request(*[(0, COUNT)] * 2000), timeout=50) for _ in range(3)]
+    for call in calls:
+        await fails(call, CODE.INVALID_ARGUMENT, f"ends at {COUNT}")
+    assert 1 <= asked <= 6
 
 
 @pytest.mark.parametrize("most", [0, -1, 1001])
