@@ -2,6 +2,7 @@
 group.
 """
 
+import tracemalloc
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
@@ -274,6 +275,33 @@ def test_the_memory_of_offsets_is_counted() -> None:
     assert state.offset_bytes == 2 * one
     state.apply(expire(8, "h"))
     assert state.offset_bytes == one
+
+
+@pytest.mark.parametrize(
+    "metadata", ["m" * 4096, "\xe9" * 2048, "\u4e2d" + "m" * 4093, "\U0001f600" + "m" * 4092]
+)
+def test_metadata_takes_and_counts_its_bytes_whatever_its_characters_are(metadata: str) -> None:
+    state, count = GroupsState(), 50
+    offsets = [
+        CommittedOffset(topic="t", topic_id=b"t", partition=number, offset=1, metadata=metadata)
+        for number in range(count)
+    ]
+    commit = CommitOffsets(group="g", offsets=offsets)
+    grown = state.growth(commit)
+    state.apply(GroupsCommand(commit_offsets=commit).SerializeToString())
+    records = [*state.snapshot()]
+    del offsets, commit
+    assert state.offset_bytes == grown == count * (256 + len(metadata.encode()))
+    assert state.committed("g", b"t")[count - 1] == OffsetCommit(1, metadata)
+    tracemalloc.start()
+    try:
+        restored = GroupsState()
+        restored.restore(records)
+        assert tracemalloc.get_traced_memory()[0] < 1.1 * restored.offset_bytes
+    finally:
+        tracemalloc.stop()
+    assert restored.offset_bytes == grown
+    assert [*restored.snapshot()] == records
 
 
 def test_a_group_was_last_active_at_its_newest_commit_or_touch() -> None:

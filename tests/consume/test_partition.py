@@ -1,6 +1,7 @@
 """pixy/consume/partition/partition.py: one live partition with its own host, cluster and clock."""
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
@@ -122,6 +123,21 @@ async def host() -> AsyncIterator[Host]:
     await host.environment.tasks.cancel_all()
     assert host.faults == []
     assert host.clock.timers == 0
+
+
+async def test_a_committed_position_takes_the_bytes_of_its_metadata(host: Host) -> None:
+    live = host.make()
+    set_by_client = [OffsetCommit(5, f"\U0001f600{number}" + "m" * 4091) for number in range(100)]
+    tracemalloc.start()
+    try:
+        kept = []
+        for commit in set_by_client:
+            live.commit_begins(commit)
+            kept.append((live._committed_offset, live._committed_metadata))
+            assert live.committed == commit
+        assert tracemalloc.get_traced_memory()[0] < 100 * 4096 * 1.1 + 4 * 4096
+    finally:
+        tracemalloc.stop()
 
 
 # --- acks -----------------------------------------------------------------------------------------

@@ -106,6 +106,14 @@ def test_key_and_headers_count_as_bytes_and_each_header_as_64_more() -> None:
     assert take_all(other) == [0, 1]
 
 
+def test_a_name_beyond_ascii_counts_four_bytes_for_each_character() -> None:
+    batch = build_batch([NewRecord(None, b"v", [("\U0001f600" + "n" * 99, b"")], 1)] * 2)
+    for limit, taken in ((2 * (1 + 64 + 400) - 1, [0]), (2 * (1 + 64 + 400), [0, 1])):
+        offers = offers_from(limits=replace(LIMITS, pending_bytes_max=limit))
+        offers.feed(fed([bytes(batch)]))
+        assert take_all(offers) == taken
+
+
 def test_a_record_without_value_is_offered() -> None:
     batch = build_batch([NewRecord(None, None, (), 1)])
     offers = offers_from()

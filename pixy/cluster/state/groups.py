@@ -88,7 +88,9 @@ def groups_index(consumer_group: str, groups_count: int) -> int:
 
 class _Stored(NamedTuple):
     topic: str
-    commit: OffsetCommit
+    offset: int
+    # UTF-8: with a single wide character, a text takes four bytes for each.
+    metadata: bytes
     timestamp_ms: int
     handed_out: int | None
 
@@ -200,7 +202,9 @@ class GroupsState:
     def committed(self, consumer_group: str, topic_id: bytes) -> Mapping[int, OffsetCommit]:
         """Offsets that a consumer group has committed in a topic, by partition."""
         stored = self._stored(consumer_group, topic_id)
-        return {partition: each.commit for partition, each in stored.items()}
+        return {
+            partition: OffsetCommit(each.offset, each.metadata.decode()) for partition, each in stored.items()
+        }
 
     def handed_out(self, consumer_group: str, topic_id: bytes) -> Mapping[int, int]:
         """First offsets that were never handed out to a consumer group, by partition, where it has
@@ -249,8 +253,8 @@ class GroupsState:
         grown = 0
         for each in command.offsets:
             before = group.offsets.get(each.topic_id, {}).get(each.partition)
-            replaced = 0 if before is None else _OFFSET_BYTES + len(before.commit.metadata)
-            grown += _OFFSET_BYTES + len(each.metadata) - replaced
+            replaced = 0 if before is None else _OFFSET_BYTES + len(before.metadata)
+            grown += _OFFSET_BYTES + len(each.metadata.encode()) - replaced
         return grown
 
     def membership(self, consumer_group: str) -> Membership:
@@ -610,15 +614,13 @@ def _store(
         known = 0  # a group starts with a commit, so nothing was handed out without one
     elif before is not None and before.handed_out is not None:
         known = max(known or 0, before.handed_out)
-    commit = OffsetCommit(offset.offset, offset.metadata)
-    offsets[offset.partition] = _Stored(intern(offset.topic), commit, timestamp_ms, known)
-    if before is None:
-        return _OFFSET_BYTES + len(commit.metadata)
-    return len(commit.metadata) - len(before.commit.metadata)
+    metadata = offset.metadata.encode()
+    offsets[offset.partition] = _Stored(intern(offset.topic), offset.offset, metadata, timestamp_ms, known)
+    return len(metadata) + _OFFSET_BYTES if before is None else len(metadata) - len(before.metadata)
 
 
 def _bytes_of(offsets: Mapping[int, _Stored]) -> int:
-    return sum(_OFFSET_BYTES + len(stored.commit.metadata) for stored in offsets.values())
+    return sum(_OFFSET_BYTES + len(stored.metadata) for stored in offsets.values())
 
 
 def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[tuple[bytes, bytes]]:
@@ -639,15 +641,15 @@ def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[
 def _offset_records(
     name: str, topic_id: bytes, offsets: Mapping[int, _Stored]
 ) -> Iterator[tuple[bytes, bytes]]:
-    for partition, (topic, commit, timestamp_ms, handed_out) in offsets.items():
-        offset = CommittedOffset(
+    for partition, (topic, offset, metadata, timestamp_ms, handed_out) in offsets.items():
+        committed = CommittedOffset(
             topic=topic,
             topic_id=topic_id,
             partition=partition,
-            offset=commit.offset,
-            metadata=commit.metadata,
+            offset=offset,
+            metadata=metadata.decode(),
             handed_out=handed_out,
         )
-        record = OffsetRecord(group=name, offset=offset, timestamp_ms=timestamp_ms)
+        record = OffsetRecord(group=name, offset=committed, timestamp_ms=timestamp_ms)
         key = b"\0".join((_OFFSET_KEY[:-1], name.encode(), topic_id.hex().encode(), b"%d" % partition))
         yield key, record.SerializeToString()

@@ -64,6 +64,8 @@ class LivePartition:
     """
 
     __slots__ = (
+        "_committed_metadata",
+        "_committed_offset",
         "_environment",
         "_expiry",
         "_expiry_set",
@@ -72,7 +74,6 @@ class LivePartition:
         "_monotonic",
         "_quiet_until",
         "closed",
-        "committed",
         "dirty",
         "held",
         "key",
@@ -113,7 +114,6 @@ class LivePartition:
         self.dirty = False
         # The group is going to commit what was handed out, or the backend has no place for it.
         self.marked = False
-        # The position of the last commit that has begun, or that a client has set.
         self.committed = OffsetCommit(tracker.base)
         # Nothing is offered: the partition may go to another process. Invariant: then not queued.
         self.held = False
@@ -169,6 +169,16 @@ class LivePartition:
             not (self.dirty and self.queued) or offers.notable or self._host.watching
         ):
             self._acked()
+
+    @property
+    def committed(self) -> OffsetCommit:
+        """The position of the last commit that has begun, or that a client has set."""
+        return OffsetCommit(self._committed_offset, self._committed_metadata.decode())
+
+    @committed.setter
+    def committed(self, commit: OffsetCommit) -> None:
+        # As UTF-8: with a single wide character, a text takes four bytes for each.
+        self._committed_offset, self._committed_metadata = commit.offset, commit.metadata.encode()
 
     def mark_handed_out(self) -> None:
         """Commit what was handed out, if the backend has a place for it."""

@@ -121,10 +121,15 @@ and the next one may take it.
 
 _HEADER_BYTES = 64
 """A header, without its name and value."""
+_WIDE_BYTES = 4
+"""A character of a text that has others than ASCII, at most."""
 
 
 def _header_bytes(record: Record) -> int:
-    return sum(_HEADER_BYTES + len(name) + len(content or b"") for name, content in record.headers)
+    return sum(
+        _HEADER_BYTES + len(name) * (1 if name.isascii() else _WIDE_BYTES) + len(content or b"")
+        for name, content in record.headers
+    )
 
 
 class PartitionOffers:

@@ -304,7 +304,9 @@ class GroupAudit:
             for topic_id, offsets in ({} if group is None else group.offsets).items():
                 for number, stored in offsets.items():
                     key = GroupPartition(name, topic_id, number)
-                    self._committed(key, stored.commit, was_set.get(key))
+                    self._committed(
+                        key, OffsetCommit(stored.offset, stored.metadata.decode()), was_set.get(key)
+                    )
 
     def _names_of(self, command: GroupsCommand) -> Sequence[str]:
         """The audited groups that a command is about."""
