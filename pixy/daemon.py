@@ -80,8 +80,11 @@ _STOP_S = 5.0
 
 _CANCEL_S = 1.0
 
-_MENDED_BY_RESTART = ("pixy.storage.", "pixy.staging.", "pixy.cluster.", "pixy.multiraft.", "pixy.aio.steps")
-"""Packages and modules whose faults end the process; see `pixy.faults`."""
+_STEPS = "pixy.aio.steps"
+_MENDED_BY_RESTART = ("pixy.storage.", "pixy.staging.", "pixy.cluster.", "pixy.multiraft.", _STEPS)
+"""Packages and modules whose faults end the process; see `pixy.faults`. A fault in steps is that of
+whoever has its work done in them, if that is known.
+"""
 
 _OTHER_FILES = 128
 """File descriptors of listeners, connections to Kafka, and the interpreter."""
@@ -500,9 +503,12 @@ class Daemon:
 
 
 def _outermost_module(error: BaseException) -> str:
-    """The outermost module of pixy in an exception's traceback, empty if there is none."""
+    """The outermost module of pixy in an exception's traceback, empty if there is none; the module
+    that runs the steps of others only if there is no other.
+    """
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
-    return next((module for module in modules if module.startswith("pixy.")), "")
+    ours = [module for module in modules if module.startswith("pixy.")]
+    return next((module for module in ours if module != _STEPS), ours[0] if ours else "")
 
 
 async def _run(config: Config, on_ready: OnReady, read_again: ReadAgain, set_up_log: SetUpLog) -> None:

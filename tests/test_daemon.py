@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import grpc
@@ -250,15 +250,33 @@ async def test_whatever_the_umask_all_files_are_for_its_user_alone(umask: None, 
     assert modes == {path: 0o700 if path.is_dir() else 0o600 for path in modes}
 
 
-@pytest.mark.slow
-async def test_a_bug_in_a_later_step_of_a_scan_ends_the_daemon(handled: Daemon) -> None:
+def broken_step(module: str) -> Iterator[None]:
+    """Work in steps with a bug in a later one, of a module."""
+
     def broken() -> Iterator[None]:
         yield
         raise ZeroDivisionError("a bug")
 
-    run_in_steps(broken())
+    made: Iterator[None] = FunctionType(broken.__code__, {**globals(), "__name__": module})()
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["", "pixy.cluster.replicas.retention"])
+async def test_a_bug_in_a_later_step_of_a_scan_ends_the_daemon(handled: Daemon, module: str) -> None:
+    run_in_steps(broken_step(module or __name__))
     with pytest.raises(DaemonFault, match="a bug"):
         await handled.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["pixy.proxy.log", "pixy.consume.partition.partition"])
+async def test_a_bug_in_a_later_step_of_a_handler_is_logged_and_counted(handled: Daemon, module: str) -> None:
+    with capture_logs():
+        run_in_steps(broken_step(module))
+        await until(lambda: handled.counts()["bugs"])
+    handled.request_stop()
+    await handled.wait()
 
 
 @pytest.mark.slow

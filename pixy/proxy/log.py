@@ -41,6 +41,7 @@ from pixy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from pixy.faults import internal_error, report_to_loop
 from pixy.proxy.batch_checks import BatchChecks, Checked, PartitionBatches
 from pixy.proxy.fetch_ranges import FetchRanges
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
@@ -516,6 +517,9 @@ class Log:
                 self._backend.append(of.partition, bytearray(view[begin:end]), records, append.done)
             except PixyError as error:
                 append.done(-1, error)
+            except Exception as bug:
+                report_to_loop(bug)
+                append.done(-1, internal_error(bug))
             if append.error is not None:
                 break
         append.expect(handed_over)

@@ -15,6 +15,7 @@ from pixy.backend import AppendDone, TopicPartition
 from pixy.check_turns import SteppedCheck
 from pixy.config import ProducerConfig, ProxyConfig
 from pixy.errors import (
+    Internal,
     InvalidArgument,
     InvalidBatch,
     InvalidRecords,
@@ -403,6 +404,28 @@ async def test_a_caller_that_goes_away_while_many_partitions_are_written_leaks_n
     appended.cancel()
     await log.drained()
     assert (await written(backend), log.semaphore.acquired) == (200, 0)
+
+
+@pytest.mark.parametrize("place", [0, 150])
+async def test_a_bug_while_many_partitions_are_written_fails_its_partition_alone(
+    monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    log, backend, every = await wide(200)
+    whole = backend.append
+
+    def append(partition: TopicPartition, batch: bytearray, records: int, done: AppendDone) -> None:
+        if partition.partition == place:
+            raise ZeroDivisionError("a bug")
+        whole(partition, batch, records, done)
+
+    monkeypatch.setattr(backend, "append", append)
+    bugs: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context["exception"]))
+    results = await log.append(every, [])
+    failed = {number: type(result.error) for number, result in enumerate(results) if result.error}
+    assert failed == {place: Internal}
+    assert [str(bug) for bug in bugs] == ["a bug"]
+    assert (await written(backend), log.semaphore.acquired) == (199, 0)
 
 
 async def test_a_response_has_a_size_that_clients_accept_and_space_for_a_whole_batch() -> None:
