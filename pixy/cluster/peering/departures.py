@@ -12,8 +12,9 @@ so it asks the nodes that have one:
 and each node that answers has no group with that node as a member, and knows that it leaves. What
 has been found once stays: a node that is removed gets no replica any more.
 
-A node of an earlier release cannot be asked, and counts as one that has answered. A node that is
-lost is asked nothing, and is waited for by nobody: it is to be forgotten.
+A partition that has lost all its replicas needs nobody. A node of an earlier release cannot be
+asked, and counts as one that has answered. A node that is lost answers nothing: it is waited for
+where it may be needed, until it is forgotten.
 """
 
 import asyncio
@@ -122,7 +123,7 @@ class Departures:
             replicas
             for topic in self._metadata.topics.values()
             for raft_group, replicas in zip(topic.raft_groups, topic.replicas, strict=True)
-            if raft_group not in known
+            if replicas and raft_group not in known
         }
         return all(is_majority([*answered.intersection(each)], each) for each in elsewhere)
 
