@@ -34,8 +34,11 @@ class Cluster:
         self.driver = SimpleNamespace(node_id=ASKED, groups={})
         self.set_members(METADATA, {ASKED, LEAVING})
         self.set_members(OWN, {ASKED})
-        parts: Any = self.driver, self.metadata
-        self.departures = Departures(*parts, self._call, lambda: self.has_all_groups, self.faults.append)
+        driver: Any = self.driver
+        metadata: Any = self.metadata
+        self.departures = Departures(
+            driver, metadata, self._call, lambda: self.has_all_groups, self.faults.append
+        )
 
     def set_members(self, raft_group: int, members: set[int]) -> None:
         self.driver.groups[raft_group] = SimpleNamespace(

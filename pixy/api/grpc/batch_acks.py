@@ -24,7 +24,7 @@ Ack = Callable[[int, int, AckDone], None]
 """Acknowledges an offset of a partition."""
 
 
-class _Partition:
+class _AcksOfPartition:
     """Acks of one partition.
 
     Attributes:
@@ -70,9 +70,9 @@ class BatchAcks:
         self._error: PixyError | None = None
         # None once all are taken.
         self._left = iter(acks) if acks else None
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions: dict[int, _AcksOfPartition] = {}
         # Held offsets whose turn has come.
-        self._ready: deque[tuple[_Partition, int, int]] = deque()
+        self._ready: deque[tuple[_AcksOfPartition, int, int]] = deque()
         # Acks that were taken and are not answered.
         self._waiting = 0
         # A step runs, or is queued.
@@ -104,7 +104,7 @@ class BatchAcks:
         number, offset = position.partition, position.offset
         partition = self._partitions.get(number)
         if partition is None:
-            partition = self._partitions[number] = _Partition()
+            partition = self._partitions[number] = _AcksOfPartition()
         self._waiting += 1
         if partition.under_way < _OF_PARTITION_AT_ONCE:
             partition.under_way += 1
@@ -115,7 +115,7 @@ class BatchAcks:
             partition.held.append(offset)
         return True
 
-    def _begin(self, partition: _Partition, number: int, offset: int) -> None:
+    def _begin(self, partition: _AcksOfPartition, number: int, offset: int) -> None:
         if partition.refused is not None and offset >= partition.refused:
             self._answered(partition, number, offset, None)
             return
@@ -124,7 +124,9 @@ class BatchAcks:
         except PixyError as error:
             self._answered(partition, number, offset, error)
 
-    def _answered(self, partition: _Partition, number: int, offset: int, error: PixyError | None) -> None:
+    def _answered(
+        self, partition: _AcksOfPartition, number: int, offset: int, error: PixyError | None
+    ) -> None:
         self._waiting -= 1
         if error is not None:
             self._error = self._error or error
