@@ -1,8 +1,10 @@
 """Partitions that a node has no replica of: records and offsets by calls to other nodes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -244,6 +246,48 @@ def test_requests_end_when_the_topic_is_deleted(tmp_path: Path) -> None:
             await stranger.append(b"value")
         await stranger.backend.create_topic("topic", 1)
         assert await stranger.append(b"value") == 0
+
+    run(tmp_path, scenario)
+
+
+def test_questions_for_offsets_leave_calls_to_others(tmp_path: Path) -> None:
+    async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
+        asked: Counter[int] = Counter()
+        waiting: Counter[int] = Counter()
+        end = asyncio.Event()
+
+        def hold(number: int) -> None:
+            peers = cluster[number].node.peers
+            assert peers is not None
+            methods: Any = peers._duties.methods
+            whole = methods[PeerMethod.OFFSETS]
+
+            async def answer(asker: int, request: bytes) -> bytes:
+                waiting[number] += 1
+                asked[number] = max(asked[number], waiting[number])
+                try:
+                    await end.wait()
+                    return bytes(await whole(asker, request))
+                finally:
+                    waiting[number] -= 1
+
+            methods[PeerMethod.OFFSETS] = answer
+
+        for number in (1, 2, 3):
+            hold(number)
+        questions = [
+            asyncio.create_task(stranger.backend.offset_for_timestamp(TOPIC, 0)) for _ in range(1600)
+        ]
+        await until(lambda: asked.total() >= 3 * 512)
+        await stranger.append(b"second")
+        assert set(asked.values()) == {512}
+        end.set()
+        answers = await asyncio.gather(*questions, return_exceptions=True)
+        late = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert all(isinstance(each, Unavailable) for each in late)
+        assert len(late) <= 1600 - 3 * 512
+        assert set(asked.values()) == {512}
+        await stranger.backend.offset_for_timestamp(TOPIC, 0)
 
     run(tmp_path, scenario)
 

@@ -51,6 +51,7 @@ from pixy.cluster import (
     ClusterStatus,
     Node,
     PartitionReplica,
+    PeerMethod,
     RemotePartition,
     Topic,
     leaving_beside,
@@ -96,7 +97,7 @@ class EmbeddedBackend:
         self._remote = RemotePartitions(node)
         self._members = LocalMembers(node, self._tasks, drain_s)
         self._groups = ConsumerGroups(node, self._members)
-        self._neighbour_calls = NeighbourCalls()
+        self._neighbour_calls = NeighbourCalls(PeerMethod.CONSUME)
         self._descriptions = TopicDescriptions(node, self._start.check)
         # Called for every record.
         self.topic = self._descriptions.find

@@ -1,8 +1,9 @@
-"""Calls of consumer groups to other nodes, for acks, offers and offsets, on the connections that
-proposals and questions about leaders need too.
+"""Calls to other nodes that clients decide the number of, on the connections that proposals and
+questions about leaders need too.
 
-Some wait at the other node for a second or longer, and clients decide how many there are. So they
-have three quarters of the calls that a connection may have in flight: see `PeerOptions.calls_max`.
+Some wait at the other node for seconds: those of consumer groups, for acks, offers and offsets, and
+those for the offsets of partitions whose replicas are down. So both together have seven eighths of
+the calls that a connection may have in flight: see `PeerOptions.calls_max`.
 """
 
 from collections import Counter
@@ -12,29 +13,36 @@ from pixy.errors import Unavailable
 
 __all__ = ["NeighbourCalls"]
 
-_UNDER_WAY = 3072
+_SHARES = {
+    PeerMethod.CONSUME: (3072, "calls of consumer groups"),
+    PeerMethod.OFFSETS: (512, "calls for offsets of partitions"),
+}
 
 
 class NeighbourCalls:
-    """Calls under way of one node, by the node that is asked."""
+    """Calls of one method under way of one node, by the node that is asked.
 
-    def __init__(self) -> None:
+    Args:
+        method: one of those that have a share.
+    """
+
+    def __init__(self, method: PeerMethod) -> None:
+        self._method = method
+        self._most, self._what = _SHARES[method]
         # Invariant: none is 0.
         self._under_way: Counter[int] = Counter()
 
     async def ask(self, calls: ReplicaCalls, node_id: int, request: bytes, timeout_s: float) -> bytes:
-        """As `Backend.ask_node`.
+        """As `ReplicaCalls.ask`.
 
         Raises:
             Unavailable: too many calls are under way.
         """
-        if self._under_way[node_id] >= _UNDER_WAY:
-            raise Unavailable(
-                f"{_UNDER_WAY} calls of consumer groups to node {node_id} are under way already"
-            )
+        if self._under_way[node_id] >= self._most:
+            raise Unavailable(f"{self._most} {self._what} to node {node_id} are under way already")
         self._under_way[node_id] += 1
         try:
-            return await calls.ask(node_id, PeerMethod.CONSUME, request, timeout_s)
+            return await calls.ask(node_id, self._method, request, timeout_s)
         finally:
             self._under_way[node_id] -= 1
             if not self._under_way[node_id]:

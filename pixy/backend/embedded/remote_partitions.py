@@ -9,9 +9,10 @@ end: thousands of readers do not take the calls that a connection may have in fl
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 
 from pixy.aio.futures import resolve
+from pixy.backend.embedded.neighbour_calls import NeighbourCalls
 from pixy.backend.protocol import FetchResult
 from pixy.cluster import Node, PeerMethod, RemotePartition, ReplicaCalls
 from pixy.errors import PixyError, Unavailable
@@ -66,6 +67,8 @@ class RemotePartitions:
         self._waits: dict[tuple[int, int], asyncio.Future[None]] = {}
         # For the others, which come at once.
         self._shared = asyncio.Semaphore(_SHARED_MAX)
+
+        self._offset_calls = NeighbourCalls(PeerMethod.OFFSETS)
 
     @property
     def _calls(self) -> ReplicaCalls:
@@ -175,7 +178,12 @@ class RemotePartitions:
 
     async def _offsets(self, target: RemotePartition, request: OffsetsRequest, attempt_s: float) -> bytes:
         payload = request.SerializeToString()
-        return await self._calls.call(target, PeerMethod.OFFSETS, payload, _PATIENCE_S, attempt_s)
+        calls = self._calls
+
+        def ask(node_id: int) -> Coroutine[None, None, bytes]:
+            return self._offset_calls.ask(calls, node_id, payload, attempt_s)
+
+        return await calls.ask_until_answered(target, _PATIENCE_S, ask)
 
 
 def _now() -> float:

@@ -78,7 +78,7 @@ class ReplicaCalls:
         left = [each for each in replicas if each not in tried]
         return next((each for each in left if self._is_up(each)), left[0] if left else None)
 
-    async def call(
+    def call(
         self,
         target: RemotePartition,
         method: PeerMethod,
@@ -87,13 +87,27 @@ class ReplicaCalls:
         attempt_s: float,
         *,
         bulk: bool = False,
+    ) -> Coroutine[None, None, bytes]:
+        """Ask the replicas of a partition until one answers, as `ask_until_answered`.
+
+        Args:
+            attempt_s: seconds that one attempt may take.
+            bulk: the answer may be large.
+        """
+
+        def ask(node_id: int) -> Coroutine[None, None, bytes]:
+            return self.ask(node_id, method, payload, attempt_s, bulk=bulk)
+
+        return self.ask_until_answered(target, timeout, ask)
+
+    async def ask_until_answered(
+        self, target: RemotePartition, timeout: float, ask: Callable[[int], Coroutine[None, None, bytes]]
     ) -> bytes:
         """Ask the replicas of a partition until one answers.
 
         Args:
             timeout: seconds in which an attempt may begin.
-            attempt_s: seconds that one may take.
-            bulk: the answer may be large.
+            ask: asks a node.
 
         Raises:
             Unavailable: no replica has answered.
@@ -108,7 +122,7 @@ class ReplicaCalls:
             while (node_id := self.candidate(target.raft_group, target.replicas, tried)) is not None:
                 tried.add(node_id)
                 try:
-                    return await self.ask(node_id, method, payload, attempt_s, bulk=bulk)
+                    return await ask(node_id)
                 except (Unavailable, DeadlineExceeded, CorruptData) as error:
                     failures.append(error)
                 if self._stopped:
