@@ -279,15 +279,6 @@ class RaftLog:
 
     # --- committing and applying ------------------------------------------------------------------
 
-    def maybe_commit(self, term: int, index: int) -> bool:
-        """Commit up to the entry at `index` if it has the leader's own term (Raft §5.4.2); False if
-        it was committed already.
-        """
-        if term and index > self.committed and self.match_term(term, index):
-            self.commit_to(index)
-            return True
-        return False
-
     def commit_to(self, index: int) -> None:
         """Advance the commit index; it never moves back."""
         if index <= self.committed:

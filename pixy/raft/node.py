@@ -5,7 +5,7 @@
         ...     # `work.committed_entries` are applied, and acknowledged by `applied`
 
 In between, the driver calls `tick`, `step` with received messages, `propose` and the other methods.
-An idle group needs no calls at all, not even ticks: see `quiesce`, and docs/raft.md for the
+A group at rest needs no calls at all, not even ticks: see `ask_to_rest`, and docs/raft.md for the
 limitations of such a group.
 """
 
@@ -154,12 +154,6 @@ class RaftNode:
         """
         return take_idle_heartbeat(self.raft, message)
 
-    def report_unreachable(self, node_id: int) -> None:
-        """Report that messages to this node were lost: the leader stops pipelining until it
-        answers.
-        """
-        self.raft.step(Message(MessageType.UNREACHABLE, self.raft.id, node_id))
-
     def report_snapshot(self, node_id: int, *, failed: bool) -> None:
         """Report that a snapshot for this node was delivered, or has failed.
 
@@ -215,14 +209,6 @@ class RaftNode:
         self.raft.log.entries_loaded()
         resume_sending(self.raft)
         resume_campaign(self.raft)
-
-    def quiesce(self) -> None:
-        """Suspend ticks until the group becomes active again.
-
-        Aborts a leadership transfer, because proposals are dropped while one is pending and only
-        ticks would time it out. Timers restart with the next tick.
-        """
-        self.raft.quiesce()
 
     def ask_to_rest(self) -> bool:
         """Ask the followers to rest, with the next heartbeats; False if there is something to do.

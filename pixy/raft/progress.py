@@ -7,7 +7,7 @@ A follower is in one of three states.
     SNAPSHOT   entries it needs were compacted: nothing is sent until it has restored a snapshot
 
     PROBE -> REPLICATE   it accepted an append
-    REPLICATE -> PROBE   it rejected an append, or was reported unreachable
+    REPLICATE -> PROBE   it rejected an append
     PROBE, REPLICATE -> SNAPSHOT   the entry before `next` was compacted
     SNAPSHOT -> PROBE -> REPLICATE   it acknowledged an index from which the leader's log continues
     SNAPSHOT -> PROBE    the snapshot was reported as delivered or failed

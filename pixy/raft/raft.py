@@ -63,17 +63,6 @@ class Raft(RaftState):
             self.heartbeat_elapsed = 0
             self.step(Message(MessageType.BEAT, self.id, self.id))
 
-    def quiesce(self) -> None:
-        """Suspend ticks.
-
-        Aborts a leadership transfer, which only ticks could time out; timers restart with the next
-        tick.
-        """
-        if self.lead_transferee != NONE:
-            leader.abort_transfer(self)
-        self.election_elapsed = 0
-        self.heartbeat_elapsed = 0
-
     def step(self, message: Message) -> None:
         """Process a message. `pixy.raft.node` has checked its sender.
 

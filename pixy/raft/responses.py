@@ -13,7 +13,6 @@ __all__ = [
     "handle_append_response",
     "handle_heartbeat_response",
     "handle_snapshot_status",
-    "handle_unreachable",
     "own_entries_stored",
 ]
 
@@ -127,16 +126,6 @@ def handle_snapshot_status(raft: RaftState, m: Message) -> None:
     # A delivered snapshot is acknowledged by an APP_RESP, a failed one needs time: wait for that or
     # for a heartbeat response.
     pr.paused = True
-
-
-def handle_unreachable(raft: RaftState, m: Message) -> None:
-    """UNREACHABLE: the driver reports lost messages, so stop pipelining."""
-    pr = replication.progress_of_sender(raft, m)
-    if pr is None:
-        return
-    if pr.state is _REPLICATE:
-        pr.become_probe()
-    raft.trace.debug("%x failed to send message to %x because it is unreachable [%s]", raft.id, m.sender, pr)
 
 
 def own_entries_stored(raft: RaftState, index: int) -> None:

@@ -112,7 +112,7 @@ _LEADER: Mapping[MessageType, Handler] = {
     MessageType.APP_RESP: responses.handle_append_response,
     MessageType.HEARTBEAT_RESP: responses.handle_heartbeat_response,
     MessageType.SNAP_STATUS: responses.handle_snapshot_status,
-    MessageType.UNREACHABLE: responses.handle_unreachable,
+    MessageType.UNREACHABLE: _ignore,
     MessageType.TRANSFER_LEADER: leader.transfer_leader,
     MessageType.FORGET_LEADER: _ignore,
     MessageType.APP: leader.ignore_from_member,

@@ -315,11 +315,3 @@ def test_replacing_a_committed_entry_is_a_bug() -> None:
         log.append([Entry(2, 2)])
     with pytest.raises(RaftBug, match=r"tocommit\(3\) is out of range \[lastIndex\(2\)\]"):
         log.commit_to(3)
-
-
-def test_only_an_entry_of_the_own_term_commits() -> None:
-    log = RaftLog(MemoryStorage(), NULL_TRACE)
-    log.append([Entry(1, 1), Entry(2, 2)])
-    assert not log.maybe_commit(2, 1)
-    assert log.maybe_commit(2, 2)
-    assert log.committed == 2

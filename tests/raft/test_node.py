@@ -419,7 +419,7 @@ def test_a_leader_that_removed_itself_takes_no_proposals() -> None:
     assert one.propose(b"data") is NotAppended.NOT_MEMBER
 
 
-@pytest.mark.parametrize("end", ["timeout", "quiesce", "transfer to itself"])
+@pytest.mark.parametrize("end", ["timeout", "transfer to itself"])
 def test_a_joint_configuration_is_left_after_a_transfer_that_dropped_the_proposal(end: str) -> None:
     one, stored = leader_of_three()
     implicit = replace(JOINT, transition=ConfChangeTransition.JOINT_IMPLICIT)
@@ -435,8 +435,6 @@ def test_a_joint_configuration_is_left_after_a_transfer_that_dropped_the_proposa
     if end == "timeout":
         for _ in range(CONFIG.election_tick):
             one.tick()
-    elif end == "quiesce":
-        one.quiesce()
     else:
         one.transfer_leader(1)
     work(one, stored)
@@ -860,16 +858,6 @@ def test_an_unneeded_snapshot_is_acknowledged_at_once() -> None:
     assert [(m.type, m.index) for m in work(one, stored)] == [(MessageType.APP_RESP, 2)]
 
 
-def test_quiescing_a_group_aborts_a_leadership_transfer() -> None:
-    one, stored = leader_of_three()
-    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
-    one.transfer_leader(2)
-    assert one.propose(b"data") is NotAppended.TRANSFERRING
-    one.quiesce()
-    assert one.propose(b"data") == LogPosition(1, 4)
-    assert any(m.type is MessageType.APP for m in work(one, stored))
-
-
 def test_a_follower_without_ticks_ignores_vote_requests_until_it_forgets_its_leader() -> None:
     stored = storage(1, 2, 3)
     one = node(stored, config=replace(CONFIG, check_quorum=True, pre_vote=True))
@@ -877,7 +865,6 @@ def test_a_follower_without_ticks_ignores_vote_requests_until_it_forgets_its_lea
     work(one, stored)
     vote = Message(MessageType.PRE_VOTE, 1, 3, 2, 1, 2)
     for _ in range(2):
-        one.quiesce()
         one.step(replace(vote))
         assert work(one, stored) == []
     one.forget_leader()

@@ -139,7 +139,7 @@ def transfers(node: RaftNode) -> None:
 
 
 def lacks_a_follower(node: RaftNode) -> None:
-    node.report_unreachable(3)
+    node.raft.tracker.progress[3].become_probe()
 
 
 @pytest.mark.parametrize("busy", [proposes, reads, transfers, lacks_a_follower])

@@ -38,6 +38,7 @@ from pixy.raft import (
     Trace,
     Work,
 )
+from pixy.raft.progress import ProgressState
 from pixy.raft.sizes import limit_entries
 from tests.raft.etcd.ready import APPEND_THREAD, APPLY_THREAD, Ready, StorageMessage
 
@@ -113,6 +114,21 @@ class EtcdNode(RaftNode):
             super().step(message)
         elif message.type is not MessageType.APP_RESP:
             self.stored(StorageAppend(message.term, [], None, None, None, [message]))
+
+    def report_unreachable(self, node_id: int) -> None:
+        """Have the leader probe a node to which messages were lost, until it answers.
+
+        pixy's driver does without: see docs/raft.md.
+        """
+        raft = self.raft
+        progress = raft.tracker.progress.get(node_id)
+        if raft.state is not StateType.LEADER or progress is None:
+            return
+        if progress.state is ProgressState.REPLICATE:
+            progress.become_probe()
+        raft.trace.debug(
+            "%x failed to send message to %x because it is unreachable [%s]", raft.id, node_id, progress
+        )
 
     # --- work ------------------------------------------------------------------------------------
 

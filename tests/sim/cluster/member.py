@@ -366,7 +366,6 @@ class LogMember:
         for group in list(self.groups.values()):
             node = group.node
             if node is not None and node.raft.state is StateType.LEADER:
-                node.report_unreachable(node_id)
                 self._log.driver.snapshots.report(group, node_id, failed=True)
 
     def propose(self, raft_group: int, kind: EntryType, payload: bytearray, done: Done, by: float) -> None:

@@ -26,7 +26,6 @@ class FaultKind(Enum):
     FIGURE_8 = "the story of figure 8"
     SPLIT_JOINT = "a joint configuration falls apart into its halves"
     DEPOSE = "leader and one follower cut off, another elected, the old one back"
-    UNREACHABLE = "reported unreachable"
     MEMBERSHIP = "membership change"
     TRANSFER = "leadership transfer"
     CAMPAIGN = "campaign"
@@ -63,7 +62,6 @@ _WEIGHTS = {
         FaultKind.LOSSY: 3,
         FaultKind.SLOW_DISK: 4,
         FaultKind.RACE: 1,
-        FaultKind.UNREACHABLE: 2,
         FaultKind.MEMBERSHIP: 8,
         FaultKind.TRANSFER: 4,
         FaultKind.CAMPAIGN: 2,

@@ -41,10 +41,11 @@ __all__ = ["RULES", "Rule", "changed", "switched_off"]
 
 def _commit_of_any_term(self: Raft) -> bool:
     """Raft §5.4.2."""
-    committed = self.tracker.committed()
-    return committed > self.log.committed and self.log.maybe_commit(
-        self.log.term_or_zero(committed), committed
-    )
+    committed, log = self.tracker.committed(), self.log
+    if committed <= log.committed or not log.term_or_zero(committed):
+        return False
+    log.commit_to(committed)
+    return True
 
 
 def _stable_whatever_term(self: Unstable, position: LogPosition) -> None:

@@ -193,7 +193,7 @@ class TroubledCluster(Cluster):
     def _operate(
         self, kind: FaultKind, running: list[Replica], leaders: list[Replica], random: Random
     ) -> None:
-        chosen = leaders if kind in (FaultKind.TRANSFER, FaultKind.UNREACHABLE) else running
+        chosen = leaders if kind is FaultKind.TRANSFER else running
         if not chosen:
             return
         replica = random.choice(chosen)
@@ -201,8 +201,6 @@ class TroubledCluster(Cluster):
         assert replica.node is not None
         if kind is FaultKind.TRANSFER:
             replica.node.transfer_leader(other)
-        elif kind is FaultKind.UNREACHABLE:
-            replica.node.report_unreachable(other)
         elif kind is FaultKind.CAMPAIGN:
             replica.node.campaign()
         else:
