@@ -1,8 +1,8 @@
 """Data types of Raft: entries, messages, snapshots, configuration changes.
 
 Names, numbers and meanings are those of etcd's raftpb. One field is renamed because `from` is a
-Python keyword: `Message.sender`. Nothing here has behavior; `pixy.raft.wire` encodes these types,
-and `pixy.raft.text` formats them.
+Python keyword: `Message.sender`. Nothing here has behavior; `pixy.raft.wire` encodes snapshots and
+configuration changes, and `pixy.raft.text` formats all of these types.
 
 All are immutable by convention: no field is assigned after construction. `Entry` and `Message` are
 created for every proposal and are therefore plain slotted classes: a frozen dataclass of fourteen

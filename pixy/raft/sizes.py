@@ -1,8 +1,9 @@
 """Sizes of entries, for the limits on messages, on applying entries and on uncommitted entries.
 
-The encoded size is that of `pixy/proto/raft.proto`. Entries of a log are consecutive, so their
-encoded numbers seldom differ in length; then only payloads are measured, which reduces the cost for
-a hundred entries from 60 us to 8 us.
+The encoded size is that of an entry of etcd's raftpb, with the fields 15 to 18 for the kind and the
+identity of its proposal. Entries of a log are consecutive, so their encoded numbers seldom differ
+in length; then only payloads are measured, which reduces the cost for a hundred entries from 60 us
+to 8 us.
 """
 
 from collections.abc import Sequence

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from pixy.cluster.peering.peer_messages import decode_raft, encode_raft
 from pixy.entry_ids import ProposalId
 from pixy.multiraft.resting_groups import RestClaim
 from pixy.raft import Entry, Message
 from pixy.raft.text import message_type_name
-from pixy.raft.wire import decode_message, encode_message
 from pixy.storage import EntryType
 from tests.sim.kit.failure import require
 
 __all__ = ["ClaimOfRest", "ForwardedProposal", "Packet", "RaftMessages", "SnapshotReport", "sent_copy"]
+
+_ANY_GROUP = 1
 
 
 class RaftMessages(NamedTuple):
@@ -73,7 +75,9 @@ Packet = RaftMessages | ForwardedProposal | SnapshotReport | ClaimOfRest
 def sent_copy(message: Message, *, encodes: bool) -> Message:
     """A message as the network has it: its payloads are those of the moment when it was sent."""
     if encodes:
-        return decode_message(encode_message(message))
+        encoded = b"".join(encode_raft([(_ANY_GROUP, message)], 0))
+        ((_, decoded),) = decode_raft(encoded, message.sender, message.to)
+        return decoded
     if not any(type(entry.data) is bytearray for entry in message.entries):
         return message
     entries = [
