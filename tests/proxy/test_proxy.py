@@ -322,7 +322,8 @@ async def test_a_new_group_starts_at_the_oldest_message_and_commits_that(open_pr
 async def test_a_new_group_starts_at_the_newest_message_if_configured(open_proxy: Open) -> None:
     proxy = await open_proxy(consumer=replace(CONSUMER, initial_offset="newest"))
     await produce(proxy, b"x")
-    with pytest.raises(LongPollTimeout):
+    # On a busy machine the group has not begun by then.
+    with pytest.raises((LongPollTimeout, Unavailable)):
         await consume(proxy, patience_s=0.05)
     await committed(proxy, 1)
 
