@@ -87,7 +87,8 @@ def wait_settled(daemon: Daemon, most: Kept | None = None) -> Kept:
     seen: dict[str, int] = {}
 
     def kept() -> Kept:
-        return Kept(seen["sockets"], seen["tasks"] - seen["sockets"])
+        # A client's connection may be there yet, which has no task.
+        return Kept(seen["sockets"], max(0, seen["tasks"] - seen["sockets"]))
 
     def has_settled() -> bool:
         sockets = _sockets(daemon)
