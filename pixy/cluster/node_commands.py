@@ -350,9 +350,9 @@ class NodeCommands:
         """
         replica = self._state_groups.group_of(consumer_group)
         voters = replica.group.storage.conf_state.voters
-        reached = sum(map(self._is_reachable, voters))
-        if voters and 2 * reached <= len(voters):
+        reached = [each for each in voters if self._is_reachable(each)]
+        if voters and not is_majority(reached, voters):
             raise Unavailable(
-                f"this node reaches {reached} of the {len(voters)} nodes of {replica.name} only"
+                f"this node reaches {len(reached)} of the {len(voters)} nodes of {replica.name} only"
             )
         return await self._proposals.run(replica, payload, _COMMAND_S)

@@ -64,6 +64,7 @@ class Cluster:
     [
         pytest.param((2, 3), {2: False, 3: False}, True, id="both say no"),
         pytest.param((2, 3), {2: False, 3: True}, False, id="one needs it"),
+        pytest.param((2, 3, 4), {2: False, 3: True, 4: False}, False, id="one needs it beside a majority"),
         pytest.param((2, 3), {2: False, 3: None}, False, id="no majority of the replicas has answered"),
         pytest.param((2, 3, 4), {2: False, 3: None, 4: False}, True, id="a majority has"),
         pytest.param((2,), {2: False, 3: None}, True, id="a node without a replica is silent"),

@@ -78,7 +78,7 @@ class Departures:
         """True if no raft group but metadata needs these nodes, as far as is known; else the others
         are asked.
         """
-        if self.is_needed_here(leaving):
+        if self._is_needed_here(leaving):
             return False
         needed = [each for each in leaving if each not in self._let_go]
         if needed and self._has_all_groups() and not self._tasks and self._loop.time() >= self._next_round:
@@ -94,9 +94,9 @@ class Departures:
         node = self._metadata.nodes.get(node_id)
         if node is None or not node.removed or not self._has_all_groups():
             return True  # as far as is known here
-        return self.is_needed_here({node_id})
+        return self._is_needed_here({node_id})
 
-    def is_needed_here(self, leaving: set[int]) -> bool:
+    def _is_needed_here(self, leaving: set[int]) -> bool:
         """True if one of these nodes is a member of a raft group here, but for metadata."""
         return any(
             group.raft_group != METADATA_GROUP and not leaving.isdisjoint(group.storage.conf_state.members)
@@ -113,11 +113,12 @@ class Departures:
         own, nodes = self._driver.node_id, self._metadata.nodes
         others = [each for each in self._metadata.registered if each != own]
         asked = [each for each in others if nodes[each].feature_level >= DEPARTURES_LEVEL]
-        answers = await asyncio.gather(*(self._ask(each, leaving) for each in asked))
-        if True in answers:
+        answers: dict[int, bool | None] = dict.fromkeys(others, False)
+        told = await asyncio.gather(*(self._ask(each, leaving) for each in asked))
+        answers.update(zip(asked, told, strict=True))
+        if True in answers.values():
             return False
-        answered = {own, *(each for each, answer in zip(asked, answers, strict=True) if answer is False)}
-        answered.update(each for each in others if each not in asked)
+        answered = {own, *(node_id for node_id, answer in answers.items() if answer is False)}
         known = self._driver.groups
         elsewhere = {
             replicas
