@@ -251,6 +251,9 @@ class DurableJournal:
                 if each.index > group.start.index:
                     group.last = max(group.last, each.index - 1)
                     group.append(each.index, _stored(each))
+            # Applied entries are not among them, and their files may be gone.
+            applied = 0 if recovered.applied is None else recovered.applied.index
+            group._reach(max(group.last, recovered.end, applied))
         return model
 
     def _check_entries(
