@@ -11,9 +11,9 @@ import argparse
 import sys
 import time
 
-from bench.figures import Figure, as_json, as_markdown, as_table, machine
-from bench.load import client_name
-from bench.measure import FULL, MEASURES, Scale
+from bench.calls.measure import FULL, MEASURES, Scale
+from bench.kit.figures import Figure, as_json, as_markdown, as_table, machine
+from bench.kit.load import client_name
 
 __all__ = ["main"]
 

@@ -19,7 +19,7 @@ import tracemalloc
 from collections.abc import Callable
 from random import Random
 
-from bench.processes import free_ports
+from bench.kit.processes import free_ports
 from pixy.raft import (
     ConfState,
     Entry,

@@ -1,0 +1,130 @@
+"""`python -m bench.calls.beside OTHER`: processor time per call, here and in another checkout,
+alternately on one machine.
+
+Each round sends the same number of calls to a daemon of each checkout, one after the other, and the
+order changes from round to round. A round gives a ratio of microseconds of the daemon's processor
+time (all threads) per call; the table has their medians. Other load on the machine affects both
+alike.
+
+OTHER is a checkout with its `.venv` set up (`make run` or `make test` there). It needs h2load.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from bench.calls.local import FILLED_TOPIC
+from bench.kit.load import LEVELS, Level, write_body
+from bench.kit.processes import Server, load_core, pinned, server_core, started
+from pixy.proto import kafkapixy_pb2 as pb
+
+__all__ = ["main"]
+
+_HERE = Path(__file__).parents[2]
+_FILLED = 200_000
+_WARM_UP_CALLS = 2_000
+_PRODUCE = pb.ProdRq(topic="produced", key_undefined=True, message=bytes(100)).SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A daemon of one checkout, and its request bodies."""
+
+    server: Server
+    folder: Path
+
+    def cpu_us(self, method: str, level: Level, calls: int, group: str) -> float:
+        """Microseconds of processor time per call. A new consumer group has all messages ahead of
+        it.
+        """
+        request = pb.ConsNAckRq(topic=FILLED_TOPIC, group=group, auto_ack=True).SerializeToString()
+        body = write_body(self.folder / "body", _PRODUCE if method == "Produce" else request)
+        self._load(method, level, _WARM_UP_CALLS, body)
+        before = self.server.cpu_seconds()
+        self._load(method, level, calls, body)
+        return 1e6 * (self.server.cpu_seconds() - before) / calls
+
+    def _load(self, method: str, level: Level, calls: int, body: Path) -> None:
+        h2load = shutil.which("h2load")
+        if h2load is None:
+            raise RuntimeError("h2load is missing: apt-get install nghttp2-client")
+        url = f"http://{self.server.address}/KafkaPixy/{method}"
+        flags = [f"-c{level.connections}", f"-m{level.streams}", f"-n{calls}", "-t1"]
+        headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+        command = [h2load, *flags, "-d", str(body), *headers, url]
+        done = subprocess.run(
+            pinned(load_core(), command), check=True, capture_output=True, text=True, timeout=300
+        )
+        if f"{calls} succeeded" not in done.stdout:
+            raise RuntimeError(f"h2load did not get through:\n{done.stdout}")
+
+
+def _side(stack: ExitStack, checkout: Path) -> _Side:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pixy-bench-")))
+    python = str(checkout / ".venv" / "bin" / "python")
+    local = "bench.calls.local" if (checkout / "bench" / "calls").is_dir() else "bench.local"  # an old one
+    fill = [python, "-m", local, "fill", str(folder / "data"), str(_FILLED)]
+    subprocess.run(fill, check=True, stdout=subprocess.DEVNULL, cwd=checkout, timeout=300)
+    file = folder / "pixy.yaml"
+    settings = {"grpc_addr": "127.0.0.1:0", "data_dir": str(folder / "data"), "shutdown_timeout": "1s"}
+    file.write_text(yaml.safe_dump(settings))
+    command = [python, "-m", "pixy", "serve", "--config", str(file), "--log-level", "warning"]
+    pid, line, ready_s = stack.enter_context(
+        started(pinned(server_core(), ["/usr/bin/env", "-C", str(checkout), *command]), "grpc=")
+    )
+    return _Side(Server(line.split("grpc=")[1].split()[0], pid, ready_s), folder)
+
+
+def _compare(
+    here: _Side, other: _Side, method: str, level: Level, calls: int, rounds: int
+) -> dict[str, object]:
+    pairs: list[tuple[float, float]] = []
+    for at in range(rounds):
+        order: Sequence[_Side] = (here, other) if at % 2 else (other, here)
+        group = f"round-{at}-of-{level.in_flight}"
+        found = {id(side): side.cpu_us(method, level, calls, group) for side in order}
+        pairs.append((found[id(here)], found[id(other)]))
+    return {
+        "method": method,
+        "in_flight": level.in_flight,
+        "here_us": round(statistics.median(mine for mine, _ in pairs), 2),
+        "other_us": round(statistics.median(theirs for _, theirs in pairs), 2),
+        "ratio": round(statistics.median(mine / theirs for mine, theirs in pairs), 3),
+        "ratios": [round(mine / theirs, 3) for mine, theirs in pairs],
+    }
+
+
+def main() -> int:
+    """Run the selected measurements; prints a line of JSON per method and level."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.calls.beside", description=__doc__.split("\n\n")[0]
+    )
+    parser.add_argument("other", type=Path, help="the other checkout")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=30_000, help="calls in each measurement")
+    parser.add_argument("--method", action="append", choices=["Produce", "ConsumeNAck"])
+    parser.add_argument("--in-flight", action="append", type=int, choices=[each.in_flight for each in LEVELS])
+    arguments = parser.parse_args()
+    wanted = arguments.in_flight or [level.in_flight for level in LEVELS]
+    with ExitStack() as stack:
+        here, other = _side(stack, _HERE), _side(stack, arguments.other.resolve())
+        for method in arguments.method or ["Produce", "ConsumeNAck"]:
+            for level in [each for each in LEVELS if each.in_flight in wanted]:
+                calls = arguments.calls if level.in_flight > 1 else arguments.calls // 10
+                print(json.dumps(_compare(here, other, method, level, calls, arguments.rounds)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Three nodes, beside three NATS servers."""

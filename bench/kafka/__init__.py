@@ -1,0 +1,1 @@
+"""In front of a real Kafka, beside aiokafka."""

@@ -1,0 +1,1 @@
+"""The load on a server, the processes to measure, and the table of figures."""

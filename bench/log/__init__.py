@@ -1,0 +1,1 @@
+"""The bulk log API over gRPC."""

@@ -1,0 +1,1 @@
+"""The storage, beside the raw speed of the machine's disk."""
