@@ -59,7 +59,7 @@ from pixy.records import crc32c
 from pixy.storage import EntryType
 from tests.cluster.drivers import batch_of
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, host_of, run_cluster
-from tests.cluster.test_forwarded_proposals import large
+from tests.cluster.peering.test_forwarded_proposals import large
 from tests.cluster.test_poisoned_entries import NOISE, REFUSED
 from tests.fakes.batches import BROKEN_RECORD, bomb, raw_batch, raw_record
 from tests.fakes.waiting import until

@@ -146,7 +146,7 @@ moment.
 """
 
 NOT_HERE = {
-    "cluster/log/recovery.py:_candidate sync_directory": "tests/cluster/test_recovery",
+    "cluster/log/recovery.py:_candidate sync_directory": "tests/cluster/log/test_recovery",
     "staging/piece_files.py:PieceFile._write sync": "tests/sim/test_piece_crashes",
     "staging/piece_files.py:PieceFile._write sync_directory": "tests/sim/test_piece_crashes",
     "staging/piece_files.py:PieceFile.write make_directory": "tests/sim/test_piece_crashes",

@@ -1,5 +1,5 @@
 """The table of a publication's states. A node with publications is covered by
-tests/cluster/test_publisher.py.
+tests/cluster/publications/test_publisher.py.
 """
 
 import pytest

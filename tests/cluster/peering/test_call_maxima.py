@@ -10,7 +10,7 @@ from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.proto import node_calls_pb2 as pb
 from pixy.proto.consumer_calls_pb2 import ConsumerCall
 from pixy.rpc.field_limits import repeated_fields
-from tests.cluster.test_command_maxima import command_of, name_of
+from tests.cluster.state.test_command_maxima import command_of, name_of
 
 KINDS: dict[int, Any] = {
     PeerMethod.OFFSETS: pb.OffsetsRequest,

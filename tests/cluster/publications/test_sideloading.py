@@ -21,7 +21,7 @@ from pixy.records import NewRecord, build_batch, crc32c, read_header
 from pixy.staging import PieceKey
 from pixy.storage import EntryType
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, leaders, run_cluster
-from tests.cluster.test_forwarded_proposals import large
+from tests.cluster.peering.test_forwarded_proposals import large
 from tests.conformance.staged import publish_values, stage_values
 from tests.fakes.batches import BROKEN_RECORD, raw_batch, raw_record
 from tests.fakes.waiting import until

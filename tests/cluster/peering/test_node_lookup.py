@@ -11,7 +11,7 @@ from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.cluster.state.nodes import NODES_MAX, NodeInfo, node_record
 from pixy.errors import Unavailable
 from pixy.proto.node_calls_pb2 import NodesResponse
-from tests.cluster.test_cluster_nodes import Bench, hello, node
+from tests.cluster.peering.test_cluster_nodes import Bench, hello, node
 from tests.fakes.waiting import settle
 
 
