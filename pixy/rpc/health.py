@@ -54,16 +54,19 @@ class Health:
 
     async def watch(self, request: pb.HealthCheckRequest, call: StreamCall) -> None:
         """# health.proto: Watch"""
+        # Nothing else of the request is kept, for as long as its client likes.
+        service = request.service if request.service in self._serving else None
+        del request
         last: int | None = None
         while True:
-            changed, status = self._changed, self._status(request.service)
+            changed, status = self._changed, self._status(service)
             if status != last:
                 last = status
                 await call.send(pb.HealthCheckResponse(status=status))
             await changed.wait()
 
-    def _status(self, service: str) -> Any:
-        serving = self._serving.get(service)
+    def _status(self, service: str | None) -> Any:
+        serving = None if service is None else self._serving.get(service)
         if serving is None:
             return pb.HealthCheckResponse.SERVICE_UNKNOWN
         return pb.HealthCheckResponse.SERVING if serving else pb.HealthCheckResponse.NOT_SERVING

@@ -10,6 +10,10 @@
 A plain function costs no task: it answers at once or later, and returns the work to cancel if the
 client goes away first, or None. Streamed requests are read with `async for request in call`.
 
+A handler lets go of its request before it waits for long: the message keeps all bytes that came,
+fields that the server does not know among them. What waits for other calls is counted
+(`CallEnvironment.parsed_semaphores`).
+
 `Service.translate` maps the errors that handlers raise on purpose to statuses. Any other exception
 is a bug: the client gets INTERNAL with the id under which the log has the traceback.
 """

@@ -57,13 +57,16 @@ class Reflection:
 
     async def info(self, call: StreamCall) -> None:
         """# reflection.proto: ServerReflectionInfo"""
-        async for received in call:
+        while (received := await call.receive()) is not None:
             # The classes of the two versions have the same fields, and not the same names.
             request = pb.ServerReflectionRequest.FromString(received.SerializeToString())
             answer = self._answer(request)
             answer.valid_host = request.host
             answer.original_request.CopyFrom(request)
+            # The next one may never come.
+            del received, request
             await call.send(answer)
+            del answer
 
     def _answer(self, request: pb.ServerReflectionRequest) -> pb.ServerReflectionResponse:
         kind = request.WhichOneof("message_request")

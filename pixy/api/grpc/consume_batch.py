@@ -51,15 +51,16 @@ class _BatchCall:
         "_call",
         "_cancelled",
         "_consumed",
+        "_most",
         "_offers",
         "_pending",
         "_proxy",
-        "_request",
     )
 
     def __init__(self, proxy: Proxy, request: pb.ConsumeBatchRequest, call: UnaryCall) -> None:
         self._proxy = proxy
-        self._request = request
+        # The request itself has thousands of acks, and the call waits for messages.
+        self._most = request.max_messages
         # Of each message.
         self._consumed = ConsumeRequest(
             request.group, request.topic, request.auto_ack, must_exist=request.must_exist
@@ -78,7 +79,8 @@ class _BatchCall:
 
     def ack(self, partition: int, offset: int, done: AckDone) -> None:
         """Acknowledge one message."""
-        self._proxy.ack(self._request.group, self._request.topic, partition, offset, done, self._call)
+        consumed = self._consumed
+        self._proxy.ack(consumed.group, consumed.topic, partition, offset, done, self._call)
 
     def acked(self, error: PixyError | None) -> None:
         """All acks are answered: hand out messages, unless one was refused."""
@@ -110,7 +112,7 @@ class _BatchCall:
         def took(offer: Offer | None, _: PixyError | None) -> None:
             found.append(offer)
 
-        most = min(self._request.max_messages, len(offers) + _TAKEN_AT_ONCE)
+        most = min(self._most, len(offers) + _TAKEN_AT_ONCE)
         size = sum(offer.size for offer in offers)
         while len(offers) < most and size < _ANSWER_BYTES and not self._cancelled:
             try:
@@ -125,7 +127,7 @@ class _BatchCall:
             offers.append(offer)
             size += offer.size
         else:
-            if len(offers) < self._request.max_messages and size < _ANSWER_BYTES and not self._cancelled:
+            if len(offers) < self._most and size < _ANSWER_BYTES and not self._cancelled:
                 self._call.step_later(self._take_more)
                 return
         self._answer()

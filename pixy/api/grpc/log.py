@@ -101,9 +101,11 @@ class LogService:
         """# pixy_log.proto: Fetch"""
         log = proxy_of(self._proxies, request.cluster).log
         max_bytes = log.fetch_bytes(request.max_bytes)
+        max_wait = request.max_wait_ms / 1000
         with log.fetches.holding(len(request.ranges), call.peer):
             ranges = [_range(each) async for each in in_steps(request.ranges)]
-            readers = await log.readers(ranges, max_bytes=max_bytes, max_wait=request.max_wait_ms / 1000)
+            del request
+            readers = await log.readers(ranges, max_bytes=max_bytes, max_wait=max_wait)
             for number, reader in enumerate(readers):
                 while await _send_some(call, number, reader, log.held_bytes(max_bytes)):
                     pass
