@@ -2,7 +2,7 @@
 
 Produce and consume requests for a missing topic wait here for its creation: one task and one
 creation for each topic, however many requests wait. The cluster is asked first, because another
-process may have created the topic.
+process may have created the topic. Requests that need a topic to be there wait for a search alone.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from pixy.backend import Backend
 from pixy.config import ProxyConfig
 from pixy.errors import PixyError, ShuttingDown, TopicExists, TopicMissing, Unavailable, UnknownTopic
 from pixy.faults import OnFault, internal_error
+from pixy.proxy.topic_search import TopicSearch
 from pixy.records import check_topic_name
 
 __all__ = ["TopicCreator"]
@@ -51,10 +52,11 @@ class TopicCreator:
         self._config = config
         self._on_fault = on_fault
         self._tasks = Tasks(on_fault)
-        # Number and size of the requests that wait for any topic.
+        # Number and size of the requests that wait for the creation of any topic.
         self._waiting = 0
         self._waiting_bytes = 0
         self._creations: dict[str, _Creation] = {}
+        self._search = TopicSearch(backend, self._tasks)
 
     def __len__(self) -> int:
         """Number of topics under creation."""
@@ -98,29 +100,19 @@ class TopicCreator:
             Unavailable: too many requests wait for topics.
         """
         self._check_room(0)
-        self._waiting += 1
-        self._tasks.spawn(self._find(name, then, fail), f"find topic {name}", fail)
+        self._search.find(name, then, fail)
 
     def _check_room(self, size: int) -> None:
         limits = self._config.producer
+        waiting = self._waiting + len(self._search)
         if (
-            self._waiting >= limits.waiting_requests
+            waiting >= limits.waiting_requests
             or self._waiting_bytes + size > limits.buffer_bytes + limits.max_message_bytes
         ):
             raise Unavailable(
-                f"{self._waiting} requests wait for the creation of topics; slow down, or increase "
+                f"{waiting} requests wait for the creation of topics; slow down, or increase "
                 "producer.waiting_requests or producer.buffer_bytes"
             ).at_limit("producer.waiting_requests")
-
-    async def _find(self, name: str, then: Callable[[], None], fail: Callable[[PixyError], None]) -> None:
-        try:
-            await self._backend.describe_topic(name)
-        except PixyError as unknown:
-            fail(unknown)
-        else:
-            then()
-        finally:
-            self._waiting -= 1
 
     async def stop(self) -> None:
         """Cancel all creations; waiting requests get `ShuttingDown`."""

@@ -5,8 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from pixy.backend import TopicDescription
 from pixy.config import ProducerConfig, ProxyConfig
-from pixy.errors import InvalidTopic, PixyError, ShuttingDown, TopicMissing, Unavailable, UnknownTopic
+from pixy.errors import (
+    Internal,
+    InvalidTopic,
+    PixyError,
+    ShuttingDown,
+    TopicMissing,
+    Unavailable,
+    UnknownTopic,
+)
 from pixy.faults import internal_error
 from pixy.proxy.topics import TopicCreator
 from tests.fakes.backend import FakeBackend
@@ -45,6 +54,12 @@ class Outcomes:
 
     def fault(self, error: BaseException) -> None:
         self.faults.append(error)
+
+    async def count(self, number: int) -> None:
+        """Wait for a number of outcomes."""
+        while len(self.all) < number:
+            self.arrived.clear()
+            await self.arrived.wait()
 
 
 async def make(
@@ -221,3 +236,72 @@ async def test_searches_for_topics_count_as_waiting_requests() -> None:
         creator.find("t", outcomes.then, outcomes.fail)
     await creator.stop()
     assert [type(each) for each in outcomes.all] == [ShuttingDown]
+
+
+async def test_one_search_answers_thousands_of_requests_in_steps() -> None:
+    creator, backend, outcomes = await make()
+    await FakeBackend.create_topic(backend, "here", 1)
+    asked: list[list[str]] = []
+    turns = 0
+
+    async def list_topics(names: list[str]) -> list[TopicDescription]:
+        asked.append(names)
+        await asyncio.sleep(0)
+        return list(await FakeBackend.list_topics(backend, names))
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(turn)
+
+    backend.list_topics = list_topics  # type: ignore[method-assign,assignment]
+    creator.find("first", outcomes.then, outcomes.fail)
+    await asyncio.sleep(0)
+    for _ in range(1000):
+        creator.find("here", outcomes.then, outcomes.fail)
+        creator.find("gone", outcomes.then, outcomes.fail)
+    for number in range(1000):
+        creator.find(f"topic{number}", outcomes.then, outcomes.fail)
+    turn()
+    await outcomes.count(3001)
+    assert sorted(names for each in asked for names in each) == sorted(
+        ["first", "here", "gone", *(f"topic{number}" for number in range(1000))]
+    )
+    assert len(asked) <= 4
+    assert outcomes.all.count(None) == 1000
+    assert turns >= 6
+    assert len(creator._search) == 0
+
+
+async def test_a_search_that_fails_or_is_a_bug_answers_everybody() -> None:
+    creator, backend, outcomes = await make()
+
+    async def list_topics(names: list[str]) -> list[TopicDescription]:
+        raise Unavailable("no leader") if names == ["a"] else ZeroDivisionError
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    backend.list_topics = list_topics  # type: ignore[method-assign,assignment]
+    creator.find("a", broken, outcomes.fail)
+    creator.find("a", outcomes.then, outcomes.fail)
+    await outcomes.count(2)
+    assert [type(each) for each in outcomes.all] == [Unavailable, Unavailable]
+    creator.find("b", outcomes.then, outcomes.fail)
+    creator.find("b", outcomes.then, outcomes.fail)
+    await outcomes.count(4)
+    assert [type(each) for each in outcomes.all[2:]] == [Internal, Internal]
+    assert len(creator._search) == 0
+
+
+async def test_a_request_whose_topic_is_found_may_be_refused_alone() -> None:
+    creator, backend, outcomes = await make()
+    await FakeBackend.create_topic(backend, "t", 1)
+
+    def refused() -> None:
+        raise InvalidTopic("no")
+
+    creator.find("t", refused, outcomes.fail)
+    creator.find("t", outcomes.then, outcomes.fail)
+    await outcomes.count(2)
+    assert [type(each) for each in outcomes.all] == [InvalidTopic, type(None)]
