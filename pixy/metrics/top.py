@@ -55,13 +55,13 @@ class TopCounts(Generic[K]):
         grown: dict[K, Sequence[int]] = {}
         activity: dict[K, float] = {}
         for name, now in counts.items():
-            grown[name] = [new - old for new, old in zip(now, self._seen.get(name, self._zero), strict=True)]
+            grown[name] = _growth(self._seen.get(name, self._zero), now)
             activity[name] = self._activity.get(name, 0.0) * _FADING + sum(grown[name])
             yield
         weights = ((each * (_KEPT if name in self._begun else 1), name) for name, each in activity.items())
         chosen: list[K] = []
         yield from largest(weights, self._limit, chosen)
-        begun = {name: self._begun.get(name) or self._begin(name, counts[name]) for name in chosen}
+        begun = {name: self._begin(name, counts[name]) for name in chosen}
         other = list(self.other)
         for name, more in grown.items():
             # Also of a name whose series has just begun, unless it is new.
@@ -75,8 +75,19 @@ class TopCounts(Generic[K]):
         self.other, self._begun, self._seen, self._activity = other, begun, dict(counts), activity
 
     def _begin(self, name: K, now: Sequence[int]) -> Sequence[int]:
-        """Counts at which the series of a name begins: everything of a new one is in it."""
+        """Counts at which the series of a name began, or begins: all of a new one is in it."""
+        begun = self._begun.get(name)
+        if begun is not None:
+            # Counts that are lower have begun anew.
+            return begun if all(new >= old for new, old in zip(now, begun, strict=True)) else self._zero
         return now if name in self._seen else self._zero
+
+
+def _growth(before: Sequence[int], now: Sequence[int]) -> Sequence[int]:
+    """Counted meanwhile. Counts that are lower have begun anew."""
+    if any(new < old for new, old in zip(now, before, strict=True)):
+        return now
+    return [new - old for new, old in zip(now, before, strict=True)]
 
 
 def largest(weights: Iterable[tuple[float, K]], limit: int, into: list[K]) -> Iterator[None]:

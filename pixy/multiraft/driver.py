@@ -28,6 +28,7 @@ from pixy.aio.steps import in_steps, run_in_steps
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.errors import FailedPrecondition, MessageTooLarge, PixyError, VoidEntry
 from pixy.multiraft.commit_messages import CommitMessages
+from pixy.multiraft.commit_times import CommitTimes
 from pixy.multiraft.dedup_table import WINDOW, DedupVerdict
 from pixy.multiraft.driver_options import DriverHooks, DriverOptions
 from pixy.multiraft.entry_cache import EntryCache
@@ -116,6 +117,8 @@ class Driver:
         refusals: log of what other nodes send in vain.
         rest: groups at rest.
         sequences: see `Proposer`.
+        commit_times: of the entries that this node has proposed.
+        leader_changes: number of leaders that were heard of anew, of all groups.
         unapplied_bytes: payload of the entries that are not applied.
         entry_bytes_max: largest payload of an entry: what is larger is in no frame to a follower.
     """
@@ -156,7 +159,8 @@ class Driver:
         self._stopped = False
         self._commits = CommitMessages(options.commit_delay_s, self.drive)
         self.groups: dict[int, RaftGroup] = {}
-        self.unapplied_bytes = 0
+        self.commit_times = CommitTimes()
+        self.unapplied_bytes = self.leader_changes = 0
         self.entry_bytes_max = entry_bytes_max(0)
         # Bytes that may be proposed before the node is asked for room again, and the room at the
         # last time.
@@ -450,6 +454,8 @@ class Driver:
         self.unapplied_bytes += len(payload)
         group.unapplied_bytes += len(payload)
         group.writing += 1
+        if not group.timed:
+            self.commit_times.begin(group, entry.index)
         record = (
             _ENTRY,
             kind,
@@ -589,7 +595,7 @@ class Driver:
         if group.has_work or group.has_peers:
             self.drive(group)
 
-    def _apply(self, group: RaftGroup, entries: list[Entry]) -> None:
+    def _apply(self, group: RaftGroup, entries: list[Entry]) -> None:  # noqa: PLR0912  # the way of each entry
         application = group.application
         if application is None:
             group.held = [*(group.held or ()), *entries]
@@ -623,6 +629,8 @@ class Driver:
                         self.watched.applied(group.raft_group, proposal, result)
         self.unapplied_bytes -= size
         group.unapplied_bytes -= size
+        if group.timed and group.applied_index >= group.timed:
+            self.commit_times.end(group)
         node = group.node
         assert node is not None, "no entry removes its own group"
         node.applied(entries)
@@ -658,6 +666,9 @@ class Driver:
     # --- roles ------------------------------------------------------------------------------------
 
     def _role_changed(self, group: RaftGroup, state: SoftState) -> None:
+        # Another leader may have replaced the entry.
+        group.timed = 0
+        self.leader_changes += state.lead != NONE
         if state.state is not StateType.LEADER:
             group.leads = False
             self._held.pop(group, None)

@@ -93,6 +93,7 @@ class RaftGroup:
             it is driven.
         quiet_index, quiet_timeouts: last entry as of the last look of a leader, and number of looks
             since which nothing has happened.
+        timed, timed_at: entry whose commit is timed, 0 for none, and time of its proposal.
         told: configuration that was logged, or that this node has found as a leader; None before.
     """
 
@@ -128,6 +129,8 @@ class RaftGroup:
         "storage",
         "tail_ids",
         "term",
+        "timed",
+        "timed_at",
         "told",
         "unapplied_bytes",
         "writing",
@@ -167,6 +170,7 @@ class RaftGroup:
         self.told: ConfState | None = None
         self.resting = False
         self.quiet_index = self.quiet_timeouts = 0
+        self.timed, self.timed_at = 0, 0.0
 
     def look_at_members(self) -> None:
         """The configuration in `storage` is a new one."""

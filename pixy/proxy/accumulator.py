@@ -68,10 +68,12 @@ from pixy.clock import Clock
 from pixy.config import ProducerConfig
 from pixy.errors import PixyError, TopicMissing, Unavailable
 from pixy.faults import OnFault, internal_error
+from pixy.metrics import BYTE_BOUNDS, Histogram
 from pixy.proxy.kept_records import KeptRecords
 from pixy.proxy.late_records import LateRecords
 from pixy.proxy.lost_messages import LostMessages
 from pixy.proxy.produce_answers import ProduceDone, answer
+from pixy.proxy.produced_counts import ProducedCounts
 from pixy.proxy.silent_partitions import SilentPartitions
 from pixy.proxy.topic_accumulators import (
     HEADER_OVERHEAD_BYTES,
@@ -134,6 +136,8 @@ class Accumulators:
     Attributes:
         buffered: records that are accumulated or in flight.
         buffered_bytes: size of their keys, values and headers.
+        produced: what was written.
+        sent_bytes: sizes of the batches that were sent.
     """
 
     def __init__(
@@ -176,6 +180,8 @@ class Accumulators:
         self._abandoned = False
         self.buffered = 0
         self.buffered_bytes = 0
+        self.produced = ProducedCounts()
+        self.sent_bytes = Histogram(BYTE_BOUNDS)
 
     def append(  # noqa: PLR0912, PLR0913, PLR0917  # once per record: an options object costs as much as the rest of it
         self,
@@ -474,6 +480,7 @@ class Accumulators:
         appended = partial(self._appended, batch if batch.until else batch._replace(records=None))
         try:
             packed = build_batch(records, self._compression)
+            self.sent_bytes.observe(len(packed))
             self._backend.append(batch.accumulator.partition, packed, len(records), appended, age_s)
         except PixyError as error:
             appended(-1, error)
@@ -520,6 +527,8 @@ class Accumulators:
         if accumulator.silent is not None:
             self._silent.count(accumulator.silent, -len(dones), -size)
         topic, partition = accumulator.partition
+        if error is None:
+            self.produced.add(topic, len(dones), size)
         asynchronous = answer(dones, waiters, partition, base_offset, error)
         if error is not None and asynchronous and not self._abandoned:
             self._lost.add(topic, asynchronous, error)

@@ -44,6 +44,7 @@ from pixy.errors import (
 from pixy.faults import internal_error, report_to_loop
 from pixy.proxy.batch_checks import BatchChecks, Checked, PartitionBatches
 from pixy.proxy.fetch_ranges import FetchRanges
+from pixy.proxy.produced_counts import ProducedCounts
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
 from pixy.proxy.silent_appends import AppendPart, SilentAppends
 from pixy.proxy.topics import TopicCreator
@@ -124,6 +125,7 @@ class Log:
     Attributes:
         semaphore: bytes of the batches that are being written.
         fetches: ranges that are being read.
+        produced: what was written.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class Log:
         self._small_checks = self.shared_bytes(max(1, config.producer.buffer_bytes // _SMALL_PART))
         self._large_checks = self.shared_bytes(config.producer.buffer_bytes)
         self._draining = False
+        self.produced = ProducedCounts()
         # Records in flight; the event is set while there are none.
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -501,7 +504,8 @@ class Log:
             else:
                 part = AppendPart(each.partition, request.client, len(each.batches))
                 self._silent.begin(part)
-                ended = partial(self._ended, request, place, part)
+                records = sum(batch.records for batch in batches)
+                ended = partial(self._ended, request, place, part, records)
                 self._hand_over(each, batches, _PartitionAppend(ended))
 
     def _hand_over(
@@ -524,8 +528,12 @@ class Log:
                 break
         append.expect(handed_over)
 
-    def _ended(self, request: "_Append", place: int, part: AppendPart, result: Appended) -> None:
+    def _ended(
+        self, request: "_Append", place: int, part: AppendPart, records: int, result: Appended
+    ) -> None:
         """The batches of a partition are answered."""
+        if result.error is None:
+            self.produced.add(part.partition.topic, records, part.size)
         self._silent.end(part, result.error)
         if part.given_back:
             request.given_back += part.size

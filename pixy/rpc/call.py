@@ -53,14 +53,14 @@ class Call:
         stream_id: its stream.
         head: its header section, which names the method.
         timeout_s: seconds from its arrival to its deadline, None without one.
-        deadline: seconds on the server's clock, None without one.
+        began: time of its arrival, in seconds on the server's clock.
     """
 
     __slots__ = (
         "__dict__",
         "_connection",
         "_work",
-        "deadline",
+        "began",
         "head",
         "running",
         "stream_id",
@@ -86,18 +86,23 @@ class Call:
         stream_id: int,
         head: CallHeaders,
         timeout_s: float | None,
-        deadline: float | None,
+        began: float,
     ) -> None:
         self._connection = connection
         self.stream_id = stream_id
         self.head = head
         self.running = True
         self.timeout_s = timeout_s
-        self.deadline = deadline
+        self.began = began
         # Cancelled if the call ends before its handler has answered.
         self._work: Cancellable | None = None
 
     # --- for handlers -----------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds on the server's clock, None without one."""
+        return None if self.timeout_s is None else self.began + self.timeout_s
 
     @property
     def method(self) -> Method:
@@ -206,6 +211,7 @@ class Call:
     def gone(self) -> None:
         """The stream was reset, or the connection lost."""
         self._connection.environment.counters.gone += 1
+        self.method.counts.ended[Status.CANCELLED] += 1
         self._settle()
         self._cancel_work()
 
@@ -216,9 +222,9 @@ class Call:
         one of the connection's streams for its time, and its work is charged: many of them gain
         nothing over answered calls. No rapid reset lives so long.
         """
-        if not self.timeout_s or self.deadline is None:
+        if not self.timeout_s:
             return False
-        return now >= self.deadline - self.timeout_s * (1 - _PATIENT_PART)
+        return now >= self.began + self.timeout_s * _PATIENT_PART
 
     def incomplete(self) -> None:
         """The client's time to complete the request is over."""
@@ -262,6 +268,7 @@ class Call:
 
     def _abandon(self, error: GrpcError) -> None:
         """End the call with a status."""
+        self.method.counts.ended[error.status] += 1
         if error.limit:
             self._connection.environment.limits.hit(error.limit, self.peer)
         try:
@@ -337,6 +344,9 @@ class UnaryCall(Call):
             # Fast path: as below, for an answer without additions.
             self.running = False
             connection.respond(self.stream_id, _OK, body, receipt)
+            self.head.method.counts.durations.observe(  # type: ignore[union-attr]  # it has one
+                connection.environment.shared.monotonic() - self.began
+            )
         except Exception as bug:
             connection.broken(bug)
             if receipt is not None:
@@ -348,6 +358,8 @@ class UnaryCall(Call):
             try:
                 self._settle()
                 delivery = self._send_all(message)
+                now = connection.environment.shared.monotonic()
+                self.method.counts.durations.observe(now - self.began)
             except Exception as bug:
                 connection.broken(bug)
             connection.answered(self.stream_id, delivery, receipt)
@@ -494,9 +506,13 @@ class UnaryCall(Call):
 
 
 def answer_all(calls: Sequence[UnaryCall], bodies: Iterable[bytes]) -> None:
-    """End calls of any connections with status OK, each as `UnaryCall.answer_packed` does."""
+    """End calls of one method, of any connections, with status OK, each as
+    `UnaryCall.answer_packed` does.
+    """
+    apart = 0
     for call, body in zip(calls, bodies, strict=True):
         if not call.running or call._additions is not None or call.compress:
+            apart += 1
             call.answer_packed(body)
             continue
         call.running = False
@@ -505,3 +521,14 @@ def answer_all(calls: Sequence[UnaryCall], bodies: Iterable[bytes]) -> None:
             connection.respond(call.stream_id, _OK, body, None)
         except Exception as bug:
             connection.broken(bug)
+    if len(calls) > apart:
+        _count(calls, len(calls) - apart)
+
+
+def _count(calls: Sequence[UnaryCall], answered: int) -> None:
+    """Count answered calls of one method. One of them, which the clock chooses, is timed for
+    all.
+    """
+    now = calls[0]._connection.environment.shared.monotonic()
+    timed = calls[int(now * 1e6) % len(calls)]
+    timed.method.counts.durations.observe(now - timed.began, answered)

@@ -290,7 +290,7 @@ class GrpcConnection:
             if call.timed:
                 break
             call.timed = True
-            if call.deadline is not None:
+            if call.timeout_s is not None:
                 new.append(call)
         return new
 
@@ -426,22 +426,19 @@ class GrpcConnection:
         open_calls.open += 1
         client.open += 1
         self.calls += 1
-        deadline = None
-        if timeout_s is not None:
-            deadline = now + timeout_s
-            if not self._watched:
-                self._watched = True
-                self.environment.deadlines.watch(self)
+        if timeout_s is not None and not self._watched:
+            self._watched = True
+            self.environment.deadlines.watch(self)
         if not ended and not method.client_streams:
             self._since[stream_id] = now
         if method.stream is None:
-            call = self._calls[stream_id] = UnaryCall(self, stream_id, head, timeout_s, deadline)
+            call = self._calls[stream_id] = UnaryCall(self, stream_id, head, timeout_s, now)
             if ended:
                 call.received_whole(buffer, begin, end)
             elif end:
                 call.received(buffer, begin, end, ended=False, windowed=False)
             return method.unary is None
-        streaming = self._calls[stream_id] = StreamCall(self, stream_id, head, timeout_s, deadline)
+        streaming = self._calls[stream_id] = StreamCall(self, stream_id, head, timeout_s, now)
         streaming.start()
         if end or ended:
             streaming.received(buffer, begin, end, ended=ended, windowed=False)

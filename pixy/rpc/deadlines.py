@@ -31,7 +31,9 @@ class HasDeadline(Protocol):
     """A call: `running` until its end, with a constant `deadline` in seconds on the clock."""
 
     running: bool
-    deadline: float | None
+
+    @property
+    def deadline(self) -> float | None: ...
 
     def deadline_exceeded(self) -> None: ...
 

@@ -1,12 +1,12 @@
 """gRPC for any services, as a protocol of a server's listeners."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from pixy.http2 import PREFACE
 from pixy.rpc.call_environment import CallEnvironment, GrpcOptions
 from pixy.rpc.connection import GrpcConnection
 from pixy.rpc.interception import Interceptor, principal_of_certificate
-from pixy.rpc.methods import Service, method_table
+from pixy.rpc.methods import Method, Service, method_table
 from pixy.serving import Environment, Link
 
 __all__ = ["GrpcFactory"]
@@ -32,6 +32,11 @@ class GrpcFactory:
         intercept: Interceptor = principal_of_certificate,
     ) -> None:
         self._environment = CallEnvironment(environment, method_table(services), options, intercept)
+
+    @property
+    def methods(self) -> Collection[Method]:
+        """The methods, with the counts of their calls."""
+        return self._environment.methods.values()
 
     def claims(self, begin: bytes) -> bool | None:
         """See `ChoosableFactory`."""

@@ -19,6 +19,7 @@ is a bug: the client gets INTERNAL with the id under which the log has the trace
 """
 
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from pixy.metrics import TIME_BOUNDS, Histogram
 from pixy.rpc.field_limits import FieldLimits
 from pixy.rpc.status import GrpcError
 
@@ -40,6 +42,7 @@ __all__ = [
     "Maxima",
     "Message",
     "Method",
+    "MethodCounts",
     "Service",
     "Translate",
     "method_table",
@@ -99,6 +102,22 @@ class Service:
     large: LargeFields = field(default_factory=dict)
 
 
+class MethodCounts:
+    """Ends of the calls of a method.
+
+    Attributes:
+        durations: from arrival to answer, of unary calls with status OK. Of calls that are answered
+            together one is timed, and stands for all.
+        ended: all other calls by status; CANCELLED of clients that have gone.
+    """
+
+    __slots__ = ("durations", "ended")
+
+    def __init__(self) -> None:
+        self.durations = Histogram(TIME_BOUNDS)
+        self.ended: Counter[int] = Counter()
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method with its handler: exactly one of `unary`, `coroutine` and `stream` is set.
@@ -109,6 +128,7 @@ class Method:
         check: of the fields of a request; needless if it has less than `checked_bytes_min`, and
             then its memory is small.
         client_streams, server_streams: any number of requests or responses, rather than one.
+        counts: of its calls.
     """
 
     name: str
@@ -121,6 +141,7 @@ class Method:
     unary: UnaryFunction | None = None
     coroutine: UnaryCoroutine | None = None
     stream: StreamHandler | None = None
+    counts: MethodCounts = field(default_factory=MethodCounts)
 
 
 def method_table(services: Iterable[Service]) -> dict[bytes, Method]:

@@ -22,7 +22,7 @@ from pixy.rpc.call_host import CallHost
 from pixy.rpc.headers import CallHeaders
 from pixy.rpc.messages import MessageReader, Serialized, pack_pieces
 from pixy.rpc.methods import Message
-from pixy.rpc.status import OK_TRAILERS, GrpcError, status_fields
+from pixy.rpc.status import OK_TRAILERS, GrpcError, Status, status_fields
 from pixy.rpc.unpacking import Unpacker
 from pixy.serving import Receipt
 
@@ -48,9 +48,9 @@ class StreamCall(Call):
         stream_id: int,
         head: CallHeaders,
         timeout_s: float | None,
-        deadline: float | None,
+        began: float,
     ) -> None:
-        super().__init__(connection, stream_id, head, timeout_s, deadline)
+        super().__init__(connection, stream_id, head, timeout_s, began)
         self._reader = MessageReader(head.encoding, connection.environment.options.message_bytes_max)
         # Bytes of the buffer that occupy the client's windows. Invariant: at most all of it.
         self._windowed_bytes = 0
@@ -307,6 +307,7 @@ class StreamCall(Call):
     def _finish(self) -> None:
         """End the call with status OK."""
         connection, trailers = self._connection, self._trailers(OK_TRAILERS)
+        self.method.counts.ended[Status.OK] += 1
         try:
             self._settle()
             if not self._headers_sent:

@@ -489,3 +489,47 @@ async def test_draining_twice_is_harmless(make_world: MakeWorld) -> None:
     await world.consumers.drain(1)
     await world.consumers.drain(1)
     assert [event[0] for event in world.backend.groups.events].count("leave") == 1
+
+
+async def test_records_are_counted_by_group_and_topic_also_when_nobody_consumes_them_any_more(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(ack_timeout=10.0, subscription_timeout=30.0)
+    world.log().append(b"a", b"b", b"c")
+    await world.consume(3)
+    await world.ack(0, 0)
+    assert await world.consumers.queues() == {("g", "t"): (2, 0)}
+    await world.pass_time(11)
+    await world.consume(2)
+    counters = (await world.consumers.counters_by_topic())["g", "t"]
+    assert (counters.offered, counters.redelivered, counters.acked, counters.expired) == (5, 2, 1, 2)
+    for offset in (1, 2):
+        await world.ack(0, offset)
+    await world.pass_time(100)
+    assert await world.consumers.queues() == {}
+    counters = (await world.consumers.counters_by_topic())["g", "t"]
+    assert (counters.offered, counters.acked) == (5, 3)
+
+
+async def test_the_time_from_delivery_to_ack_is_measured(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    await world.consume(2)
+    await world.pass_time(2.0)
+    await world.ack(0, 0)
+    await world.pass_time(3.0)
+    await world.ack(0, 1)
+    latency = world.consumers.ack_latency
+    assert (sum(latency.counts), round(latency.sum)) == (2, 7)
+
+
+async def test_one_ack_in_sixteen_stands_for_all_of_a_busy_partition(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 100)
+    await world.consume(100)
+    await world.pass_time(1.0)
+    for offset in range(100):
+        await world.ack(0, offset)
+    latency = world.consumers.ack_latency
+    assert sum(latency.counts) == 15 + 1 + 5 * 16
+    assert latency.sum == pytest.approx(sum(latency.counts), rel=0.1)

@@ -64,3 +64,9 @@ def test_the_largest_are_found_one_name_per_step() -> None:
     chosen: list[str] = []
     steps = sum(1 for _ in largest(((3.0, "a"), (9.0, "b"), (3.0, "c"), (1.0, "d")), 2, chosen))
     assert (steps, chosen) == (4, ["b", "a"])
+
+
+def test_counts_that_begin_anew_are_counted_from_zero() -> None:
+    top = TopCounts[str](1, 1)
+    look(top, {"a": 10, "b": 5})
+    assert look(top, {"a": 3, "b": 2}) == ({"a": 3}, 7)

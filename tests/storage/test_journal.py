@@ -81,6 +81,15 @@ async def test_entries_appended_during_a_flush_share_the_next_one(bench: Bench) 
     await bench.journal.stop()
 
 
+async def test_each_flush_is_timed(bench: Bench) -> None:
+    for count in (1, 2):
+        bench.append()
+        await bench.flush()
+        assert sum(bench.journal.sync_s.counts) == count
+    assert 0 < bench.journal.sync_s.sum < 10
+    await bench.journal.stop()
+
+
 async def test_one_sync_serves_all_waiting_groups(tmp_path: Path) -> None:
     bench = Bench(tmp_path, file_bytes=1 << 20)
     bench.append()

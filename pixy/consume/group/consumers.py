@@ -11,7 +11,8 @@ creates it.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 
@@ -44,6 +45,7 @@ from pixy.consume.partition import (
     ConsumeDone,
     ConsumeEnvironment,
     EndQuestions,
+    LivePartition,
     OnMissing,
     PendingRequest,
     bounded_fetches,
@@ -59,6 +61,7 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.faults import OnFault
+from pixy.metrics import Histogram
 from pixy.proto.consumer_calls_pb2 import PassedAck
 
 __all__ = ["NEWEST", "OLDEST", "Consumers"]
@@ -157,15 +160,42 @@ class Consumers:
 
     def counters(self) -> ConsumeCounters:
         """Totals since the start."""
-        past = self._environment.counters
-        total = ConsumeCounters(past.offered, past.acked, past.expired, past.dropped)
+        ended, total = self._environment.ended, ConsumeCounters()
+        for past in (ended.beyond, *ended.by_topic.values()):
+            total.add(past)
         for subscription in self._subscriptions.values():
             for live in subscription.partitions:
-                total.offered += live.offers.offered
-                total.acked += live.offers.acked
-                total.expired += live.offers.expired
-                total.dropped += live.offers.dropped
+                total.add(live.offers)
         return total
+
+    async def counters_by_topic(self) -> dict[tuple[str, str], ConsumeCounters]:
+        """Totals since the start, by group and topic. Of pairs that are not consumed here any more
+        the newest ten thousand are there.
+        """
+        counters = {pair: replace(past) for pair, past in self._environment.ended.by_topic.items()}
+        async for pair, live in in_steps(self._live_partitions()):
+            counters.setdefault(pair, ConsumeCounters()).add(live.offers)
+        return counters
+
+    async def queues(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Records that are not acked, and requests that wait, by group and topic."""
+        queues = {pair: (0, each.dispatcher.waiting) for pair, each in self._subscriptions.items()}
+        async for pair, live in in_steps(self._live_partitions()):
+            if live.offers.pending:
+                unacked, waiting = queues.get(pair, (0, 0))
+                queues[pair] = unacked + live.offers.pending, waiting
+        return queues
+
+    def _live_partitions(self) -> Iterator[tuple[tuple[str, str], LivePartition]]:
+        """Partitions with their group and topic, which may change meanwhile."""
+        for pair, subscription in list(self._subscriptions.items()):
+            for live in list(subscription.partitions):
+                yield pair, live
+
+    @property
+    def ack_latency(self) -> Histogram:
+        """Time from the delivery of a record to its ack, in seconds."""
+        return self._environment.ack_latency
 
     def counts(self) -> dict[str, int]:
         """Current numbers, by name."""

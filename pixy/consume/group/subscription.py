@@ -397,7 +397,7 @@ class Subscription:
         self._held.pop(partition, None)
         self._watch()
         live.void(replaced=replaced, reset=reset)
-        self._environment.counters.add(live.offers)
+        self._environment.ended.add(self.group_name, self.topic, live.offers)
         self._environment.ending.add(live.stop_fetching)
         return live
 
@@ -490,7 +490,7 @@ class Subscription:
         self._watch()
         for live in removed:
             live.closed = True
-            self._environment.counters.add(live.offers)
+            self._environment.ended.add(self.group_name, self.topic, live.offers)
         self._environment.ending.run_whole(map(LivePartition.close, removed))
         return removed
 

@@ -20,8 +20,11 @@ from pixy.consume.memory import BoundedMemory, Pins, Unpacking
 from pixy.consume.partition.end_questions import EndQuestions
 from pixy.consume.partition.partition_offers import PartitionOffers
 from pixy.errors import PixyError
+from pixy.metrics import LONG_BOUNDS, Histogram
 
-__all__ = ["ConsumeCounters", "ConsumeEnvironment", "OnMissing"]
+__all__ = ["ConsumeCounters", "ConsumeEnvironment", "EndedCounters", "OnMissing"]
+
+_ENDED_MAX = 10_000
 
 OnMissing = Callable[[str, Callable[[PixyError], None]], None]
 """Called with a topic that was deleted while requests wait for its records, and a callback for the
@@ -31,21 +34,45 @@ case that it stays missing.
 
 @dataclass(slots=True)
 class ConsumeCounters:
-    """Numbers of records offered, acked, expired at the ack timeout, and dropped after the last
-    retry.
+    """Numbers of records offered, offered again after the ack timeout, acked, expired at it, and
+    dropped after the last retry.
     """
 
     offered: int = 0
+    redelivered: int = 0
     acked: int = 0
     expired: int = 0
     dropped: int = 0
 
-    def add(self, offers: PartitionOffers) -> None:
-        """Add those of a partition that has ended."""
+    def add(self, offers: "PartitionOffers | ConsumeCounters") -> None:
+        """Add those of a partition, or of several."""
         self.offered += offers.offered
+        self.redelivered += offers.redelivered
         self.acked += offers.acked
         self.expired += offers.expired
         self.dropped += offers.dropped
+
+
+class EndedCounters:
+    """Counts of partitions that are not consumed here any more, by group and topic.
+
+    Attributes:
+        by_topic: the last `_ENDED_MAX` pairs of a group and a topic.
+        beyond: those of earlier ones, together.
+    """
+
+    def __init__(self) -> None:
+        self.by_topic: dict[tuple[str, str], ConsumeCounters] = {}
+        self.beyond = ConsumeCounters()
+
+    def add(self, group: str, topic: str, offers: PartitionOffers) -> None:
+        """Add those of a partition."""
+        counters = self.by_topic.get((group, topic))
+        if counters is None:
+            if len(self.by_topic) >= _ENDED_MAX:
+                self.beyond.add(self.by_topic.pop(next(iter(self.by_topic))))
+            counters = self.by_topic[group, topic] = ConsumeCounters()
+        counters.add(offers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +98,9 @@ class ConsumeEnvironment:
     ending: LaterSteps = field(default_factory=LaterSteps)
     voided: VoidedByPartition = field(default_factory=VoidedByPartition)
     handed_out: HandedOut = field(default_factory=HandedOut)
-    counters: ConsumeCounters = field(default_factory=ConsumeCounters)
+    ended: EndedCounters = field(default_factory=EndedCounters)
+    # Time from the delivery of a record to its ack.
+    ack_latency: Histogram = field(default_factory=lambda: Histogram(LONG_BOUNDS))
 
     @property
     def owner_patience_s(self) -> float:

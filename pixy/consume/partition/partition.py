@@ -22,6 +22,8 @@ __all__ = ["LivePartition", "PartitionHost"]
 
 _log = structlog.get_logger()
 
+_TIMED = 16
+"""One ack of so many is timed, and each of the first ones of a partition."""
 _REPORT_S = 60.0
 """Time between two reports of records that cannot be delivered."""
 
@@ -150,11 +152,21 @@ class LivePartition:
         if offset < 0:
             raise InvalidAck(f"invalid ack: bad offset: {offset}")
         offers = self.offers
-        if offers.ack(offset, only_if_offered) and (
-            # Fast path: usually `_acked` would do nothing.
-            not (self.dirty and self.queued) or offers.notable or self._host.watching
-        ):
+        if not offers.ack(offset, only_if_offered):
+            return
+        acked = offers.acked
+        if not acked % _TIMED or acked < _TIMED:
+            self._note_latency(_TIMED if acked > _TIMED else 1)
+        if not (self.dirty and self.queued) or offers.notable or self._host.watching:
+            # Else it would do nothing.
             self._acked()
+
+    def _note_latency(self, acks: int) -> None:
+        """Note the time from the delivery of the last acked record, which stands for some acks."""
+        deadline, environment = self.offers.acked_deadline, self._environment
+        if deadline is not None:
+            delivered_at = deadline - environment.limits.ack_timeout
+            environment.ack_latency.observe(self._monotonic() - delivered_at, acks)
 
     def delivered(self, offer: Offer) -> None:
         offers = self.offers

@@ -167,6 +167,7 @@ class PartitionOffers:
         "_unoffered",
         "_untaken",
         "acked",
+        "acked_deadline",
         "behind_commit",
         "changed",
         "closed",
@@ -183,6 +184,7 @@ class PartitionOffers:
         "packed",
         "passed",
         "ready",
+        "redelivered",
         "tracker",
         "voided",
     )
@@ -201,7 +203,9 @@ class PartitionOffers:
         self._limits = limits
         # Invariant: increases with every reset and with close.
         self.generation = 0
-        self.offered = self.acked = self.expired = self.dropped = 0
+        self.offered = self.redelivered = self.acked = self.expired = self.dropped = 0
+        # Expiry that the last acked record would have had; None unless it was out.
+        self.acked_deadline: float | None = None
         # Offsets whose acks do not count until they are offered. Invariant: changes only between
         # generations.
         self.voided = voided
@@ -586,6 +590,8 @@ class PartitionOffers:
             self._again_order.clear()
         offer = Offer(self._owner, back.record, back.size, back.retries, back.failures)
         offer.was_out = back.was_out
+        if back.was_out:
+            self.redelivered += 1
         self._sending[offset] = offer
         self.offered += 1
         self._refresh()
@@ -676,7 +682,10 @@ class PartitionOffers:
         if len(self.tracker.begins) >= CROWDED_RANGES and (offset in self._out or offset in self._sending):
             self._check_fits(offset)
         offer = self._out.pop(offset, None)
-        if offer is None:
+        if offer is not None:
+            self.acked_deadline = offer.deadline
+        else:
+            self.acked_deadline = None
             offer = self._sending.get(offset)
             if offer is None:
                 return self._ack_not_out(offset, only_if_offered)

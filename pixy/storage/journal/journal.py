@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pixy.errors import Unavailable
+from pixy.metrics import TIME_BOUNDS, Histogram
 from pixy.records import crc32c
 from pixy.storage.disk import DIRECT_BYTES_MIN, Buffer, Disk, Done, File, Worker, is_disk_full
 from pixy.storage.journal.gathered_units import GatheredUnits
@@ -119,6 +120,7 @@ class Journal:
         flush_number: number of the newest durable flush, 0 for none.
         found_flush_number: that of the newest flush before the first one of this start.
         flushed_at: end of the last flush, in the loop's time.
+        sync_s: time to write and sync a flush.
     """
 
     def __init__(
@@ -168,7 +170,8 @@ class Journal:
         self.blocked: Unavailable | None = None
         self.passenger: Callable[[], tuple[Sequence[UnitRecord], Any] | None] | None = None
         self.flush_number = self.found_flush_number = options.at.flush_number - 1
-        self.flushed_at = float("-inf")
+        self.flushed_at = self._begun_at = float("-inf")
+        self.sync_s = Histogram(TIME_BOUNDS)
 
     @property
     def oldest_unsynced_at(self) -> float | None:
@@ -310,6 +313,7 @@ class Journal:
                 self._break(error)
 
         self._retry = None
+        self._begun_at = self._loop.time()
         if not self._begin_write(gathered, done):
             self._worker.submit(lambda: self._write(gathered), done)
 
@@ -349,6 +353,7 @@ class Journal:
             self.blocked = None
             self.flush_number = written.flush_number
             self.flushed_at = self._loop.time()
+            self.sync_s.observe(self.flushed_at - self._begun_at)
         if self._telling is None:
             self._begin_telling(written, gathered)
             self._tell()

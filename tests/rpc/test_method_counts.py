@@ -1,0 +1,41 @@
+"""Counts of the calls of a method, as clients of a real server cause them."""
+
+import pytest
+
+from pixy.rpc import Status
+from tests.fakes.echo import open_echo, value
+from tests.fakes.grpc_client import open_client
+from tests.fakes.waiting import until
+
+ENDS = {
+    "Unary": (1, {}),
+    "Task": (1, {}),
+    "Repeat": (0, {Status.OK: 1}),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_a_call_is_counted_when_it_has_ended(name: str) -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        assert (await client.call(f"/test.Echo/{name}", value(b"2 1"))).status == Status.OK
+        (counts,) = (each.counts for each in echo.factory.methods if each.name == f"test.Echo/{name}")
+        assert (sum(counts.durations.counts), dict(counts.ended)) == ENDS[name]
+        assert 0 <= counts.durations.sum < 5
+
+
+@pytest.mark.parametrize(("command", "status"), [(b"fail", Status.ABORTED), (b"bug", Status.INTERNAL)])
+async def test_an_error_is_counted_by_its_status(command: bytes, status: Status) -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        answer = await client.call("/test.Echo/Unary", value(command))
+        (counts,) = (each.counts for each in echo.factory.methods if each.name == "test.Echo/Unary")
+        assert (sum(counts.durations.counts), dict(counts.ended)) == (0, {answer.status: 1})
+        assert answer.status == status
+
+
+async def test_a_call_whose_client_has_gone_is_cancelled() -> None:
+    async with open_echo() as echo:
+        async with open_client(echo.address) as client:
+            client.request("/test.Echo/Unary", value(b"hold"))
+            await echo.echo.arrived.wait()
+        (counts,) = (each.counts for each in echo.factory.methods if each.name == "test.Echo/Unary")
+        await until(lambda: dict(counts.ended) == {Status.CANCELLED: 1})
