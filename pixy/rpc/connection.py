@@ -35,7 +35,7 @@ from pixy.rpc.call_environment import CallEnvironment
 from pixy.rpc.call_host import Unpackable
 from pixy.rpc.headers import TIMEOUT, CallHeaders, read_call_headers, read_timeout, read_varying
 from pixy.rpc.incomplete_requests import IncompleteRequests
-from pixy.rpc.protocol_limits import limit_of
+from pixy.rpc.protocol_limits import ENDS, limit_of
 from pixy.rpc.refusals import Refusals
 from pixy.rpc.status import GrpcError
 from pixy.rpc.stream import StreamCall
@@ -50,16 +50,6 @@ _DROPPED_PER_SLICE = 64
 _STREAM_BYTES = 1024
 """Memory of a stream without a call: it was not begun, or its answer waits for the client."""
 _LIMIT_CODES = (ErrorCode.ENHANCE_YOUR_CALM, ErrorCode.SETTINGS_TIMEOUT)
-_ENDS = {
-    End.LOST: (ErrorCode.NO_ERROR, "the connection is lost"),
-    End.GRACE_OVER: (ErrorCode.NO_ERROR, "the grace period is over"),
-    End.EVICTED: (
-        ErrorCode.ENHANCE_YOUR_CALM,
-        "the server's buffers are full, and this connection holds most",
-    ),
-    # RFC 9113 §3.2: over TLS, ALPN must have chosen HTTP/2.
-    End.NOT_AGREED: (ErrorCode.HTTP_1_1_REQUIRED, HTTP1_REQUEST),
-}
 
 
 class GrpcConnection:
@@ -171,7 +161,7 @@ class GrpcConnection:
         if end is End.NOT_AGREED:
             self.environment.strangers.hit("TLS without the protocol h2 of ALPN", self.link.peer)
         try:
-            self.core.terminate(*_ENDS[end])
+            self.core.terminate(*ENDS[end])
         finally:
             self._drop()
 

@@ -1,7 +1,21 @@
-"""Options behind the limits of the HTTP/2 core, by the reasons that it gives clients."""
+"""Reasons that clients get for the end of a connection or stream, and the options behind them."""
 
-__all__ = ["limit_of"]
+from pixy.http2 import HTTP1_REQUEST, ErrorCode
+from pixy.serving import End
 
+__all__ = ["ENDS", "limit_of"]
+
+ENDS = {
+    End.LOST: (ErrorCode.NO_ERROR, "the connection is lost"),
+    End.GRACE_OVER: (ErrorCode.NO_ERROR, "the grace period is over"),
+    End.EVICTED: (
+        ErrorCode.ENHANCE_YOUR_CALM,
+        "the server's buffers are full, and this connection holds most",
+    ),
+    # RFC 9113 §3.2: over TLS, ALPN must have chosen HTTP/2.
+    End.NOT_AGREED: (ErrorCode.HTTP_1_1_REQUIRED, HTTP1_REQUEST),
+}
+"""Codes and reasons of an end that the link decides."""
 _OPTIONS = {
     "too many concurrent streams": "grpc.max_concurrent_streams",
     "header block timeout": "grpc.handshake_timeout",

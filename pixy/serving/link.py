@@ -194,19 +194,13 @@ class Link(asyncio.BufferedProtocol):
     @property
     def counters(self) -> ConnectionCounters:
         """Counts so far."""
-        counts = self.protocol.counts
         return ConnectionCounters(
             peer=self.peer,
             age_s=self.environment.monotonic() - self._accepted_at,
-            calls=counts.calls,
-            running=counts.running,
-            resets_received=counts.resets_received,
-            resets_sent=counts.resets_sent,
             bytes_in=self.workload.bytes_in,
             bytes_out=self.transport.bytes_out,
-            request_bytes=counts.request_bytes,
-            queued_bytes=counts.queued_bytes,
             waits=self.workload.waits,
+            **self.protocol.counts._asdict(),
         )
 
     # --- for the protocol -------------------------------------------------------------------------
@@ -300,7 +294,9 @@ class Link(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
         if self._phase in _OVER:
-            self._discard(nbytes)
+            self._discarded_bytes += nbytes
+            if not self._may_read():
+                self.regulate()
         else:
             self.workload.received(bytes(self.environment.data_buffer[:nbytes]))
 
@@ -496,16 +492,8 @@ class Link(asyncio.BufferedProtocol):
             self.workload.held_back = False
             self.regulate()
 
-    def _discard(self, size: int) -> None:
-        """Bytes came after the end."""
-        self._discarded_bytes += size
-        if not self._may_read():
-            self.regulate()
-
     def _may_read(self) -> bool:
-        """True while input is served and the transport is not full; after the end, below a
-        bound.
-        """
+        """True while input is served and the transport is not full; after the end, for a while."""
         if self._phase is _Phase.CLOSING:
             return self._discarded_bytes < _DISCARDED_BYTES_MAX
         return self.transport.writable and not self.workload.held_back

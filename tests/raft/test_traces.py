@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.raft.trace import main, run_file, trace_files
+from tests.raft.trace.interaction import InteractionTrace
 from tests.raft.trace.script import BadScript, parse_script
 
 HERE = Path(__file__).parent
@@ -28,6 +29,19 @@ def test_a_trace_is_the_same_if_proposals_take_the_short_way(path: Path) -> None
 
 def test_all_of_etcds_traces_are_there() -> None:
     assert len(list(trace_files([HERE / "traces"]))) == 28
+
+
+class Restless(InteractionTrace):
+    """Nodes that always have something to do."""
+
+    def _stabilize(self, nodes: object) -> bool:
+        return True
+
+
+def test_nodes_that_find_no_rest_fail_their_trace() -> None:
+    [case] = parse_script("stabilize\n----\nok\n").cases
+    with pytest.raises(AssertionError, match="not at rest after 1000 rounds of stabilize"):
+        Restless()(case)
 
 
 def test_a_different_trace_is_reported_by_a_diff_and_the_exit_status(

@@ -53,6 +53,8 @@ _TRANSITIONS = {
     "explicit": ConfChangeTransition.JOINT_EXPLICIT,
 }
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "t": True, "f": False}
+_ROUNDS_MAX = 1000
+"""Rounds of `stabilize`: those of a trace need twenty or so."""
 _DEFAULTS = RaftConfig(election_tick=3, heartbeat_tick=1, max_inflight_messages=2**31 - 1)
 
 
@@ -389,8 +391,10 @@ class InteractionTrace:
             for key, values in case.arguments:
                 if key == "log-level":
                     self._log_level(values[0])
-            while self._stabilize(nodes):
-                pass
+            for _ in range(_ROUNDS_MAX):
+                if not self._stabilize(nodes):
+                    return
+            raise AssertionError(f"nodes are not at rest after {_ROUNDS_MAX} rounds of stabilize")
         finally:
             self._output.level = level
 

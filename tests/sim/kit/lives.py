@@ -8,6 +8,7 @@ then what has arrived, and then the timers that are due; so does `Life.resume`.
 """
 
 import asyncio
+import inspect
 from asyncio import Handle, TimerHandle
 from collections.abc import Callable
 from contextvars import Context
@@ -81,7 +82,8 @@ class Life:
         """Run nothing of it any more."""
         self.alive = self.paused = False
         self._ready, self._arrived, self._due = [], [], []
-        self._loop.dead_tasks += self.tasks
+        for task in self.tasks:
+            self._loop.bury(task)
 
 
 class _Callback:
@@ -134,6 +136,11 @@ class LivesLoop(VirtualLoop):
         finally:
             self.current = before
 
+    def bury(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task of a process that has ended: nothing of it runs."""
+        self.dead_tasks.append(task)
+        _close_unbegun(task.get_coro())
+
     def again(self, callback: _Callback) -> None:
         """Schedule a callback of a process that a pause has held up."""
         handle = callback.handle
@@ -167,6 +174,22 @@ class LivesLoop(VirtualLoop):
 def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> "asyncio.Task[Any]":
     assert isinstance(loop, LivesLoop)
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
-    if loop.current is not None:
-        loop.current.tasks.add(task)
+    life = loop.current
+    if life is not None and life.alive:
+        life.tasks.add(task)
+    elif life is not None:
+        loop.bury(task)
     return task
+
+
+def _close_unbegun(work: object) -> None:
+    """Close a coroutine that has not begun, and those that it was given: Python warns of one that
+    is dropped, which is a bug only where its process lives.
+    """
+    if isinstance(work, tuple):
+        for each in work:
+            _close_unbegun(each)
+    elif inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+        given = tuple(inspect.getcoroutinelocals(work).values())
+        work.close()
+        _close_unbegun(given)

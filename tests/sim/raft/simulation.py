@@ -29,6 +29,10 @@ DURATION = 3000
 """Latest time of a fault."""
 PATIENCE = 60 * ELECTION_TICK * TICK
 """Time limit for the healed group to apply a proposal everywhere."""
+EVENTS_MAX = 250_000
+"""Events of a run, ten times those of a usual one: messages that provoke more and more others leave
+no time to pass.
+"""
 
 
 class Outcome(NamedTuple):
@@ -51,6 +55,7 @@ class Simulation(TroubledCluster):
         super().__init__(seed, profile)
         faults = draw_faults(Random(f"{seed} faults"), self.profile, DURATION)
         self.faults = [fault for fault in faults if fault.number not in skipped]
+        self._events_run = 0
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -89,6 +94,9 @@ class Simulation(TroubledCluster):
             self.now, _, event = heappop(self._events)
             if self.now > deadline:
                 raise RaftFailure(f"liveness: no {what} within {patience} units; {self._summary()}")
+            self._events_run += 1
+            if self._events_run > EVENTS_MAX:
+                raise RaftFailure(f"liveness: no {what} within {EVENTS_MAX} events; {self._summary()}")
             event()
 
     # --- clients ---------------------------------------------------------------------------------

@@ -113,8 +113,6 @@ def test_a_failure_names_its_seed_its_faults_and_the_last_events(monkeypatch: py
     assert failure_of(Simulation, seed) is None
 
 
-# A process that is killed drops tasks that have not begun.
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.long
 @pytest.mark.timeout(LONG_S)
 def test_nothing_is_lost_repeated_or_changed_and_every_rare_state_occurs() -> None:
