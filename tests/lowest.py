@@ -32,9 +32,11 @@ _WITHOUT_PROCESSES = (
     "tests/backend",
     "tests/cli",
     "tests/config",
+    "tests/http1",
     "tests/records",
     "tests/spark",
     "tests/test_daemon.py",
+    "tests/web",
 )
 _WITH_PROCESSES = (
     "tests/backend/kafka/test_produce.py",

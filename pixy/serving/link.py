@@ -10,7 +10,8 @@ Isolation of connections from each other:
   it are served in a slice. A connection that has used up its share of the loop queues (`workload`,
   `fair_scheduler`), and nothing is read from it until all its input is served.
 - While the transport is full, nothing is read, served or taken from the protocol, which knows of
-  the output that its client does not read (`set_unwritten`).
+  the output that its client does not read (`set_unwritten`). Nothing is read or served either while
+  the protocol takes nothing (`pause_input`).
 - A client that takes nothing for `stall_s`, or does not read the last bytes within `linger_s`, is
   cut off.
 
@@ -140,6 +141,7 @@ class Link(asyncio.BufferedProtocol):
         "_end_at",
         "_factory",
         "_noted_bytes",
+        "_paused",
         "_phase",
         "_send_waiters",
         "_unflushed_bytes",
@@ -185,6 +187,8 @@ class Link(asyncio.BufferedProtocol):
         self._noted_bytes = 0
         # Input that was discarded after the end, in about a second.
         self._discarded_bytes = 0
+        # The protocol takes no input.
+        self._paused = False
 
     @property
     def peer(self) -> str:
@@ -214,6 +218,18 @@ class Link(asyncio.BufferedProtocol):
         if not self.touched:
             self.touched = True
             self.environment.flush_later(self)
+
+    def pause_input(self) -> None:
+        """Receive nothing until `resume_input`: the protocol has enough to do."""
+        self._paused = True
+        self.regulate()
+
+    def resume_input(self) -> None:
+        """Go on after `pause_input`."""
+        self._paused = False
+        if self._phase not in _GONE:
+            self.workload.resume()
+            self.regulate()
 
     def dropped(self) -> None:
         """All that ran knows of the end."""
@@ -345,7 +361,7 @@ class Link(asyncio.BufferedProtocol):
 
     def takes_input(self) -> bool:
         """See `Served`."""
-        return self.transport.writable and self._phase not in _OVER
+        return self.transport.writable and not self._paused and self._phase not in _OVER
 
     def serve(self, chunk: bytes, now: float) -> None:
         """See `Served`."""
@@ -496,4 +512,4 @@ class Link(asyncio.BufferedProtocol):
         """True while input is served and the transport is not full; after the end, for a while."""
         if self._phase is _Phase.CLOSING:
             return self._discarded_bytes < _DISCARDED_BYTES_MAX
-        return self.transport.writable and not self.workload.held_back
+        return self.transport.writable and not self._paused and not self.workload.held_back

@@ -1,0 +1,65 @@
+"""Answers: a status with header fields, and a body."""
+
+from collections.abc import Iterable
+from email.utils import formatdate
+from typing import NamedTuple
+
+from pixy.clock import Clock
+from pixy.http1 import status_line
+
+__all__ = ["JSON", "TEXT", "Answer", "AnswerHead", "DateField"]
+
+
+class AnswerHead:
+    """Status line and header fields of answers, but for those of each one: Date, Content-Length,
+    Connection. Made once for many answers.
+
+    Args:
+        status: of HTTP.
+        content_type: None for none.
+        fields: further ones, names and values.
+    """
+
+    __slots__ = ("encoded", "status")
+
+    def __init__(
+        self, status: int, content_type: str | None = None, fields: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self.status = status
+        lines = [status_line(status)]
+        if content_type is not None:
+            fields = [("Content-Type", content_type), *fields]
+        for name, value in fields:
+            assert value.isprintable(), f"{name} has a character that ends a header field"
+            lines.append(f"{name}: {value}\r\n".encode())
+        self.encoded = b"".join(lines)
+
+
+class Answer(NamedTuple):
+    """A whole answer."""
+
+    head: AnswerHead
+    body: bytes
+
+
+class DateField:
+    """The header field Date, which changes once a second."""
+
+    __slots__ = ("_clock", "_line", "_second")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._second = -1
+        self._line = b""
+
+    def line(self) -> bytes:
+        """The field with its CRLF."""
+        second = self._clock.wall_ms() // 1000
+        if second != self._second:
+            self._second = second
+            self._line = b"Date: %s\r\n" % formatdate(second, usegmt=True).encode()
+        return self._line
+
+
+JSON = AnswerHead(200, "application/json")
+TEXT = AnswerHead(200, "text/plain; charset=utf-8")

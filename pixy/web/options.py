@@ -1,0 +1,22 @@
+"""Limits of HTTP's connections, beside those of the server."""
+
+from dataclasses import dataclass, field
+
+from pixy.http1 import Http1Options
+
+__all__ = ["WebOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class WebOptions:
+    """Options of a `WebFactory`.
+
+    Attributes:
+        http1: of each connection.
+        hosts: names and addresses without port that Host may have, in lower case; None for any.
+            They keep a web page from reaching a server of its user's machine under a name of its
+            own (DNS rebinding).
+    """
+
+    http1: Http1Options = field(default_factory=Http1Options)
+    hosts: frozenset[str] | None = None
