@@ -459,6 +459,37 @@ def test_stages_from_the_time_alone_are_published_where_they_are(tmp_path: Path)
     run_cluster(scenario, tmp_path, 1)
 
 
+@pytest.mark.parametrize("grows", [True, False])
+def test_publications_of_both_kinds_of_stages_at_once_are_all_there(tmp_path: Path, grows: bool) -> None:
+    """Before a node joins, or when the other one has left, stages have no replicas."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        first = cluster[1]
+        await first.backend.create_topic("topic", 3)
+
+        async def stage(sink: str) -> None:
+            values = {TopicPartition("topic", each): [sink.encode()] for each in range(3)}
+            await stage_values(first.backend, sink, "stage", values)
+
+        sinks = [f"{when} {number}" for number in range(10) for when in ("before", "after")]
+        for sink in sinks[::2]:
+            await stage(sink)
+        if grows:
+            await cluster.add()
+        else:
+            await first.backend.remove_node(cluster[2].id)
+            await until_left(first, cluster[2].id)
+        for sink in sinks[1::2]:
+            await stage(sink)
+        publishing = (first.backend.publish(sink, 1, "query", ["stage"]) for sink in sinks)
+        assert await asyncio.gather(*publishing) == [Published(True, 1)] * len(sinks)
+        for partition in range(3):
+            values = await first.values(partition=partition)
+            assert sorted(values) == sorted(sink.encode() for sink in sinks)
+
+    run_cluster(scenario, tmp_path, 1 if grows else 2)
+
+
 def test_a_node_that_joins_later_knows_of_all_stages(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("topic", 1)

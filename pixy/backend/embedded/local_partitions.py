@@ -206,12 +206,10 @@ def _check_range(partition: TopicPartition, log: PartitionLog, offset: int) -> N
 
 async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> None:
     """Wait for the next append, for `max_wait` seconds at most, or until the node stops."""
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-    if replica.waiters is None:
-        replica.waiters = {}
-    replica.waiters[waiter] = None
-    timer = None if max_wait is None else loop.call_later(max_wait, resolve, waiter, None)
+    waiter = replica.waiter()
+    timer = None
+    if max_wait is not None:
+        timer = asyncio.get_running_loop().call_later(max_wait, resolve, waiter, None)
     try:
         await waiter
     finally:

@@ -190,8 +190,16 @@ class PartitionReplica:
         assert self.group is not None
         return Mark(self, self.group.applied, self.publication, self.rows.snapshot())
 
+    def waiter(self) -> "asyncio.Future[None]":
+        """A future that is done when something has been appended or changed."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.waiters is None:
+            self.waiters = {}
+        self.waiters[waiter] = None
+        return waiter
+
     def wake(self) -> None:
-        """Wake the waiting fetches."""
+        """Wake the waiting fetches, and whoever else waits."""
         waiters, self.waiters = self.waiters, None
         for waiter in waiters or ():
             resolve(waiter, None)

@@ -195,7 +195,20 @@ class _Leadership:
                 )
             else:
                 return
-            await asyncio.sleep(backoff.grow())
+            await self._pause(part, command, backoff.grow())
+
+    async def _pause(self, part: PublicationPart, command: PublishParts, pause_s: float) -> None:
+        """Wait until a predecessor that was missing has come to a partition of this node, which may
+        be one with a stage of this node alone; else, and no longer than, `pause_s`.
+        """
+        loop = asyncio.get_running_loop()
+        replica = self._parts.replica_of(part)
+        if replica is None or replica.publication >= command.predecessor:
+            await asyncio.sleep(pause_s)
+            return
+        until = loop.time() + pause_s
+        while replica.publication < command.predecessor and (left := until - loop.time()) > 0:
+            await asyncio.wait([replica.waiter()], timeout=left)
 
     async def _propose(self, part: PublicationPart, payload: bytes) -> None:
         """Bring a partition a publication, unless its topic was deleted."""

@@ -15,7 +15,10 @@ while a stage exists, it is known whether it was published.
 A partition that is damaged at a start gets nothing. Its publications stay APPLYING, with their
 stages, until it is repaired or its topic deleted. The part of a deleted topic is dropped.
 
-Invariant: publications are proposed to a partition in the order of their numbers.
+A part that comes to its partition before its predecessor, whose stages may have replicas and which
+another roll-forward brings, is refused there, and proposed again behind it.
+
+Invariant: publications are first proposed to a partition in the order of their numbers.
 """
 
 import asyncio
@@ -243,8 +246,11 @@ class RollForward:
         if replica is None or replica.publication >= publication.number:
             return
         progress.unapplied += 1
-        if starting and not self._can_apply(progress, part, replica):
-            return
+        if not starting or self._can_apply(progress, part, replica):
+            self._send(progress, part, replica)
+
+    def _send(self, progress: _Progress, part: PublicationPart, replica: PartitionReplica) -> None:
+        publication = progress.publication
         command = self._publish_parts(publication, part)
         if command is None:
             damage = CorruptData(f"publication {publication.number} has other stages than it had")
@@ -252,6 +258,18 @@ class RollForward:
             self._stick(progress, part, damage)
             return
         self._propose(replica, command.SerializeToString(), partial(self._answered, progress, part))
+
+    def _send_behind(self, progress: _Progress, part: PublicationPart, *_: object) -> None:
+        """Propose a part again as soon as its predecessor is in its partition."""
+        if self._stopped:
+            return
+        replica = self._replica(part)
+        if replica is None:
+            self._applied(progress)
+        elif replica.publication < part.predecessor:
+            replica.waiter().add_done_callback(partial(self._send_behind, progress, part))
+        else:
+            self._send(progress, part, replica)
 
     def _can_apply(self, progress: _Progress, part: PublicationPart, replica: PartitionReplica) -> bool:
         """True if partition and stages are undamaged at a start; else the part is stuck."""
@@ -284,7 +302,9 @@ class RollForward:
         """The command for a partition; None if the stages are not what was published."""
         sink_id, key = publication.sink_id, (part.topic_id, part.partition)
         command = PartitionCommand(
-            publish_parts=PublishParts(publication=publication.number, sink_id=sink_id)
+            publish_parts=PublishParts(
+                publication=publication.number, sink_id=sink_id, predecessor=part.predecessor
+            )
         )
         # Made in place: a constructor copies messages that it is given, and there are thousands.
         add, size = command.publish_parts.parts.add, 0
@@ -299,7 +319,10 @@ class RollForward:
 
     def _answered(self, progress: _Progress, part: PublicationPart, result: Any) -> None:
         """A partition has taken its part, or refused it: then it is in none of its records."""
-        if isinstance(result, VoidEntry | FailedPrecondition):
+        if isinstance(result, FailedPrecondition):
+            self._send_behind(progress, part)
+            return
+        if isinstance(result, VoidEntry):
             number = progress.publication.number
             damage = CorruptData(
                 f"{part.topic}-{part.partition} has not taken publication {number}: {result}"
