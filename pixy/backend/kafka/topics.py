@@ -26,7 +26,7 @@ from pixy.backend.kafka.errors import (
     error_for_code,
 )
 from pixy.backend.protocol import TopicDescription
-from pixy.errors import InvalidArgument, PixyError, Unavailable, UnknownTopic
+from pixy.errors import InvalidArgument, InvalidTopic, PixyError, Unavailable, UnknownTopic
 from pixy.kafka_protocol.messages import (
     ALTER_OPTION_DELETE,
     ALTER_OPTION_SET,
@@ -48,6 +48,12 @@ _CHANGE_S = 15.0
 `_TIMEOUT_MS`.
 """
 _READ_S = 3.0
+_INTERNAL = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+"""Topics in which Kafka keeps the offsets and transactions of all its clients. Brokers would delete
+them, and take others of these names for them; no other request shows them either.
+"""
 _SET_FOR_THE_TOPIC = 1
 _DEFAULT_REPLICAS = -1
 _CONFIGS_AT_ONCE = 20
@@ -80,6 +86,8 @@ class Topics:
     async def create(self, name: str, partitions: int, config: Mapping[str, str]) -> TopicDescription:
         """As `Backend.create_topic`."""
         check_topic_name(name)
+        if name in _INTERNAL:
+            raise InvalidTopic(f"topic {name} is internal to Kafka, and made by its brokers alone")
         _check_count(name, partitions)
         configs: list[Any] = [(_kafka_name(option), value, {}) for option, value in config.items()]
         topics: list[Any] = [(name, partitions, _DEFAULT_REPLICAS, [], configs, {})]
@@ -117,6 +125,8 @@ class Topics:
 
     async def delete(self, name: str) -> None:
         """As `Backend.delete_topic`."""
+        if name in _INTERNAL:
+            raise UnknownTopic(f"unknown topic {name}")
         answer = await self._ask(DELETE_TOPICS([name], _TIMEOUT_MS))
         for _, code in answer.topics:
             if code == UNKNOWN_TOPIC_OR_PARTITION:

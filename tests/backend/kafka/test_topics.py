@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from pixy.backend import OffsetCommit, TopicPartition
 from pixy.backend.kafka import KafkaBackend
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import UNKNOWN_TOPIC_OR_PARTITION
 from pixy.backend.kafka.topics import Topics
-from pixy.errors import InvalidArgument, TopicExists
+from pixy.errors import InvalidArgument, InvalidTopic, TopicExists, UnknownTopic
 from pixy.kafka_protocol.messages import DESCRIBE_CONFIGS
 from tests.integration.kafka_tools import run_tool
 from tests.kafka.backends import kafka_options, open_kafka
@@ -122,3 +123,25 @@ async def test_many_topics_are_listed_with_their_options(
         await backend.create_topic(name, 1, {"retention_ms": str(number + 1)})
     listed = {each.name: each.config for each in await backend.list_topics()}
     assert [listed[name] for name in names] == [{"retention_ms": str(n + 1)} for n in range(45)]
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_topics_of_kafka_itself_are_neither_made_nor_deleted(
+    backend: KafkaBackend, topic: str, kafka_name: Callable[[str], str], force: bool
+) -> None:
+    await backend.create_topic(topic, 1)
+    group = kafka_name("group")
+    await backend.commit_offsets(group, {TopicPartition(topic, 0): OffsetCommit(5, "")}, set=True)
+    for internal in (
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__cluster_metadata",
+    ):
+        with pytest.raises(UnknownTopic, match=internal):
+            await backend.delete_topic(internal, force=force)
+        with pytest.raises(UnknownTopic, match=internal):
+            await backend.alter_topic(internal, config={"retention_ms": "1"})
+        with pytest.raises(InvalidTopic, match=f"topic {internal} is internal to Kafka"):
+            await backend.create_topic(internal, 1)
+    assert (await backend.committed_offsets(group, topic))[0].offset == 5
