@@ -314,13 +314,11 @@ class NodeCommands:
 
     # --- consumer groups --------------------------------------------------------------------------
 
-    async def delete_offsets(
-        self, consumer_group: str, topic: str, topic_id: bytes, seen: tuple[int, int]
-    ) -> None:
+    async def delete_offsets(self, consumer_group: str, topic: str, topic_id: bytes, seen: int) -> None:
         """Remove the offsets of a consumer group in a topic, or with an empty name in all.
 
         Args:
-            seen: `GroupsState.extent` of these offsets. The command may be carried out long after
+            seen: `GroupsState.checksum` of these offsets. The command may be carried out long after
                 its caller has given it up, when the group has begun anew.
 
         Raises:
@@ -331,7 +329,7 @@ class NodeCommands:
         self.check_removing()
         command = DeleteOffsets(group=consumer_group, topic=topic, topic_id=topic_id)
         if self._metadata.feature_level >= SEEN_LEVEL:
-            command.count, command.newest_ms = seen
+            command.seen = seen
         await self.change_group(consumer_group, GroupsCommand(delete_offsets=command).SerializeToString())
 
     def check_removing(self) -> None:

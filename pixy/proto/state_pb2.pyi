@@ -2378,34 +2378,31 @@ class DeleteOffsets(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
-    COUNT_FIELD_NUMBER: _builtins.int
-    NEWEST_MS_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     """Empty: all topics."""
     topic_id: _builtins.bytes
     """Of the topic; empty without one."""
-    count: _builtins.int
-    """The offsets that the node saw when it was asked: their number, and the time of the newest commit.
-    If there are others by now, none is removed. Absent: whatever there is.
+    seen: _builtins.int
+    """Checksum of the offsets that the node saw when it was asked. If there are others by now, none is
+    removed. Absent: whatever there is.
     """
-    newest_ms: _builtins.int
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         topic: _builtins.str = ...,
         topic_id: _builtins.bytes = ...,
-        count: _builtins.int | None = ...,
-        newest_ms: _builtins.int = ...,
+        seen: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_count", b"_count", "count", b"count"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seen", b"_seen", "seen", b"seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count", b"_count", "count", b"count", "group", b"group", "newest_ms", b"newest_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seen", b"_seen", "group", b"group", "seen", b"seen", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__count: _TypeAlias = _typing.Literal["count"]  # noqa: Y015
-    _WhichOneofArgType__count: _TypeAlias = _typing.Literal["_count", b"_count"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__count) -> _WhichOneofReturnType__count | None: ...
+    _WhichOneofReturnType__seen: _TypeAlias = _typing.Literal["seen"]  # noqa: Y015
+    _WhichOneofArgType__seen: _TypeAlias = _typing.Literal["_seen", b"_seen"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seen) -> _WhichOneofReturnType__seen | None: ...
 
 Global___DeleteOffsets: _TypeAlias = DeleteOffsets  # noqa: Y015
 

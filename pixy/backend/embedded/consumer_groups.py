@@ -160,7 +160,7 @@ class ConsumerGroups:
         """As `Backend.delete_group`, with a topic that exists."""
         topic_id = self._node.metadata.topics[topic].topic_id if topic else b""
         await self._confirm(self._node.state_groups.group_of(group))
-        seen = self._state(group).extent(group, topic_id)
+        seen = self._state(group).checksum(group, topic_id)
         await self._node.commands.delete_offsets(group, topic, topic_id, seen)
 
     def handed_out(self, group: str, topic: str) -> Mapping[int, int]:

@@ -25,6 +25,7 @@ another replica could observe.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from math import inf
+from struct import Struct
 from sys import intern
 from typing import NamedTuple
 
@@ -215,14 +216,14 @@ class GroupsState:
             partition: each.handed_out for partition, each in stored.items() if each.handed_out is not None
         }
 
-    def extent(self, consumer_group: str, topic_id: bytes) -> tuple[int, int]:
-        """Number of committed offsets in a topic, or with an empty id in all, and time of the
-        newest one in milliseconds, 0 without any.
+    def checksum(self, consumer_group: str, topic_id: bytes) -> int:
+        """Checksum of the committed offsets in a topic, or with an empty id in all, 0 without any.
+        Each commit changes it, whatever the clock of its node shows.
         """
         group = self._groups.get(consumer_group, _NO_GROUP)
         if not topic_id:
-            return _extent(group.offsets)
-        return _extent({topic_id: self._stored(consumer_group, topic_id)})
+            return _checksum(group.offsets)
+        return _checksum({topic_id: self._stored(consumer_group, topic_id)})
 
     def _stored(self, consumer_group: str, topic_id: bytes) -> Mapping[int, _Stored]:
         group = self._groups.get(consumer_group)
@@ -539,7 +540,7 @@ class GroupsState:
         gone = {id: each for id, each in group.offsets.items() if not topic or id == command.topic_id}
         if not gone:
             return UnknownGroup(f"consumer group {name} has no offsets{where}")
-        if command.HasField("count") and _extent(gone) != (command.count, command.newest_ms):
+        if command.HasField("seen") and _checksum(gone) != command.seen:
             return FailedPrecondition(
                 f"consumer group {name} has other offsets{where} than when their removal was asked for, and keeps them"
             )
@@ -557,12 +558,16 @@ class GroupsState:
 
 
 _NO_GROUP = _Group(0, {})
+_SEEN = Struct("<Iqq")
 
 
-def _extent(offsets: Mapping[bytes, Mapping[int, _Stored]]) -> tuple[int, int]:
-    """Number of offsets, and time of the newest one, 0 without any."""
-    times = [each.timestamp_ms for stored in offsets.values() for each in stored.values()]
-    return len(times), max(times, default=0)
+def _checksum(offsets: Mapping[bytes, Mapping[int, _Stored]]) -> int:
+    """Sum of a checksum of each offset, whatever their order is."""
+    return sum(
+        crc32c(topic_id + _SEEN.pack(partition, each.offset, each.timestamp_ms) + each.metadata)
+        for topic_id, stored in offsets.items()
+        for partition, each in stored.items()
+    )
 
 
 def _processes(membership: Membership) -> Collection[Process]:

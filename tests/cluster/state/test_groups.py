@@ -222,20 +222,26 @@ def test_only_offsets_that_were_seen_are_deleted(topic: str, topic_id: bytes) ->
     """The command may come long after it was given up, when the group has begun anew."""
 
     def delete() -> object:
-        command = DeleteOffsets(group="g", topic=topic, topic_id=topic_id, count=seen[0], newest_ms=seen[1])
+        command = DeleteOffsets(group="g", topic=topic, topic_id=topic_id, seen=seen)
         return state.apply(GroupsCommand(delete_offsets=command).SerializeToString())
 
     state = GroupsState()
     state.apply(commit_command(5, "g", "a", 0, timestamp_ms=7))
-    seen = state.extent("g", topic_id)
-    assert seen == (1, 7)
+    seen = state.checksum("g", topic_id)
     assert delete() is None
     assert isinstance(delete(), UnknownGroup)
     state.apply(commit_command(5, "g", "a", 0, timestamp_ms=8))
     assert isinstance(delete(), FailedPrecondition)
     state.apply(commit_command(5, "g", "a", 1, timestamp_ms=7))
     assert isinstance(delete(), FailedPrecondition)
+    # By a clock that is behind the one of the newest commit.
+    seen = state.checksum("g", topic_id)
+    state.apply(commit_command(6, "g", "a", 1, timestamp_ms=3))
+    assert isinstance(delete(), FailedPrecondition)
     assert [*state.committed("g", b"a")] == [0, 1]
+    seen = state.checksum("g", topic_id)
+    assert delete() is None
+    assert state.checksum("g", topic_id) == 0
 
 
 def test_offsets_of_a_topic_do_not_apply_to_a_later_one_of_its_name() -> None:
