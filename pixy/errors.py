@@ -79,6 +79,17 @@ class PixyError(Exception):
         self.limit = limit
         return self
 
+    def __copy__(self) -> Self:
+        """The same error without its traceback.
+
+        That of `Exception` calls the class with `args`, which those with other arguments do not
+        take.
+        """
+        cls = type(self)
+        other = cls.__new__(cls, *self.args)
+        other.__dict__.update(self.__dict__)
+        return other
+
 
 # --- bad input: nothing was changed ---------------------------------------------------------------
 

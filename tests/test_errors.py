@@ -1,6 +1,8 @@
 """Every error maps to a status of each API."""
 
 import ast
+import inspect
+import sys
 from copy import copy
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import grpc
 import pytest
 
 from pixy import errors
+from pixy.backend.kafka.errors import BrokerFault
 from pixy.errors import (
     ConfigError,
     FailedPrecondition,
@@ -187,3 +190,27 @@ def test_every_limit_of_the_server_is_named_for_the_log(path: Path) -> None:
 def test_an_error_keeps_its_limit_when_it_is_copied() -> None:
     error = copy(ResourceExhausted("full").at_limit("staging.max_bytes"))
     assert (str(error), error.limit) == ("full", "staging.max_bytes")
+
+
+def test_every_error_can_be_copied_whatever_its_arguments_are() -> None:
+    """Errors that are kept are answered as copies."""
+    values = {int: 1, bool: True, str: "why"}
+    found = {
+        error for module in sorted(sys.modules) if module.startswith("pixy") for error in errors_of(module)
+    }
+    assert {BrokerFault, OffsetOutOfRange, PixyError} < found
+    for error_class in found:
+        arguments: list[object] = ["why"]
+        if error_class.__init__ is not Exception.__init__:
+            parameters = inspect.signature(error_class).parameters.values()
+            arguments = [values[each.annotation] for each in parameters]
+        error = error_class(*arguments).at_limit("limit")
+        other = copy(error)
+        assert other is not error
+        assert (type(other), str(other), other.args) == (error_class, str(error), error.args)
+        assert other.__dict__ == error.__dict__
+
+
+def errors_of(module: str) -> list[type[PixyError]]:
+    each = vars(sys.modules[module]).values()
+    return [value for value in each if isinstance(value, type) and issubclass(value, PixyError)]

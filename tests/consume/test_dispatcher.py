@@ -2,11 +2,12 @@ from collections import Counter
 
 import pytest
 
+from pixy.backend.kafka.errors import BrokerFault
 from pixy.consume import Offer, OffsetTracker
 from pixy.consume.core.offer import OfferLimits
 from pixy.consume.partition.dispatcher import Dispatcher, PendingRequest
 from pixy.consume.partition.partition_offers import PartitionOffers
-from pixy.errors import CorruptData, LongPollTimeout, PixyError, ShuttingDown, TooManyRequests
+from pixy.errors import CorruptData, LongPollTimeout, PixyError, ShuttingDown, TooManyRequests, Unavailable
 from tests.consume.fakes import Answers, fed, make_batch
 
 
@@ -144,6 +145,23 @@ def test_a_timed_out_request_gets_the_reason_for_missing_records() -> None:
     dispatcher.faults.clear()
     dispatcher.expire(5.0)
     assert str(answers.errors[1]) == "long polling timeout"
+
+
+def test_a_timed_out_request_is_told_that_nobody_can_know_of_records() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    waits(dispatcher, answers, 1.0)
+    waits(dispatcher, answers, 2.0, deadline=3.0)
+    dispatcher.expire(4.0, "no broker can be reached")
+    assert [type(error) for error in answers.errors] == [Unavailable, Unavailable]
+    assert str(answers.errors[0]) == "no broker can be reached"
+
+
+def test_a_timed_out_request_gets_a_reason_of_any_class() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    dispatcher.faults["partition 0"] = BrokerFault("broker 1 cannot be reached", sent=False)
+    waits(dispatcher, answers, 1.0)
+    dispatcher.expire(4.0)
+    assert [str(error) for error in answers.errors] == ["broker 1 cannot be reached"]
 
 
 def test_an_earlier_deadline_of_the_caller_applies() -> None:

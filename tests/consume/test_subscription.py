@@ -35,6 +35,34 @@ async def test_a_request_without_a_record_times_out(make_world: MakeWorld) -> No
     assert [type(error) for error in answers.errors] == [LongPollTimeout] * 2
 
 
+async def test_requests_that_time_out_while_the_cluster_is_away_are_told_why(make_world: MakeWorld) -> None:
+    world = make_world()
+    answers = await world.consume(2)
+    world.backend.away = "no broker can be reached"
+    await world.pass_time(3)
+    assert [str(error) for error in answers.errors] == ["no broker can be reached"] * 2
+    world.backend.away = ""
+    later = await world.consume()
+    await world.pass_time(3)
+    assert [type(error) for error in later.errors] == [LongPollTimeout]
+
+
+async def test_one_request_that_cannot_be_answered_leaves_the_others_their_answers(
+    make_world: MakeWorld,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    world = make_world()
+    await world.consume(deadline=world.clock.monotonic() + 1)
+    world.consumers.consume(ConsumeRequest("g", "t"), broken, world.clock.monotonic() + 2)
+    answers = await world.consume(2)
+    with pytest.raises(ZeroDivisionError):
+        await world.pass_time(2)
+    await world.pass_time(1)
+    assert [type(error) for error in answers.errors] == [LongPollTimeout] * 2
+
+
 async def test_an_earlier_deadline_of_the_caller_is_honoured(make_world: MakeWorld) -> None:
     world = make_world()
     late = await world.consume()

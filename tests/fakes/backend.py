@@ -112,6 +112,8 @@ class FakeBackend:
         self._node_id = node_id
         self._start_error = start_error
         self._running = topics is not None or beside is not None
+        # The reason why the cluster is not ready.
+        self.away = ""
         self._topics: dict[str, TopicDescription] = {} if beside is None else beside._topics
         self._logs: dict[TopicPartition, FakeLog] = {} if beside is None else beside._logs
         self.groups: FakeGroups = FakeGroups(self._count) if beside is None else beside.groups
@@ -163,7 +165,7 @@ class FakeBackend:
 
     @property
     def fault(self) -> str:
-        return ""
+        return self.away
 
     def watch(self, on_change: Callable[[], None]) -> None:
         """Never called: the cluster is always ready."""

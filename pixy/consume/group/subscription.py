@@ -550,7 +550,9 @@ class Subscription:
 
     def _expire_polls(self, now: float) -> None:
         self._host.check_late(self)
-        self.dispatcher.expire(now)
-        deadline = self.dispatcher.next_deadline()
-        if deadline is not None:
-            self._polls.at(deadline)
+        try:
+            self.dispatcher.expire(now, self._environment.backend.fault)
+        finally:
+            deadline = self.dispatcher.next_deadline()
+            if deadline is not None:
+                self._polls.at(deadline)

@@ -26,7 +26,7 @@ from typing import Protocol
 from pixy.backend import Lease
 from pixy.consume.core import Offer
 from pixy.consume.partition.partition_offers import PartitionOffers
-from pixy.errors import LongPollTimeout, PixyError, TooManyRequests
+from pixy.errors import LongPollTimeout, PixyError, TooManyRequests, Unavailable
 
 __all__ = ["ConsumeDone", "Dispatcher", "PendingRequest", "Source", "Waiter"]
 
@@ -271,17 +271,21 @@ class Dispatcher:
         limit = next(iter(self._waiters)).limit
         return min(limit, self._early[0][0]) if self._early else limit
 
-    def expire(self, now: float) -> None:
-        """Answer requests whose time is up."""
+    def expire(self, now: float, reason: str = "") -> None:
+        """Answer requests whose time is up.
+
+        Args:
+            reason: why nobody can know whether there are records, if that is so.
+        """
         while self._early and self._early[0][0] <= now:
             waiter = heappop(self._early)[2]
             if waiter.waiting:
-                self._time_out(waiter)
+                self._time_out(waiter, reason)
         while self._waiters:
             waiter = next(iter(self._waiters))
             if waiter.limit > now:
                 break
-            self._time_out(waiter)
+            self._time_out(waiter, reason)
 
     def fail_all(self, error: PixyError) -> None:
         """Answer all waiting requests with an error."""
@@ -331,13 +335,14 @@ class Dispatcher:
         finally:
             self._serving = False
 
-    def _time_out(self, waiter: Waiter) -> None:
-        waiter.cancel()
+    def _time_out(self, waiter: Waiter, reason: str) -> None:
+        error: PixyError = Unavailable(reason) if reason else LongPollTimeout("long polling timeout")
         for fault in self.faults.values():
             # A copy: an exception that is raised repeatedly accumulates tracebacks.
-            waiter.done(None, copy(fault))
-            return
-        waiter.done(None, LongPollTimeout("long polling timeout"))
+            error = copy(fault)
+            break
+        waiter.cancel()
+        waiter.done(None, error)
 
     def _push_early(self, waiter: Waiter) -> None:
         early = self._early
