@@ -1,9 +1,4 @@
-"""The accumulated records of a topic, by partition, and the choice of the partition of a record.
-
-Records without a key that come together go to one partition, if the partitioner `stays` (KIP-480).
-They go to partitions that this process leads, if it leads some, else to those with a leader, while
-there are any.
-"""
+"""The accumulated records of a topic, by partition."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,6 +7,7 @@ from typing import Any, NamedTuple
 from pixy.aio.retries import Backoff
 from pixy.backend import TopicDescription, TopicPartition
 from pixy.errors import PixyError
+from pixy.proxy.partition_choice import partition_choice
 from pixy.proxy.produce_answers import ProduceDone
 from pixy.records import HEADER_BYTES, Header, NewRecordFields, Partitioner
 
@@ -193,20 +189,6 @@ def runs_of(marks: Sequence[tuple[float, int]], since: float, count: int) -> lis
     return [(number, time) for time, number in runs.items()]
 
 
-class _ReadyPartitions:
-    """A partitioner that chooses among some partitions for records without a key."""
-
-    def __init__(self, partitioner: Partitioner, ready: Sequence[int]) -> None:
-        self._partitioner = partitioner
-        self._ready = ready
-        self.stays = partitioner.stays
-
-    def __call__(self, key: bytes | None, partitions: int) -> int:
-        if key is None:
-            return self._ready[self._partitioner(None, len(self._ready))]
-        return self._partitioner(key, partitions)
-
-
 class TopicAccumulators:
     """The accumulators and the partitioner of a topic."""
 
@@ -248,15 +230,11 @@ class TopicAccumulators:
     def describe(self, description: TopicDescription) -> None:
         """Take over a new description."""
         self.description = description
-        partitions = description.partitions
-        self._count = len(partitions)
+        self._count = len(description.partitions)
         for number in [number for number in self.accumulators if number >= self._count]:
             del self.accumulators[number]
-        ready = description.led_here or [each.partition for each in partitions if each.leader >= 0]
         self.unkeyed = None
-        self._chooses: Partitioner = self._partitioner
-        if 0 < len(ready) < len(partitions):
-            self._chooses = _ReadyPartitions(self._partitioner, ready)
+        self._chooses = partition_choice(self._partitioner, description)
 
 
 def record_size(record: NewRecordFields) -> int:

@@ -12,8 +12,8 @@ from pixy.consume.core.offset_tracker import CROWDED_RANGES, OffsetTracker
 from pixy.consume.core.partition_limit import PartitionLimit
 from pixy.consume.core.passing_turns import UNDECIDED, PassingTurns
 from pixy.consume.core.resets import Resets
-from pixy.consume.core.resumption import Remark, first_of_each, is_long, resume
 from pixy.consume.core.sparse_acks import METADATA_BYTES_MAX, AckRange, decode, describe, encode, fitting
+from pixy.consume.core.start_position import Remark, first_of_each, first_position, is_long, resume
 from pixy.consume.core.subscription_state import SubscriptionEvent, SubscriptionState
 from pixy.consume.core.timers import Alarm, TimerHandle, Timers
 from pixy.consume.core.voided import NOTHING_VOIDED, VoidedByPartition, VoidedOffsets
@@ -49,6 +49,7 @@ __all__ = [
     "describe",
     "encode",
     "first_of_each",
+    "first_position",
     "fitting",
     "is_long",
     "resume",

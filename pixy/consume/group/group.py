@@ -38,7 +38,7 @@ from pixy.aio.futures import SmallEvent, reject, resolve
 from pixy.aio.retries import Backoff
 from pixy.aio.steps import in_steps
 from pixy.backend import ConsumerMembership, OffsetCommit, OffsetRange, TopicPartition
-from pixy.consume.core import OffsetTracker, Remark, Resets, first_of_each, is_long, resume
+from pixy.consume.core import OffsetTracker, Remark, Resets, first_of_each, first_position, is_long, resume
 from pixy.consume.group.revocations import Revocations
 from pixy.consume.group.subscription import Subscription
 from pixy.consume.partition import ConsumeEnvironment, GroupCommits, LivePartition
@@ -512,11 +512,14 @@ class ConsumerGroup:
         topic, begun = subscription.topic, self._changes
         starts: dict[int, _Start] = {}
         changes: dict[TopicPartition, OffsetCommit] = {}
+        oldest = self._environment.options.initial_offset == "oldest"
         async for partition in in_steps(partitions):
             key = TopicPartition(topic, partition)
             before, served = committed.get(partition), ranges[partition]
             if before is None:
-                tracker = self._begin(subscription, partition, served, topic_id)
+                tracker = first_position(
+                    served, oldest=oldest or subscription.has_seen_birth(topic_id, partition)
+                )
             elif is_long(before):
                 tracker = await asyncio.to_thread(resume, key, before, served, remarks)
             else:
@@ -580,15 +583,6 @@ class ConsumerGroup:
         if known is None and not environment.handed_out.is_fresh(self.name, key, topic_id):
             known = tracker.top + environment.limits.pending_max
         return max(mark, known or 0)
-
-    def _begin(
-        self, subscription: Subscription, partition: int, served: OffsetRange, topic_id: bytes
-    ) -> OffsetTracker:
-        """The initial position without a committed offset."""
-        oldest = self._environment.options.initial_offset == "oldest"
-        if oldest or subscription.has_seen_birth(topic_id, partition):
-            return OffsetTracker(served.begin)
-        return OffsetTracker(served.end)
 
     def _add(
         self,

@@ -1,6 +1,7 @@
-"""The position at which a consumer group resumes in a partition with a committed offset. Pure.
+"""The position at which a consumer group begins in a partition, or resumes. Pure.
 
-committed offset                           resumes at
+committed offset                           begins at
+none                                       the end, or the log begin offset; see `first_position`
 within the log                             the offset; records acked above it are skipped
 below the log begin offset (retention)     the log begin offset; logged
 beyond the end (truncated, another log)    the end; acks above are void; logged
@@ -19,7 +20,7 @@ from pixy.consume.core.offset_tracker import OffsetTracker
 from pixy.consume.core.sparse_acks import METADATA_BYTES_MAX
 from pixy.errors import InvalidOffset
 
-__all__ = ["Remark", "first_of_each", "is_long", "resume"]
+__all__ = ["Remark", "first_of_each", "first_position", "is_long", "resume"]
 
 _SHOWN_CHARS = 100
 
@@ -30,6 +31,17 @@ class Remark(NamedTuple):
     event: str
     partition: TopicPartition
     fields: dict[str, object]
+
+
+def first_position(served: OffsetRange, *, oldest: bool) -> OffsetTracker:
+    """The position of a group without a committed offset.
+
+    Args:
+        served: the offsets that the log has.
+        oldest: the group wants all records: by its options, or because it was there before the
+            partition.
+    """
+    return OffsetTracker(served.begin if oldest else served.end)
 
 
 def resume(

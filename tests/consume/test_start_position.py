@@ -3,7 +3,7 @@
 import pytest
 
 from pixy.backend import OffsetCommit, OffsetRange, TopicPartition
-from pixy.consume.core.resumption import Remark, resume
+from pixy.consume.core.start_position import Remark, resume
 
 SERVED = OffsetRange(10, 20)
 
