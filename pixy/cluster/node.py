@@ -46,7 +46,7 @@ from pixy.cluster.peering import (
     LeaderWatch,
     NodePeers,
     OpenChannel,
-    PeerDuties,
+    PeerDependencies,
     PeerMethod,
     ProposalForwarder,
     ProposeAnswers,
@@ -477,7 +477,7 @@ class Node:
             self.now_ms,
         )
         forwarded = ForwardedProposals(driver, commands, peers.refuse, self._fault)
-        duties = PeerDuties(
+        duties = PeerDependencies(
             register=self._register_peer,
             find_group=self._find_group,
             methods={
@@ -700,22 +700,22 @@ class Node:
         """Milliseconds since the Unix epoch, to stamp with: see `NodeTime`."""
         return self.time.wall_ms()
 
-    def append(
+    def propose_batch(
         self,
         replica: PartitionReplica,
         batch: bytearray,
         done: Callable[[int | PixyError], None],
-        patience_s: float = NEVER,
+        timeout_s: float = NEVER,
     ) -> None:
-        """Append a record batch to a partition.
+        """Append a record batch to a partition, by its raft group.
 
         Args:
             done: gets the offset of its first record once it is durable, or an error.
-            patience_s: seconds until the answer is `DeadlineExceeded` in any case, if the partition
+            timeout_s: seconds until the answer is `DeadlineExceeded` in any case, if the partition
                 has replicas on other nodes. Alone, this node knows what becomes of it.
         """
         group = replica.group or self.partitions.group_of(replica)
-        deadline = self._loop.time() + patience_s if group.has_peers else NEVER
+        deadline = self._loop.time() + timeout_s if group.has_peers else NEVER
         self._log.driver.propose(group, EntryType.RECORD_BATCH, batch, done, deadline)
 
     async def status(self) -> ClusterStatus:

@@ -308,9 +308,9 @@ class NodeCommands:
                 "no majority: start the others, or if they are lost, stop this node and run pixy cluster recover"
             )
 
-    async def _run(self, command: MetadataCommand, patience_s: float = NEVER) -> Any:
+    async def _run(self, command: MetadataCommand, timeout_s: float = NEVER) -> Any:
         replica = self._state_groups.metadata_replica
-        return await self._proposals.run(replica, command.SerializeToString(), patience_s)
+        return await self._proposals.run(replica, command.SerializeToString(), timeout_s)
 
     # --- consumer groups --------------------------------------------------------------------------
 

@@ -74,8 +74,8 @@ class PeerAnswers:
         except Exception as error:
             self._failed(number, error)
             return
-        patience_s = min(milliseconds / 1000, options.call_s)
-        timer = self._loop.call_later(patience_s, self._expire, number)
+        timeout_s = min(milliseconds / 1000, options.call_s)
+        timer = self._loop.call_later(timeout_s, self._expire, number)
         self._running[number] = _RunningCall(answer, timer, size)
         self._bytes += size
         answer.add_done_callback(partial(self._done, number))

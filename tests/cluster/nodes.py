@@ -114,7 +114,7 @@ class Cluster:
             else:
                 answer.set_result(result)
 
-        self.node.append(replica, batch, done)
+        self.node.propose_batch(replica, batch, done)
         return answer
 
     async def append(self, *values: bytes, topic: str = "topic", partition: int = 0) -> None:

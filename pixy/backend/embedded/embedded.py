@@ -28,7 +28,7 @@ from pixy.backend.embedded.local_partitions import LocalPartitions, fault_of
 from pixy.backend.embedded.neighbour_calls import NeighbourCalls
 from pixy.backend.embedded.node_staging import NodeStaging
 from pixy.backend.embedded.node_start import NodeStart
-from pixy.backend.embedded.partition_router import PartitionRouter, Place
+from pixy.backend.embedded.partition_router import PartitionRoute, PartitionRouter
 from pixy.backend.embedded.remote_leaders import RemoteLeaders
 from pixy.backend.embedded.remote_partitions import RemotePartitions
 from pixy.backend.embedded.topic_descriptions import TopicDescriptions
@@ -254,10 +254,12 @@ class EmbeddedBackend:
         if blocked is not None:
             done(-1, blocked)
             return
-        self._node.append(replica, batch, partial(_answer, done), self._append_timeout_s - age_s)
+        self._node.propose_batch(replica, batch, partial(_answer, done), self._append_timeout_s - age_s)
 
-    def _append_elsewhere(self, place: Place, batch: bytearray, done: AppendDone, age_s: float) -> None:
-        patience_s = self._append_timeout_s - age_s
+    def _append_elsewhere(
+        self, place: PartitionRoute, batch: bytearray, done: AppendDone, age_s: float
+    ) -> None:
+        timeout_s = self._append_timeout_s - age_s
         if isinstance(place, PartitionReplica):
             self._append_here(place, batch, done, age_s)
         elif self._stopped:
@@ -266,9 +268,9 @@ class EmbeddedBackend:
             done(-1, Unavailable(self._node.left))
         elif (damaged := self._finder.takes_entries(place.partition)) is not None:
             # Its entries are committed and applied as ever, and other replicas serve them.
-            self._node.append(damaged, batch, partial(_answer, done), patience_s)
+            self._node.propose_batch(damaged, batch, partial(_answer, done), timeout_s)
         else:
-            self._remote.append(place, batch, partial(_answer, done), patience_s)
+            self._remote.append(place, batch, partial(_answer, done), timeout_s)
 
     async def _append_unknown(
         self, partition: TopicPartition, batch: bytearray, done: AppendDone, age_s: float
@@ -293,7 +295,7 @@ class EmbeddedBackend:
 
     async def _fetch_from(
         self,
-        place: Place | None,
+        place: PartitionRoute | None,
         partition: TopicPartition,
         offset: int,
         max_bytes: int,

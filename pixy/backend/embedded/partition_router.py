@@ -11,12 +11,12 @@ from pixy.cluster import Node, PartitionReplica, RemotePartition, Topic
 from pixy.errors import UnknownPartition, UnknownTopic
 from pixy.records import TopicPartition
 
-__all__ = ["CONFIRM_S", "PartitionRouter", "Place"]
+__all__ = ["CONFIRM_S", "PartitionRoute", "PartitionRouter"]
 
 CONFIRM_S = 5.0
 """Seconds that a linearizable read may take: longer than a change of leaders."""
 
-Place = PartitionReplica | RemotePartition
+PartitionRoute = PartitionReplica | RemotePartition
 """A partition with a replica here, or one that other nodes have to be asked for."""
 
 
@@ -41,7 +41,7 @@ class PartitionRouter:
         whole = replica.fault is None and not replica.needs_copy
         return replica if whole or not replica.replicas[1:] else None
 
-    def find_nowait(self, partition: TopicPartition) -> Place | None:
+    def find_nowait(self, partition: TopicPartition) -> PartitionRoute | None:
         """A partition; None if this node does not know it."""
         replica = self.here(partition)
         if replica is not None:
@@ -53,7 +53,7 @@ class PartitionRouter:
         others = tuple([each for each in topic.replicas[partition.partition] if each != here])
         return RemotePartition(partition, topic.raft_groups[partition.partition], others)
 
-    async def find(self, partition: TopicPartition) -> Place:
+    async def find(self, partition: TopicPartition) -> PartitionRoute:
         """A partition.
 
         Raises:

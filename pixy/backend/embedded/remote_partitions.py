@@ -80,11 +80,11 @@ class RemotePartitions:
         target: RemotePartition,
         batch: bytearray,
         done: Callable[[int | PixyError], None],
-        patience_s: float,
+        timeout_s: float,
     ) -> None:
         """As `Node.append`."""
         assert self._node.remote is not None, "a node without peers has all partitions"
-        deadline = _now() + patience_s
+        deadline = _now() + timeout_s
         self._node.remote.propose(target, EntryType.RECORD_BATCH, batch, done, deadline)
 
     async def fetch(

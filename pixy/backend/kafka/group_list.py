@@ -66,13 +66,13 @@ class GroupList:
         self._client = client
         self._coordinators = coordinators
 
-    async def members(self, group: str, patience_s: float = PATIENCE_S) -> Sequence[DescribedMember]:
+    async def members(self, group: str, timeout_s: float = PATIENCE_S) -> Sequence[DescribedMember]:
         """The members of one group; none if there is no such group.
 
         Raises:
-            Unavailable: its coordinator did not answer for `patience_s` seconds.
+            Unavailable: its coordinator did not answer for `timeout_s` seconds.
         """
-        return (await self._describe(group, patience_s)).members
+        return (await self._describe(group, timeout_s)).members
 
     async def owner(self, group: str, partition: TopicPartition) -> str | None:
         """Client id of the member that owns a partition, None if there is none.
@@ -88,10 +88,10 @@ class GroupList:
             raise OwnerUndecided(f"the consumer group {group} is being rebalanced; try again")
         return None
 
-    async def _describe(self, group: str, patience_s: float) -> _DescribedGroup:
+    async def _describe(self, group: str, timeout_s: float) -> _DescribedGroup:
         what = f"describe the consumer group {group}"
         request = DESCRIBE_GROUPS([group], False, {})
-        answer = await self._coordinators.ask(group, request, what, _first_code, patience_s)
+        answer = await self._coordinators.ask(group, request, what, _first_code, timeout_s)
         (found,) = answer.groups
         if found[0] not in (0, _GROUP_ID_NOT_FOUND):
             raise error_for_code(found[0], what)

@@ -33,7 +33,7 @@ from pixy.multiraft import RaftGroup, carry_over
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage import Journal, JournalFile
 
-__all__ = ["JournalRetention", "RetentionParts"]
+__all__ = ["JournalRetention", "RetentionDependencies"]
 
 _FILES_BEFORE_CHECKPOINT = 4
 _GROUPS_PER_ITERATION = 200
@@ -41,7 +41,7 @@ _FULL_DISK_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionParts:
+class RetentionDependencies:
     """Writers of the records that outlive a journal file.
 
     Attributes:
@@ -65,7 +65,7 @@ class JournalRetention:
     Args:
         journal: the node's journal.
         groups: every raft group of the node by id; grows with new topics.
-        parts: see `RetentionParts`.
+        parts: see `RetentionDependencies`.
         config: size of a file, and the bytes that stay while a group has members elsewhere.
     """
 
@@ -73,7 +73,7 @@ class JournalRetention:
         self,
         journal: Journal,
         groups: Mapping[int, RaftGroup],
-        parts: RetentionParts,
+        parts: RetentionDependencies,
         config: JournalConfig,
     ) -> None:
         self._journal = journal

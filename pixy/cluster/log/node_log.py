@@ -22,7 +22,7 @@ from pixy.cluster.log.applied_positions import AppliedPositionWriter
 from pixy.cluster.log.checkpoints import Checkpoints
 from pixy.cluster.log.entry_loading import EntryLoading
 from pixy.cluster.log.incarnation import Incarnation
-from pixy.cluster.log.journal_retention import JournalRetention, RetentionParts
+from pixy.cluster.log.journal_retention import JournalRetention, RetentionDependencies
 from pixy.cluster.log.node_options import NodeOptions, unsynced_logs_max
 from pixy.cluster.log.partition_snapshots import Takeovers, position_records, take_over
 from pixy.cluster.log.peer_start_record import PeerStartRecord
@@ -244,7 +244,7 @@ class NodeLog:
         relocation = Relocation(
             self.journal, groups, config.file_bytes, self.files, self._reader, self._hooks.on_fault
         )
-        parts = RetentionParts(
+        parts = RetentionDependencies(
             self._positions, self.checkpoints, relocation, self.incarnation, self.peer_starts
         )
         return JournalRetention(self.journal, groups, parts, config)

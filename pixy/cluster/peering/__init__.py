@@ -7,7 +7,7 @@ metadata. Connections themselves are in `pixy.peers`.
 from pixy.cluster.peering.forwarded_commands import ForwardedCommands
 from pixy.cluster.peering.forwarded_proposals import ForwardedProposals
 from pixy.cluster.peering.leader_watch import LeaderWatch
-from pixy.cluster.peering.node_peers import Handler, NodePeers, OpenChannel, PeerDuties
+from pixy.cluster.peering.node_peers import Handler, NodePeers, OpenChannel, PeerDependencies
 from pixy.cluster.peering.partition_proposals import PartitionProposals
 from pixy.cluster.peering.peer_messages import PeerMethod
 from pixy.cluster.peering.proposal_forwarder import ProposalForwarder
@@ -25,7 +25,7 @@ __all__ = [
     "NodePeers",
     "OpenChannel",
     "PartitionProposals",
-    "PeerDuties",
+    "PeerDependencies",
     "PeerMethod",
     "ProposalForwarder",
     "ProposeAnswers",

@@ -72,7 +72,7 @@ from pixy.proto.state_pb2 import NodeIdentity, NodeRecord
 from pixy.raft import NONE, MalformedMessage, Message, StateType
 from pixy.storage import EntryType
 
-__all__ = ["Handler", "NodePeers", "OpenChannel", "PeerDuties"]
+__all__ = ["Handler", "NodePeers", "OpenChannel", "PeerDependencies"]
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ _PROPOSAL_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class PeerDuties:
+class PeerDependencies:
     """Functions of its node that the peers ask for.
 
     Attributes:
@@ -172,7 +172,7 @@ class NodePeers:
         self._node_id = 0
         self._log: NodeLog | None = None
         self._driver: Driver
-        self._duties: PeerDuties
+        self._duties: PeerDependencies
         self._failover: Failover
         self._placement: LeaderBalancer
         self._departures: Departures
@@ -286,7 +286,7 @@ class NodePeers:
         )
 
     def attach(
-        self, node_log: NodeLog, identity: NodeIdentity, groups: StateGroups, duties: PeerDuties
+        self, node_log: NodeLog, identity: NodeIdentity, groups: StateGroups, duties: PeerDependencies
     ) -> None:
         """The node's log is open; nothing is received before `start`."""
         self._driver = node_log.driver

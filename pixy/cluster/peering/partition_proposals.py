@@ -34,19 +34,19 @@ class PartitionProposals:
         self._loop = asyncio.get_running_loop()
 
     async def propose(
-        self, replica: PartitionReplica, kind: EntryType, payload: bytes, patience_s: float
+        self, replica: PartitionReplica, kind: EntryType, payload: bytes, timeout_s: float
     ) -> Any:
         """Propose an entry; returns the result of applying it.
 
         Args:
-            patience_s: seconds until the answer is `DeadlineExceeded` in any case.
+            timeout_s: seconds until the answer is `DeadlineExceeded` in any case.
 
         Raises:
             UnknownPartition: the topic was deleted.
             PixyError: the result; or no leader has taken the entry in time.
         """
         result: asyncio.Future[Any] = self._loop.create_future()
-        self._begin(replica, kind, payload, result, self._loop.time() + patience_s)
+        self._begin(replica, kind, payload, result, self._loop.time() + timeout_s)
         outcome = await result
         if isinstance(outcome, PixyError):
             raise outcome

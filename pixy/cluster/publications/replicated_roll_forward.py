@@ -42,7 +42,7 @@ from pixy.proto.state_pb2 import (
 )
 from pixy.storage import EntryType
 
-__all__ = ["ReplicatedRollForward", "RollForwardParts"]
+__all__ = ["ReplicatedRollForward", "RollForwardDependencies"]
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ _PAUSE_MAX_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class RollForwardParts:
+class RollForwardDependencies:
     """Parts of a node that the roll-forward uses.
 
     Attributes:
@@ -86,11 +86,11 @@ class ReplicatedRollForward:
     """Rolls publications forward while this node leads `sinks`.
 
     Args:
-        parts: see `RollForwardParts`.
+        parts: see `RollForwardDependencies`.
         on_fault: called with an exception that is a bug.
     """
 
-    def __init__(self, parts: RollForwardParts, on_fault: OnFault) -> None:
+    def __init__(self, parts: RollForwardDependencies, on_fault: OnFault) -> None:
         self._parts = parts
         self._tasks = Tasks(on_fault)
         self._leadership: _Leadership | None = None
@@ -126,7 +126,7 @@ class _Leadership:
         lacking: number of partitions that lack a publication, by its number.
     """
 
-    def __init__(self, parts: RollForwardParts, tasks: Tasks) -> None:
+    def __init__(self, parts: RollForwardDependencies, tasks: Tasks) -> None:
         self._parts = parts
         self._tasks = tasks
         self.lacking: dict[int, int] = {}

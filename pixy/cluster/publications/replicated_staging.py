@@ -61,7 +61,7 @@ from pixy.staging import (
 )
 from pixy.storage import EntryType
 
-__all__ = ["ReplicatedStaging", "StagingParts"]
+__all__ = ["ReplicatedStaging", "StagingDependencies"]
 
 _ENTRY_S = 10.0
 """Longest wait for an entry of a partition; a change of leaders takes two seconds."""
@@ -70,7 +70,7 @@ _TOUCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class StagingParts:
+class StagingDependencies:
     """Parts of a node that staged writes use.
 
     Attributes:
@@ -97,12 +97,14 @@ class ReplicatedStaging:
     """Staged writes of one node.
 
     Args:
-        parts: see `StagingParts`.
+        parts: see `StagingDependencies`.
         expiry_s: seconds after which the stages of an idle sink expire.
         is_deleting: tells whether a topic, by its id, is being deleted.
     """
 
-    def __init__(self, parts: StagingParts, expiry_s: float, is_deleting: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self, parts: StagingDependencies, expiry_s: float, is_deleting: Callable[[bytes], bool]
+    ) -> None:
         self._parts = parts
         self._state = parts.state
         self._touch_after_ms = round(expiry_s * 1000) // _TOUCHES

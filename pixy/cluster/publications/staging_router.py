@@ -24,8 +24,8 @@ from pixy.cluster.peering import CallPeer, PartitionProposals, ProposalForwarder
 from pixy.cluster.publications.piece_calls import PieceCalls
 from pixy.cluster.publications.piece_retention import PieceRetention
 from pixy.cluster.publications.publisher import Publisher, staged_error
-from pixy.cluster.publications.replicated_roll_forward import ReplicatedRollForward, RollForwardParts
-from pixy.cluster.publications.replicated_staging import ReplicatedStaging, StagingParts
+from pixy.cluster.publications.replicated_roll_forward import ReplicatedRollForward, RollForwardDependencies
+from pixy.cluster.publications.replicated_staging import ReplicatedStaging, StagingDependencies
 from pixy.cluster.publications.sideloading import Sideloading
 from pixy.cluster.replicas import StateGroups
 from pixy.cluster.state import IDENTITY_LEVEL, SINKS_MAX, Finished, GoneStages, Publication, Topic
@@ -110,7 +110,7 @@ class StagingRouter:
         )
         proposals = PartitionProposals(node.driver, partitions, node.remote)
         self._replicated = ReplicatedStaging(
-            StagingParts(
+            StagingDependencies(
                 self._state,
                 self._metadata,
                 partitions,
@@ -124,7 +124,7 @@ class StagingRouter:
             node.publisher.is_deleting,
         )
         self._roll_forward = ReplicatedRollForward(
-            RollForwardParts(
+            RollForwardDependencies(
                 self._sinks.group,
                 self._state,
                 node.publisher.is_of_nobody,
@@ -290,7 +290,7 @@ class StagingRouter:
         return await self._node.command(command.SerializeToString(), _COMMAND_S)
 
     async def _ensure(self, replica: PartitionReplica, payload: bytes) -> None:
-        """See `RollForwardParts`."""
+        """See `RollForwardDependencies`."""
         sideloading, group = self._node.sideloading, replica.group
         if sideloading is None or group is None or group.application is None:
             return

@@ -38,11 +38,11 @@ class CommandProposals:
         """Drop what the node proposes by itself from here on."""
         self._stopped = True
 
-    async def run(self, replica: Replica, payload: bytes, patience_s: float = NEVER) -> Any:
+    async def run(self, replica: Replica, payload: bytes, timeout_s: float = NEVER) -> Any:
         """Run a command; durable and applied on return.
 
         Args:
-            patience_s: seconds until `DeadlineExceeded` is raised in any case.
+            timeout_s: seconds until `DeadlineExceeded` is raised in any case.
 
         Raises:
             Unavailable: the disk has no room.
@@ -57,7 +57,7 @@ class CommandProposals:
         if stalled is not None:
             raise Unavailable(str(stalled))
         answer: asyncio.Future[Any] = self._loop.create_future()
-        deadline = self._loop.time() + patience_s
+        deadline = self._loop.time() + timeout_s
         self._log.driver.propose(group, EntryType.COMMAND, payload, partial(resolve, answer), deadline)
         result = await answer
         if isinstance(result, PixyError):
