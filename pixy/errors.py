@@ -266,8 +266,8 @@ class VoidEntry(FailedPrecondition):
 
 
 class StaleTopicVersion(FailedPrecondition):
-    """Records were partitioned for another version of the topic, or for another topic of the same
-    name.
+    """Records were partitioned, or a change was made, for another version of the topic, or for
+    another topic of the same name.
     """
 
 
@@ -323,7 +323,9 @@ class OwnedElsewhere(Unavailable):
 
 
 class OffsetsSet(Unavailable):
-    """A commit of a consumer group is based on offsets that were set anew meanwhile."""
+    """A commit of a consumer group, or offsets that a client sets, replace others than they are
+    based on.
+    """
 
     kafka_code = 22
 

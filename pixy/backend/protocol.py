@@ -268,6 +268,7 @@ class Backend(StagedWrites, Protocol):
 
         Raises:
             UnknownTopic: there is none.
+            StaleTopicVersion: another process has altered it at the same time.
             InvalidArgument: the number of partitions is too low or too high, or an option is
                 invalid as in `create_topic`. Nothing has changed.
         """
@@ -403,7 +404,8 @@ class Backend(StagedWrites, Protocol):
         """Commit offsets of a group, all or none; durable on return.
 
         Args:
-            set: a client sets them: taken whoever owns the partitions. Otherwise they are the
+            set: a client sets them: taken whoever owns the partitions, unless another process has
+                set or removed them since `committed_offsets` was asked here. Otherwise they are the
                 position of the member of this process.
             begins: they are the first positions of the group, and so subject to a limit.
             handed_out: marks of the partitions, see `handed_out`.

@@ -28,12 +28,14 @@ from pixy.errors import (
     InvalidArgument,
     PixyError,
     ResourceExhausted,
+    StaleTopicVersion,
     Unavailable,
     UnknownTopic,
 )
 from pixy.multiraft import NEVER, Repeated
 from pixy.proto.node_calls_pb2 import JoinRequest
 from pixy.proto.state_pb2 import (
+    CommitOffsets,
     DeleteOffsets,
     ForgetNode,
     GroupsCommand,
@@ -51,6 +53,8 @@ __all__ = ["NodeCommands"]
 _COMMAND_S = 15.0
 """Seconds until a request for a command is answered in any case; a change of leaders takes two."""
 _CONFIRM_S = 5.0
+_AGAIN_S = 1.0
+"""Seconds within which a change is tried again that has met another one."""
 _FIRST_START_S = 300.0
 """Seconds that a node which has joined gets for its first start while others wait to join."""
 
@@ -108,9 +112,24 @@ class NodeCommands:
 
         Raises:
             UnknownTopic, InvalidArgument, ResourceExhausted.
+            StaleTopicVersion: another call has altered it meanwhile.
         """
-        command = alter_command(name, partitions, config, await self._identify(name))
+        until = asyncio.get_running_loop().time() + _AGAIN_S
+        while True:
+            try:
+                return await self._alter_topic(name, partitions, config)
+            except StaleTopicVersion:
+                # At the same moment, unless this node or the call was held up.
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+
+    async def _alter_topic(
+        self, name: str, partitions: int | None, config: Mapping[str, str | None]
+    ) -> Topic:
+        topic_id = await self._identify(name)
         known = self._metadata.topics.get(name)
+        seen = None if known is None or self._metadata.feature_level < SEEN_LEVEL else known.alterations
+        command = alter_command(name, partitions, config, topic_id, seen)
         await self._check_replication(command.alter_topic.set_config, name)
         return await self._topic(name, command, b"" if known is None else known.topic_id)
 
@@ -338,6 +357,15 @@ class NodeCommands:
             raise FailedPrecondition(
                 "a node of the cluster has an older release: offsets and records can be removed once all have this one"
             )
+
+    def name_seen(self, command: CommitOffsets) -> None:
+        """Have offsets that a client sets refused if others are set or removed until then: they may
+        come long after their caller has given up. No effect while a node would not look at it.
+        """
+        if self._metadata.feature_level >= SEEN_LEVEL:
+            state = self._state_groups.offsets_of(command.group)
+            for each in command.offsets:
+                each.set_ms = state.set_ms(command.group, each.topic_id, each.partition)
 
     async def change_group(self, consumer_group: str, payload: bytes) -> Any:
         """Run a `GroupsCommand` in the state group of a consumer group; returns its result.

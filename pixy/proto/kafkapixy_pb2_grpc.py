@@ -204,8 +204,10 @@ class KafkaPixyServicer(object):
         RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` or
         `limits.max_groups` allows;
         INTERNAL (13)           a fault of the daemon, described in its log;
-        UNAVAILABLE (14)        in front of Kafka: another member of the consumer group owns a
-        partition: set its offsets there; or the cluster cannot be reached.
+        UNAVAILABLE (14)        another call has set or removed offsets of these partitions at the
+        same time: nothing was changed; in front of Kafka: another member of
+        the consumer group owns a partition: set its offsets there; or the
+        cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -147,8 +147,10 @@ class KafkaPixyStub:
       RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` or
                               `limits.max_groups` allows;
       INTERNAL (13)           a fault of the daemon, described in its log;
-      UNAVAILABLE (14)        in front of Kafka: another member of the consumer group owns a
-                              partition: set its offsets there; or the cluster cannot be reached.
+      UNAVAILABLE (14)        another call has set or removed offsets of these partitions at the
+                              same time: nothing was changed; in front of Kafka: another member of
+                              the consumer group owns a partition: set its offsets there; or the
+                              cluster cannot be reached.
     """
     ListTopics: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.ListTopicRq, _kafkapixy_pb2.ListTopicRs]
     """Lists the topics with their configuration.
@@ -289,8 +291,10 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
       RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` or
                               `limits.max_groups` allows;
       INTERNAL (13)           a fault of the daemon, described in its log;
-      UNAVAILABLE (14)        in front of Kafka: another member of the consumer group owns a
-                              partition: set its offsets there; or the cluster cannot be reached.
+      UNAVAILABLE (14)        another call has set or removed offsets of these partitions at the
+                              same time: nothing was changed; in front of Kafka: another member of
+                              the consumer group owns a partition: set its offsets there; or the
+                              cluster cannot be reached.
     """
     ListTopics: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.ListTopicRq, _kafkapixy_pb2.ListTopicRs]  # type: ignore[assignment]
     """Lists the topics with their configuration.
@@ -458,8 +462,10 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
           RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` or
                                   `limits.max_groups` allows;
           INTERNAL (13)           a fault of the daemon, described in its log;
-          UNAVAILABLE (14)        in front of Kafka: another member of the consumer group owns a
-                                  partition: set its offsets there; or the cluster cannot be reached.
+          UNAVAILABLE (14)        another call has set or removed offsets of these partitions at the
+                                  same time: nothing was changed; in front of Kafka: another member of
+                                  the consumer group owns a partition: set its offsets there; or the
+                                  cluster cannot be reached.
         """
 
     @_abc_1.abstractmethod

@@ -95,10 +95,12 @@ class TopicsServicer(object):
         the number of partitions.
 
         Status codes:
-        INVALID_ARGUMENT (3)    fewer partitions than before, too many, or an option that is not
+        INVALID_ARGUMENT (3)     fewer partitions than before, too many, or an option that is not
         allowed; nothing was changed;
-        NOT_FOUND (5)           no such topic;
-        RESOURCE_EXHAUSTED (8)  more partitions of all topics than `limits.max_partitions` allows.
+        NOT_FOUND (5)            no such topic;
+        RESOURCE_EXHAUSTED (8)   more partitions of all topics than `limits.max_partitions` allows;
+        FAILED_PRECONDITION (9)  another call has altered the topic at the same time; nothing was
+        changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

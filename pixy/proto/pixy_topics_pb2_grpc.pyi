@@ -68,10 +68,12 @@ class TopicsStub:
     the number of partitions.
 
     Status codes:
-      INVALID_ARGUMENT (3)    fewer partitions than before, too many, or an option that is not
-                              allowed; nothing was changed;
-      NOT_FOUND (5)           no such topic;
-      RESOURCE_EXHAUSTED (8)  more partitions of all topics than `limits.max_partitions` allows.
+      INVALID_ARGUMENT (3)     fewer partitions than before, too many, or an option that is not
+                               allowed; nothing was changed;
+      NOT_FOUND (5)            no such topic;
+      RESOURCE_EXHAUSTED (8)   more partitions of all topics than `limits.max_partitions` allows;
+      FAILED_PRECONDITION (9)  another call has altered the topic at the same time; nothing was
+                               changed.
     """
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_pixy_topics_pb2.DeleteTopicRequest, _pixy_topics_pb2.DeleteTopicResponse]
     """Deletes a topic for good, with its messages and all offsets that consumer groups have committed
@@ -143,10 +145,12 @@ class TopicsAsyncStub(TopicsStub):
     the number of partitions.
 
     Status codes:
-      INVALID_ARGUMENT (3)    fewer partitions than before, too many, or an option that is not
-                              allowed; nothing was changed;
-      NOT_FOUND (5)           no such topic;
-      RESOURCE_EXHAUSTED (8)  more partitions of all topics than `limits.max_partitions` allows.
+      INVALID_ARGUMENT (3)     fewer partitions than before, too many, or an option that is not
+                               allowed; nothing was changed;
+      NOT_FOUND (5)            no such topic;
+      RESOURCE_EXHAUSTED (8)   more partitions of all topics than `limits.max_partitions` allows;
+      FAILED_PRECONDITION (9)  another call has altered the topic at the same time; nothing was
+                               changed.
     """
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_pixy_topics_pb2.DeleteTopicRequest, _pixy_topics_pb2.DeleteTopicResponse]  # type: ignore[assignment]
     """Deletes a topic for good, with its messages and all offsets that consumer groups have committed
@@ -227,10 +231,12 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         the number of partitions.
 
         Status codes:
-          INVALID_ARGUMENT (3)    fewer partitions than before, too many, or an option that is not
-                                  allowed; nothing was changed;
-          NOT_FOUND (5)           no such topic;
-          RESOURCE_EXHAUSTED (8)  more partitions of all topics than `limits.max_partitions` allows.
+          INVALID_ARGUMENT (3)     fewer partitions than before, too many, or an option that is not
+                                   allowed; nothing was changed;
+          NOT_FOUND (5)            no such topic;
+          RESOURCE_EXHAUSTED (8)   more partitions of all topics than `limits.max_partitions` allows;
+          FAILED_PRECONDITION (9)  another call has altered the topic at the same time; nothing was
+                                   changed.
         """
 
     @_abc_1.abstractmethod

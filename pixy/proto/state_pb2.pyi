@@ -775,6 +775,7 @@ class AlterTopic(_message.Message):
     MAX_PARTITIONS_FIELD_NUMBER: _builtins.int
     UNREACHABLE_NODES_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    ALTERATIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
     """New number of partitions; 0: unchanged."""
@@ -782,6 +783,10 @@ class AlterTopic(_message.Message):
     """See `CreateTopic`."""
     topic_id: _builtins.bytes
     """See `DeleteTopic`."""
+    alterations: _builtins.int
+    """`TopicRecord.alterations` that the node saw when it was asked. If there are others by now, nothing
+    changes. Absent: however many.
+    """
     @_builtins.property
     def set_config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -798,12 +803,15 @@ class AlterTopic(_message.Message):
         max_partitions: _builtins.int = ...,
         unreachable_nodes: _abc.Iterable[_builtins.int] | None = ...,
         topic_id: _builtins.bytes = ...,
+        alterations: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alterations", b"_alterations", "alterations", b"alterations"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_partitions", b"max_partitions", "name", b"name", "partitions", b"partitions", "set_config", b"set_config", "topic_id", b"topic_id", "unreachable_nodes", b"unreachable_nodes", "unset_config", b"unset_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alterations", b"_alterations", "alterations", b"alterations", "max_partitions", b"max_partitions", "name", b"name", "partitions", b"partitions", "set_config", b"set_config", "topic_id", b"topic_id", "unreachable_nodes", b"unreachable_nodes", "unset_config", b"unset_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__alterations: _TypeAlias = _typing.Literal["alterations"]  # noqa: Y015
+    _WhichOneofArgType__alterations: _TypeAlias = _typing.Literal["_alterations", b"_alterations"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__alterations) -> _WhichOneofReturnType__alterations | None: ...
 
 Global___AlterTopic: _TypeAlias = AlterTopic  # noqa: Y015
 
@@ -894,10 +902,13 @@ class TopicRecord(_message.Message):
     RAFT_GROUPS_FIELD_NUMBER: _builtins.int
     REPLICA_SETS_FIELD_NUMBER: _builtins.int
     REPLICA_SET_FIELD_NUMBER: _builtins.int
+    ALTERATIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     changes: _builtins.int
     """Number of changes so far; the topic's version is one more."""
+    alterations: _builtins.int
+    """Number of `AlterTopic`s that named it."""
     @_builtins.property
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -922,10 +933,11 @@ class TopicRecord(_message.Message):
         raft_groups: _abc.Iterable[_builtins.int] | None = ...,
         replica_sets: _abc.Iterable[Global___ReplicaSet] | None = ...,
         replica_set: _abc.Iterable[_builtins.int] | None = ...,
+        alterations: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "config", b"config", "name", b"name", "raft_groups", b"raft_groups", "replica_set", b"replica_set", "replica_sets", b"replica_sets", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alterations", b"alterations", "changes", b"changes", "config", b"config", "name", b"name", "raft_groups", b"raft_groups", "replica_set", b"replica_set", "replica_sets", b"replica_sets", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2307,6 +2319,7 @@ class CommittedOffset(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     HANDED_OUT_FIELD_NUMBER: _builtins.int
+    SET_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
@@ -2323,6 +2336,12 @@ class CommittedOffset(_message.Message):
     """No offset from here on was ever handed out to the group, in this partition; absent if that is
     not known.
     """
+    set_ms: _builtins.int
+    """When a client set it, milliseconds since the Unix epoch, later than each time before; 0 or absent:
+    it was committed otherwise. In a command that sets it: as the node saw it when it was asked, -1
+    if there was no offset. If it was set or removed since, nothing is committed. Absent: whatever
+    there is.
+    """
     def __init__(
         self,
         *,
@@ -2334,14 +2353,20 @@ class CommittedOffset(_message.Message):
         member: _builtins.int = ...,
         epoch: _builtins.int = ...,
         handed_out: _builtins.int | None = ...,
+        set_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out", "handed_out", b"handed_out"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out", "_set_ms", b"_set_ms", "handed_out", b"handed_out", "set_ms", b"set_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out", "epoch", b"epoch", "handed_out", b"handed_out", "member", b"member", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out", "_set_ms", b"_set_ms", "epoch", b"epoch", "handed_out", b"handed_out", "member", b"member", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "set_ms", b"set_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__handed_out: _TypeAlias = _typing.Literal["handed_out"]  # noqa: Y015
     _WhichOneofArgType__handed_out: _TypeAlias = _typing.Literal["_handed_out", b"_handed_out"]  # noqa: Y015
+    _WhichOneofReturnType__set_ms: _TypeAlias = _typing.Literal["set_ms"]  # noqa: Y015
+    _WhichOneofArgType__set_ms: _TypeAlias = _typing.Literal["_set_ms", b"_set_ms"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__handed_out) -> _WhichOneofReturnType__handed_out | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__set_ms) -> _WhichOneofReturnType__set_ms | None: ...
 
 Global___CommittedOffset: _TypeAlias = CommittedOffset  # noqa: Y015
 

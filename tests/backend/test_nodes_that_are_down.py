@@ -1,19 +1,24 @@
 """New partitions in a cluster with nodes that are down: they are placed on the others."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
+from pixy.backend.embedded import EmbeddedBackend
 from pixy.cluster.peering import cluster_search, node_peers
-from pixy.cluster.state.nodes import PLACEMENT_LEVEL, REMOVING_LEVEL
+from pixy.cluster.state.nodes import PLACEMENT_LEVEL, REMOVING_LEVEL, SEEN_LEVEL
 from pixy.cluster.status.status_problems import problems
-from pixy.errors import FailedPrecondition
-from tests.cluster.node_clusters import NodeCluster, run_cluster
+from pixy.errors import FailedPrecondition, OffsetsSet, StaleTopicVersion
+from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
+
+WHERE = TopicPartition("topic", 0)
 
 
 async def kill(cluster: NodeCluster, *numbers: int) -> None:
@@ -95,6 +100,72 @@ def test_a_removal_of_offsets_that_comes_late_leaves_later_ones(tmp_path: Path) 
         assert await asked.committed_offsets("group", "topic") == {0: (2, "")}
         await cluster[3].backend.delete_group("group")
         assert await asked.committed_offsets("group", "topic") == {}
+
+    run_cluster(scenario, tmp_path)
+
+
+LATE: dict[str, Callable[[EmbeddedBackend, int], Awaitable[object]]] = {
+    "offsets that are set": lambda backend, value: backend.commit_offsets(
+        "group", {WHERE: OffsetCommit(value)}, set=True
+    ),
+    "a topic that is altered": lambda backend, value: backend.alter_topic(
+        "topic", config={"retention_ms": str(value)}
+    ),
+}
+
+
+async def value_of(node: ClusterNode) -> tuple[object, object]:
+    """The offset and the option that the calls of `LATE` change, as a node has them."""
+    committed = await node.backend.committed_offsets("group", "topic")
+    await node.node.confirm_metadata(5.0)
+    return committed[0].offset, node.node.metadata.topics["topic"].config.get("retention_ms")
+
+
+@pytest.mark.parametrize("kind", LATE)
+@pytest.mark.parametrize("level", [SEEN_LEVEL, SEEN_LEVEL - 1])
+def test_a_change_that_comes_late_leaves_a_later_one(
+    tmp_path: Path, kind: str, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that was asked, and given up, was paused when it was about to propose it."""
+    for module in (cluster_search, node_peers):
+        monkeypatch.setattr(module, "FEATURE_LEVEL", level)
+    change = LATE[kind]
+
+    async def scenario(cluster: NodeCluster) -> None:
+        asked, paused = cluster[1].backend, cluster[2]
+        await asked.create_topic("topic", 1)
+        for value in (10, 10):
+            for each in LATE.values():
+                await each(asked, value)
+        assert await value_of(paused) == (10, "10")
+        proposals: Any = paused.node.commands._proposals
+        run, begun, goes_on = proposals.run, asyncio.Event(), asyncio.Event()
+
+        async def run_late(*args: Any) -> Any:
+            begun.set()
+            await goes_on.wait()
+            return await run(*args)
+
+        proposals.run = run_late
+        late = asyncio.ensure_future(change(paused.backend, 20))
+        await begun.wait()
+        await asyncio.sleep(1.0)  # of the simulated clock: a pause
+        # The first of these changes nothing, as one that corrects a mistake before it is made.
+        for value in (10, 30):
+            await change(asked, value)
+        before = await value_of(cluster[3])
+        goes_on.set()
+        await asyncio.wait([late])
+        proposals.run = run
+        if level < SEEN_LEVEL:
+            late.result()
+        else:
+            assert isinstance(late.exception(), StaleTopicVersion | OffsetsSet)
+        assert (await value_of(cluster[3]) == before) is (level >= SEEN_LEVEL)
+        for node in cluster.nodes.values():
+            await node.backend.committed_offsets("group", "topic")
+            await change(node.backend, 40 + node.number)
+        assert {await value_of(node) for node in cluster.nodes.values()} == {await value_of(cluster[1])}
 
     run_cluster(scenario, tmp_path)
 

@@ -4,7 +4,8 @@
 
     appends of a partition          one node, until all of them are answered: calls to several nodes
                                     have no order among them
-    commits of a member             the node that the member is at
+    commits of a member, and        the node that the member is at: they have the process in common
+    offsets that are set
     what is asked without waiting   the node of the last change: others hear of it a moment later
 
 A node serves fetches from its own replica, which may be a little behind what another node has
@@ -240,7 +241,9 @@ class AnyNode:
         handed_out: Mapping[TopicPartition, int] = NO_MARKS,
     ) -> None:
         joined = self._joined.get(group)
-        node = next(self._turns) if set or not joined else joined[-1][0]
+        node = joined[-1][0] if joined else next(self._turns)
+        for topic in {key.topic for key in offsets if set}:
+            await node.committed_offsets(group, topic)
         await node.commit_offsets(group, offsets, set=set, begins=begins, handed_out=handed_out)
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:

@@ -331,6 +331,28 @@ async def test_set_offsets_win_over_an_older_commit_in_flight(make_world: MakeWo
     assert (await world.consume()).offsets == [2]
 
 
+@pytest.mark.parametrize("held_up", ["commit", "committed"])
+async def test_offsets_of_a_call_that_was_given_up_before_it_looked_are_not_set(
+    make_world: MakeWorld, held_up: str
+) -> None:
+    """Another call may have set them meanwhile."""
+    world = make_world()
+    world.log().append(*[b"x"] * 10)
+    answers = await world.consume(5, auto_ack=True)
+    for offer in answers.offers:
+        offer.delivered()
+    gate = world.backend.gates[held_up] = asyncio.Event()
+    await world.pass_time(0.5)
+    setting = asyncio.create_task(world.consumers.set_offsets("g", "t", {0: OffsetCommit(2)}))
+    await settle()
+    setting.cancel()
+    await settle()
+    gate.set()
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(5)
+    assert (await world.consume()).offsets == [5]
+
+
 async def test_after_set_offsets_acks_do_not_count_for_a_group_that_never_consumed(
     make_world: MakeWorld,
 ) -> None:

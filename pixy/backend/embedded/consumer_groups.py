@@ -70,6 +70,7 @@ class ConsumerGroups:
             self._node.commands.limits.limit_offsets(command, self._state(group))
         if set:
             command.set = True
+            self._node.commands.name_seen(command)
             # Megabytes of metadata are filled in and proposed in two steps.
             await asyncio.sleep(0)
             await self._set(envelope)

@@ -296,6 +296,10 @@ def _commit_offsets(command: CommitOffsets, sender: Sender) -> None:
     _require(command.node_id in (0, sender), f"a commit of members of node {command.node_id}")
     _partitions(command.offsets)
     for each in command.offsets:
+        _require(
+            not each.HasField("set_ms") or (command.set and -1 <= each.set_ms <= _MS_MAX),
+            f"an offset that was set at {each.set_ms}",
+        )
         if not (each.offset >= 0 <= each.handed_out and len(each.metadata) <= _METADATA_MAX):
             raise InvalidArgument(
                 f"offset {each.offset}, handed out {each.handed_out}, {len(each.metadata)} characters of metadata"

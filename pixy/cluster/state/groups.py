@@ -13,7 +13,8 @@ Members and owners of partitions are in `group_members`. They fence commits:
 
     offsets committed by       are taken
     -------------------------  ---------------------------------------------------------------------
-    a client that sets them    always; their partitions have another epoch from then on
+    a client that sets them    unless others have been set, or they were removed, since it was asked
+                               for: `OffsetsSet`. Their partitions have another epoch from then on
     a member                   if it owns the partitions, under the epochs that the commit is based
                                on; else `OwnedElsewhere` or `OffsetsSet`
     nobody                     while the group has no members; else `OwnedElsewhere`
@@ -94,6 +95,8 @@ class _Stored(NamedTuple):
     metadata: bytes
     timestamp_ms: int
     handed_out: int | None
+    # As in `CommittedOffset`, 0 if it was not set.
+    set_ms: int = 0
 
 
 class _Group(NamedTuple):
@@ -215,6 +218,12 @@ class GroupsState:
         return {
             partition: each.handed_out for partition, each in stored.items() if each.handed_out is not None
         }
+
+    def set_ms(self, consumer_group: str, topic_id: bytes, partition: int) -> int:
+        """Time when a client set an offset, in milliseconds; 0 if it was committed otherwise, -1
+        without one.
+        """
+        return _set_ms(self._stored(consumer_group, topic_id).get(partition))
 
     def checksum(self, consumer_group: str, topic_id: bytes) -> int:
         """Checksum of the committed offsets in a topic, or with an empty id in all, 0 without any.
@@ -362,10 +371,9 @@ class GroupsState:
         self._settle(name)
         before = self._groups.get(name, _NO_GROUP)
         membership = before.membership
-        if not command.set:
-            refusal = _refusal(command, membership)
-            if refusal is not None:
-                return refusal
+        refusal = _refusal_to_set(command, before.offsets) if command.set else _refusal(command, membership)
+        if refusal is not None:
+            return refusal
         if before is _NO_GROUP and (exceeded := self._exceeded(command.max_groups)) is not None:
             return exceeded
         changed: dict[bytes, dict[int, _Stored]] = {}
@@ -605,6 +613,33 @@ def _refusal(command: CommitOffsets, membership: Membership) -> PixyError | None
     return None
 
 
+def _refusal_to_set(
+    command: CommitOffsets, before: Mapping[bytes, Mapping[int, _Stored]]
+) -> OffsetsSet | None:
+    """The reason not to set offsets: they were seen, and have been set or removed since."""
+    for offset in command.offsets:
+        stored = before.get(offset.topic_id, {}).get(offset.partition)
+        was_set, seen = _set_ms(stored), offset.set_ms
+        # A group that has begun since goes on with what is set.
+        if offset.HasField("set_ms") and not (seen <= was_set <= max(seen, 0) or _is(stored, offset)):
+            how = "removed" if stored is None else "set"
+            return OffsetsSet(
+                f"offset of {command.group} in {offset.topic}/{offset.partition} was {how} by another call meanwhile; "
+                "none of this one is set"
+            )
+    return None
+
+
+def _set_ms(stored: _Stored | None) -> int:
+    return -1 if stored is None else stored.set_ms
+
+
+def _is(stored: _Stored | None, offset: CommittedOffset) -> bool:
+    """True if an offset is what is stored already, as by the call that this one repeats."""
+    value = (offset.offset, offset.metadata.encode())
+    return stored is not None and (stored.offset, stored.metadata) == value
+
+
 def _store(
     offsets: dict[int, _Stored], offset: CommittedOffset, timestamp_ms: int, *, set: bool = False
 ) -> int:
@@ -619,8 +654,13 @@ def _store(
         known = 0  # a group starts with a commit, so nothing was handed out without one
     elif before is not None and before.handed_out is not None:
         known = max(known or 0, before.handed_out)
+    set_ms = offset.set_ms if before is None else before.set_ms
+    if set and offset.HasField("set_ms"):
+        set_ms = max(timestamp_ms, set_ms + 1)
     metadata = offset.metadata.encode()
-    offsets[offset.partition] = _Stored(intern(offset.topic), offset.offset, metadata, timestamp_ms, known)
+    offsets[offset.partition] = _Stored(
+        intern(offset.topic), offset.offset, metadata, timestamp_ms, known, set_ms
+    )
     return len(metadata) + _OFFSET_BYTES if before is None else len(metadata) - len(before.metadata)
 
 
@@ -646,7 +686,7 @@ def _records(groups: Mapping[str, _Group], stale: NameIndex[bytes]) -> Iterable[
 def _offset_records(
     name: str, topic_id: bytes, offsets: Mapping[int, _Stored]
 ) -> Iterator[tuple[bytes, bytes]]:
-    for partition, (topic, offset, metadata, timestamp_ms, handed_out) in offsets.items():
+    for partition, (topic, offset, metadata, timestamp_ms, handed_out, set_ms) in offsets.items():
         committed = CommittedOffset(
             topic=topic,
             topic_id=topic_id,
@@ -654,6 +694,7 @@ def _offset_records(
             offset=offset,
             metadata=metadata.decode(),
             handed_out=handed_out,
+            set_ms=set_ms or None,
         )
         record = OffsetRecord(group=name, offset=committed, timestamp_ms=timestamp_ms)
         key = b"\0".join((_OFFSET_KEY[:-1], name.encode(), topic_id.hex().encode(), b"%d" % partition))

@@ -22,6 +22,7 @@ from pixy.errors import (
     InvalidArgument,
     PixyError,
     ResourceExhausted,
+    StaleTopicVersion,
     TopicExists,
     UnknownTopic,
     VoidEntry,
@@ -76,6 +77,8 @@ class Topic:
         version: 1 at creation, raised by every change of partitions and options.
         raft_groups: raft group of each partition, by its number.
         replicas: nodes of each partition, by its number; the first one is preferred as leader.
+        alterations: commands to change partitions and options, also those that changed nothing;
+            others than those that name it are not counted.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Topic:
     config: Mapping[str, str]
     raft_groups: tuple[int, ...]
     replicas: ReplicaSets = ()
+    alterations: int = 0
 
 
 def check_partitions(count: int) -> None:
@@ -296,7 +300,14 @@ class MetadataState:
             return refusal
         config = {name: value for name, value in topic.config.items() if name not in command.unset_config}
         config |= command.set_config
-        if wanted != present or config != topic.config:
+        changes = wanted != present or config != topic.config
+        if command.HasField("alterations"):
+            if changes and command.alterations != topic.alterations:
+                return StaleTopicVersion(
+                    f"topic {topic.name} was altered meanwhile, by another call: look at it, and ask again"
+                )
+            topic = self.topics[topic.name] = replace(topic, alterations=topic.alterations + 1)
+        if changes:
             topic = replace(topic, version=topic.version + 1, config=config)
             topic = self.topics[topic.name] = self._with_partitions(
                 topic, wanted - present, command.unreachable_nodes
@@ -408,6 +419,7 @@ def _records(
             raft_groups=topic.raft_groups,
             replica_sets=[ReplicaSet(node_ids=replicas) for replicas in sets],
             replica_set=[sets[replicas] for replicas in topic.replicas],
+            alterations=topic.alterations,
         )
         yield _TOPIC_KEY + topic.name.encode(), record.SerializeToString()
 
@@ -424,7 +436,10 @@ def _check_restored(state: MetadataState) -> None:
     seen: set[int] = set()
     for topic in state.topics.values():
         check_topic_name(topic.name)
-        if len(topic.replicas) != len(topic.raft_groups) or not 0 < topic.version <= _VERSION_MAX:
+        versions = (topic.version, topic.alterations + 1)
+        if len(topic.replicas) != len(topic.raft_groups) or not all(
+            0 < each <= _VERSION_MAX for each in versions
+        ):
             raise ValueError(f"version {topic.version} of topic {topic.name}, or its replicas")
         for replicas in set(topic.replicas):
             if (
@@ -447,4 +462,12 @@ def _topic_of(record: TopicRecord) -> Topic:
     replicas = tuple([sets[number] for number in record.replica_set])
     if not sets:  # a release without other nodes
         replicas = ((FIRST_NODE,),) * len(raft_groups)
-    return Topic(record.name, record.topic_id, record.changes + 1, dict(record.config), raft_groups, replicas)
+    return Topic(
+        record.name,
+        record.topic_id,
+        record.changes + 1,
+        dict(record.config),
+        raft_groups,
+        replicas,
+        record.alterations,
+    )

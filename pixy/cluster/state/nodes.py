@@ -83,8 +83,8 @@ FEATURE_LEVEL = 7
        stay
     5  commands that name a topic or stages say which one had the name
     6  commands that remove offsets and records for a client
-    7  nodes say whether their raft groups need one that leaves; a removal of offsets says which
-       ones were seen
+    7  nodes say whether their raft groups need one that leaves; commands that set or remove offsets
+       or alter topics say what was seen
 """
 
 SECOND_PROTOCOL_LEVEL = 2
@@ -112,7 +112,7 @@ DEPARTURES_LEVEL = 7
 """First level of a node that can be asked whether its raft groups need one that leaves."""
 
 SEEN_LEVEL = 7
-"""First level at which all nodes look whether offsets that are removed are those that were seen."""
+"""First level at which all nodes look whether what a command changes is as it was seen."""
 
 NODES_MAX = 100
 """Registered nodes of a cluster."""

@@ -26,12 +26,17 @@ def create_command(name: str, topic_id: bytes, partitions: int, config: Mapping[
 
 
 def alter_command(
-    name: str, partitions: int | None, config: Mapping[str, str | None], topic_id: bytes = b""
+    name: str,
+    partitions: int | None,
+    config: Mapping[str, str | None],
+    topic_id: bytes = b"",
+    alterations: int | None = None,
 ) -> MetadataCommand:
     """Add partitions to a topic, or change its options; None as an option's value removes it.
 
     Args:
         topic_id: of the topic; empty: of whichever has the name.
+        alterations: of the topic as it was seen, None for any.
 
     Raises:
         InvalidArgument: as `create_command`.
@@ -43,7 +48,12 @@ def alter_command(
     unset = [option for option, value in config.items() if value is None]
     check_option_names(unset)
     command = AlterTopic(
-        name=name, partitions=partitions or 0, set_config=wanted, unset_config=unset, topic_id=topic_id
+        name=name,
+        partitions=partitions or 0,
+        set_config=wanted,
+        unset_config=unset,
+        topic_id=topic_id,
+        alterations=alterations,
     )
     return MetadataCommand(alter_topic=command)
 

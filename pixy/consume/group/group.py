@@ -44,6 +44,7 @@ from pixy.consume.group.subscription import Subscription
 from pixy.consume.partition import ConsumeEnvironment, GroupCommits, LivePartition
 from pixy.errors import (
     CorruptData,
+    DeadlineExceeded,
     OffsetsSet,
     OwnedElsewhere,
     OwnerUndecided,
@@ -661,9 +662,9 @@ class ConsumerGroup:
     ) -> None:
         try:
             if passed:
-                await self._set_here(offsets, ranges)
+                await self._set_here(offsets, ranges, outcome)
             else:
-                await self._set_anywhere(offsets, ranges)
+                await self._set_anywhere(offsets, ranges, outcome)
                 await self.resets.ask_others(offsets)
         except PixyError as error:
             reject(outcome, error)
@@ -674,7 +675,10 @@ class ConsumerGroup:
             self._on_empty(self)
 
     async def _set_anywhere(
-        self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
+        self,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        ranges: Mapping[int, OffsetRange],
+        outcome: asyncio.Future[None],
     ) -> None:
         """Set offsets here or at the owners, tried again for a while: ownership may be moving."""
         timers = self._environment.timers
@@ -683,9 +687,9 @@ class ConsumerGroup:
         while True:
             try:
                 try:
-                    await self._set_here(offsets, ranges)
+                    await self._set_here(offsets, ranges, outcome)
                 except OwnedElsewhere:
-                    await self._set_by_owners(offsets, ranges)
+                    await self._set_by_owners(offsets, ranges, outcome)
             except OwnerUndecided:
                 pause_s = backoff.grow()
                 if timers.monotonic() + pause_s > deadline:
@@ -695,10 +699,16 @@ class ConsumerGroup:
                 return
 
     async def _set_here(
-        self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
+        self,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        ranges: Mapping[int, OffsetRange],
+        outcome: asyncio.Future[None],
     ) -> None:
         async with self._commits.lock:
             first = await self._first_offsets(offsets)
+            if outcome.cancelled():
+                # By now offsets that another call has set may have been read.
+                raise DeadlineExceeded("the call was given up: no offsets are set")
             await self._environment.backend.commit_offsets(self.name, offsets, set=True)
             for key, topic_id in first.items():
                 self._environment.handed_out.begin(self.name, key, topic_id)
@@ -709,21 +719,24 @@ class ConsumerGroup:
                 self._reset(key, commit, ranges[key.partition])
 
     async def _first_offsets(self, keys: Collection[TopicPartition]) -> Mapping[TopicPartition, bytes]:
-        """Partitions without a committed offset, with the ids of their topics, if the backend does
-        not know itself that nothing of them was handed out.
+        """Read what is committed, so that the backend has seen it. Returns partitions without a
+        committed offset, with the ids of their topics, if the backend does not know itself that
+        nothing of them was handed out.
         """
         backend = self._environment.backend
         found: dict[TopicPartition, bytes] = {}
-        if not backend.keeps_handed_out:
-            for name in {key.topic for key in keys}:
-                topic, committed = backend.topic(name), await backend.committed_offsets(self.name, name)
-                if topic is not None:
-                    missing = [key for key in keys if key.topic == name and key.partition not in committed]
-                    found.update(dict.fromkeys(missing, topic.topic_id))
+        for name in {key.topic for key in keys}:
+            topic, committed = backend.topic(name), await backend.committed_offsets(self.name, name)
+            if topic is not None and not backend.keeps_handed_out:
+                missing = [key for key in keys if key.topic == name and key.partition not in committed]
+                found.update(dict.fromkeys(missing, topic.topic_id))
         return found
 
     async def _set_by_owners(
-        self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
+        self,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        ranges: Mapping[int, OffsetRange],
+        outcome: asyncio.Future[None],
     ) -> None:
         """Only members may commit: each owner sets what is its own.
 
@@ -744,7 +757,7 @@ class ConsumerGroup:
             )
             request.partitions.add(partition=key.partition, offset=commit.offset, metadata=commit.metadata)
         if here:
-            await self._set_here(here, ranges)
+            await self._set_here(here, ranges, outcome)
         for (node_id, _), request in others.items():
             call = ConsumerCall(set_offsets=request).SerializeToString()
             try:

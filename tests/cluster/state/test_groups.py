@@ -4,8 +4,8 @@ group.
 
 import tracemalloc
 from collections import deque
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given
@@ -242,6 +242,65 @@ def test_only_offsets_that_were_seen_are_deleted(topic: str, topic_id: bytes) ->
     seen = state.checksum("g", topic_id)
     assert delete() is None
     assert state.checksum("g", topic_id) == 0
+
+
+def set_seen(*offsets: tuple[int, int], at: int = 7) -> bytes:
+    """A command to set offsets of partitions 0 and on, each with what was seen of it."""
+    command = CommitOffsets(group="g", timestamp_ms=at, set=True)
+    for partition, (offset, seen) in enumerate(offsets):
+        command.offsets.add(topic="a", topic_id=b"a", partition=partition, offset=offset, set_ms=seen)
+    return GroupsCommand(commit_offsets=command).SerializeToString()
+
+
+@pytest.mark.parametrize("before", ["nothing", "committed", "set"])
+@pytest.mark.parametrize(
+    ("between", "refused"),
+    [
+        ("committed", ()),
+        ("set", ("nothing", "committed", "set")),
+        ("set and committed", ("nothing", "committed", "set")),
+        ("removed", ("committed", "set")),
+        ("removed and set", ("nothing", "committed", "set")),
+        ("removed and committed", ("set",)),
+        ("set to the same", ()),
+        ("restored", ()),
+    ],
+)
+def test_only_offsets_that_were_seen_are_replaced_by_those_that_a_client_sets(
+    before: str, between: str, refused: tuple[str, ...]
+) -> None:
+    """The command may come long after it was given up."""
+    state, times = GroupsState(), count(7)
+    steps: dict[str, Callable[[], object]] = {
+        "committed": lambda: state.apply(commit_command(5, "g", "a", 0, timestamp_ms=9)),
+        "set": lambda: state.apply(set_seen((6, state.set_ms("g", b"a", 0)), at=next(times))),
+        "removed": lambda: state.apply(expire(99, "g")),
+        "set to the same": lambda: state.apply(set_seen((2, state.set_ms("g", b"a", 0)), at=next(times))),
+        "nothing": lambda: None,
+        "restored": lambda: state.restore(list(state.snapshot())),
+    }
+    steps[before]()
+    seen = state.set_ms("g", b"a", 0)
+    for step in between.split(" and "):
+        steps[step]()
+    state.apply(commit_command(1, "g", "a", 1))
+    stored = state.committed("g", b"a")
+    result = state.apply(set_seen((2, seen), (3, 0)))
+    if before in refused:
+        assert isinstance(result, OffsetsSet)
+        assert state.committed("g", b"a") == stored
+    else:
+        assert result is None
+        assert state.committed("g", b"a") == {0: OffsetCommit(2), 1: OffsetCommit(3)}
+
+
+def test_an_offset_is_never_set_twice_at_the_same_time() -> None:
+    state = GroupsState()
+    times = [-1]
+    for at in (7, 7, 3, 9):
+        assert state.apply(set_seen((at, times[-1]), at=at)) is None
+        times.append(state.set_ms("g", b"a", 0))
+    assert times == [-1, 7, 8, 9, 10]
 
 
 def test_offsets_of_a_topic_do_not_apply_to_a_later_one_of_its_name() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -39,8 +40,12 @@ def create(name: str, partitions: int = 1, topic_id: bytes = b"id", **config: st
     return MetadataCommand(create_topic=command).SerializeToString()
 
 
-def alter(name: str, partitions: int = 0, unset: Sequence[str] = (), **config: str) -> bytes:
-    command = AlterTopic(name=name, partitions=partitions, set_config=config, unset_config=unset)
+def alter(
+    name: str, partitions: int = 0, unset: Sequence[str] = (), *, seen: int | None = None, **config: str
+) -> bytes:
+    command = AlterTopic(
+        name=name, partitions=partitions, set_config=config, unset_config=unset, alterations=seen
+    )
     return MetadataCommand(alter_topic=command).SerializeToString()
 
 
@@ -217,8 +222,32 @@ def test_a_topic_keeps_its_version_over_a_checkpoint() -> None:
     state.apply(create("a"))
     state.apply(create("b"))
     state.apply(alter("b", 2))
+    state.apply(alter("b", 2, seen=0))
     restored.restore(state.snapshot())
-    assert [topic.version for topic in restored.topics.values()] == [1, 2]
+    assert [(topic.version, topic.alterations) for topic in restored.topics.values()] == [(1, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("change", [{"x": "2"}, {"partitions": 3}, {"unset": ["x"]}], ids=str)
+@pytest.mark.parametrize("between", [{"x": "1"}, {"x": "3"}, {"partitions": 2}], ids=str)
+def test_a_topic_that_was_altered_since_it_was_seen_stays(
+    between: dict[str, Any], change: dict[str, Any]
+) -> None:
+    """The command may come long after it was given up, and what came between may change nothing."""
+    state = MetadataState()
+    seen = applied(state, create("a", x="1")).alterations
+    altered = applied(state, alter("a", **between, seen=seen))
+    refused = state.apply(alter("a", **change, seen=seen))
+    assert isinstance(refused, FailedPrecondition)
+    assert state.topics["a"] is altered
+    assert isinstance(state.apply(alter("a", **change, seen=altered.alterations)), Topic)
+
+
+def test_an_alteration_that_was_carried_out_already_succeeds() -> None:
+    state = MetadataState()
+    seen = applied(state, create("a", x="1")).alterations
+    first = applied(state, alter("a", x="2", seen=seen))
+    again = applied(state, alter("a", x="2", seen=seen))
+    assert (again.config, again.version) == (first.config, first.version) == ({"x": "2"}, 2)
 
 
 def test_a_command_for_a_topic_that_was_deleted_leaves_the_next_one_of_its_name() -> None:

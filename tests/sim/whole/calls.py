@@ -19,6 +19,7 @@ from pixy.errors import (
     CorruptData,
     DeadlineExceeded,
     Internal,
+    OffsetsSet,
     PixyError,
     Unavailable,
 )
@@ -194,6 +195,8 @@ def outcome_of(answer: Any) -> Outcome:
     """
     if not isinstance(answer, PixyError):
         return Outcome.OK
+    if isinstance(answer, OffsetsSet):
+        return Outcome.FAILED
     if isinstance(answer, DeadlineExceeded | Unavailable | Internal | CorruptData):
         return Outcome.UNKNOWN
     return Outcome.FAILED
