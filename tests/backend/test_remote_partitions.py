@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pixy.api.grpc.large_answers import AT_ONCE
 from pixy.backend import TopicPartition
 from pixy.cluster import PeerMethod
 from pixy.errors import DeadlineExceeded, OffsetOutOfRange, Unavailable, UnknownPartition
@@ -250,31 +251,59 @@ def test_requests_end_when_the_topic_is_deleted(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def hold_offsets(cluster: NodeCluster, end: asyncio.Event) -> Counter[int]:
+    """Let calls for offsets wait at the nodes; returns how many have waited at once at each."""
+    asked: Counter[int] = Counter()
+    waiting: Counter[int] = Counter()
+
+    def hold(number: int) -> None:
+        peers = cluster[number].node.peers
+        assert peers is not None
+        methods: Any = peers._duties.methods
+        whole = methods[PeerMethod.OFFSETS]
+
+        async def answer(asker: int, request: bytes) -> bytes:
+            waiting[number] += 1
+            asked[number] = max(asked[number], waiting[number])
+            try:
+                await end.wait()
+                return bytes(await whole(asker, request))
+            finally:
+                waiting[number] -= 1
+
+        methods[PeerMethod.OFFSETS] = answer
+
+    for number in (1, 2, 3):
+        hold(number)
+    return asked
+
+
+def test_removals_of_records_of_an_address_leave_calls_for_offsets_to_others(tmp_path: Path) -> None:
+    """It has `AT_ONCE` requests at a time, here for more partitions than there are calls."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        stranger = await with_a_stranger(cluster, 20)
+        end = asyncio.Event()
+        asked = hold_offsets(cluster, end)
+        removals = [
+            asyncio.create_task(stranger.backend.delete_records("topic", dict.fromkeys(range(20), 0)))
+            for _ in range(AT_ONCE)
+        ]
+        await until(lambda: asked.total() >= 8 * AT_ONCE)
+        # Sent behind the calls.
+        await stranger.append(b"second")
+        assert asked.total() == 8 * AT_ONCE == 512 // 2
+        end.set()
+        begins = dict.fromkeys(range(20), 0)
+        assert await asyncio.gather(*removals) == [begins] * AT_ONCE
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_questions_for_offsets_leave_calls_to_others(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster, stranger: ClusterNode) -> None:
-        asked: Counter[int] = Counter()
-        waiting: Counter[int] = Counter()
         end = asyncio.Event()
-
-        def hold(number: int) -> None:
-            peers = cluster[number].node.peers
-            assert peers is not None
-            methods: Any = peers._duties.methods
-            whole = methods[PeerMethod.OFFSETS]
-
-            async def answer(asker: int, request: bytes) -> bytes:
-                waiting[number] += 1
-                asked[number] = max(asked[number], waiting[number])
-                try:
-                    await end.wait()
-                    return bytes(await whole(asker, request))
-                finally:
-                    waiting[number] -= 1
-
-            methods[PeerMethod.OFFSETS] = answer
-
-        for number in (1, 2, 3):
-            hold(number)
+        asked = hold_offsets(cluster, end)
         questions = [
             asyncio.create_task(stranger.backend.offset_for_timestamp(TOPIC, 0)) for _ in range(1600)
         ]

@@ -69,8 +69,10 @@ _TOPICS_ASKED = 100
 """Topics that are asked about at a time: each may have 10 000 partitions."""
 _PARTITIONS_PER_ITERATION = 200
 """Partitions visited in one iteration of the event loop: a topic may have 10 000."""
-_PARTITIONS_PURGED = 100
-"""Partitions of which records are removed at a time."""
+_PARTITIONS_PURGED = 8
+"""Partitions of which a request removes records at a time: requests of one address, 32 at a time,
+have half of the calls for offsets to another node with them, see `NeighbourCalls`.
+"""
 _LED_S = 30.0
 """Longest wait for the first leaders of new partitions: too few nodes may be up."""
 _LEAVING_S, _LEAVING_LOOK_S = 10.0, 0.2
