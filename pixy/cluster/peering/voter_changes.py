@@ -19,20 +19,21 @@ One change at a time, in this order:
     voters differ                                one change, joint if several nodes change
     a learner that has left the cluster          is removed
 
-A learner becomes a voter when it is *ready*: it has everything that was committed, and the newest
-configuration, when it was first found to be wanted (a moving end might never be reached: KAFKA-
-13959, RATIS-2274), and it answers and takes entries. All new voters come in one change if they are
-ready at the same time. If some of them keep the others waiting, those that are ready replace voters
-that are to go, one for one, and further ones come as long as the voters do not become an even
-number: four voters survive no more failures than three, and two of four decide nothing. Only a lone
-voter takes a second one alone.
+A member is *ready* when it has everything that was committed, and the newest configuration, when
+the change was first found to be wanted (a moving end might never be reached: KAFKA-13959,
+RATIS-2274), and it answers and takes entries. A learner becomes a voter then. All new voters come
+in one change if they are ready at the same time. If some of them keep the others waiting, those
+that are ready replace voters that are to go, one for one, and further ones come as long as the
+voters do not become an even number: four voters survive no more failures than three, and two of
+four decide nothing. Only a lone voter takes a second one alone.
 
 Invariants, whatever the nodes do:
 
 - No change while another one may be uncommitted, or before an entry of the leader's term is
   committed: quorums of consecutive configurations overlap (redpanda#17675).
-- Most voters of the next configuration answer at present. So no change ends in a group that cannot
-  decide, and nobody is removed for the sake of nodes that are down.
+- Most voters of the next configuration are ready. So no change ends in a group that cannot decide,
+  with one that waits for a copy for instance; nobody is removed for the sake of nodes that are
+  down; and what is committed is on most of those that stay.
 - A voter goes only if the voters that should be there are ready, or one of them takes its place.
 - A leader never removes itself, and never becomes a learner by its own change: the others might not
   learn of it, see "Limits" in `docs/raft.md`.
@@ -177,9 +178,9 @@ class VoterChanges:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._term = 0
-        # By learner that is to be a voter: the index up to which it must have the log, and the time
-        # when it was first ready. Invariant: fixed within a term, so the learner can get there, and
-        # a moment without an answer does not start the wait anew.
+        # By voter, present or to be: the index up to which it must have the log; and the time when
+        # a learner was first ready. Invariant: fixed within a term, so each can get there, and a
+        # moment without an answer does not start the wait anew.
         self._targets: dict[int, int] = {}
         self._ready_at: dict[int, float] = {}
 
@@ -223,10 +224,10 @@ class VoterChanges:
         if view.leader not in voters:
             successor = _successor(before & voters, view)
             if successor is not None:
-                return HandOver(successor) if _answer(voters, view) else None
+                return HandOver(successor) if self._are_most_ready(voters, view) else None
             # Nobody of those that stay could lead now: the leader stays until somebody can.
             voters.add(view.leader)
-        if voters == before or not _answer(voters, view):
+        if voters == before or not self._are_most_ready(voters, view):
             return None
         steps = [ConfChangeSingle(ConfChangeType.ADD_NODE, node_id) for node_id in sorted(voters - before)]
         for node_id in sorted(before - voters):
@@ -239,6 +240,8 @@ class VoterChanges:
         """Voters of the next configuration, without regard to the leader."""
         present = view.configuration.voters
         coming = [node_id for node_id in wanted.voters if node_id not in present]
+        target = max(view.committed, view.conf_index)
+        self._targets = {each: self._targets.get(each, target) for each in (*present, *coming)}
         ready = self._ready(coming, view, now)
         if ready == coming:
             return set(wanted.voters)
@@ -256,17 +259,18 @@ class VoterChanges:
 
     def _ready(self, coming: Sequence[int], view: LeaderView, now: float) -> list[int]:
         """Learners that may become voters."""
-        target = max(view.committed, view.conf_index)
-        self._targets = {node_id: self._targets.get(node_id, target) for node_id in coming}
-        ready = [
-            node_id
-            for node_id in coming
-            if _takes_entries(node_id, view) and view.members[node_id].match >= self._targets[node_id]
-        ]
+        ready = [node_id for node_id in coming if self._is_ready(node_id, view)]
         self._ready_at = {node_id: self._ready_at.get(node_id, now) for node_id in ready} | {
             node_id: at for node_id, at in self._ready_at.items() if node_id in coming
         }
         return ready
+
+    def _is_ready(self, node_id: int, view: LeaderView) -> bool:
+        return _takes_entries(node_id, view) and view.members[node_id].match >= self._targets[node_id]
+
+    def _are_most_ready(self, voters: set[int], view: LeaderView) -> bool:
+        ready = sum(each == view.leader or self._is_ready(each, view) for each in voters)
+        return ready > len(voters) // 2
 
 
 def _change(steps: Sequence[ConfChangeSingle]) -> ConfChangeV2:
@@ -280,11 +284,6 @@ def _is_active(node_id: int, view: LeaderView) -> bool:
 
 def _takes_entries(node_id: int, view: LeaderView) -> bool:
     return _is_active(node_id, view) and view.members[node_id].replicating
-
-
-def _answer(voters: set[int], view: LeaderView) -> bool:
-    """True if a majority of voters answers."""
-    return sum(_is_active(each, view) for each in voters) > len(voters) // 2
 
 
 def _successor(voters: set[int], view: LeaderView) -> int | None:

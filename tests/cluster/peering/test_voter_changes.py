@@ -139,6 +139,15 @@ def test_the_members_of_a_partition_are_its_replicas() -> None:
             [1, 2], view(ConfState((1, 2, 3)), down=[2]), None, id="the rest could not decide: nobody goes"
         ),
         pytest.param(
+            [1, 2], view(ConfState((1, 2, 3)), behind=[2]), None, id="one that stays waits for a copy"
+        ),
+        pytest.param(
+            [1, 2, 4],
+            view(ConfState((1, 2, 3, 4)), behind=[2]),
+            change((REMOVE, 3)),
+            id="most of those that stay have everything",
+        ),
+        pytest.param(
             [2, 3, 4],
             view(ConfState((1, 2, 3), (4,)), behind=[3]),
             HandOver(2),
@@ -206,6 +215,21 @@ def test_the_target_of_a_learner_is_fixed_until_another_leader_comes() -> None:
     assert membership.next_change(wanted, seen(200, 199, term=2), 0) is None
     assert membership.next_change(wanted, seen(300, 199, term=2), 0) is None
     assert membership.next_change(wanted, seen(300, 200, term=2), 0) == change((ADD, 2))
+
+
+def test_nobody_goes_before_most_of_those_that_stay_have_what_was_committed() -> None:
+    membership, wanted = VoterChanges(PATIENCE), state_group_members(GROUPS_GROUP, [1, 2])
+
+    def seen(committed: int, match: int) -> LeaderView:
+        members = {
+            1: MemberView(committed, True, True),
+            2: MemberView(match, True, True),
+            3: MemberView(committed, True, True),
+        }
+        return LeaderView(1, 1, True, committed, 5, ConfState((1, 2, 3)), members)
+
+    assert membership.next_change(wanted, seen(100, 99), 0) is None
+    assert membership.next_change(wanted, seen(300, 100), 0) == change((REMOVE, 3))
 
 
 def test_a_learner_has_the_newest_configuration_before_it_votes() -> None:
