@@ -27,6 +27,7 @@ _ADMITTED_S = 6.0
 """Time after which a node that is not admitted is an older self, or a copy."""
 _VOTERS = 3
 _FOR_GOOD_S = 1e6
+_DOUBT_S = 30.0
 
 
 class Operator:
@@ -38,14 +39,14 @@ class Operator:
     Attributes:
         damaged: the machine that was damaged for good; None: there may be one yet.
         in_doubt: nodes whose removal has no known outcome: it may take effect yet, so it is asked
-            for until it has.
+            for until it has, or cannot any more; each with the time of the last such call.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._scene = cluster.scene
         self.damaged: Machine | None = None
-        self.in_doubt: set[int] = set()
+        self.in_doubt: dict[int, float] = {}
 
     # --- machines ---------------------------------------------------------------------------------
 
@@ -220,11 +221,18 @@ class Operator:
     ) -> None:
         def ended(call: Call) -> None:
             if call.outcome is Outcome.OK or isinstance(call.answer, NotFound):
-                self.in_doubt.discard(node_id)
+                self.in_doubt.pop(node_id, None)
                 done()
                 return
+            doubted = self.in_doubt.get(node_id)
             if what == "remove node" and call.outcome is Outcome.UNKNOWN:
-                self.in_doubt.add(node_id)
+                self.in_doubt[node_id] = self._scene.now
+            elif doubted is not None and not self._scene.healed:
+                self.in_doubt[node_id] = self._scene.now  # it may be with a process that is paused
+            elif doubted is not None and self._scene.now > doubted + _DOUBT_S:
+                # None takes effect any more. Later ones may be refused for good, while clocks are
+                # wrong, or a replica waits for a copy.
+                del self.in_doubt[node_id]
             if what == "forget node" or node_id in self.in_doubt:
                 self._scene.loop.outside(1.0, again)
 

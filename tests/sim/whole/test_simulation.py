@@ -34,6 +34,7 @@ MORE_FOUND = {
     340129: "a replica whose acknowledgements were lost waits for a copy of what it has",
     340516: "stages wait for a replica with a slow disk, although they are durable on a majority",
     400072: "a copy of a directory is taken for one without entries, as all of them are applied",
+    400663: "a removal without a known outcome is refused from then on",
     500488: "a node that joins later admits an older copy of a directory, and relays feed it",
     600143: "a commit waits for a slow one before it",
     600175: "a commit waits for a slow one before it",
