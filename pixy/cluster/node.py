@@ -184,7 +184,7 @@ class Node:
         self._sideloading: Sideloading | None = None
         self.state_groups = StateGroups()
         self.metadata = self.state_groups.metadata
-        self._limits = ClusterLimits(options.limits, self.metadata)
+        self._limits = ClusterLimits(options.limits, self.metadata, lambda: self.state_groups.feature_level)
         self.node_id = 0
         self.cluster_id = b""
         self.observer: NodeObserver = NodeObserver()
@@ -364,7 +364,7 @@ class Node:
             recovered, self._log, self._reactions.apply, start_peers, self._waits_for
         )
         await self._storage.restore_partitions(
-            recovered, self.state_groups, self._sideloading, lambda: self._stages_alone
+            recovered, self.state_groups, self._sideloading, lambda: self.is_alone
         )
         self.publisher = Publisher(
             SinksGroup(self.state_groups.sinks, self.state_groups.sinks_replica),
@@ -397,7 +397,7 @@ class Node:
             channel=None if self.peers is None else self.peers.relays,
             sideloading=self._sideloading,
             command=partial(self._proposals.run, self.state_groups.sinks_replica),
-            is_alone=lambda: self._stages_alone,
+            is_alone=lambda: self.is_alone,
             now_ms=self.time.wall_ms,
         )
         return StagingRouter(node, self._options.staging.expiry)
@@ -610,15 +610,13 @@ class Node:
 
     @property
     def is_alone(self) -> bool:
-        """True if there is no other node in the cluster."""
-        return self.peers is None or self.metadata.registered == [self.node_id]
-
-    @property
-    def _stages_alone(self) -> bool:
-        """True if no raft group has another member either: they leave some time after metadata says
-        so, and would have to have the stages that are published meanwhile.
+        """True if there is no other node in the cluster, nor in its raft groups. One that is
+        removed leaves them some time later: until then it may have committed what is not applied
+        here, and would have to have the stages that are published.
         """
-        if not self.is_alone:
+        if self.peers is None:
+            return True
+        if self.metadata.registered != [self.node_id]:
             return False
         # Groups get other members only after another node has joined, with an id of its own.
         nodes = self.metadata.next_node_id

@@ -128,7 +128,7 @@ class NodeCommands:
     ) -> Topic:
         topic_id = await self._identify(name)
         known = self._metadata.topics.get(name)
-        seen = None if known is None or self._metadata.feature_level < SEEN_LEVEL else known.alterations
+        seen = None if known is None or self._state_groups.feature_level < SEEN_LEVEL else known.alterations
         command = alter_command(name, partitions, config, topic_id, seen)
         await self._check_replication(command.alter_topic.set_config, name)
         return await self._topic(name, command, b"" if known is None else known.topic_id)
@@ -169,7 +169,7 @@ class NodeCommands:
             UnknownTopic: there is none.
             Unavailable: metadata has no leader that answers in time.
         """
-        if self._metadata.feature_level < IDENTITY_LEVEL:
+        if self._state_groups.feature_level < IDENTITY_LEVEL:
             return b""
         if len(self._metadata.registered) > 1:
             await self._confirm(_CONFIRM_S)
@@ -215,7 +215,7 @@ class NodeCommands:
         """Add the nodes that this one does not reach to a command that may place replicas, if every
         node knows them.
         """
-        if self._metadata.feature_level < PLACEMENT_LEVEL:
+        if self._state_groups.feature_level < PLACEMENT_LEVEL:
             return
         kind = command.create_topic if command.HasField("create_topic") else command.alter_topic
         started = self._metadata.started
@@ -300,7 +300,7 @@ class NodeCommands:
                 `staying` has left meanwhile.
             Unavailable: no majority in time; the node stays.
         """
-        await self._run(removal(node_id, staying, self._metadata.feature_level), _COMMAND_S)
+        await self._run(removal(node_id, staying, self._state_groups.feature_level), _COMMAND_S)
 
     async def forget_node(self, node_id: int) -> None:
         """Give up a node that is lost.
@@ -347,13 +347,13 @@ class NodeCommands:
         """
         self.check_removing()
         command = DeleteOffsets(group=consumer_group, topic=topic, topic_id=topic_id)
-        if self._metadata.feature_level >= SEEN_LEVEL:
+        if self._state_groups.feature_level >= SEEN_LEVEL:
             command.seen = seen
         await self.change_group(consumer_group, GroupsCommand(delete_offsets=command).SerializeToString())
 
     def check_removing(self) -> None:
         """Raise `FailedPrecondition` while a node would not know a removal for a client."""
-        if len(self._metadata.registered) > 1 and self._metadata.feature_level < REMOVING_LEVEL:
+        if self._state_groups.feature_level < REMOVING_LEVEL:
             raise FailedPrecondition(
                 "a node of the cluster has an older release: offsets and records can be removed once all have this one"
             )
@@ -362,7 +362,7 @@ class NodeCommands:
         """Have offsets that a client sets refused if others are set or removed until then: they may
         come long after their caller has given up. No effect while a node would not look at it.
         """
-        if self._metadata.feature_level >= SEEN_LEVEL:
+        if self._state_groups.feature_level >= SEEN_LEVEL:
             state = self._state_groups.offsets_of(command.group)
             for each in command.offsets:
                 each.set_ms = state.set_ms(command.group, each.topic_id, each.partition)

@@ -9,7 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.cluster import LostMajority, problems, reasons_to_keep
+from pixy.cluster.peering import cluster_search, node_peers
 from pixy.cluster.replicas.partitions_by_raft_group import group_name
+from pixy.cluster.state.nodes import SEEN_LEVEL
 from pixy.cluster.unsafe_recovery import stopped_node
 from pixy.errors import FailedPrecondition, Unavailable
 from pixy.multiraft.driver import Driver
@@ -223,6 +225,67 @@ def test_the_leaving_node_of_two_may_be_killed_and_started_again(tmp_path: Path,
         await until_left(stays, goes.id)
         assert await stays.append(b"last") == 10
         assert await stays.values() == [*values[::3], b"last"]
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+    run_cluster(scenario, tmp_path, 2)
+
+
+def test_a_node_of_an_earlier_release_that_leaves_knows_the_commands_of_its_raft_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rolling upgrade is complete for metadata, which counts the nodes that stay."""
+
+    def set_level(level: int) -> None:
+        for module in (cluster_search, node_peers):
+            monkeypatch.setattr(module, "FEATURE_LEVEL", level)
+
+    async def is_seen(node: ClusterNode, value: int) -> bool:
+        """True if the command that sets an offset says what was seen."""
+        await node.backend.commit_offsets("group", {AT: OffsetCommit(value)}, set=True)
+        topic_id = node.node.metadata.topics["topic"].topic_id
+        return node.node.state_groups.offsets_of("group").set_ms("group", topic_id, 0) > 0
+
+    set_level(SEEN_LEVEL - 1)
+
+    async def scenario(cluster: NodeCluster) -> None:
+        asked, goes = cluster[1], cluster[3]
+        await asked.backend.create_topic("topic", 1)
+        set_level(SEEN_LEVEL)
+        for node in (cluster[2], asked):
+            await node.stop()
+            await node.start()
+        assert not await is_seen(asked, 1)
+        peers = [node.node.peers for node in cluster.nodes.values()]
+        for each in peers:
+            assert each is not None
+            each.stopping = True  # it proposes no change
+        await asked.backend.remove_node(goes.id)
+        assert asked.node.metadata.feature_level == SEEN_LEVEL
+        assert not await is_seen(asked, 2)
+        for each in peers:
+            assert each is not None
+            each.stopping = False
+        await until_left(asked, goes.id)
+        assert await is_seen(asked, 3)
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("asked", ["committed", "describe", "groups", "list topics", "offset ranges"])
+def test_the_node_that_stays_alone_answers_once_the_other_one_has_left(tmp_path: Path, asked: str) -> None:
+    """Until then that one may have answered changes which are not known here."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        stays, goes = cluster[1], cluster[2]
+        await stays.backend.create_topic("topic", 1)
+        await stays.backend.remove_node(goes.id)
+        await goes.kill()
+        with pytest.raises(Unavailable, match=r"no leader of .* has answered"):
+            await CALLS[asked](stays)
+        starting = asyncio.create_task(goes.start())
+        await until_left(stays, goes.id)
+        await CALLS[asked](stays)
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
 

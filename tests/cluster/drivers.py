@@ -15,6 +15,7 @@ from pixy.cluster.peering.peer_messages import RefusedProposal
 from pixy.cluster.replicas.partitions import Partitions
 from pixy.cluster.state.cluster_limits import ClusterLimits
 from pixy.cluster.state.metadata import MetadataState
+from pixy.cluster.state.nodes import FEATURE_LEVEL
 from pixy.cluster.state.proposable import why_not_proposable
 from pixy.cluster.state.sinks import SinksState
 from pixy.config import LimitsConfig
@@ -424,7 +425,7 @@ def forwarded_to(node: DriverNode) -> ForwardedProposals:
         return []
 
     commands = ForwardedCommands(
-        ClusterLimits(LimitsConfig(), MetadataState()),
+        ClusterLimits(LimitsConfig(), MetadataState(), lambda: FEATURE_LEVEL),
         SinksState(),
         cast(Partitions, None),
         confirm,

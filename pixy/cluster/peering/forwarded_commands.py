@@ -134,7 +134,7 @@ class ForwardedCommands:
             reasons = await self._reasons_to_keep(node_id)
             if reasons:
                 raise VoidEntry(f"node {node_id} is needed: {'; '.join(reasons)}")
-            return removal(node_id, sorted(staying), self._metadata.feature_level).SerializeToString()
+            return removal(node_id, sorted(staying), self._limits.feature_level()).SerializeToString()
         if group.raft_group >= FIRST_PARTITION_GROUP:
             published = partition_command(payload)
             assert isinstance(published, PartitionCommand)

@@ -501,7 +501,7 @@ class NodePeers:
         """
         if self._level_at_first >= SECOND_PROTOCOL_LEVEL:
             return False
-        return not self._node_id or self._groups.metadata.feature_level < SECOND_PROTOCOL_LEVEL
+        return not self._node_id or self._groups.feature_level < SECOND_PROTOCOL_LEVEL
 
     def _why_not_first(self) -> str | None:
         if not self._node_id or self._node_id not in self._groups.metadata.nodes:

@@ -81,6 +81,7 @@ class StagingDependencies:
         command: runs a command in `sinks`; returns its result, or raises it.
         confirm: returns once `sinks`, and metadata, have here what was committed before.
         now_ms: the node's time, to stamp with.
+        feature_level: see `StateGroups`.
     """
 
     state: SinksState
@@ -91,6 +92,7 @@ class StagingDependencies:
     command: Callable[[SinksCommand], Awaitable[object]]
     confirm: Callable[[], Awaitable[None]]
     now_ms: Callable[[], int]
+    feature_level: Callable[[], int]
 
 
 class ReplicatedStaging:
@@ -282,7 +284,7 @@ class ReplicatedStaging:
         stages = self._sealed(sink_id, command.stage_ids)
         self._check_topics(stages)
         command.timestamp_ms = self._parts.now_ms()
-        if self._parts.metadata.feature_level >= IDENTITY_LEVEL:
+        if self._parts.feature_level() >= IDENTITY_LEVEL:
             command.next_stage = self._state.table.next_stage
         result = await self._parts.command(SinksCommand(publish_stages=command))
         if isinstance(result, NotNew):

@@ -119,6 +119,7 @@ class StagingRouter:
                 self._command,
                 self.confirm,
                 node.now_ms,
+                lambda: node.state_groups.feature_level,
             ),
             expiry_s,
             node.publisher.is_deleting,
@@ -263,7 +264,7 @@ class StagingRouter:
 
     async def _next_stage(self) -> int:
         """Number of the next stage of all nodes; 0 while there are nodes that do not look at it."""
-        if self._node.state_groups.metadata.feature_level < IDENTITY_LEVEL:
+        if self._node.state_groups.feature_level < IDENTITY_LEVEL:
             return 0
         await self.confirm()
         return self._state.table.next_stage

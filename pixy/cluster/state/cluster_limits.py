@@ -8,6 +8,7 @@ what is refused is no entry. In a command that another node proposes, the leader
 as well.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from google.protobuf.message import Message
@@ -40,10 +41,12 @@ class ClusterLimits:
     Attributes:
         config: the section `limits`.
         metadata: the cluster.
+        feature_level: newest commands that every node knows which applies them.
     """
 
     config: LimitsConfig
     metadata: MetadataState = field(repr=False)
+    feature_level: Callable[[], int] = field(repr=False)
 
     @property
     def max_partitions(self) -> int:
@@ -134,7 +137,7 @@ class ClusterLimits:
 
     @property
     def _are_known(self) -> bool:
-        return len(self.metadata.registered) == 1 or self.metadata.feature_level >= LIMITS_LEVEL
+        return self.feature_level() >= LIMITS_LEVEL
 
 
 def _lower(command: Message, limit: str, allowed: int) -> bool:

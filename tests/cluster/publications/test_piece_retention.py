@@ -100,7 +100,7 @@ def test_the_last_node_keeps_files_for_nobody(tmp_path: Path) -> None:
         for node_id in (cluster[2].id, cluster[3].id):
             await cluster[1].backend.remove_node(node_id)
         first = cluster[1]
-        await until(lambda: first.node._stages_alone)
+        await until(lambda: first.node.is_alone)
         await until(lambda: first.node.partition(TOPIC).group.storage.conf_state.voters == (first.id,))  # type: ignore[union-attr]
         assert (await first.backend.publish("sink", 1, "query", ["early"])).published
         await first.backend.stage("sink", "late", 0, piece_of({TOPIC: [b"b"]}))

@@ -27,8 +27,6 @@ from pixy.proto.state_pb2 import (
     JoinGroup,
     MemberId,
     MetadataCommand,
-    NodeRecord,
-    RegisterNode,
 )
 from pixy.records import OffsetCommit
 from tests.cluster.node_clusters import NodeCluster, run_cluster
@@ -276,13 +274,8 @@ def test_the_default_for_partitions_depends_on_the_number_of_nodes(tmp_path: Pat
 @pytest.mark.parametrize(("level", "limit"), [(1, 0), (2, 0), (3, 5)])
 def test_limits_are_part_of_commands_once_every_node_knows_them(level: int, limit: int) -> None:
     state = MetadataState()
-    first = NodeRecord(node_id=1, secret=b"1", incarnation=1, feature_level=level)
-    init = InitCluster(groups_count=8, first_node=first)
-    state.apply(MetadataCommand(init_cluster=init).SerializeToString())
-    node = RegisterNode(secret=b"2", feature_level=level)
-    state.apply(MetadataCommand(register_node=node).SerializeToString())
-    assert len(state.registered) == 2
-    limits = ClusterLimits(SMALL, state)
+    state.apply(MetadataCommand(init_cluster=InitCluster(groups_count=8)).SerializeToString())
+    limits = ClusterLimits(SMALL, state, lambda: level)
     creation, altering = (
         MetadataCommand(create_topic=CreateTopic()),
         MetadataCommand(alter_topic=AlterTopic()),
