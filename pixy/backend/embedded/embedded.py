@@ -41,10 +41,7 @@ from pixy.backend.protocol import (
     FetchResult,
     OffsetsChanged,
     Owner,
-    Published,
     Revocation,
-    StagedBatches,
-    StageSeal,
     TopicDescription,
 )
 from pixy.cluster import (
@@ -61,7 +58,6 @@ from pixy.cluster import (
 from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
-from pixy.staging import NO_CLIENT, StageClient
 
 __all__ = ["EmbeddedBackend"]
 
@@ -105,7 +101,9 @@ class EmbeddedBackend:
         self.topic = self._descriptions.find
         self._leaders = RemoteLeaders(node, self._tasks, self._descriptions.told)
         self._descriptions.on_unknown_leader = self._leaders.ask_soon
-        self._staging = NodeStaging(node, self._finder, self._check_writable)
+        self._staging = NodeStaging(node, self._finder, self._check_running, self._check_writable)
+        self.stage, self.publish = self._staging.stage, self._staging.publish
+        self.discard = self._staging.discard
         node.observer = TopicObserver(self._members, self._descriptions, self._readiness_changed)
         self._handlers = CallHandlers(node, self._local, self._check_running)
         node.methods.update(self._handlers.by_method())
@@ -361,40 +359,6 @@ class EmbeddedBackend:
         if isinstance(place, PartitionReplica):
             return await self._local.delete_records(place, offset)
         return await self._remote.delete_records(place, offset)
-
-    # --- staged writes ----------------------------------------------------------------------------
-
-    async def stage(
-        self,
-        sink_id: str,
-        stage_id: str,
-        piece: int,
-        batches: Sequence[StagedBatches],
-        seal: StageSeal | None = None,
-        client: StageClient = NO_CLIENT,
-    ) -> int:
-        self._start.check()
-        return await self._staging.stage(sink_id, stage_id, piece, batches, seal, client)
-
-    async def publish(
-        self,
-        sink_id: str,
-        epoch: int,
-        query_id: str,
-        stage_ids: Sequence[str],
-        *,
-        reset: bool = False,
-        replaces: str = "",
-        client: StageClient = NO_CLIENT,
-    ) -> Published:
-        self._start.check()
-        return await self._staging.publish(
-            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces, client=client
-        )
-
-    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
-        self._check_running()
-        await self._node.staging.discard(sink_id, stage_ids)
 
     # --- consumer groups --------------------------------------------------------------------------
 

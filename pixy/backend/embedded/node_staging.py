@@ -11,6 +11,7 @@ from pixy.cluster import Node, PeerMethod, Topic, staged_error
 from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import StagedRequest, StagedResponse
+from pixy.proto.state_pb2 import PublishStages
 from pixy.staging import NO_CLIENT, PieceBatches, StageClient, StageName
 
 __all__ = ["NodeStaging"]
@@ -26,12 +27,20 @@ class NodeStaging:
     Args:
         node: this node.
         finder: of partitions.
+        check_running: raises unless the node is there for clients.
         check_writable: raises if nothing can be written.
     """
 
-    def __init__(self, node: Node, finder: PartitionRouter, check_writable: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        finder: PartitionRouter,
+        check_running: Callable[[], None],
+        check_writable: Callable[[], None],
+    ) -> None:
         self._node = node
         self._finder = finder
+        self._check_running = check_running
         self._check_writable = check_writable
 
     async def stage(
@@ -40,10 +49,11 @@ class NodeStaging:
         stage_id: str,
         piece: int,
         batches: Sequence[StagedBatches],
-        seal: StageSeal | None,
+        seal: StageSeal | None = None,
         client: StageClient = NO_CLIENT,
     ) -> int:
         """As `StagedWrites.stage`."""
+        self._check_running()
         # A sink that retries while nothing can be written is active: its stages must not expire.
         self._node.staging.touch(sink_id)
         self._check_writable()
@@ -92,13 +102,26 @@ class NodeStaging:
         query_id: str,
         stage_ids: Sequence[str],
         *,
-        reset: bool,
-        replaces: str,
+        reset: bool = False,
+        replaces: str = "",
         client: StageClient = NO_CLIENT,
     ) -> Published:
         """As `StagedWrites.publish`."""
+        self._check_running()
         self._node.staging.touch(sink_id)
         self._check_writable()
-        return await self._node.staging.publish(
-            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces, client=client
+        command = PublishStages(
+            sink_id=sink_id,
+            epoch=epoch,
+            query_id=query_id,
+            reset_sink=reset,
+            replaces_query_id=replaces,
+            stage_ids=stage_ids,
+            client=client.address,
         )
+        return await self._node.staging.publish(command, client)
+
+    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
+        """As `StagedWrites.discard`."""
+        self._check_running()
+        await self._node.staging.discard(sink_id, stage_ids)

@@ -41,10 +41,7 @@ from pixy.backend.protocol import (
     OffsetRange,
     OffsetsChanged,
     Owner,
-    Published,
     Revocation,
-    StagedBatches,
-    StageSeal,
     TopicDescription,
     TopicPartition,
 )
@@ -60,8 +57,6 @@ from pixy.errors import (
     UnknownTopic,
 )
 from pixy.faults import OnFault, report_to_loop
-from pixy.proto.state_pb2 import PublishStages
-from pixy.staging import NO_CLIENT, StageClient, StageName
 
 __all__ = ["KafkaBackend"]
 
@@ -100,8 +95,10 @@ class KafkaBackend:
         self._group_list = GroupList(self._client, coordinators)
         self._offsets = GroupOffsets(self._client, coordinators, self._groups, self._group_list)
         self._staged = KafkaStagedWrites(
-            self._client, options, staging, on_fault, on_storage_fault or on_fault
+            self._client, options, staging, on_fault, on_storage_fault or on_fault, self._know
         )
+        self.stage, self.publish = self._staged.stage, self._staged.publish
+        self.discard = self._staged.discard
         self._stopped = False
 
     @property
@@ -262,48 +259,6 @@ class KafkaBackend:
         raise UnknownPartition(
             f"unknown partition {partition.partition} of topic {partition.topic}, which has {count}"
         )
-
-    # --- staged writes ----------------------------------------------------------------------------
-
-    async def stage(
-        self,
-        sink_id: str,
-        stage_id: str,
-        piece: int,
-        batches: Sequence[StagedBatches],
-        seal: StageSeal | None = None,
-        client: StageClient = NO_CLIENT,
-    ) -> int:
-        self._check_running()
-        for each in batches:
-            await self._know(each.partition)
-        return await self._staged.stage(StageName(sink_id, stage_id), piece, batches, seal, client)
-
-    async def publish(
-        self,
-        sink_id: str,
-        epoch: int,
-        query_id: str,
-        stage_ids: Sequence[str],
-        *,
-        reset: bool = False,
-        replaces: str = "",
-        client: StageClient = NO_CLIENT,
-    ) -> Published:
-        self._check_running()
-        command = PublishStages(
-            sink_id=sink_id,
-            epoch=epoch,
-            query_id=query_id,
-            reset_sink=reset,
-            replaces_query_id=replaces,
-            stage_ids=stage_ids,
-        )
-        return await self._staged.publish(command)
-
-    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
-        self._check_running()
-        await self._staged.discard(sink_id, stage_ids)
 
     # --- consumer groups --------------------------------------------------------------------------
 

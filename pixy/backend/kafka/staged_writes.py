@@ -27,7 +27,7 @@ stage.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -117,6 +117,7 @@ class KafkaStagedWrites:
         place: the place of the stages.
         on_fault: called with an exception that is a bug.
         on_storage_fault: called with a fault that only a restart repairs.
+        know: looks for a partition; see `KafkaBackend`.
     """
 
     def __init__(
@@ -126,12 +127,14 @@ class KafkaStagedWrites:
         place: StagingPlace,
         on_fault: OnFault,
         on_storage_fault: OnFault,
+        know: Callable[[TopicPartition], Awaitable[None]],
     ) -> None:
         self._client = client
         self._options = options
         self._place = place
         self._on_fault = on_fault
         self._on_storage_fault = on_storage_fault
+        self._know = know
         self._transactions = SinkTransactions(client, options.transaction_timeout_s)
         self._tasks = Tasks(on_fault)
         self._background = Tasks(on_fault)
@@ -183,8 +186,7 @@ class KafkaStagedWrites:
 
     async def _open(self) -> Stages:
         async with self._opening:
-            if self._stopped:
-                raise ShuttingDown
+            self._check_running()
             if self._stages is None:
                 place = self._place
                 self._worker = self._worker or place.worker("pixy-staging", background=True)
@@ -205,6 +207,10 @@ class KafkaStagedWrites:
                 self._stages = stages
                 self._background.spawn(self._expire(), "expire stages")
             return self._stages
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise ShuttingDown
 
     def _lock_directory(self) -> None:
         """Lock the directory, once.
@@ -243,13 +249,18 @@ class KafkaStagedWrites:
 
     async def stage(
         self,
-        name: StageName,
+        sink_id: str,
+        stage_id: str,
         piece: int,
         batches: Sequence[StagedBatches],
-        seal: StageSeal | None,
+        seal: StageSeal | None = None,
         client: StageClient = NO_CLIENT,
     ) -> int:
-        """As `StagedWrites.stage`. The partitions are known."""
+        """As `StagedWrites.stage`."""
+        self._check_running()
+        for each in batches:
+            await self._know(each.partition)
+        name = StageName(sink_id, stage_id)
         try:
             stages = await self._open()
         except DataDirectoryError as error:
@@ -273,8 +284,9 @@ class KafkaStagedWrites:
             raise FailedPrecondition(f"topic {topic} is being deleted")
         return PieceBatches(topic, known.topic_id, number, batches.batches, batches.records)
 
-    async def discard(self, sink_id: str, stage_ids: Iterable[str]) -> None:
+    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         """As `StagedWrites.discard`."""
+        self._check_running()
         if self._stages is None or self._expiry is None:
             return
         self._expiry.touch(sink_id)
@@ -308,11 +320,30 @@ class KafkaStagedWrites:
 
     # --- publishing -------------------------------------------------------------------------------
 
-    async def publish(self, command: PublishStages) -> Published:
+    async def publish(
+        self,
+        sink_id: str,
+        epoch: int,
+        query_id: str,
+        stage_ids: Sequence[str],
+        *,
+        reset: bool = False,
+        replaces: str = "",
+        client: StageClient = NO_CLIENT,
+    ) -> Published:
         """As `StagedWrites.publish`.
 
         A publication that has begun continues even if the caller goes away.
         """
+        self._check_running()
+        command = PublishStages(
+            sink_id=sink_id,
+            epoch=epoch,
+            query_id=query_id,
+            reset_sink=reset,
+            replaces_query_id=replaces,
+            stage_ids=stage_ids,
+        )
         if self._publishing >= PUBLICATIONS_MAX:
             raise Unavailable(f"{PUBLICATIONS_MAX} publications are in progress; try again").at_limit(
                 "unfinished publications"

@@ -179,19 +179,10 @@ class StagingRouter:
                     f"{each.topic} has replicas elsewhere: begin another stage"
                 )
 
-    async def publish(
-        self,
-        sink_id: str,
-        epoch: int,
-        query_id: str,
-        stage_ids: Sequence[str],
-        *,
-        reset: bool = False,
-        replaces: str = "",
-        client: StageClient = NO_CLIENT,
-    ) -> Published:
+    async def publish(self, command: PublishStages, client: StageClient = NO_CLIENT) -> Published:
         """As `StagedWrites.publish`."""
-        names = [StageName(sink_id, stage_id) for stage_id in stage_ids]
+        sink_id = command.sink_id
+        names = [StageName(sink_id, stage_id) for stage_id in command.stage_ids]
         here = [name for name in names if self._publisher.has(name)]
         if not here and (not self._node.is_alone() or any(map(self._replicated.has, names))):
             publish = self._replicated.publish
@@ -202,15 +193,6 @@ class StagingRouter:
                 f"stage {here[0].stage_id} of sink {sink_id} was begun while its node was alone, and others were not: "
                 "publish them one after the other, or stage them anew"
             )
-        command = PublishStages(
-            sink_id=sink_id,
-            epoch=epoch,
-            query_id=query_id,
-            reset_sink=reset,
-            replaces_query_id=replaces,
-            stage_ids=stage_ids,
-            client=client.address,
-        )
         with self._share(sink_id, client):
             published = await publish(command)
         if not published.published:

@@ -11,7 +11,6 @@ from pixy.backend import Backend, Published, StageSeal, TopicPartition
 from pixy.backend.kafka import KafkaBackend, KafkaOptions, staged_writes
 from pixy.config import StagingConfig
 from pixy.errors import DataDirectoryError, FailedPrecondition, ResourceExhausted, Unavailable
-from pixy.staging import StageName
 from tests.conformance.staged import piece_of, stage_values
 from tests.conformance.support import fetch_now, values
 from tests.fakes.waiting import until
@@ -282,10 +281,10 @@ async def test_a_call_cancelled_while_stages_are_opened_leaves_their_directory_u
 ) -> None:
     options = KafkaOptions(seed_peers=("127.0.0.1:1",), client_id="tests")
     staged = KafkaBackend(options, staging_place(tmp_path / "kafka"))._staged
-    name, seal = StageName("sink", "stage"), StageSeal(0, 0)
-    impatient = asyncio.create_task(staged.stage(name, 0, [], seal))
+    seal = StageSeal(0, 0)
+    impatient = asyncio.create_task(staged.stage("sink", "stage", 0, [], seal))
     await asyncio.sleep(0)
     impatient.cancel()
     await asyncio.wait({impatient})
-    assert await staged.stage(name, 0, [], seal) == 0
+    assert await staged.stage("sink", "stage", 0, [], seal) == 0
     await staged.stop()
