@@ -28,7 +28,7 @@ from pixy.errors import PixyError
 from pixy.faults import internal_error
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.records import NewRecord, build_batch
-from pixy.staging import PieceBatches, StageName
+from pixy.staging import PieceBatches, StageCall, StageName
 from tests.fakes.grpc_client import messages_in, open_client
 from tests.fakes.waiting import settle, until
 from tests.sim.loop import VirtualLoop
@@ -216,7 +216,7 @@ async def test_a_bug_in_a_callback_of_stages_ends_the_daemon(
     monkeypatch.setattr("pixy.staging.stage_jobs.resolve", broken)
     await node.commands.create_topic("t", 1, {})
     piece = PieceBatches("t", node.metadata.topics["t"].topic_id, 0, b"batches", 1)
-    staging = asyncio.create_task(node.publisher.stage(StageName("sink", "stage"), 0, [piece], None))
+    staging = asyncio.create_task(node.publisher.stage(StageCall(StageName("sink", "stage"), 0, [piece])))
     with pytest.raises(DaemonFault, match="a bug"):
         await handled.wait()
     staging.cancel()
@@ -241,7 +241,7 @@ async def test_whatever_the_umask_all_files_are_for_its_user_alone(umask: None, 
         piece = PieceBatches(
             "t", node.metadata.topics["t"].topic_id, 0, bytes(build_batch([NewRecord(None, b"x", (), 0)])), 1
         )
-        await node.publisher.stage(StageName("sink", "stage"), 0, [piece], None)
+        await node.publisher.stage(StageCall(StageName("sink", "stage"), 0, [piece]))
         assert stat.S_IMODE(unix.stat().st_mode) == 0o600
     finally:
         await daemon._drain_and_stop()

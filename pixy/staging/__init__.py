@@ -28,7 +28,7 @@ from pixy.staging.piece_files import (
 from pixy.staging.pieces import Pieces
 from pixy.staging.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
 from pixy.staging.sinks import NotNew, Sink, StageName, judge_epoch
-from pixy.staging.stage import Stage, StageSeal, merged_parts
+from pixy.staging.stage import Stage, StageCall, StageSeal, merged_parts
 from pixy.staging.stage_client import NO_CLIENT, StageClient
 from pixy.staging.stage_files import (
     STAGE_FILE,
@@ -75,6 +75,7 @@ __all__ = [
     "SealedStage",
     "Sink",
     "Stage",
+    "StageCall",
     "StageClient",
     "StageExpiry",
     "StageFiles",

@@ -1,7 +1,7 @@
 """One stage, as a node knows it: its pieces, and its contents once it is sealed."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,10 +9,11 @@ from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import StagePart, StageRecord
 from pixy.staging.fair_queue import Lane
 from pixy.staging.sinks import StageName
-from pixy.staging.stage_files import StageFiles
+from pixy.staging.stage_client import NO_CLIENT, StageClient
+from pixy.staging.stage_files import PieceBatches, StageFiles
 from pixy.staging.stage_jobs import StageJob
 
-__all__ = ["Piece", "Stage", "StageSeal", "merged_parts"]
+__all__ = ["Piece", "Stage", "StageCall", "StageSeal", "merged_parts"]
 
 
 class StageSeal(NamedTuple):
@@ -25,6 +26,16 @@ class StageSeal(NamedTuple):
 
     pieces: int
     crc: int
+
+
+class StageCall(NamedTuple):
+    """A piece for a stage, or its seal, or both; see `StagedWrites.stage`."""
+
+    name: StageName
+    piece: int
+    batches: Sequence[PieceBatches]
+    seal: StageSeal | None = None
+    client: StageClient = NO_CLIENT
 
 
 @dataclass(eq=False, slots=True)

@@ -41,9 +41,15 @@ from pixy.proto.state_pb2 import StageRecord
 from pixy.records import crc32c
 from pixy.staging.fair_queue import Lane
 from pixy.staging.sinks import StageName
-from pixy.staging.stage import Piece, Stage, StageSeal
+from pixy.staging.stage import Piece, Stage, StageCall, StageSeal
 from pixy.staging.stage_client import NO_CLIENT, StageClient
-from pixy.staging.stage_files import PieceBatches, StageFiles, recover_stages, remove_stages, staged_part
+from pixy.staging.stage_files import (
+    PieceBatches,
+    StageFiles,
+    recover_stages,
+    remove_stages,
+    staged_part,
+)
 from pixy.staging.stage_jobs import DroppedJob, StageJobs
 from pixy.storage import Disk, StagedPart, Worker, is_disk_full, run_on, unlink_directories
 
@@ -224,14 +230,7 @@ class Stages:
 
     # --- pieces -----------------------------------------------------------------------------------
 
-    async def stage(
-        self,
-        name: StageName,
-        piece: int,
-        batches: Sequence[PieceBatches],
-        seal: StageSeal | None,
-        client: StageClient = NO_CLIENT,
-    ) -> int:
+    async def stage(self, call: StageCall) -> int:
         """Write a piece, or seal a stage, or both; see `StagedWrites.stage`.
 
         Returns:
@@ -239,6 +238,7 @@ class Stages:
         """
         if self._jobs.stopped:
             raise ShuttingDown
+        name, piece, batches, seal, client = call
         stage = self._stages.get(name)
         if stage is None:
             if not batches and seal is not None and seal.pieces:

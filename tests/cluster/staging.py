@@ -2,7 +2,7 @@
 
 from pixy.proto.state_pb2 import PublishStages
 from pixy.records import NewRecord, build_batch, crc32c
-from pixy.staging import PieceBatches, Published, StageName, StageSeal
+from pixy.staging import PieceBatches, Published, StageCall, StageName, StageSeal
 from tests.cluster.nodes import Cluster, copy_of
 
 __all__ = ["finished", "piece_of", "publications", "publish", "seal_of", "stage", "staged", "start"]
@@ -24,8 +24,10 @@ def seal_of(*pieces: list[PieceBatches]) -> tuple[int, int]:
 
 async def stage(cluster: Cluster, stage_id: str, *pieces: list[PieceBatches], sink: str = "sink") -> None:
     for number, piece in enumerate(pieces):
-        await cluster.node.publisher.stage(StageName(sink, stage_id), number, piece, None)
-    await cluster.node.publisher.stage(StageName(sink, stage_id), 0, [], StageSeal(*seal_of(*pieces)))
+        await cluster.node.publisher.stage(StageCall(StageName(sink, stage_id), number, piece))
+    await cluster.node.publisher.stage(
+        StageCall(StageName(sink, stage_id), 0, [], StageSeal(*seal_of(*pieces)))
+    )
 
 
 async def publish(

@@ -15,7 +15,7 @@ import pytest
 from pixy.aio.futures import resolve
 from pixy.errors import FailedPrecondition, ShuttingDown, Unavailable
 from pixy.records import crc32c
-from pixy.staging import PieceBatches, Stage, StageClient, StageName, Stages, StageSeal, seal_crc
+from pixy.staging import PieceBatches, Stage, StageCall, StageClient, StageName, Stages, StageSeal, seal_crc
 from pixy.staging import stages as stages_module
 from pixy.storage import ThreadWorker, Worker
 from tests.fakes.disk import RecordingDisk
@@ -43,7 +43,9 @@ class Bench:
     ) -> "asyncio.Task[int]":
         """Stage one piece, and seal the stage."""
         seal = seal_of(pieces) if seals else None
-        task = asyncio.create_task(self.stages.stage(StageName(*name.split("/")), 0, pieces, seal, client))
+        task = asyncio.create_task(
+            self.stages.stage(StageCall(StageName(*name.split("/")), 0, pieces, seal, client))
+        )
         self.tasks.append(task)
         return task
 
@@ -164,7 +166,7 @@ async def test_a_seal_whose_caller_has_gone_is_not_written_and_a_retry_is(tmp_pa
         await steps_until(bench.ask("sink/a", WIDE, seals=False), worker)
         bench.ask("sink/before", WIDE)
         seal = seal_of(WIDE)
-        sealing = asyncio.create_task(bench.stages.stage(StageName("sink", "a"), 0, [], seal, A))
+        sealing = asyncio.create_task(bench.stages.stage(StageCall(StageName("sink", "a"), 0, [], seal, A)))
         await settle()
         stage = bench.stage("sink/a")
         assert stage is not None
@@ -173,7 +175,7 @@ async def test_a_seal_whose_caller_has_gone_is_not_written_and_a_retry_is(tmp_pa
         await settle()
         assert stage.seal is None
         assert bench.disk.did("sync", ".batches") == []
-        bench.tasks.append(asyncio.create_task(bench.stages.stage(stage.name, 0, [], seal, A)))
+        bench.tasks.append(asyncio.create_task(bench.stages.stage(StageCall(stage.name, 0, [], seal, A))))
         await steps_until(bench.tasks[-1], worker)
         assert bench.tasks[-1].result() == stage.size
         assert stage.record is not None

@@ -12,7 +12,7 @@ from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.peers import decode_answer
 from pixy.proto.node_calls_pb2 import StagedRequest, StagedResponse
 from pixy.proto.state_pb2 import PublishStages
-from pixy.staging import NO_CLIENT, PieceBatches, StageClient, StageName
+from pixy.staging import NO_CLIENT, PieceBatches, StageCall, StageClient, StageName
 
 __all__ = ["NodeStaging"]
 
@@ -63,7 +63,8 @@ class NodeStaging:
         for partition, data, records in batches:
             topic, number = partition
             pieces.append(PieceBatches(topic, topics[topic].topic_id, number, data, records))
-        return await self._node.staging.stage(StageName(sink_id, stage_id), piece, pieces, seal, client)
+        call = StageCall(StageName(sink_id, stage_id), piece, pieces, seal, client)
+        return await self._node.staging.stage(call)
 
     async def check_none_elsewhere(self, topic: Topic) -> None:
         """Check that no other node has unpublished records of a topic that is to be deleted. This

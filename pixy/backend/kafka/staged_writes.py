@@ -64,6 +64,7 @@ from pixy.staging import (
     PieceBatches,
     Sink,
     Stage,
+    StageCall,
     StageClient,
     StageExpiry,
     StageName,
@@ -271,7 +272,7 @@ class KafkaStagedWrites:
         self._expiry.staged(name)
         pieces = [self._piece(each) for each in batches]
         try:
-            return await stages.stage(name, piece, pieces, seal, client)
+            return await stages.stage(StageCall(name, piece, pieces, seal, client))
         finally:
             self._expiry.staged(name)
 

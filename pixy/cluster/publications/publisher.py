@@ -33,17 +33,14 @@ from pixy.multiraft import Repeated
 from pixy.proto.state_pb2 import ExpireSinks, PublicationPart, PublishStages, SinksCommand
 from pixy.records import TopicPartition
 from pixy.staging import (
-    NO_CLIENT,
     PUBLICATIONS_MAX,
     NotNew,
-    PieceBatches,
     Published,
     Stage,
-    StageClient,
+    StageCall,
     StageExpiry,
     StageName,
     Stages,
-    StageSeal,
     merged_parts,
 )
 
@@ -126,26 +123,20 @@ class Publisher:
         """True if a stage is here."""
         return self._stages.get(name) is not None
 
-    async def stage(
-        self,
-        name: StageName,
-        piece: int,
-        batches: Sequence[PieceBatches],
-        seal: StageSeal | None,
-        client: StageClient = NO_CLIENT,
-    ) -> int:
+    async def stage(self, call: StageCall) -> int:
         """Accept a piece of a stage, seal the stage, or both; returns the size of the stage.
 
         As `StagedWrites.stage`.
         """
+        name = call.name
         self._expiry.staged(name)
         if self._state.is_published(name):
             raise FailedPrecondition(f"stage {name.stage_id} of sink {name.sink_id} was published")
-        for each in batches:
+        for each in call.batches:
             if each.topic_id in self._deleting:
                 raise FailedPrecondition(f"topic {each.topic} is being deleted")
         try:
-            return await self._stages.stage(name, piece, batches, seal, client)
+            return await self._stages.stage(call)
         finally:
             self._expiry.staged(name)
 

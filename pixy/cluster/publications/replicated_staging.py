@@ -48,13 +48,13 @@ from pixy.proto.state_pb2 import (
 )
 from pixy.records import TopicPartition, crc32c
 from pixy.staging import (
-    NO_CLIENT,
     PUBLICATIONS_MAX,
     NewPiece,
     NotNew,
     PieceBatches,
     PieceKey,
     Published,
+    StageCall,
     StageClient,
     StageName,
     StageSeal,
@@ -123,27 +123,21 @@ class ReplicatedStaging:
         """True if a stage is replicated, as far as this node knows."""
         return self._state.table.find(name) is not None
 
-    async def stage(
-        self,
-        name: StageName,
-        piece: int,
-        batches: Sequence[PieceBatches],
-        seal: StageSeal | None,
-        client: StageClient = NO_CLIENT,
-    ) -> int:
+    async def stage(self, call: StageCall) -> int:
         """Accept a piece of a stage, seal the stage, or both; returns the size of the stage.
 
         As `StagedWrites.stage`.
         """
+        name = call.name
         if self._state.is_published(name):
             raise FailedPrecondition(f"stage {name.stage_id} of sink {name.sink_id} was published")
-        for each in batches:
+        for each in call.batches:
             if self._is_deleting(each.topic_id):
                 raise FailedPrecondition(f"topic {each.topic} is being deleted")
         stage = self._state.table.find(name)
-        is_new = stage is None or piece not in stage.pieces
-        with self._share(client, sum(len(each.batches) for each in batches) if is_new else 0):
-            return await self._stage(name, piece, batches, seal, client)
+        is_new = stage is None or call.piece not in stage.pieces
+        with self._share(call.client, sum(len(each.batches) for each in call.batches) if is_new else 0):
+            return await self._stage(call)
 
     @contextmanager
     def _share(self, client: StageClient, size: int) -> Iterator[None]:
@@ -165,14 +159,8 @@ class ReplicatedStaging:
             if not self._bringing[address]:
                 del self._bringing[address]
 
-    async def _stage(
-        self,
-        name: StageName,
-        piece: int,
-        batches: Sequence[PieceBatches],
-        seal: StageSeal | None,
-        client: StageClient,
-    ) -> int:
+    async def _stage(self, call: StageCall) -> int:
+        name, piece, batches, seal, client = call
         number = await self._open(name, batches, seal)
         command = AddPiece(stage=number, timestamp_ms=self._parts.now_ms())
         if batches:

@@ -34,7 +34,7 @@ from pixy.faults import report_to_loop
 from pixy.multiraft import Driver, ReadBatcher
 from pixy.proto.state_pb2 import ExpireStages, PublishStages, SinksCommand
 from pixy.records import TopicPartition
-from pixy.staging import NO_CLIENT, PieceBatches, Published, StageClient, StageName, StageSeal
+from pixy.staging import NO_CLIENT, PieceBatches, Published, StageCall, StageClient, StageName
 from pixy.storage import EntryType
 
 __all__ = ["StagingNode", "StagingRouter"]
@@ -153,21 +153,14 @@ class StagingRouter:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    async def stage(
-        self,
-        name: StageName,
-        piece: int,
-        batches: Sequence[PieceBatches],
-        seal: StageSeal | None,
-        client: StageClient = NO_CLIENT,
-    ) -> int:
+    async def stage(self, call: StageCall) -> int:
         """As `StagedWrites.stage`; the partitions are known here."""
-        if self._publisher.has(name):
+        if self._publisher.has(call.name):
             if not self._node.is_alone():
-                self._check_only_here(name, batches)
-        elif not self._node.is_alone() or self._replicated.has(name):
-            return await self._replicated.stage(name, piece, batches, seal, client)
-        return await self._publisher.stage(name, piece, batches, seal, client)
+                self._check_only_here(call.name, call.batches)
+        elif not self._node.is_alone() or self._replicated.has(call.name):
+            return await self._replicated.stage(call)
+        return await self._publisher.stage(call)
 
     def _check_only_here(self, name: StageName, batches: Sequence[PieceBatches]) -> None:
         here = (self._node.driver.node_id,)

@@ -18,7 +18,7 @@ from pixy.errors import CorruptData, FailedPrecondition
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.proto.state_pb2 import PartitionCommand
 from pixy.records import TopicPartition
-from pixy.staging import Published, StageName
+from pixy.staging import Published, StageCall, StageName
 from pixy.storage.partition import log_segments
 from tests.cluster.nodes import Cluster, copy_of, prompt_writer
 from tests.cluster.staging import finished, piece_of, publications, publish, stage, staged, start
@@ -110,7 +110,7 @@ async def test_a_sealed_stage_outlives_the_process_and_an_open_one_does_not(tmp_
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await stage(cluster, "sealed", piece_of(cluster, b"1"))
-        await cluster.node.publisher.stage(StageName("sink", "open"), 0, piece_of(cluster, b"2"), None)
+        await cluster.node.publisher.stage(StageCall(StageName("sink", "open"), 0, piece_of(cluster, b"2")))
         killed = start(cluster)
     async with killed.running():
         assert len(staged(killed)) == 1
@@ -354,7 +354,7 @@ async def test_stages_that_their_sink_has_passed_by_expire_however_busy_it_is(tm
         await cluster.create_topic()
         open_stage = StageName("sink", "growing")
         await stage(cluster, "lost", piece_of(cluster, b"1"))
-        await cluster.node.publisher.stage(open_stage, 0, piece_of(cluster, b"2"), None)
+        await cluster.node.publisher.stage(StageCall(open_stage, 0, piece_of(cluster, b"2")))
         for epoch in range(4):
             await stage(cluster, f"epoch-{epoch}", piece_of(cluster, b"%d" % epoch))
             await publish(cluster, epoch, f"epoch-{epoch}")
@@ -362,7 +362,9 @@ async def test_stages_that_their_sink_has_passed_by_expire_however_busy_it_is(tm
             cluster.node.publisher.expire(cluster.node.now_ms())
             await cluster.settle()
             assert len(staged(cluster)) == (2 if epoch < 3 else 1), epoch
-            await cluster.node.publisher.stage(open_stage, epoch + 1, piece_of(cluster, b"%d" % epoch), None)
+            await cluster.node.publisher.stage(
+                StageCall(open_stage, epoch + 1, piece_of(cluster, b"%d" % epoch))
+            )
             cluster.clock.advance(DAY_S * 0.4)
         with pytest.raises(FailedPrecondition):
             await publish(cluster, 9, "lost")
