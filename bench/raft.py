@@ -20,17 +20,8 @@ from collections.abc import Callable
 from random import Random
 
 from bench.kit.processes import free_ports
-from pixy.raft import (
-    ConfState,
-    Entry,
-    MemoryStorage,
-    Message,
-    MessageType,
-    RaftConfig,
-    RaftNode,
-    Snapshot,
-    Work,
-)
+from pixy.raft import ConfState, Entry, Message, MessageType, RaftConfig, RaftNode, Snapshot, Work
+from tests.raft.memory_storage import MemoryStorage
 
 __all__ = ["Group", "main"]
 

@@ -17,7 +17,6 @@ from pixy.raft.errors import (
     RaftBug,
     RaftConfigError,
     RaftError,
-    SnapshotOutOfDate,
     SnapshotTemporarilyUnavailable,
     StepLocalMessage,
     StepPeerNotFound,
@@ -45,7 +44,7 @@ from pixy.raft.node import RaftNode
 from pixy.raft.proposals import NotAppended
 from pixy.raft.sizes import NO_LIMIT
 from pixy.raft.status import RaftStatus
-from pixy.raft.storage import InitialState, MemoryStorage, Storage
+from pixy.raft.storage import InitialState, Storage
 from pixy.raft.trace import NULL_TRACE, Trace
 from pixy.raft.wire import decode_conf_change
 from pixy.raft.work import StorageAppend, Work
@@ -69,7 +68,6 @@ __all__ = [
     "InitialState",
     "LogPosition",
     "MalformedMessage",
-    "MemoryStorage",
     "Message",
     "MessageType",
     "NotAppended",
@@ -85,7 +83,6 @@ __all__ = [
     "ReadOnlyOption",
     "ReadState",
     "Snapshot",
-    "SnapshotOutOfDate",
     "SnapshotTemporarilyUnavailable",
     "SoftState",
     "StateType",

@@ -20,7 +20,6 @@ __all__ = [
     "RaftBug",
     "RaftConfigError",
     "RaftError",
-    "SnapshotOutOfDate",
     "SnapshotTemporarilyUnavailable",
     "StepLocalMessage",
     "StepPeerNotFound",
@@ -96,12 +95,6 @@ class EntriesNotLoaded(StorageError):
     """The entries are stored but not in memory; the core asks again after `entries_loaded`."""
 
     text = "requested entries are not in memory"
-
-
-class SnapshotOutOfDate(StorageError):
-    """A newer snapshot exists."""
-
-    text = "requested index is older than the existing snapshot"
 
 
 class SnapshotTemporarilyUnavailable(StorageError):

@@ -14,12 +14,12 @@ from pixy.raft import (
     Entry,
     EntryUnavailable,
     InitialState,
-    MemoryStorage,
     RaftError,
     Snapshot,
     SnapshotTemporarilyUnavailable,
 )
 from pixy.raft import HardState as Stored
+from tests.raft.memory_storage import MemoryStorage
 
 ALONE = ConfState((1,))
 

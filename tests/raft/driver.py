@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from pixy.raft import MemoryStorage, Message, RaftNode, ReadState
+from pixy.raft import Message, RaftNode, ReadState
+from tests.raft.memory_storage import MemoryStorage
 
 __all__ = ["Done", "work_off"]
 

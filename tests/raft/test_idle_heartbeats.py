@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Message, MessageType, RaftConfig, RaftNode
+from pixy.raft import ConfState, Entry, HardState, Message, MessageType, RaftConfig, RaftNode
 from pixy.raft.plausibility import why_impossible
+from tests.raft.memory_storage import MemoryStorage
 
 CONFIG = RaftConfig(election_tick=10, heartbeat_tick=1)
 HEARTBEAT, HEARTBEAT_RESP = MessageType.HEARTBEAT, MessageType.HEARTBEAT_RESP

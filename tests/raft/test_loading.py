@@ -15,7 +15,6 @@ from pixy.raft import (
     EntriesNotLoaded,
     Entry,
     HardState,
-    MemoryStorage,
     Message,
     MessageType,
     RaftConfig,
@@ -26,6 +25,7 @@ from pixy.raft import (
 )
 from pixy.raft.wire import encode_conf_change
 from tests.raft.driver import work_off
+from tests.raft.memory_storage import MemoryStorage
 
 CONFIG = RaftConfig(election_tick=3, heartbeat_tick=1)
 

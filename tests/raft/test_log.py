@@ -13,13 +13,13 @@ from pixy.raft import (
     Entry,
     EntryUnavailable,
     LogPosition,
-    MemoryStorage,
     RaftBug,
     Snapshot,
 )
 from pixy.raft.log import RaftLog
 from pixy.raft.sizes import entries_size
 from pixy.raft.trace import NULL_TRACE
+from tests.raft.memory_storage import MemoryStorage
 
 OPERATIONS = st.lists(
     st.tuples(

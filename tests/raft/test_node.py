@@ -17,7 +17,6 @@ from pixy.raft import (
     Entry,
     HardState,
     LogPosition,
-    MemoryStorage,
     Message,
     MessageType,
     NotAppended,
@@ -40,6 +39,7 @@ from pixy.raft import (
 )
 from pixy.raft.messages import COMMIT_ONLY
 from tests.raft.driver import work_off
+from tests.raft.memory_storage import MemoryStorage
 
 CONFIG = RaftConfig(election_tick=3, heartbeat_tick=1)
 

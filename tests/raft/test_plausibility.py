@@ -5,10 +5,11 @@ from random import Random
 import pytest
 
 from pixy.entry_ids import TERM_JUMP_MAX, TERM_MAX
-from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Message, MessageType, RaftNode, Snapshot
+from pixy.raft import ConfState, Entry, HardState, Message, MessageType, RaftNode, Snapshot
 from pixy.raft.config import RaftConfig
 from pixy.raft.plausibility import why_impossible
 from tests.raft.driver import work_off
+from tests.raft.memory_storage import MemoryStorage
 
 ENTRIES = [Entry(1, 1), Entry(2, 2), Entry(3, 3), Entry(3, 4)]
 MEMBERS = ConfState((1, 2, 3))

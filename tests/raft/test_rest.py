@@ -5,9 +5,10 @@ from random import Random
 
 import pytest
 
-from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Message, MessageType, RaftConfig, RaftNode
+from pixy.raft import ConfState, Entry, HardState, Message, MessageType, RaftConfig, RaftNode
 from pixy.raft.rest import agrees
 from tests.raft.driver import work_off
+from tests.raft.memory_storage import MemoryStorage
 
 CONFIG = RaftConfig(
     election_tick=10,

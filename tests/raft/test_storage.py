@@ -2,17 +2,8 @@
 
 import pytest
 
-from pixy.raft import (
-    NO_LIMIT,
-    Compacted,
-    ConfState,
-    Entry,
-    EntryUnavailable,
-    MemoryStorage,
-    RaftBug,
-    Snapshot,
-    SnapshotOutOfDate,
-)
+from pixy.raft import NO_LIMIT, Compacted, ConfState, Entry, EntryUnavailable, RaftBug, Snapshot
+from tests.raft.memory_storage import MemoryStorage, SnapshotOutOfDate
 
 
 def storage(first: int = 4, last: int = 6) -> MemoryStorage:

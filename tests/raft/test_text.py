@@ -19,7 +19,6 @@ from pixy.raft import (
     ConfState,
     Entry,
     HardState,
-    MemoryStorage,
     Message,
     MessageType,
     RaftConfig,
@@ -48,6 +47,7 @@ from tests.raft.etcd.text import (
     describe_read_states,
     parse_conf_changes,
 )
+from tests.raft.memory_storage import MemoryStorage
 
 SINGLES = st.lists(
     st.builds(ConfChangeSingle, st.sampled_from(ConfChangeType), st.integers(0, 2**64 - 1))

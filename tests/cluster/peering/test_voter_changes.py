@@ -20,17 +20,10 @@ from pixy.cluster.peering.voter_changes import (
     state_group_members,
 )
 from pixy.cluster.state.metadata import METADATA_GROUP
-from pixy.raft import (
-    ConfChangeSingle,
-    ConfChangeType,
-    ConfChangeV2,
-    ConfState,
-    MemoryStorage,
-    RaftConfig,
-    RaftNode,
-)
+from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, RaftConfig, RaftNode
 from pixy.raft.conf_change import Changer
 from pixy.raft.progress import Inflights, Progress
+from tests.raft.memory_storage import MemoryStorage
 
 ADD, LEARNER, REMOVE = ConfChangeType.ADD_NODE, ConfChangeType.ADD_LEARNER_NODE, ConfChangeType.REMOVE_NODE
 GROUPS_GROUP = 2

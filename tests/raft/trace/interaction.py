@@ -19,7 +19,6 @@ from pixy.raft import (
     Entry,
     HardState,
     LogPosition,
-    MemoryStorage,
     Message,
     MessageType,
     NotAppended,
@@ -41,6 +40,7 @@ from tests.raft.etcd.text import (
     describe_ready,
     parse_conf_changes,
 )
+from tests.raft.memory_storage import MemoryStorage
 from tests.raft.trace.output import Output
 from tests.raft.trace.script import BadScript, Case
 

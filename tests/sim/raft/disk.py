@@ -18,10 +18,10 @@ from pixy.raft import (
     Entry,
     HardState,
     InitialState,
-    MemoryStorage,
     Snapshot,
     SnapshotTemporarilyUnavailable,
 )
+from tests.raft.memory_storage import MemoryStorage
 
 __all__ = ["SimulatedStorage"]
 
