@@ -69,12 +69,6 @@ class Unstable:
         """Entries not handed out yet."""
         return self.entries[self.offset_in_progress - self.offset :]
 
-    def has_next(self) -> bool:
-        """True if there are entries or a snapshot not handed out yet."""
-        if self.offset + len(self.entries) > self.offset_in_progress:
-            return True
-        return self.snapshot is not None and not self.snapshot_in_progress
-
     def next_snapshot(self) -> Snapshot | None:
         """The snapshot, if it was not handed out yet."""
         return None if self.snapshot_in_progress else self.snapshot

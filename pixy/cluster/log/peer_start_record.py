@@ -1,10 +1,9 @@
 """Starts of peers in the journal: they outlive this node's own starts.
 
-A new incarnation of a peer is written at once, and the peer may be answered when it is durable.
-Flush numbers rise all the time: they ride with other flushes, at most once a second, and cost a
-flush of their own only when an older self is refused. So what a start finds may be a second old,
-and an older copy of a directory passes only if it is not older than that, and was refused by nobody
-before.
+A new incarnation of a peer is written at once; nobody waits for it. Flush numbers rise all the
+time: they ride with other flushes, at most once a second, and cost a flush of their own only when
+an older self is refused. So what a start finds may be a second old, and an older copy of a
+directory passes only if it is not older than that, and was refused by nobody before.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,9 +43,6 @@ class PeerStartRecord:
         self._written_at = float("-inf")
         # The starts in the newest record.
         self._recorded = self.starts.known
-        # Records that are not durable; callers that wait for all of them.
-        self._writing = 0
-        self._waiting: list[Callable[[], None]] = []
         journal.passenger = self._passenger
 
     def admit(self, claim: StartClaim) -> str | None:
@@ -68,13 +64,6 @@ class PeerStartRecord:
         if self.starts.advance(node_id, incarnation, flush_number):
             self._changed = True
 
-    def when_durable(self, done: Callable[[], None]) -> None:
-        """Call `done` once every incarnation that was admitted is durable, at once if they are."""
-        if self._writing:
-            self._waiting.append(done)
-        else:
-            done()
-
     def forget(self, node_id: int) -> None:
         """Drop a peer that has left the cluster, durably with a later record."""
         self.starts.forget(node_id)
@@ -92,14 +81,8 @@ class PeerStartRecord:
     def _unit(self) -> tuple[Sequence[UnitRecord], Callable[[], None]]:
         self._changed, self._written_at = False, self._clock.monotonic()
         self._recorded = self.starts.known
-        self._writing += 1
         record = (RecordKind.PEER_STARTS, 0, 0, 0, 0, 0, None, self.starts.snapshot())
         return (record,), self._durable
 
     def _durable(self) -> None:
         self.file = self._journal.files[-1].number
-        self._writing -= 1
-        if not self._writing:
-            waiting, self._waiting = self._waiting, []
-            for done in waiting:
-                done()

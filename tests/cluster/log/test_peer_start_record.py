@@ -71,15 +71,11 @@ def test_flush_numbers_ride_with_other_flushes_once_a_second() -> None:
     assert recording.ride() is None
 
 
-def test_a_caller_hears_when_every_incarnation_is_durable() -> None:
-    recording, heard = Recording(FOUND, 3), list[str]()
-    recording.record.when_durable(lambda: heard.append("nothing is under way"))
+def test_the_file_of_the_newest_record_is_known_once_it_is_durable() -> None:
+    recording = Recording(FOUND, 3)
     recording.record.admit(StartClaim(2, PeerStart(4, 100)))
-    recording.record.when_durable(lambda: heard.append("durable"))
-    assert heard == ["nothing is under way"]
     assert recording.record.file == 3
     recording.journal.make_durable()
-    assert heard == ["nothing is under way", "durable"]
     assert recording.record.file == 4
 
 
