@@ -4,6 +4,7 @@
     cli.md            from the commands of `pixy.cli` (click)
     configuration.md  from the option table, `pixy.config.options`
     api.md            from the comments of the proto files, and `pixy.api.grpc.maxima`
+    metrics.md        from the table of metrics, `pixy.metrics.families`
     images/*.svg      from `docs.diagrams`
 
 A page is written as a whole, and never edited by hand. `tests/test_documentation.py` fails when a
@@ -31,6 +32,7 @@ from pixy.cli import main as pixy_command
 from pixy.config.options import Config, Option, ProxyConfig, Section, ValueType, members, values_of
 from pixy.config.values import format_value
 from pixy.consume import METADATA_BYTES_MAX
+from pixy.metrics import BYTE_BOUNDS, GROUPS, LONG_BOUNDS, TIME_BOUNDS
 from pixy.rpc import FIELD_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -448,6 +450,63 @@ def _type(proto: _Proto, field: FieldDescriptorProto) -> str:
     return f"{'repeated ' if repeated else ''}[`{name}`](#message-{name.lower()})"
 
 
+# --- the metrics ----------------------------------------------------------------------------------
+
+
+_BUCKETS = "\n".join(
+    wrap(
+        "Counters begin at 0 with the process. A metric without anything to count has no line. Bounds of "
+        f"buckets, in seconds: {', '.join(f'{each:g}' for each in TIME_BOUNDS)}; of the ack latency "
+        f"{', '.join(f'{each:g}' for each in LONG_BOUNDS)}; in bytes "
+        f"{', '.join(f'{each:.0f}' for each in BYTE_BOUNDS)}.",
+        WIDTH,
+        break_on_hyphens=False,
+    )
+)
+
+_METRICS = f"""\
+# Metrics
+
+`GET /metrics` of the management listener (`management_addr`, by default
+http://127.0.0.1:19093/metrics) answers in Prometheus' text format, or in OpenMetrics for a client
+that prefers it (`Accept`); compressed if the client allows it (`Accept-Encoding: gzip`).
+
+```yaml
+scrape_configs:
+  - job_name: pixy
+    static_configs:
+      - targets: [127.0.0.1:19093]
+```
+
+{_BUCKETS}
+
+`deploy/grafana.json` is a dashboard, and `deploy/alerts.yaml` has alert rules: see
+[Operations](operations.md#metrics-and-alerts).
+
+## Topics and groups
+
+Clients choose the names of topics and consumer groups. So only the `management.max_topics` topics
+and the `management.max_groups` pairs of group and topic with most to count have series of their
+own; all others together have the value `other`. A name without series that counts twice as much as
+one that has them takes its place. Its series begins at 0 then, and what it has counted before stays
+in `other`: sums over all topics stay true. Partitions have at most `management.max_partitions`
+series of each metric.
+"""
+
+
+def metrics_page() -> str:
+    """`docs/metrics.md`: every metric with its type, labels and meaning."""
+    parts = [NOTE.format(source="`pixy/metrics/families.py`"), _METRICS]
+    for title, text, families in GROUPS:
+        parts += [f"## {title}\n", paragraphs(text) + "\n"]
+        rows = [
+            [f"`{each.name}`", each.kind.value, " ".join(f"`{label}`" for label in each.labels), each.help]
+            for each in families
+        ]
+        parts.append(_table(["metric", "type", "labels", "meaning"], rows) + "\n")
+    return "\n".join(parts)
+
+
 # --- all of them ----------------------------------------------------------------------------------
 
 
@@ -455,6 +514,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "configuration.md": configuration_page,
     "api.md": api_page,
+    "metrics.md": metrics_page,
     **{f"images/{name}.svg": image for name, image in IMAGES.items()},
 }
 """Text of each generated file, by its path below `docs`."""

@@ -45,6 +45,7 @@ from pixy.config import Config, ProxyConfig, check_files, effective_client_id, f
 from pixy.drain_report import report_drain
 from pixy.errors import Internal, StartError
 from pixy.faults import FaultLog
+from pixy.management import ClusterParts, ManagementServer, Observed
 from pixy.multiraft import frame_bytes_max
 from pixy.peers import Address, PeerCertificates, PeerOptions, Peers, SharedSecrets, TcpNetwork
 from pixy.proxy import Proxy
@@ -162,6 +163,9 @@ class Daemon:
         self._peer_address = ""
         self._server: Server | None = None
         self._grpc: GrpcServer | None = None
+        self._management: ManagementServer | None = None
+        # Every cluster was ready once, and: the drain has begun.
+        self._was_ready = self._draining = False
         self._stop = asyncio.Event()
         self._fault: BaseException | None = None
         self._broken = asyncio.Event()
@@ -187,7 +191,10 @@ class Daemon:
             self._server = Server(limits, self._clock, self._faults.note)
             self._grpc = GrpcServer(config, by_cluster, self._server)
             addresses = await self._grpc.start()
+            addresses |= await self._start_management(self._server, self._grpc)
         except BaseException as error:
+            if self._management is not None:
+                await self._management.stop()
             if self._server is not None:
                 await self._server.stop(grace=0)
             for proxy in self._proxies.values():
@@ -198,6 +205,32 @@ class Daemon:
                 raise StartError(f"the start has failed: {error}") from error
             raise
         return addresses
+
+    async def _start_management(self, server: Server, grpc: GrpcServer) -> dict[str, str]:
+        """Start the management listener; returns its address by its name.
+
+        A second daemon of the machine does without one, unless it has an address of its own.
+        """
+        address = self._config.management_addr
+        if not address:
+            return {}
+        clusters = [
+            ClusterParts(
+                name, self._proxies[name], backend, self._nodes.get(name), partial(self._is_ready, name)
+            )
+            for name, backend in self._backends.items()
+        ]
+        observed = Observed(self, clusters, server, grpc.methods, lambda: self._faults.count)
+        self._management = ManagementServer(self._config, self._clock, self._faults.note, observed)
+        try:
+            return {"management": await self._management.start()}
+        except StartError as error:
+            if address != Config().management_addr:
+                raise
+            log.warning("there is no management listener: management_addr cannot be used", reason=str(error))
+            await self._management.stop()
+            self._management = None
+            return {}
 
     async def _start_peers(self) -> None:
         """Listen for the other nodes of embedded clusters, and other pixies in front of Kafka.
@@ -247,7 +280,7 @@ class Daemon:
             ready.cancel()
             await asyncio.gather(ready, return_exceptions=True)
             return False
-        self._ready = True
+        self._ready = self._was_ready = True
         self._tell_health()
         return True
 
@@ -293,13 +326,37 @@ class Daemon:
     def _is_kafka(self, name: str) -> bool:
         return self._config.proxies[name].kind == "kafka"
 
+    def _is_ready(self, cluster: str) -> bool:
+        return cluster in self._ready_clusters and not self._backends[cluster].fault
+
     def _tell_health(self) -> None:
         assert self._grpc is not None
-        clusters = {
-            name: name in self._ready_clusters and not backend.fault
-            for name, backend in self._backends.items()
-        }
+        clusters = {name: self._is_ready(name) for name in self._backends}
         self._grpc.set_health(serving=self._ready and all(clusters.values()), clusters=clusters)
+
+    # --- health -----------------------------------------------------------------------------------
+
+    def live(self) -> dict[str, str]:
+        """See `HealthChecks`."""
+        return {"faults": "" if self._fault is None else str(self._fault) or repr(self._fault)}
+
+    def ready(self) -> dict[str, str]:
+        """See `HealthChecks`."""
+        drain = "the daemon is being stopped" if self._draining else ""
+        return {**self.live(), "drain": drain, **self._clusters_ready()}
+
+    def started(self) -> dict[str, str]:
+        """See `HealthChecks`."""
+        checks = self._clusters_ready()
+        return dict.fromkeys(checks, "") if self._was_ready else checks
+
+    def _clusters_ready(self) -> dict[str, str]:
+        return {f"cluster:{name}": self._why_unready(name) for name in self._backends}
+
+    def _why_unready(self, cluster: str) -> str:
+        if self._draining or self._is_ready(cluster):
+            return ""
+        return self._backends[cluster].fault or "it has not started yet"
 
     async def wait(self) -> None:
         """Serve until `request_stop` or a fault.
@@ -351,7 +408,7 @@ class Daemon:
     async def _drain_and_stop(self) -> None:
         assert self._server is not None
         log.info("draining")
-        self._ready = False
+        self._ready, self._draining = False, True
         self._ready_clusters.clear()
         self._tell_health()
         proxies = list(self._proxies.values())
@@ -364,6 +421,8 @@ class Daemon:
             await proxy.stop()
         if self._peers is not None:
             await self._peers.stop()
+        if self._management is not None:
+            await self._management.stop()
         if any(in_doubt):
             raise DaemonFault(f"stopped with {sum(in_doubt)} messages that are not known to be written")
         log.info("stopped")
@@ -475,6 +534,8 @@ class Daemon:
         set_up_log(present)
         if self._server is not None:
             self._server.maybe_reload()
+        if self._management is not None:
+            self._management.maybe_reload()
         say_used(self._config, present)
 
     def log_counts(self) -> None:

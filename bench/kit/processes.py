@@ -82,7 +82,12 @@ class Server:
 def daemon(folder: Path, config: dict[str, Any] | None = None, core: int | None = None) -> Iterator[Server]:
     """A daemon with its data in `folder`."""
     file = folder / "pixy.yaml"
-    settings = {"grpc_addr": "127.0.0.1:0", "data_dir": str(folder / "data"), "shutdown_timeout": "1s"}
+    settings = {
+        "grpc_addr": "127.0.0.1:0",
+        "management_addr": "",
+        "data_dir": str(folder / "data"),
+        "shutdown_timeout": "1s",
+    }
     file.write_text(yaml.safe_dump({**settings, **(config or {})}))
     with _server(
         [sys.executable, "-m", "pixy", "serve", "--config", str(file), "--log-level", "warning"], core

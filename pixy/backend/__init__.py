@@ -22,6 +22,7 @@ from pixy.backend.protocol import (
     StageSeal,
     TopicDescription,
     TopicPartition,
+    VisitPosition,
 )
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "StagedBatches",
     "TopicDescription",
     "TopicPartition",
+    "VisitPosition",
 ]

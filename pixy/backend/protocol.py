@@ -48,6 +48,7 @@ __all__ = [
     "StagedBatches",
     "TopicDescription",
     "TopicPartition",
+    "VisitPosition",
 ]
 
 Batch = bytes | bytearray | memoryview
@@ -181,6 +182,9 @@ class ConsumerMembership(Protocol):
     async def leave(self) -> None:
         """Leave the group. The assignment callback is not called again."""
 
+
+VisitPosition = Callable[[str, str, Mapping[int, int]], None]
+"""Called with a group, a topic, and committed offsets by partition."""
 
 NO_MARKS: Mapping[TopicPartition, int] = MappingProxyType({})
 
@@ -495,6 +499,18 @@ class Backend(StagedWrites, Protocol):
 
     async def consumer_group_exists(self, group: str) -> bool:
         """True if a consumer group has members."""
+
+    # --- monitoring -------------------------------------------------------------------------------
+
+    async def log_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        """As `offset_ranges` of all partitions, but as far as replicas know without asking their
+        leaders.
+        """
+
+    async def visit_positions(self, visit: VisitPosition) -> None:
+        """Call `visit` for each consumer group and each topic in which it has committed offsets,
+        as far as this process knows. It must not suspend.
+        """
 
     # --- nodes ------------------------------------------------------------------------------------
 

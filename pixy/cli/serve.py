@@ -67,6 +67,7 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
 @click.option(
     "--unix-addr", "--unixAddr", "unix_addr", metavar="PATH", help="Additional unix socket of the gRPC API."
 )
+@click.option("--management-addr", metavar="HOST:PORT", help="Address of metrics and health over HTTP.")
 @click.option("--peer-addr", metavar="HOST:PORT", help="Address for the other nodes of the cluster.")
 @click.option(
     "--join",

@@ -3,6 +3,7 @@
 from pixy.cluster.consumer_groups import LEASE_S, why_ended
 from pixy.cluster.log import (
     ClusterOptions,
+    LogCounters,
     NodeObserver,
     NodeOptions,
     PartitionReplica,
@@ -74,6 +75,7 @@ __all__ = [
     "GroupMember",
     "GroupsChanged",
     "GroupsState",
+    "LogCounters",
     "LossReport",
     "LostMajority",
     "MemberId",

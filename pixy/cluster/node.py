@@ -27,6 +27,7 @@ from pixy.clock import Clock
 from pixy.cluster.bootstrap import Bootstrap
 from pixy.cluster.consumer_groups import GroupKeeper
 from pixy.cluster.log import (
+    LogCounters,
     LogPeers,
     NodeLog,
     NodeObserver,
@@ -715,6 +716,11 @@ class Node:
         group = replica.group or self.partitions.group_of(replica)
         deadline = self._loop.time() + timeout_s if group.has_peers else NEVER
         self._log.driver.propose(group, EntryType.RECORD_BATCH, batch, done, deadline)
+
+    @property
+    def log_counters(self) -> LogCounters | None:
+        """Numbers of the journal and of the raft groups, None until they are there."""
+        return None if self._reports is None else self._log.counters
 
     async def status(self) -> ClusterStatus:
         """Status of the cluster, with what the other nodes know of raft groups."""

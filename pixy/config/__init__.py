@@ -4,7 +4,13 @@ flags.
 A leaf package: of pixy it imports only the errors and the escaping of texts.
 """
 
-from pixy.config.addresses import is_loopback, is_socket_path, split_address, why_not_dialled
+from pixy.config.addresses import (
+    is_every_interface,
+    is_loopback,
+    is_socket_path,
+    split_address,
+    why_not_dialled,
+)
 from pixy.config.files import check_files, find_unverified
 from pixy.config.identity import effective_client_id
 from pixy.config.kafka_pixy import FLAGS as KAFKA_PIXY_FLAGS
@@ -19,6 +25,7 @@ from pixy.config.options import (
     KafkaConfig,
     LimitsConfig,
     LoggingConfig,
+    ManagementConfig,
     NetConfig,
     PeerTlsConfig,
     ProducerConfig,
@@ -44,6 +51,7 @@ __all__ = [
     "KafkaConfig",
     "LimitsConfig",
     "LoggingConfig",
+    "ManagementConfig",
     "NetConfig",
     "PeerTlsConfig",
     "ProducerConfig",
@@ -60,6 +68,7 @@ __all__ = [
     "effective_client_id",
     "find_unverified",
     "format_duration",
+    "is_every_interface",
     "is_loopback",
     "is_socket_path",
     "is_there",

@@ -30,6 +30,7 @@ def find_problems(config: Config, places: Mapping[str, Place], *, is_new: bool =
     for rule in (
         check.addresses,
         check.public_address,
+        check.public_management,
         check.tls,
         check.clusters,
         check.nodes,
@@ -46,6 +47,12 @@ def find_warnings(config: Config) -> Iterator[str]:
         clear = "" if config.tls.certificate_path else ", and the network reads along: there is no TLS"
         yield (
             f"insecure is true: whoever reaches grpc_addr {config.grpc_addr} may read, write and delete every topic{clear}"
+        )
+    if _shows_anybody(config):
+        clear = "" if config.management.tls else ", and the network reads along: it has no TLS"
+        yield (
+            f"insecure is true: whoever reaches management_addr {config.management_addr} may read the metrics, with the "
+            f"names of topics and consumer groups, and ask for profiles{clear}"
         )
     yield from find_dangers(config)
     for name, proxy in config.proxies.items():
@@ -71,7 +78,21 @@ def _is_for_anybody(config: Config) -> bool:
         ValueError: grpc_addr is no address.
     """
     is_public = bool(config.grpc_addr) and not is_loopback(config.grpc_addr)
-    return is_public and not (config.tls.certificate_path and config.tls.client_ca_path)
+    return is_public and not _asks_for_certificates(config)
+
+
+def _shows_anybody(config: Config) -> bool:
+    """True if the management listener serves other machines, whoever they are.
+
+    Raises:
+        ValueError: management_addr is no address.
+    """
+    is_public = bool(config.management_addr) and not is_loopback(config.management_addr)
+    return is_public and not (config.management.tls and _asks_for_certificates(config))
+
+
+def _asks_for_certificates(config: Config) -> bool:
+    return bool(config.tls.certificate_path and config.tls.client_ca_path)
 
 
 def _broker_address(address: str) -> None:
@@ -95,6 +116,8 @@ class _Checks:
             self._report("grpc_addr must not be empty unless unix_addr is set", "grpc_addr")
         if config.grpc_addr and not is_socket_path(config.grpc_addr):
             self._expect("grpc_addr", config.grpc_addr, split_address)
+        if config.management_addr and not is_socket_path(config.management_addr):
+            self._expect("management_addr", config.management_addr, split_address)
 
     def public_address(self) -> None:
         config = self._config
@@ -110,8 +133,25 @@ class _Checks:
                 "grpc_addr",
             )
 
+    def public_management(self) -> None:
+        config = self._config
+        try:
+            is_refused = _shows_anybody(config) and not config.insecure
+        except ValueError:
+            return
+        if is_refused:
+            self._report(
+                f"management_addr {config.management_addr} can be reached from other machines, where anybody could read the "
+                "metrics and ask for profiles. Set an address of this machine alone, such as 127.0.0.1:19093; or require "
+                "client certificates with management.tls, tls.certificate_path, tls.key_path and tls.client_ca_path; or set "
+                "insecure: true",
+                "management_addr",
+            )
+
     def tls(self) -> None:
         tls = self._config.tls
+        if self._config.management.tls and not tls.certificate_path:
+            self._report("management.tls needs tls.certificate_path and tls.key_path", "management.tls")
         if bool(tls.certificate_path) != bool(tls.key_path):
             message = "tls.certificate_path and tls.key_path must be set together"
             self._report(message, "tls.certificate_path", "tls.key_path")

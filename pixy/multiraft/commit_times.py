@@ -3,7 +3,7 @@
 One entry of each group is timed at a time, so that an entry costs a comparison.
 """
 
-import asyncio
+from time import monotonic
 
 from pixy.metrics import TIME_BOUNDS, Histogram
 from pixy.multiraft.raft_group import RaftGroup
@@ -19,14 +19,13 @@ class CommitTimes:
     """
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self.seconds = Histogram(TIME_BOUNDS)
 
     def begin(self, group: RaftGroup, index: int) -> None:
         """An entry is proposed, and none of its group is timed."""
-        group.timed, group.timed_at = index, self._loop.time()
+        group.timed, group.timed_at = index, monotonic()
 
     def end(self, group: RaftGroup) -> None:
         """The timed entry of a group is applied."""
         group.timed = 0
-        self.seconds.observe(self._loop.time() - group.timed_at)
+        self.seconds.observe(monotonic() - group.timed_at)

@@ -26,7 +26,7 @@ from pixy.proto import peers_pb2 as peers__pb2
 from pixy.proto import state_pb2 as state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10node_calls.proto\x12\x0fpixy.node_calls\x1a\x0bpeers.proto\x1a\x0bstate.proto\"z\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x15\n\rfeature_level\x18\x06 \x01(\r\"w\n\x0cJoinResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12+\n\x05nodes\x18\x03 \x03(\x0b\x32\x1c.pixy.node_calls.NodeAddress\x12\x15\n\rfeature_level\x18\x04 \x01(\r\"Z\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\x12\x14\n\x0c\x66lush_number\x18\x04 \x01(\x04\"6\n\rNodesResponse\x12%\n\x05nodes\x18\x01 \x03(\x0b\x32\x16.pixy.state.NodeRecord\"y\n\x0eProposeRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\r\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x04 \x01(\r\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\x04\"E\n\x0fProposeResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x12\n\nnot_leader\x18\x02 \x01(\x08\x12\x0e\n\x06leader\x18\x03 \x01(\x05\"Z\n\x0c\x46\x65tchRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\r\"}\n\rFetchResponse\x12\x0f\n\x07\x62\x61tches\x18\x01 \x03(\x0c\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x18\n\x10log_begin_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x14\n\x0cis_confirmed\x18\x05 \x01(\x08\"\xc6\x01\n\x0eOffsetsRequest\x12\x30\n\x06ranges\x18\x01 \x01(\x0b\x32\x1e.pixy.node_calls.RangesRequestH\x00\x12\x36\n\ttimestamp\x18\x02 \x01(\x0b\x32!.pixy.node_calls.TimestampRequestH\x00\x12?\n\x0e\x64\x65lete_records\x18\x03 \x01(\x0b\x32%.pixy.node_calls.DeleteRecordsRequestH\x00\x42\t\n\x07request\"$\n\rRangesRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\".\n\x0eRangesResponse\x12\x0e\n\x06\x62\x65gins\x18\x01 \x03(\x03\x12\x0c\n\x04\x65nds\x18\x02 \x03(\x03\"<\n\x10TimestampRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\"3\n\x11TimestampResponse\x12\x13\n\x06offset\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_offset\":\n\x14\x44\x65leteRecordsRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"&\n\x15\x44\x65leteRecordsResponse\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x03\"?\n\x0eLeadersRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\x12\x18\n\x10tell_out_of_sync\x18\x02 \x01(\x08\"W\n\x0fLeadersResponse\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\x12/\n\x0bout_of_sync\x18\x02 \x03(\x0b\x32\x1a.pixy.node_calls.OutOfSync\".\n\tOutOfSync\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\r\n\x05nodes\x18\x02 \x03(\x05\"!\n\rStagedRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"\x1f\n\x0eStagedResponse\x12\r\n\x05sinks\x18\x01 \x03(\t\"}\n\x07Relayed\x12\x0e\n\x06target\x18\x01 \x01(\r\x12!\n\x06sender\x18\x02 \x01(\x0b\x32\x11.pixy.peers.Hello\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x12\n\ntimeout_ms\x18\x05 \x01(\r\x12\x0c\n\x04\x62ulk\x18\x06 \x01(\x08\"N\n\x10PutPiecesRequest\x12\r\n\x05stage\x18\x01 \x01(\x04\x12+\n\x06pieces\x18\x02 \x03(\x0b\x32\x1b.pixy.node_calls.PieceBytes\"_\n\nPieceBytes\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x0f\n\x07\x62\x61tches\x18\x05 \x01(\x0c\"v\n\x0fGetPieceRequest\x12\r\n\x05stage\x18\x01 \x01(\x04\x12\x12\n\nraft_group\x18\x02 \x01(\x04\x12\x0e\n\x06number\x18\x03 \x01(\r\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x10\n\x08position\x18\x05 \x01(\x04\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\"2\n\x10GetPieceResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x0c\"O\n\rGiveUpRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x15\n\rnewest_member\x18\x03 \x01(\x04\"\"\n\x0fIsMemberRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\r\"%\n\x10IsMemberResponse\x12\x11\n\tis_member\x18\x01 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10node_calls.proto\x12\x0fpixy.node_calls\x1a\x0bpeers.proto\x1a\x0bstate.proto\"z\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x15\n\rfeature_level\x18\x06 \x01(\r\"w\n\x0cJoinResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12+\n\x05nodes\x18\x03 \x03(\x0b\x32\x1c.pixy.node_calls.NodeAddress\x12\x15\n\rfeature_level\x18\x04 \x01(\r\"Z\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\x12\x14\n\x0c\x66lush_number\x18\x04 \x01(\x04\"6\n\rNodesResponse\x12%\n\x05nodes\x18\x01 \x03(\x0b\x32\x16.pixy.state.NodeRecord\"y\n\x0eProposeRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\r\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x04 \x01(\r\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\x04\"E\n\x0fProposeResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x12\n\nnot_leader\x18\x02 \x01(\x08\x12\x0e\n\x06leader\x18\x03 \x01(\x05\"Z\n\x0c\x46\x65tchRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\r\"}\n\rFetchResponse\x12\x0f\n\x07\x62\x61tches\x18\x01 \x03(\x0c\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x18\n\x10log_begin_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x14\n\x0cis_confirmed\x18\x05 \x01(\x08\"\xc6\x01\n\x0eOffsetsRequest\x12\x30\n\x06ranges\x18\x01 \x01(\x0b\x32\x1e.pixy.node_calls.RangesRequestH\x00\x12\x36\n\ttimestamp\x18\x02 \x01(\x0b\x32!.pixy.node_calls.TimestampRequestH\x00\x12?\n\x0e\x64\x65lete_records\x18\x03 \x01(\x0b\x32%.pixy.node_calls.DeleteRecordsRequestH\x00\x42\t\n\x07request\"9\n\rRangesRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\x12\x13\n\x0bunconfirmed\x18\x02 \x01(\x08\".\n\x0eRangesResponse\x12\x0e\n\x06\x62\x65gins\x18\x01 \x03(\x03\x12\x0c\n\x04\x65nds\x18\x02 \x03(\x03\"<\n\x10TimestampRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\"3\n\x11TimestampResponse\x12\x13\n\x06offset\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_offset\":\n\x14\x44\x65leteRecordsRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"&\n\x15\x44\x65leteRecordsResponse\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x03\"?\n\x0eLeadersRequest\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\x12\x18\n\x10tell_out_of_sync\x18\x02 \x01(\x08\"W\n\x0fLeadersResponse\x12\x13\n\x0braft_groups\x18\x01 \x03(\x04\x12/\n\x0bout_of_sync\x18\x02 \x03(\x0b\x32\x1a.pixy.node_calls.OutOfSync\".\n\tOutOfSync\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\r\n\x05nodes\x18\x02 \x03(\x05\"!\n\rStagedRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"\x1f\n\x0eStagedResponse\x12\r\n\x05sinks\x18\x01 \x03(\t\"}\n\x07Relayed\x12\x0e\n\x06target\x18\x01 \x01(\r\x12!\n\x06sender\x18\x02 \x01(\x0b\x32\x11.pixy.peers.Hello\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x12\n\ntimeout_ms\x18\x05 \x01(\r\x12\x0c\n\x04\x62ulk\x18\x06 \x01(\x08\"N\n\x10PutPiecesRequest\x12\r\n\x05stage\x18\x01 \x01(\x04\x12+\n\x06pieces\x18\x02 \x03(\x0b\x32\x1b.pixy.node_calls.PieceBytes\"_\n\nPieceBytes\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x0f\n\x07\x62\x61tches\x18\x05 \x01(\x0c\"v\n\x0fGetPieceRequest\x12\r\n\x05stage\x18\x01 \x01(\x04\x12\x12\n\nraft_group\x18\x02 \x01(\x04\x12\x0e\n\x06number\x18\x03 \x01(\r\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x10\n\x08position\x18\x05 \x01(\x04\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\"2\n\x10GetPieceResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x0c\"O\n\rGiveUpRequest\x12\x12\n\nraft_group\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x15\n\rnewest_member\x18\x03 \x01(\x04\"\"\n\x0fIsMemberRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\r\"%\n\x10IsMemberResponse\x12\x11\n\tis_member\x18\x01 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,41 +52,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OFFSETSREQUEST']._serialized_start=870
   _globals['_OFFSETSREQUEST']._serialized_end=1068
   _globals['_RANGESREQUEST']._serialized_start=1070
-  _globals['_RANGESREQUEST']._serialized_end=1106
-  _globals['_RANGESRESPONSE']._serialized_start=1108
-  _globals['_RANGESRESPONSE']._serialized_end=1154
-  _globals['_TIMESTAMPREQUEST']._serialized_start=1156
-  _globals['_TIMESTAMPREQUEST']._serialized_end=1216
-  _globals['_TIMESTAMPRESPONSE']._serialized_start=1218
-  _globals['_TIMESTAMPRESPONSE']._serialized_end=1269
-  _globals['_DELETERECORDSREQUEST']._serialized_start=1271
-  _globals['_DELETERECORDSREQUEST']._serialized_end=1329
-  _globals['_DELETERECORDSRESPONSE']._serialized_start=1331
-  _globals['_DELETERECORDSRESPONSE']._serialized_end=1369
-  _globals['_LEADERSREQUEST']._serialized_start=1371
-  _globals['_LEADERSREQUEST']._serialized_end=1434
-  _globals['_LEADERSRESPONSE']._serialized_start=1436
-  _globals['_LEADERSRESPONSE']._serialized_end=1523
-  _globals['_OUTOFSYNC']._serialized_start=1525
-  _globals['_OUTOFSYNC']._serialized_end=1571
-  _globals['_STAGEDREQUEST']._serialized_start=1573
-  _globals['_STAGEDREQUEST']._serialized_end=1606
-  _globals['_STAGEDRESPONSE']._serialized_start=1608
-  _globals['_STAGEDRESPONSE']._serialized_end=1639
-  _globals['_RELAYED']._serialized_start=1641
-  _globals['_RELAYED']._serialized_end=1766
-  _globals['_PUTPIECESREQUEST']._serialized_start=1768
-  _globals['_PUTPIECESREQUEST']._serialized_end=1846
-  _globals['_PIECEBYTES']._serialized_start=1848
-  _globals['_PIECEBYTES']._serialized_end=1943
-  _globals['_GETPIECEREQUEST']._serialized_start=1945
-  _globals['_GETPIECEREQUEST']._serialized_end=2063
-  _globals['_GETPIECERESPONSE']._serialized_start=2065
-  _globals['_GETPIECERESPONSE']._serialized_end=2115
-  _globals['_GIVEUPREQUEST']._serialized_start=2117
-  _globals['_GIVEUPREQUEST']._serialized_end=2196
-  _globals['_ISMEMBERREQUEST']._serialized_start=2198
-  _globals['_ISMEMBERREQUEST']._serialized_end=2232
-  _globals['_ISMEMBERRESPONSE']._serialized_start=2234
-  _globals['_ISMEMBERRESPONSE']._serialized_end=2271
+  _globals['_RANGESREQUEST']._serialized_end=1127
+  _globals['_RANGESRESPONSE']._serialized_start=1129
+  _globals['_RANGESRESPONSE']._serialized_end=1175
+  _globals['_TIMESTAMPREQUEST']._serialized_start=1177
+  _globals['_TIMESTAMPREQUEST']._serialized_end=1237
+  _globals['_TIMESTAMPRESPONSE']._serialized_start=1239
+  _globals['_TIMESTAMPRESPONSE']._serialized_end=1290
+  _globals['_DELETERECORDSREQUEST']._serialized_start=1292
+  _globals['_DELETERECORDSREQUEST']._serialized_end=1350
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=1352
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=1390
+  _globals['_LEADERSREQUEST']._serialized_start=1392
+  _globals['_LEADERSREQUEST']._serialized_end=1455
+  _globals['_LEADERSRESPONSE']._serialized_start=1457
+  _globals['_LEADERSRESPONSE']._serialized_end=1544
+  _globals['_OUTOFSYNC']._serialized_start=1546
+  _globals['_OUTOFSYNC']._serialized_end=1592
+  _globals['_STAGEDREQUEST']._serialized_start=1594
+  _globals['_STAGEDREQUEST']._serialized_end=1627
+  _globals['_STAGEDRESPONSE']._serialized_start=1629
+  _globals['_STAGEDRESPONSE']._serialized_end=1660
+  _globals['_RELAYED']._serialized_start=1662
+  _globals['_RELAYED']._serialized_end=1787
+  _globals['_PUTPIECESREQUEST']._serialized_start=1789
+  _globals['_PUTPIECESREQUEST']._serialized_end=1867
+  _globals['_PIECEBYTES']._serialized_start=1869
+  _globals['_PIECEBYTES']._serialized_end=1964
+  _globals['_GETPIECEREQUEST']._serialized_start=1966
+  _globals['_GETPIECEREQUEST']._serialized_end=2084
+  _globals['_GETPIECERESPONSE']._serialized_start=2086
+  _globals['_GETPIECERESPONSE']._serialized_end=2136
+  _globals['_GIVEUPREQUEST']._serialized_start=2138
+  _globals['_GIVEUPREQUEST']._serialized_end=2217
+  _globals['_ISMEMBERREQUEST']._serialized_start=2219
+  _globals['_ISMEMBERREQUEST']._serialized_end=2253
+  _globals['_ISMEMBERRESPONSE']._serialized_start=2255
+  _globals['_ISMEMBERRESPONSE']._serialized_end=2292
 # @@protoc_insertion_point(module_scope)

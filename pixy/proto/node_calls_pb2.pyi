@@ -318,16 +318,20 @@ class RangesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    UNCONFIRMED_FIELD_NUMBER: _builtins.int
+    unconfirmed: _builtins.bool
+    """As far as the replicas know, without asking their leaders. An older release asks."""
     @_builtins.property
     def raft_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         raft_groups: _abc.Iterable[_builtins.int] | None = ...,
+        unconfirmed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_groups", b"raft_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_groups", b"raft_groups", "unconfirmed", b"unconfirmed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

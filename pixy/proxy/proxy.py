@@ -41,6 +41,7 @@ from pixy.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+from pixy.metrics import Histogram
 from pixy.proxy.accumulator import Accumulators
 from pixy.proxy.log import Log
 from pixy.proxy.produce_answers import ProduceDone
@@ -213,6 +214,35 @@ class Proxy:
             "stage_waiting_bytes": self.staging.semaphore.queued,
             **self._consumers.counts(),
         }
+
+    @property
+    def lost(self) -> int:
+        """Asynchronous messages that were not written."""
+        return self._accumulators.lost
+
+    @property
+    def sent_bytes(self) -> Histogram:
+        """Sizes of the batches that were made of messages."""
+        return self._accumulators.sent_bytes
+
+    async def produced(self) -> dict[str, tuple[int, int]]:
+        """Records and bytes that were written, by topic. Deleted topics are left out."""
+        parts = (self._accumulators.produced, self.log.produced)
+        for part in parts:
+            async for topic in in_steps(list(part.by_topic)):
+                if self._backend.topic(topic) is None:
+                    part.forget(topic)
+        found: dict[str, tuple[int, int]] = {}
+        for part in parts:
+            async for topic, (records, size) in in_steps(list(part.by_topic.items())):
+                before = found.get(topic, (0, 0))
+                found[topic] = before[0] + records, before[1] + size
+        return found
+
+    @property
+    def consumers(self) -> Consumers:
+        """All consumer groups, for their counts."""
+        return self._consumers
 
     # --- messages ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from pixy.rpc.interception import CallHead, Interceptor
 from pixy.rpc.joined import AnswerParts, JoinedMessage, join_in_steps
 from pixy.rpc.large_fields import Parted, parse_with, serialize_with
 from pixy.rpc.messages import Serialized, pack_message, pack_prefix
-from pixy.rpc.methods import Cancellable, Handler, LargeFields, Maxima, Service
+from pixy.rpc.methods import Cancellable, Handler, LargeFields, Maxima, Method, Service
 from pixy.rpc.reflection import Reflection
 from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.stream import StreamCall
@@ -32,6 +32,7 @@ __all__ = [
     "JoinedMessage",
     "LargeFields",
     "Maxima",
+    "Method",
     "Parted",
     "Reflection",
     "Serialized",

@@ -6,6 +6,8 @@ read the answers, but they have had their effect (CSRF). Browsers say where such
 from, in Origin or Sec-Fetch-Site, and no page can change that. Other programs send neither.
 """
 
+from ipaddress import ip_address
+
 from pixy.http1 import RequestHead
 from pixy.web.style import HttpError
 
@@ -23,7 +25,7 @@ def why_refused(head: RequestHead, hosts: frozenset[str] | None) -> HttpError | 
         hosts: see `WebOptions`.
     """
     host = head.get(b"host") or b""
-    if hosts is not None and _name(host) not in hosts:
+    if hosts is not None and not (_name(host) in hosts or _is_address(_name(host))):
         return HttpError(421, f"the host {_name(host) or 'of no name'} is not one of this server")
     origin = head.get(b"origin")
     if origin is not None and not _is_of(origin, host):
@@ -37,6 +39,14 @@ def why_refused(head: RequestHead, hosts: frozenset[str] | None) -> HttpError | 
 def _name(host: bytes) -> str:
     name = host.decode("ascii", "replace").lower()
     return name.partition("]")[0].lstrip("[") if name.startswith("[") else name.partition(":")[0]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_of(origin: bytes, host: bytes) -> bool:

@@ -13,9 +13,9 @@ class WebOptions:
 
     Attributes:
         http1: of each connection.
-        hosts: names and addresses without port that Host may have, in lower case; None for any.
-            They keep a web page from reaching a server of its user's machine under a name of its
-            own (DNS rebinding).
+        hosts: names without port that Host may have beside any IP address, in lower case; None for
+            any. They keep a web page from reaching a server of its user's machine under a name of
+            its own (DNS rebinding), which an address cannot be.
     """
 
     http1: Http1Options = field(default_factory=Http1Options)

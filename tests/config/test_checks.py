@@ -103,6 +103,30 @@ def test_insecure_allows_it_with_one_warning(address: str, tls: dict[str, str]) 
     assert ("there is no TLS" in warning) == (not tls)
 
 
+@pytest.mark.parametrize("address", PUBLIC)
+@pytest.mark.parametrize(
+    "tls", [{}, TLS, CLIENT_CERTIFICATES], ids=["plaintext", "TLS", "without management.tls"]
+)
+def test_a_management_address_that_other_machines_reach_is_refused_unless_clients_have_certificates(
+    address: str, tls: dict[str, str]
+) -> None:
+    problem = problem_of({"management_addr": address, **tls})
+    assert problem.startswith(
+        f"--management-addr: management_addr {address} can be reached from other machines"
+    )
+    own = {**CLIENT_CERTIFICATES, "management.tls": True}
+    assert load_config(None, {}, {"management_addr": address, **own}).warnings == ()
+    (warning,) = load_config(None, {}, {"management_addr": address, "insecure": True, **tls}).warnings
+    assert warning.startswith(
+        f"insecure is true: whoever reaches management_addr {address} may read the metrics"
+    )
+
+
+def test_management_with_tls_needs_certificates() -> None:
+    assert "management.tls needs tls.certificate_path" in problem_of({"management.tls": True})
+    assert 'management_addr is "x"' in problem_of({"management_addr": "x"})
+
+
 def test_insecure_is_an_option_like_others(file: Path) -> None:
     file.write_text("grpc_addr: 0.0.0.0:1\n")
     with pytest.raises(ConfigError, match=r"^config.yaml:1: grpc_addr 0.0.0.0:1 can be reached"):

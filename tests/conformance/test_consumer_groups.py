@@ -1,7 +1,7 @@
 """Consumer groups: atomic commits, and assignment of partitions."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import pytest
@@ -44,6 +44,22 @@ async def test_commits_are_read_back_with_their_metadata(backend: Backend) -> No
     )
     assert await backend.committed_offsets("group", "orders") == {0: (5, "BBCA"), 3: (0, "")}
     assert await backend.committed_offsets("group", "bills") == {0: (2**62, "x" * 2000)}
+
+
+async def test_committed_offsets_of_all_groups_are_visited(backend: Backend) -> None:
+    await backend.commit_offsets("one", {TopicPartition("orders", 1): OffsetCommit(5, "BBCA")})
+    both = {TopicPartition("orders", 3): OffsetCommit(1), TopicPartition("bills", 0): OffsetCommit(2)}
+    await backend.commit_offsets("two", both)
+    expected = {("one", "orders"): {1: 5}, ("two", "orders"): {3: 1}, ("two", "bills"): {0: 2}}
+    visited: dict[tuple[str, str], Mapping[int, int]] = {}
+
+    def visit(group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        visited[group, topic] = offsets
+
+    async with asyncio.timeout(PATIENCE):
+        while visited != expected:
+            visited.clear()
+            await backend.visit_positions(visit)
 
 
 async def test_a_commit_replaces_only_the_offsets_it_names(backend: Backend) -> None:

@@ -1,11 +1,13 @@
 """Offset ranges of partitions, and lookup of offsets by timestamp."""
 
+import asyncio
+
 import pytest
 
 from pixy.backend import Backend, TopicPartition
 from pixy.errors import OffsetOutOfRange, UnknownPartition, UnknownTopic
 from tests.conformance.implementations import Capability, Controls
-from tests.conformance.support import append
+from tests.conformance.support import PATIENCE, append
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -25,6 +27,16 @@ async def test_the_end_is_one_past_the_last_offset_of_each_partition(backend: Ba
     ranges = await backend.offset_ranges("orders")
     assert ranges == {0: (0, 2), 1: (0, 0), 2: (0, 1)}
     assert (ranges[0].begin, ranges[0].end) == (0, 2)
+
+
+async def test_ranges_without_a_question_to_leaders_are_the_same_soon(backend: Backend) -> None:
+    await append(backend, ORDERS, b"0", b"1")
+    ranges = await backend.offset_ranges("orders")
+    async with asyncio.timeout(PATIENCE):
+        while await backend.log_ranges("orders") != ranges:
+            assert await backend.offset_ranges("orders") == ranges
+    with pytest.raises(UnknownTopic):
+        await backend.log_ranges("bills")
 
 
 async def test_a_timestamp_is_found_inside_a_batch_and_between_batches(backend: Backend) -> None:

@@ -45,6 +45,7 @@ from pixy.backend import (
     StageSeal,
     TopicDescription,
     TopicPartition,
+    VisitPosition,
 )
 from pixy.cluster import NodeStatus
 from pixy.errors import (
@@ -352,6 +353,18 @@ class FakeBackend:
             for log in logs
             if log.partition not in self.unready
         }
+
+    async def log_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        return await self.offset_ranges(topic)
+
+    async def visit_positions(self, visit: VisitPosition) -> None:
+        await self.step("visit_positions")
+        for group, commits in self.groups.commits.items():
+            offsets: dict[str, dict[int, int]] = {}
+            for each, commit in commits.items():
+                offsets.setdefault(each.topic, {})[each.partition] = commit.offset
+            for topic, found in offsets.items():
+                visit(group, topic, found)
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         self._check_running()

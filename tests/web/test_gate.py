@@ -37,6 +37,8 @@ async def test_pages_of_other_origins_are_refused(fields: list[str], status: int
         ("localhost", 200),
         ("LOCALHOST:19093", 200),
         ("[::1]:19093", 200),
+        ("10.1.2.3", 200),
+        ("10.1.2.3.evil.example", 421),
         ("evil.example", 421),
         ("", 421),
         ("localhost.evil.example:80", 421),

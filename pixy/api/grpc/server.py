@@ -5,7 +5,7 @@ another one for each cluster ("cluster:NAME"), and NOT_SERVING at first. Request
 regardless of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from pixy.api.grpc.cluster import ClusterService
@@ -15,7 +15,7 @@ from pixy.api.grpc.options import grpc_options
 from pixy.api.grpc.topics import TopicsService
 from pixy.config import Config, is_socket_path
 from pixy.proxy import Proxy
-from pixy.rpc import HEALTH, GrpcFactory, Health, Reflection
+from pixy.rpc import HEALTH, GrpcFactory, Health, Method, Reflection
 from pixy.serving import Server
 
 __all__ = ["GrpcServer"]
@@ -60,6 +60,11 @@ class GrpcServer:
         if self._config.unix_addr:
             addresses["grpc-unix"] = await self._server.listen_unix(self._config.unix_addr, self._factory)
         return addresses
+
+    @property
+    def methods(self) -> Collection[Method]:
+        """All methods, with the counts of their calls."""
+        return self._factory.methods
 
     def set_health(self, *, serving: bool, clusters: Mapping[str, bool] = MappingProxyType({})) -> None:
         """Set the health of the server and of all its services, and that of clusters by name."""

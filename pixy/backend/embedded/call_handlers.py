@@ -103,7 +103,9 @@ class CallHandlers:
         if len(set(groups)) < len(groups):
             raise InvalidArgument(f"{len(groups)} raft groups, of which some are there twice")
         replicas = [await self._replica(raft_group) async for raft_group in in_steps(groups)]
-        ranges = list((await self._partitions.offset_ranges(replicas)).values())
+        ranges = list(
+            (await self._partitions.offset_ranges(replicas, confirmed=not request.unconfirmed)).values()
+        )
         return RangesResponse(begins=[each.begin for each in ranges], ends=[each.end for each in ranges])
 
     async def _timestamp(self, request: TimestampRequest) -> TimestampResponse:

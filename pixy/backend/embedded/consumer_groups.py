@@ -6,11 +6,12 @@ linearizable read where the answer must include what was answered before, at any
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 from pixy.aio.steps import in_steps
 from pixy.backend.embedded.local_members import LocalMembers
 from pixy.backend.embedded.partition_router import CONFIRM_S
-from pixy.backend.protocol import OffsetCommit, Owner
+from pixy.backend.protocol import OffsetCommit, Owner, VisitPosition
 from pixy.cluster import (
     GroupsChanged,
     GroupsState,
@@ -194,6 +195,16 @@ class ConsumerGroups:
                 names.update([name for name in some if state.has_offsets(name) or self._present(state, name)])
                 await asyncio.sleep(0)
         return names
+
+    async def visit_positions(self, visit: VisitPosition) -> None:
+        """As `Backend.visit_positions`."""
+        topics = self._node.metadata.topics
+        for state in self._node.state_groups.groups_states():
+            async for group in in_steps(chain.from_iterable(state.scan(_GROUPS_PER_ITERATION))):
+                for topic_id, (topic, offsets) in state.positions(group).items():
+                    known = topics.get(topic)
+                    if known is not None and known.topic_id == topic_id:
+                        visit(group, topic, offsets)
 
     async def exists(self, group: str) -> bool:
         """As `Backend.consumer_group_exists`."""

@@ -43,6 +43,7 @@ from pixy.backend.protocol import (
     Owner,
     Revocation,
     TopicDescription,
+    VisitPosition,
 )
 from pixy.cluster import (
     ClusterStatus,
@@ -309,6 +310,14 @@ class EmbeddedBackend:
     async def offset_ranges(
         self, topic: str, partitions: Collection[int] | None = None
     ) -> Mapping[int, OffsetRange]:
+        return await self._ranges(topic, partitions, confirmed=True)
+
+    async def log_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        return await self._ranges(topic, None, confirmed=False)
+
+    async def _ranges(
+        self, topic: str, partitions: Collection[int] | None, *, confirmed: bool
+    ) -> Mapping[int, OffsetRange]:
         self._check_served()
         count = len((await self._finder.topic(topic)).raft_groups)
         here: list[PartitionReplica] = []
@@ -325,9 +334,10 @@ class EmbeddedBackend:
                 elsewhere.append(place)
             if not (at + 1) % _PARTITIONS_PER_ITERATION:
                 await asyncio.sleep(0)
+        own = self._local.offset_ranges(here, confirmed=confirmed)
         if not elsewhere:
-            return await self._local.offset_ranges(here)
-        found = await asyncio.gather(self._local.offset_ranges(here), self._remote.offset_ranges(elsewhere))
+            return await own
+        found = await asyncio.gather(own, self._remote.offset_ranges(elsewhere, confirmed=confirmed))
         return dict(sorted((found[0] | found[1]).items()))
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
@@ -402,6 +412,10 @@ class EmbeddedBackend:
     async def list_groups(self) -> Collection[str]:
         self._check_served()
         return await self._groups.list_groups()
+
+    async def visit_positions(self, visit: VisitPosition) -> None:
+        self._check_served()
+        await self._groups.visit_positions(visit)
 
     async def delete_group(self, group: str, topic: str = "") -> None:
         self._check_running()

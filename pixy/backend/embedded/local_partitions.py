@@ -83,10 +83,15 @@ class LocalPartitions:
                 self._node.partitions.set_fault(replica, error)
             raise
 
-    async def offset_ranges(self, replicas: Iterable[PartitionReplica]) -> dict[int, OffsetRange]:
-        """Begin and end of logs, by the number of the partition."""
+    async def offset_ranges(
+        self, replicas: Iterable[PartitionReplica], *, confirmed: bool = True
+    ) -> dict[int, OffsetRange]:
+        """Begin and end of logs, by the number of the partition; not `confirmed`: as this node
+        knows them.
+        """
         found = list(replicas)
-        await self._confirm(found)
+        if confirmed:
+            await self._confirm(found)
         ranges: dict[int, OffsetRange] = {}
         for replica in found:
             log = replica.log

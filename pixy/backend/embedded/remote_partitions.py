@@ -142,18 +142,22 @@ class RemotePartitions:
             raise Unavailable(f"a node answers with {size} bytes, {request.max_bytes} were asked for")
         return found
 
-    async def offset_ranges(self, targets: Iterable[RemotePartition]) -> dict[int, OffsetRange]:
+    async def offset_ranges(
+        self, targets: Iterable[RemotePartition], *, confirmed: bool = True
+    ) -> dict[int, OffsetRange]:
         """Begin and end of logs, by the number of the partition; a call per set of replicas."""
         by_replicas: dict[tuple[int, ...], list[RemotePartition]] = {}
         for target in targets:
             by_replicas.setdefault(target.replicas, []).append(target)
         ranges: dict[int, OffsetRange] = {}
-        for found in await asyncio.gather(*map(self._ranges, by_replicas.values())):
+        asked = (self._ranges(some, confirmed=confirmed) for some in by_replicas.values())
+        for found in await asyncio.gather(*asked):
             ranges |= found
         return ranges
 
-    async def _ranges(self, targets: list[RemotePartition]) -> dict[int, OffsetRange]:
-        wanted = RangesRequest(raft_groups=[target.raft_group for target in targets])
+    async def _ranges(self, targets: list[RemotePartition], *, confirmed: bool) -> dict[int, OffsetRange]:
+        raft_groups = [target.raft_group for target in targets]
+        wanted = RangesRequest(raft_groups=raft_groups, unconfirmed=not confirmed)
         answer = await self._offsets(targets[0], OffsetsRequest(ranges=wanted), _ATTEMPT_S)
         found = decode_answer(RangesResponse, answer, _RANGE_BYTES_MAX * (1 + len(targets)))
         if not len(found.begins) == len(found.ends) == len(targets):

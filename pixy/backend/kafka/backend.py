@@ -44,6 +44,7 @@ from pixy.backend.protocol import (
     Revocation,
     TopicDescription,
     TopicPartition,
+    VisitPosition,
 )
 from pixy.backend.timestamps import first_since
 from pixy.errors import (
@@ -303,6 +304,13 @@ class KafkaBackend:
     async def list_groups(self) -> Collection[str]:
         self._check_running()
         return await self._group_list.names()
+
+    async def log_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        return await self.offset_ranges(topic)
+
+    async def visit_positions(self, visit: VisitPosition) -> None:
+        self._check_running()
+        await self._offsets.visit_positions(visit)
 
     async def delete_group(self, group: str, topic: str = "") -> None:
         self._check_running()

@@ -40,6 +40,7 @@ from pixy.backend.kafka.coordinators import Coordinators
 from pixy.backend.kafka.errors import UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT, error_for_code
 from pixy.backend.kafka.group_list import GroupList
 from pixy.backend.kafka.groups import Generation, Groups
+from pixy.backend.protocol import VisitPosition
 from pixy.errors import OwnedElsewhere, OwnerUndecided, PixyError, Unavailable, UnknownPartition
 from pixy.kafka_protocol.group_messages import OFFSET_COMMIT, OFFSET_FETCH
 from pixy.records import OffsetCommit, TopicPartition
@@ -127,6 +128,21 @@ class GroupOffsets:
         for partition, code in codes.items():
             if code:
                 raise await self._refusal(group, generation, partition, code)
+
+    async def visit_positions(self, visit: VisitPosition) -> None:
+        """See `Backend.visit_positions`."""
+        for group in sorted(await self._group_list.names()):
+            what = f"read the offsets that {group} has committed"
+            request = OFFSET_FETCH(group, None, False, {})
+            answer = await self._coordinators.ask(group, request, what, _fetch_code)
+            if answer.error_code:
+                raise error_for_code(answer.error_code, what)
+            for topic, partitions, _ in answer.topics:
+                offsets = {
+                    number: offset for number, offset, _, _, code, _ in partitions if not code and offset >= 0
+                }
+                if offsets and topic in self._client.metadata.topics:
+                    visit(group, topic, offsets)
 
     async def committed(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         """See `Backend.committed_offsets`."""

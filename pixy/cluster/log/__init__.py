@@ -8,7 +8,7 @@ from pixy.cluster.log.checkpoint_state import restore_state, restored_state
 from pixy.cluster.log.cluster_options import ClusterOptions
 from pixy.cluster.log.cold_reads import ColdReads
 from pixy.cluster.log.disk_reserve import Reserve
-from pixy.cluster.log.node_log import LogHooks, LogPeers, NodeLog
+from pixy.cluster.log.node_log import LogCounters, LogHooks, LogPeers, NodeLog
 from pixy.cluster.log.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.log.partition_condition import PartitionCondition
 from pixy.cluster.log.partition_snapshots import describe
@@ -37,6 +37,7 @@ __all__ = [
     "ColdReads",
     "DataDirectory",
     "EnteredDirectory",
+    "LogCounters",
     "LogHooks",
     "LogPeers",
     "Mark",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from pixy.clock import Clock
 from pixy.cluster.log.applied_positions import AppliedPositionWriter
@@ -32,6 +32,7 @@ from pixy.cluster.log.replica import PartitionReplica, RestoredState, StateRepli
 from pixy.cluster.state import why_not_proposable
 from pixy.entry_ids import ProposalId
 from pixy.errors import PixyError, Unavailable
+from pixy.metrics import Histogram
 from pixy.multiraft import (
     CACHE_BYTES,
     COMMIT_DELAY_S,
@@ -59,7 +60,7 @@ from pixy.storage import (
     Worker,
 )
 
-__all__ = ["LogHooks", "LogPeers", "NodeLog"]
+__all__ = ["LogCounters", "LogHooks", "LogPeers", "NodeLog"]
 
 _NO_LIMIT = 1 << 62
 
@@ -114,6 +115,24 @@ class LogHooks:
     on_damaged: Callable[[DamagedLog], None]
     on_full: Callable[[], None]
     on_fault: Callable[[BaseException], None]
+
+
+class LogCounters(NamedTuple):
+    """Numbers of a node's log.
+
+    Attributes:
+        sync_s: time to write and sync a flush of the journal.
+        commit_s: see `CommitTimes`.
+        unwritten_bytes: of the journal, in no segment.
+        unapplied_bytes: of entries that are not applied.
+        leader_changes: see `Driver`.
+    """
+
+    sync_s: Histogram
+    commit_s: Histogram
+    unwritten_bytes: int
+    unapplied_bytes: int
+    leader_changes: int
 
 
 class NodeLog:
@@ -322,6 +341,18 @@ class NodeLog:
                 self.checkpoints.not_needed(replica, id)
 
         self.checkpoints.install(replica, id, restored, written, records)
+
+    @property
+    def counters(self) -> LogCounters:
+        """Present numbers."""
+        driver = self.driver
+        return LogCounters(
+            self.journal.sync_s,
+            driver.commit_times.seconds,
+            self.writer.unwritten_bytes,
+            driver.unapplied_bytes,
+            driver.leader_changes,
+        )
 
     # --- between the parts ------------------------------------------------------------------------
 

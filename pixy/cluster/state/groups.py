@@ -219,6 +219,19 @@ class GroupsState:
             partition: each.handed_out for partition, each in stored.items() if each.handed_out is not None
         }
 
+    def positions(self, consumer_group: str) -> Mapping[bytes, tuple[str, Mapping[int, int]]]:
+        """Topics in which a consumer group has committed offsets, by topic id: name, and offset by
+        partition.
+        """
+        self._settle(consumer_group)
+        return {
+            topic_id: (
+                next(iter(stored.values())).topic,
+                {partition: each.offset for partition, each in stored.items()},
+            )
+            for topic_id, stored in self._groups.get(consumer_group, _NO_GROUP).offsets.items()
+        }
+
     def set_ms(self, consumer_group: str, topic_id: bytes, partition: int) -> int:
         """Time when a client set an offset, in milliseconds; 0 if it was committed otherwise, -1
         without one.

@@ -14,6 +14,7 @@ from pixy.config.options.daemon import (
     Config,
     GrpcConfig,
     LoggingConfig,
+    ManagementConfig,
     PeerTlsConfig,
     TlsConfig,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "Leaf",
     "LimitsConfig",
     "LoggingConfig",
+    "ManagementConfig",
     "NetConfig",
     "Option",
     "PeerTlsConfig",

@@ -30,6 +30,7 @@ __all__ = [
     "Config",
     "GrpcConfig",
     "LoggingConfig",
+    "ManagementConfig",
     "PeerTlsConfig",
     "TlsConfig",
 ]
@@ -208,6 +209,39 @@ class GrpcConfig:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ManagementConfig:
+    """`management`: metrics, health and diagnosis over HTTP, on `management_addr`."""
+
+    allowed_hosts: tuple[str, ...] = texts(
+        (),
+        "Names, without ports, by which clients call management_addr, beside its own, localhost, and "
+        "any IP address. Requests for another host are refused, so that no web page reaches the "
+        "listener under a name of its own (DNS rebinding).",
+    )
+    tls: bool = boolean(
+        False, "Serve it with the certificates of tls, and ask for client certificates as they say."
+    )
+    debug: bool = boolean(
+        True,
+        "Serve /debug too: tasks, stacks, a profile, memory by type. They show code and names of tasks, "
+        "and cost time.",
+    )
+    max_topics: int = integer(
+        1000,
+        "Topics that have series of their own in the metrics: those with most records. All others are "
+        "counted together, as the topic `other`.",
+        minimum=1,
+    )
+    max_groups: int = integer(1000, "The same for consumer groups, each counted per topic.", minimum=1)
+    max_partitions: int = integer(
+        20_000,
+        "Series of a metric by partition, and by consumer group and partition. Partitions of further "
+        "topics, and of further groups, have none.",
+        minimum=1,
+    )
+
+
 def _one_default_proxy() -> Mapping[str, ProxyConfig]:
     return MappingProxyType({"default": ProxyConfig()})
 
@@ -225,7 +259,8 @@ class Config:
     insecure: bool = boolean(
         False,
         "Serve gRPC on an address that other machines reach without client certificates: whoever "
-        "reaches it may read, write and delete everything.",
+        "reaches it may read, write and delete everything. So for management_addr, where everything "
+        "can be read but messages.",
     )
     unix_addr: str = text(
         "",
@@ -247,6 +282,13 @@ class Config:
         "same on all of them, in any order. They pass acks and messages on to each other, so a client "
         "may use any of them for each call. Empty: each pixy acks only what it has offered.",
         effect=KAFKA_ONLY,
+    )
+    management_addr: str = text(
+        "127.0.0.1:19093",
+        "Address and port of the management listener: /metrics for Prometheus, health, diagnosis. "
+        "Whoever reaches it may read all that, and the names of topics and consumer groups; nothing "
+        "can be changed. Port 0 picks a free port; empty: none. An address that other machines reach "
+        "needs management.tls with tls.client_ca_path, or insecure.",
     )
     data_dir: str = text(
         "./pixy-data",
@@ -286,6 +328,9 @@ class Config:
         form="list",
     )
     grpc: GrpcConfig = section(GrpcConfig, GrpcConfig, "Limits of the gRPC API.")
+    management: ManagementConfig = section(
+        ManagementConfig, ManagementConfig, "The management listener and its metrics."
+    )
     proxies: Mapping[str, ProxyConfig] = section(
         ProxyConfig,
         _one_default_proxy,

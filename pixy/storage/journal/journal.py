@@ -32,6 +32,7 @@ every client during each sync.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -313,7 +314,7 @@ class Journal:
                 self._break(error)
 
         self._retry = None
-        self._begun_at = self._loop.time()
+        self._begun_at = time.monotonic()
         if not self._begin_write(gathered, done):
             self._worker.submit(lambda: self._write(gathered), done)
 
@@ -353,7 +354,8 @@ class Journal:
             self.blocked = None
             self.flush_number = written.flush_number
             self.flushed_at = self._loop.time()
-            self.sync_s.observe(self.flushed_at - self._begun_at)
+            # uvloop's time is that of its iteration.
+            self.sync_s.observe(time.monotonic() - self._begun_at)
         if self._telling is None:
             self._begin_telling(written, gathered)
             self._tell()

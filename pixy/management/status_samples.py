@@ -1,0 +1,61 @@
+"""Samples of the status of an embedded cluster."""
+
+from collections import Counter
+
+from pixy.aio.steps import in_steps
+from pixy.cluster import ClusterStatus, NodeStatus, RaftGroupStatus
+from pixy.metrics import Sample
+
+__all__ = ["status_samples"]
+
+
+async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, list[Sample]]) -> None:
+    """Add the samples of a status.
+
+    Args:
+        cluster: its name.
+        found: samples by family.
+    """
+    led: Counter[int] = Counter()
+    behind: Counter[int] = Counter()
+    damaged: Counter[int] = Counter()
+    leaderless = 0
+    async for group in in_steps(status.groups):
+        led[group.leader] += 1
+        leaderless += not group.leader
+        behind.update(_behind(group))
+        damaged.update(each.node_id for each in group.damaged)
+    nodes = [node for node in status.nodes if not node.removed]
+    found["kafka_brokers"] = [Sample((cluster,), len(nodes))]
+    found["pixy_raft_groups"] = [Sample((cluster,), len(status.groups))]
+    found["pixy_raft_groups_without_leader"] = [Sample((cluster,), leaderless)]
+    found["pixy_under_replicated_topics"] = [Sample((cluster,), len(status.under_replicated))]
+    for node in nodes:
+        labels = (cluster, str(node.node_id))
+        numbers = {
+            **_of_node(node),
+            "pixy_raft_groups_led": led[node.node_id],
+            "pixy_replicas_behind": behind[node.node_id],
+            "pixy_replicas_damaged": damaged[node.node_id],
+        }
+        for name, number in numbers.items():
+            found.setdefault(name, []).append(Sample(labels, number))
+
+
+def _behind(group: RaftGroupStatus) -> list[int]:
+    """Nodes whose replica cannot confirm the next entry soon."""
+    return [member.node_id for member in group.members if not member.caught_up]
+
+
+def _of_node(node: NodeStatus) -> dict[str, float]:
+    numbers: dict[str, float] = {
+        "pixy_node_up": int(node.up),
+        "pixy_node_clock_offset_seconds": node.clock_offset_ms / 1000,
+        "pixy_node_troubles": len(node.troubles) + bool(node.problem),
+    }
+    if node.heard_s is not None:
+        numbers["pixy_node_silent_seconds"] = node.heard_s
+    if node.disk.total_bytes:
+        numbers["pixy_disk_bytes"] = node.disk.total_bytes
+        numbers["pixy_disk_free_bytes"] = node.disk.free_bytes
+    return numbers

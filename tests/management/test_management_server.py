@@ -1,0 +1,202 @@
+"""The management listener of a whole daemon."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from pixy.config import load_config
+from pixy.daemon import Daemon
+from pixy.errors import StartError
+from pixy.metrics import FAMILIES
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_topics_pb2 as topics_pb
+from tests.fakes.grpc_client import open_client as open_grpc
+from tests.fakes.web import WebClient, open_client
+
+pytestmark = pytest.mark.slow
+
+parse: Any = text_string_to_metric_families
+Found = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@asynccontextmanager
+async def running(folder: Path, **flags: Any) -> AsyncIterator[tuple[Daemon, dict[str, str]]]:
+    """A daemon that is ready, with the addresses that it listens on."""
+    given = {"grpc_addr": "127.0.0.1:0", "management_addr": "127.0.0.1:0", "shutdown_timeout": "1s"}
+    daemon = Daemon(load_config(None, {}, {**given, "data_dir": str(folder), **flags}))
+    addresses = await daemon.start()
+    try:
+        assert await daemon.wait_ready()
+        yield daemon, dict(addresses)
+    finally:
+        await daemon._drain_and_stop()
+
+
+async def scrape(client: WebClient) -> Found:
+    """Values by name and labels, as a parser of OpenMetrics reads them."""
+    answer = await client.call("GET", "/metrics", None, "Accept: application/openmetrics-text")
+    assert answer.status == 200
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parse(answer.text)
+        for sample in family.samples
+    }
+
+
+def value(found: Found, name: str, **labels: str) -> float:
+    """The one sample of a name with these labels among its own."""
+    (number,) = (
+        number
+        for (each, own), number in found.items()
+        if each == name and labels.items() <= dict(own).items()
+    )
+    return number
+
+
+async def test_everything_that_happens_is_counted(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_, addresses):
+        async with open_grpc(addresses["grpc"]) as grpc, open_client(addresses["management"]) as client:
+            for number in range(5):
+                produced = pb.ProdRq(topic="orders", message=b"%d" % number, key_value=b"k")
+                await grpc.call("/KafkaPixy/Produce", produced.SerializeToString())
+            consumed = pb.ConsNAckRq(topic="orders", group="billing", auto_ack=True)
+            assert (await grpc.call("/KafkaPixy/ConsumeNAck", consumed.SerializeToString())).status == 0
+            await grpc.call("/KafkaPixy/ConsumeNAck", pb.ConsNAckRq().SerializeToString())
+            found = await scrape(client)
+        of_topic = {"cluster": "default", "topic": "orders"}
+        of_group = {**of_topic, "group": "billing"}
+        produce = "KafkaPixy/Produce"
+        assert value(found, "pixy_rpc_requests_total", method=produce, code="OK") == 5
+        assert value(found, "pixy_rpc_duration_seconds_count", method=produce) == 5
+        assert value(found, "pixy_rpc_requests_total", code="INVALID_ARGUMENT") == 1
+        assert value(found, "pixy_produced_records_total", **of_topic) == 5
+        assert value(found, "pixy_produced_bytes_total", **of_topic) == 10
+        assert value(found, "pixy_offered_records_total", **of_group) == 1
+        assert value(found, "pixy_acks_total", outcome="ack", **of_group) == 1
+        assert value(found, "pixy_unacked_records", **of_group) == 0
+        assert value(found, "pixy_journal_sync_seconds_count", cluster="default") > 0
+        assert value(found, "pixy_raft_commit_seconds_count", cluster="default") > 0
+        assert value(found, "pixy_raft_leader_changes_total", cluster="default") > 0
+        assert value(found, "pixy_ready", cluster="default") == 1
+        assert value(found, "pixy_node_up", cluster="default", node="1") == 1
+        assert value(found, "pixy_disk_free_bytes", node="1") > 0
+        assert value(found, "kafka_brokers") == 1
+        assert value(found, "pixy_build_info") == 1
+        assert value(found, "process_resident_memory_bytes") > 1 << 20
+        assert (
+            sum(each for (name, _), each in found.items() if name == "kafka_topic_partition_current_offset")
+            == 5
+        )
+        names = {name.removesuffix(end) for name, _ in found for end in ("", "_bucket", "_sum", "_count")}
+        # There was nothing to say about these.
+        assert FAMILIES.keys() - names == {"pixy_node_silent_seconds"}
+
+
+async def test_lag_is_there_without_a_consumer_by_partition_and_summed(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_, addresses):
+        async with open_grpc(addresses["grpc"]) as grpc, open_client(addresses["management"]) as client:
+            created = topics_pb.CreateTopicRequest(topic="orders", partitions=2)
+            assert (
+                await grpc.call("/pixy.topics.v1.Topics/CreateTopic", created.SerializeToString())
+            ).status == 0
+            for number in range(20):
+                produced = pb.ProdRq(topic="orders", message=b"x", key_value=b"%d" % number)
+                await grpc.call("/KafkaPixy/Produce", produced.SerializeToString())
+            offsets = [pb.PartitionOffset(partition=0, offset=1), pb.PartitionOffset(partition=1, offset=2)]
+            set_to = pb.SetOffsetsRq(topic="orders", group="nobody", offsets=offsets)
+            assert (await grpc.call("/KafkaPixy/SetOffsets", set_to.SerializeToString())).status == 0
+            found = await scrape(client)
+        of_topic = {"cluster": "default", "topic": "orders"}
+        for partition, offset in (("0", 1), ("1", 2)):
+            end = value(found, "kafka_topic_partition_current_offset", partition=partition, **of_topic)
+            labels = {**of_topic, "partition": partition, "consumergroup": "nobody"}
+            assert value(found, "kafka_consumergroup_current_offset", **labels) == offset
+            assert value(found, "kafka_consumergroup_lag", **labels) == end - offset > 0
+        assert value(found, "pixy_group_lag_records", group="nobody", **of_topic) == 17
+
+
+async def test_topics_and_groups_beyond_the_limits_are_counted_as_other(tmp_path: Path) -> None:
+    limits = {"management.max_topics": 2, "management.max_groups": 1}
+    async with running(tmp_path, **limits) as (_, addresses):
+        async with open_grpc(addresses["grpc"]) as grpc, open_client(addresses["management"]) as client:
+            for number in range(4):
+                for _ in range(number + 1):
+                    produced = pb.ProdRq(topic=f"t{number}", message=b"x")
+                    await grpc.call("/KafkaPixy/Produce", produced.SerializeToString())
+                asked = pb.ConsNAckRq(topic=f"t{number}", group=f"g{number}", auto_ack=True)
+                await grpc.call("/KafkaPixy/ConsumeNAck", asked.SerializeToString())
+            found = await scrape(client)
+        records = {
+            dict(labels)["topic"]: number
+            for (name, labels), number in found.items()
+            if name == "pixy_produced_records_total"
+        }
+        assert records == {"t2": 3, "t3": 4, "other": 3}
+        groups = {
+            dict(labels)["group"]: number
+            for (name, labels), number in found.items()
+            if name == "pixy_offered_records_total"
+        }
+        assert sum(groups.values()) == 4
+        assert len(groups) == 2
+        assert "other" in groups
+
+
+async def test_readiness_has_reasons(tmp_path: Path) -> None:
+    daemon = Daemon(
+        load_config(
+            None,
+            {},
+            {
+                "grpc_addr": "127.0.0.1:0",
+                "management_addr": "127.0.0.1:0",
+                "data_dir": str(tmp_path),
+                "shutdown_timeout": "1s",
+            },
+        )
+    )
+    addresses = await daemon.start()
+    async with open_client(addresses["management"]) as client:
+        for path in ("/readyz", "/startupz"):
+            answer = await client.call("GET", path)
+            assert answer.status == 503
+            assert json.loads(answer.body)["checks"]["cluster:default"] != "ok"
+        await daemon.wait_ready()
+        for path in ("/livez", "/readyz", "/startupz"):
+            assert (await client.call("GET", path)).status == 200
+        daemon.on_fault(OSError(5, "the disk is gone"))
+        for path in ("/livez", "/readyz"):
+            answer = await client.call("GET", path)
+            assert (answer.status, "the disk is gone" in answer.text) == (503, True)
+    await daemon._drain_and_stop()
+
+
+async def test_hosts_are_checked(tmp_path: Path) -> None:
+    hosts = {"management.allowed_hosts": "pixy.example"}
+    async with running(tmp_path, **hosts) as (_, addresses), open_client(addresses["management"]) as client:
+        for host, status in (("pixy.example", 200), ("127.0.0.1:19093", 200), ("evil.example", 421)):
+            client.send(f"GET /livez HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            assert (await client.answer()).status == status
+
+
+async def test_an_address_that_is_taken_is_an_error_unless_it_is_the_default(tmp_path: Path) -> None:
+    async with running(tmp_path / "a") as (_, addresses):
+        with pytest.raises(StartError, match="cannot listen"):
+            async with running(tmp_path / "b", management_addr=addresses["management"]):
+                raise AssertionError
+    default = "127.0.0.1:19093"
+    async with (
+        running(tmp_path / "c", management_addr=default),
+        running(tmp_path / "d", management_addr=default) as (_, addresses),
+    ):
+        assert set(addresses) == {"grpc"}
+
+
+async def test_there_may_be_none(tmp_path: Path) -> None:
+    async with running(tmp_path, management_addr="") as (_, addresses):
+        assert set(addresses) == {"grpc"}
