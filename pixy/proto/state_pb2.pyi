@@ -1119,6 +1119,7 @@ class SinksCommand(_message.Message):
     DISCARD_STAGES_FIELD_NUMBER: _builtins.int
     EXPIRE_STAGES_FIELD_NUMBER: _builtins.int
     TOUCH_SINK_FIELD_NUMBER: _builtins.int
+    SKIP_NUMBERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def publish_stages(self) -> Global___PublishStages: ...
     @_builtins.property
@@ -1135,6 +1136,8 @@ class SinksCommand(_message.Message):
     def expire_stages(self) -> Global___ExpireStages: ...
     @_builtins.property
     def touch_sink(self) -> Global___TouchSink: ...
+    @_builtins.property
+    def skip_numbers(self) -> Global___SkipNumbers: ...
     def __init__(
         self,
         *,
@@ -1146,16 +1149,40 @@ class SinksCommand(_message.Message):
         discard_stages: Global___DiscardStages | None = ...,
         expire_stages: Global___ExpireStages | None = ...,
         touch_sink: Global___TouchSink | None = ...,
+        skip_numbers: Global___SkipNumbers | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add_piece", b"add_piece", "command", b"command", "discard_stages", b"discard_stages", "expire_sinks", b"expire_sinks", "expire_stages", b"expire_stages", "finish_publications", b"finish_publications", "open_stage", b"open_stage", "publish_stages", b"publish_stages", "touch_sink", b"touch_sink"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add_piece", b"add_piece", "command", b"command", "discard_stages", b"discard_stages", "expire_sinks", b"expire_sinks", "expire_stages", b"expire_stages", "finish_publications", b"finish_publications", "open_stage", b"open_stage", "publish_stages", b"publish_stages", "skip_numbers", b"skip_numbers", "touch_sink", b"touch_sink"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_piece", b"add_piece", "command", b"command", "discard_stages", b"discard_stages", "expire_sinks", b"expire_sinks", "expire_stages", b"expire_stages", "finish_publications", b"finish_publications", "open_stage", b"open_stage", "publish_stages", b"publish_stages", "touch_sink", b"touch_sink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_piece", b"add_piece", "command", b"command", "discard_stages", b"discard_stages", "expire_sinks", b"expire_sinks", "expire_stages", b"expire_stages", "finish_publications", b"finish_publications", "open_stage", b"open_stage", "publish_stages", b"publish_stages", "skip_numbers", b"skip_numbers", "touch_sink", b"touch_sink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["publish_stages", "finish_publications", "expire_sinks", "open_stage", "add_piece", "discard_stages", "expire_stages", "touch_sink"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["publish_stages", "finish_publications", "expire_sinks", "open_stage", "add_piece", "discard_stages", "expire_stages", "touch_sink", "skip_numbers"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
 Global___SinksCommand: _TypeAlias = SinksCommand  # noqa: Y015
+
+@_typing.final
+class SkipNumbers(_message.Message):
+    """Leaves out numbers of publications and of stages, which entries that are lost may have given out. A
+    node that goes on alone has it in its log.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkipNumbers: _TypeAlias = SkipNumbers  # noqa: Y015
 
 @_typing.final
 class PublishStages(_message.Message):

@@ -124,9 +124,11 @@ class Departures:
             replicas
             for topic in self._metadata.topics.values()
             for raft_group, replicas in zip(topic.raft_groups, topic.replicas, strict=True)
-            if replicas and raft_group not in known
+            if raft_group not in known
         }
-        return all(is_majority([*answered.intersection(each)], each) for each in elsewhere)
+        # The last replica of a partition stays in metadata when its node is lost.
+        there = [[each for each in replicas if not nodes[each].lost] for replicas in elsewhere]
+        return all(is_majority([*answered.intersection(each)], each) for each in there if each)
 
     async def _ask(self, node_id: int, leaving: int) -> bool | None:
         """True if a raft group of a node has the leaving one as a member; None: it does not say."""

@@ -91,6 +91,7 @@ from pixy.proto.state_pb2 import (
     ReleasePartitions,
     SetLogBeginOffset,
     SinksCommand,
+    SkipNumbers,
     StartNode,
     TouchSink,
 )
@@ -191,8 +192,10 @@ def _anything(_: Any, __: Sender) -> None:
     """No rule."""
 
 
-def _never(_: InitCluster, __: Sender) -> None:
-    raise FailedPrecondition("the first entry of a cluster")
+def _never(_: InitCluster | SkipNumbers, __: Sender) -> None:
+    raise FailedPrecondition(
+        "an entry that only the first node of a cluster, or the last one, writes for itself"
+    )
 
 
 def _create_topic(command: CreateTopic, _: Sender) -> None:
@@ -376,6 +379,7 @@ RULES: Mapping[type[Message], Mapping[str, Rule]] = {
         "discard_stages": Rule(_discard_stages),
         "expire_stages": _OF_LEADER,
         "touch_sink": Rule(_touch_sink),
+        "skip_numbers": Rule(_never),
     },
     GroupsCommand: {
         "commit_offsets": Rule(_commit_offsets),

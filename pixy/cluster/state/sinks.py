@@ -26,12 +26,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from pixy.cluster.state.commands import decoded
+from pixy.cluster.state.commands import decoded, undecodable
 from pixy.cluster.state.newer_command import newer_command
 from pixy.cluster.state.stage_table import GoneStages, StageTable, merged_parts
 from pixy.entry_ids import INDEX_MAX
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, VoidEntry
 from pixy.proto.state_pb2 import (
+    ExpireSinks,
     PieceRecord,
     PublicationPart,
     PublicationRecord,
@@ -124,10 +125,7 @@ class SinksState:
             case "finish_publications":
                 result = self._finish(command.finish_publications.publications)
             case "expire_sinks":
-                expired = command.expire_sinks
-                for sink_id in expired.sink_ids:
-                    if self.is_inactive_since(sink_id, expired.before_ms):
-                        self._forget(sink_id)
+                self._expire(command.expire_sinks)
             case "open_stage":
                 opened = command.open_stage
                 name = StageName(opened.sink_id, opened.stage_id)
@@ -140,9 +138,23 @@ class SinksState:
                 result = self.table.expire(command.expire_stages)
             case "touch_sink":
                 self.table.touch(command.touch_sink)
+            case "skip_numbers":
+                result = self._skip(command.skip_numbers.count)
             case _:
                 raise newer_command("state group sinks")
         return result
+
+    def _skip(self, count: int) -> VoidEntry | None:
+        if max(self.next_publication, self.table.next_stage) + count > INDEX_MAX:
+            return undecodable()
+        self.next_publication += count
+        self.table.next_stage += count
+        return None
+
+    def _expire(self, expired: ExpireSinks) -> None:
+        for sink_id in expired.sink_ids:
+            if self.is_inactive_since(sink_id, expired.before_ms):
+                self._forget(sink_id)
 
     def is_published(self, stage: StageName) -> bool:
         """True when a stage belongs to an unfinished publication."""

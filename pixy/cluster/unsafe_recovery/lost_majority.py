@@ -11,8 +11,8 @@ may lack entries that were committed, and has some that were not. So nothing her
                     the incarnation, raised
                     per raft group: entries of the next term that change its configuration to this
                         node as the only voter, in `metadata` also entries that forget each other
-                        node; a vote for itself in that term, that configuration, and every entry
-                        committed
+                        node, in `sinks` one that leaves out numbers; a vote for itself in that
+                        term, that configuration, and every entry committed
 
 The configuration is changed by entries as well as in the hard state, because a node that joins
 later may get the log from its begin, and learns of the configuration from that.
@@ -27,6 +27,10 @@ on alone again; with the old id, and alone, it would be taken for one of the old
 May entries be missing? Committed entries are on a majority of the voters. They are all here if the
 others have no majority by themselves, so with two voters; not with three, if this node was behind.
 Nothing on this node's disk says that it was not.
+
+Partitions and pieces here may have numbers of publications and stages that `sinks` does not know,
+because it lacks the entries that gave them out. Given out once more, they would be taken for what
+is there already. So more numbers are left out than a cluster can have given out meanwhile.
 
 A node is lost too that has left the cluster, or was forgotten, and is a voter of a raft group yet:
 its last configurations were never confirmed, and no start comes to an end without it.
@@ -57,7 +61,14 @@ from pixy.multiraft import (
     split_checkpoint,
     why_no_configuration,
 )
-from pixy.proto.state_pb2 import ForgetNode, GroupStateRecord, HardState, MetadataCommand
+from pixy.proto.state_pb2 import (
+    ForgetNode,
+    GroupStateRecord,
+    HardState,
+    MetadataCommand,
+    SinksCommand,
+    SkipNumbers,
+)
 from pixy.raft import ConfChangeError, ConfState, MalformedMessage, Snapshot, decode_conf_change
 from pixy.raft import HardState as RaftHardState
 from pixy.raft.quorum import is_majority
@@ -73,6 +84,7 @@ from pixy.storage import (
 
 __all__ = ["LossReport", "LostMajority", "SurvivingGroup"]
 
+_NUMBERS_SKIPPED = 2**32
 _CONF_CHANGES = (EntryType.CONF_CHANGE, EntryType.CONF_CHANGE_V2)
 
 
@@ -279,9 +291,10 @@ class LostMajority:
     def _records(self) -> list[UnitRecord]:
         incarnation = self._recovered.journal.incarnation + 1
         records: list[UnitRecord] = [(RecordKind.INCARNATION, 0, 0, incarnation, 0, 0, None, b"")]
+        skip = SinksCommand(skip_numbers=SkipNumbers(count=_NUMBERS_SKIPPED))
+        commands = {METADATA_GROUP: self._forget_commands(), SINKS_GROUP: [skip.SerializeToString()]}
         for found in self._found:
-            forget = self._forget_commands() if found.group.raft_group == METADATA_GROUP else []
-            records += self._records_of(found, forget)
+            records += self._records_of(found, commands.get(found.group.raft_group, []))
         return records
 
     def _forget_commands(self) -> list[bytes]:

@@ -11,7 +11,7 @@ from pixy.errors import Unavailable
 from pixy.proto.node_calls_pb2 import IsMemberRequest, IsMemberResponse
 from tests.fakes.waiting import until
 
-ASKED, LEAVING = 1, 9
+ASKED, LOST, LEAVING = 1, 8, 9
 METADATA, OWN, ELSEWHERE = 1, 1000, 1001
 
 
@@ -19,14 +19,16 @@ class Cluster:
     """Node 1 with a group of its own, and the answers of others to its questions."""
 
     def __init__(self, replicas: tuple[int, ...], answers: dict[int, bool | None]) -> None:
-        levels = {ASKED: DEPARTURES_LEVEL, **dict.fromkeys(answers, DEPARTURES_LEVEL), LEAVING: 0}
+        levels = {ASKED: DEPARTURES_LEVEL, **dict.fromkeys(answers, DEPARTURES_LEVEL), LOST: 0, LEAVING: 0}
         self.answers = answers
         self.faults: list[BaseException] = []
         self.has_all_groups = True
         self.metadata = SimpleNamespace(
             registered=[ASKED, *answers],
             nodes={
-                node_id: SimpleNamespace(feature_level=level, removed=node_id == LEAVING)
+                node_id: SimpleNamespace(
+                    feature_level=level, removed=node_id in (LOST, LEAVING), lost=node_id == LOST
+                )
                 for node_id, level in levels.items()
             },
             topics={"t": SimpleNamespace(raft_groups=(OWN, ELSEWHERE), replicas=((ASKED,), replicas))},
@@ -68,7 +70,7 @@ class Cluster:
         pytest.param((2, 3), {2: False, 3: None}, False, id="no majority of the replicas has answered"),
         pytest.param((2, 3, 4), {2: False, 3: None, 4: False}, True, id="a majority has"),
         pytest.param((2,), {2: False, 3: None}, True, id="a node without a replica is silent"),
-        pytest.param((), {2: False}, True, id="a partition has lost all its replicas"),
+        pytest.param((LOST,), {2: False}, True, id="a partition has lost all its replicas"),
     ],
 )
 async def test_a_majority_of_each_partitions_replicas_lets_a_node_go(

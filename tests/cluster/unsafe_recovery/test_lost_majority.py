@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pixy.backend.embedded import EmbeddedBackend
 from pixy.cluster.log.recovery import recover_node
 from pixy.cluster.log.replica import StateReplica
 from pixy.cluster.state.metadata import METADATA_GROUP
@@ -20,14 +21,17 @@ from pixy.proto.state_pb2 import (
     CreateTopic,
     MetadataCommand,
     NodeIdentity,
+    PartitionCommand,
+    PublishParts,
     RemoveNode,
 )
 from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, decode_conf_change
 from pixy.records import TopicPartition
-from pixy.storage import CheckpointId, write_identity
+from pixy.storage import CheckpointId, EntryType, write_identity
 from pixy.storage.disk.identity import read_identity
 from tests.cluster.nodes import Cluster
 from tests.cluster.survivors import ALL, PARTITION, formed, formed_with_records
+from tests.conformance.staged import publish_values
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
 
@@ -90,6 +94,28 @@ async def test_the_others_have_left_and_the_incarnation_is_raised(tmp_path: Path
         status = await cluster.node.status()
         assert status.nodes[0].incarnation == before + 2
         assert {group.voters for group in status.groups} == {(1,)}
+
+
+async def test_numbers_that_lost_entries_may_have_given_out_are_left_out(tmp_path: Path) -> None:
+    """The partition has publications of which `sinks` knows nothing here, and pieces may be."""
+    survivor = await formed_with_records(tmp_path, b"a")
+    command = PartitionCommand(publish_parts=PublishParts(publication=7, sink_id="lost"))
+    survivor.log.driver.propose(
+        survivor.groups[PARTITION], EntryType.COMMAND, command.SerializeToString(), lambda _: None
+    )
+    await survivor.settle()
+    survivor.end()
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        replica = cluster.node.partition(TopicPartition("topic", 0))
+        assert replica is not None
+        assert replica.publication == 7
+        backend = EmbeddedBackend(cluster.node)
+        values = {TopicPartition("topic", 0): [b"b"]}
+        assert (await publish_values(backend, 1, values)).published
+        assert cluster.values() == [b"a", b"b"]
+        assert replica.publication > 2**32
+        assert cluster.node.state_groups.sinks.table.next_stage > 2**32
 
 
 async def test_entries_that_were_not_committed_are_kept(tmp_path: Path) -> None:
