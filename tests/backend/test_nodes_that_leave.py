@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,7 +17,7 @@ from pixy.cluster.unsafe_recovery import stopped_node
 from pixy.errors import FailedPrecondition, Unavailable
 from pixy.multiraft.driver import Driver
 from pixy.multiraft.raft_group import RaftGroup
-from pixy.raft import ConfChangeSingle, ConfChangeType, ConfChangeV2
+from pixy.raft import NONE, ConfChangeSingle, ConfChangeType, ConfChangeV2
 from pixy.records import OffsetCommit, TopicPartition
 from tests.cluster.node_clusters import ClusterNode, NodeCluster, run_cluster
 from tests.fakes.waiting import until
@@ -318,6 +319,51 @@ def test_a_node_that_leaves_is_needed_by_partitions_of_other_nodes(tmp_path: Pat
     run_cluster(scenario, tmp_path)
 
 
+@pytest.mark.parametrize("to_leaving", [False, True], ids=["to one that stays", "to the one that leaves"])
+def test_the_leadership_of_metadata_moves_while_the_others_are_asked_for_a_leaving_node(
+    tmp_path: Path, to_leaving: bool
+) -> None:
+    """The next leader asks for itself, and what the first one hears then is still true."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        leads = cluster[1].node.state_groups.metadata_replica.group.leader
+        asked, other, goes = (cluster.by_id(id) for id in (leads, *({1, 2, 3} - {leads})))
+        await asked.backend.create_topic("topic", 6, {"replication": "2"})
+        assert asked.node.peers is not None
+        departures: Any = asked.node.peers._departures
+        call, begun, goes_on = departures._call, asyncio.Event(), asyncio.Event()
+
+        async def call_late(*args: Any) -> Any:
+            begun.set()
+            answer = await call(*args)
+            await goes_on.wait()
+            return answer
+
+        async def move(node: ClusterNode, to: ClusterNode) -> None:
+            metadata = node.node.state_groups.metadata_replica.group
+            await until(lambda: metadata.leads)
+            node.node._log.driver.transfer(metadata, to.id)
+            await until(lambda: not metadata.leads and metadata.leader not in (NONE, node.id))
+
+        departures._call = call_late
+        await asked.backend.remove_node(goes.id)
+        await begun.wait()
+        await move(asked, goes if to_leaving else other)
+        if not to_leaving:  # that one hands over, perhaps to the node that waits for the answer
+            await until_left(other, goes.id)
+        goes_on.set()
+        await until_left(other, goes.id)
+        await goes.kill()
+        await until(lambda: not departures._tasks)
+        if other.node.state_groups.metadata_replica.group.leads:
+            await move(other, asked)
+        for group in (await asked.backend.cluster_status()).groups:
+            assert goes.id not in (*group.voters, *group.learners, *group.voters_outgoing)
+        assert [await asked.append(b"value", partition=each) for each in range(6)] == [0] * 6
+
+    run_cluster(scenario, tmp_path)
+
+
 def test_a_removal_waits_until_the_node_that_was_removed_before_has_left(tmp_path: Path) -> None:
     """It may be gone at any time, and is a voter until then."""
 
@@ -329,6 +375,33 @@ def test_a_removal_waits_until_the_node_that_was_removed_before_has_left(tmp_pat
         assert await listed(first) == [1, 2, 3]
         await first.backend.remove_node(3)
         assert await listed(first) == [1, 3]
+
+    run_cluster(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("has_left", [True, False])
+def test_both_nodes_that_were_removed_may_end_at_once(tmp_path: Path, has_left: bool) -> None:
+    """The last one is needed until it has left, the first one not at all."""
+
+    async def scenario(cluster: NodeCluster) -> None:
+        stays, first, last = cluster[1], cluster[2], cluster[3]
+        await stays.backend.create_topic("topic", 3)
+        for number in range(9):
+            await last.append(b"%d" % number, partition=number % 3)
+        for node in (first, last):
+            await until_dispensable(node.id, stays)
+            await stays.backend.remove_node(node.id)
+            if has_left or node is first:
+                await until_left(stays, node.id)
+        await asyncio.gather(first.kill(), last.kill())
+        if not has_left:
+            starting = asyncio.create_task(last.start())
+            await until_left(stays, last.id)
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        assert [await stays.append(b"next", partition=each) for each in range(3)] == [3] * 3
+        assert await stays.values(partition=2) == [b"2", b"5", b"8", b"next"]
+        assert problems(await stays.backend.cluster_status()) == ()
 
     run_cluster(scenario, tmp_path)
 

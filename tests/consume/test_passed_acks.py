@@ -299,11 +299,11 @@ class Passed:
     def __init__(self) -> None:
         self.waiting: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
         self._turns = PassingTurns(Timers(FakeClock(), FakeClock().call_later))
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def begin(self, *groups: str) -> None:
         for group in groups:
-            self._tasks.add(asyncio.create_task(self._pass(group)))
+            self._tasks.append(asyncio.create_task(self._pass(group)))
         await settle()
 
     async def _pass(self, group: str) -> None:
@@ -325,7 +325,7 @@ class Passed:
     async def answer_all(self) -> None:
         while self.waiting:
             await self.answer(*self.waiting)
-        await asyncio.gather(*self._tasks)
+        assert all(task.done() for task in self._tasks)
 
 
 async def test_a_partition_has_several_acks_with_its_owner_once_it_was_answered() -> None:
@@ -360,6 +360,32 @@ async def test_a_partition_that_has_failed_has_all_of_its_turns_again_once_it_is
     await passed.answer("g")
     assert len(passed.waiting["g"]) == 8
     await passed.answer_all()
+
+
+@pytest.mark.parametrize("cancelled_first", [False, True])
+@pytest.mark.parametrize("known", [False, True], ids=["a new partition", "one that was answered"])
+async def test_an_ack_that_is_cancelled_as_its_turn_comes_passes_the_turn_on(
+    cancelled_first: bool, known: bool
+) -> None:
+    passed = Passed()
+    if known:
+        await passed.begin("g")
+        await passed.answer("g")
+    turns = 8 if known else 1
+    await passed.begin(*["g"] * (turns + 2))
+    assert len(passed.waiting["g"]) == turns
+    answer = passed.waiting["g"].pop(0)
+    cancelled = [task for task in passed._tasks if not task.done()][turns]
+    # In the next iteration the answered ack releases its turn, which admits the cancelled one.
+    answer.set_result(None)
+    if cancelled_first:
+        cancelled.cancel()
+    else:
+        asyncio.get_running_loop().call_soon(cancelled.cancel)
+    await settle()
+    assert cancelled.cancelled()
+    await passed.answer_all()
+    assert [quota.acquired for quota in passed._turns._quotas.values()] == [0, 0, 0]
 
 
 async def test_the_outcomes_of_a_bounded_number_of_partitions_are_known() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.aio.futures import resolve
 from pixy.errors import FailedPrecondition, ShuttingDown, Unavailable
@@ -255,6 +256,28 @@ async def test_a_start_waits_for_no_removal_and_clients_take_turns_with_it(tmp_p
         assert again.faults == []
     assert [stage.name.stage_id for stage in again.stages.of_sink("sink")] == ["new"]
     assert len(again.disk.names(directory)) == 1
+
+
+@pytest.mark.parametrize("what", ["unlink", "remove_directory"])
+async def test_a_disk_that_is_too_full_to_remove_what_an_earlier_process_has_left_stops_nothing(
+    tmp_path: Path, what: str
+) -> None:
+    """As where a removal needs room; the next start removes it."""
+    directory = tmp_path / "staging"
+    async with made(directory) as (bench, worker):
+        await steps_until(bench.ask("sink/old", WIDE, seals=False), worker)
+    for is_full, left in ((True, 2), (False, 1)):
+        again = Bench(directory, InlineWorker())
+        if is_full:
+            again.disk.fail(what, "", errno.ENOSPC)
+        with capture_logs() as logs:
+            await again.stages.recover(CLUSTER_ID)
+            await again.ask("sink/new", [piece_of(b"1")])
+            await settle(30)
+        assert ("cannot remove a directory" in str(logs)) is is_full
+        assert len(again.disk.names(directory)) == left
+        assert again.faults == []
+        again.stages.stop()
 
 
 async def test_stages_of_several_clients_are_removed_together(tmp_path: Path) -> None:
