@@ -41,11 +41,11 @@ class TopicsService:
         handlers: dict[str, Handler] = {
             "CreateTopic": a_few_at_a_time(self.create_topic),
             "AlterTopic": a_few_at_a_time(self.alter_topic),
-            "DeleteTopic": self.delete_topic,
+            "DeleteTopic": a_few_at_a_time(self.delete_topic),
             "DeleteRecords": a_few_at_a_time(self.delete_records),
             "DescribeTopic": a_few_at_a_time(self.describe_topic),
             "ListGroups": a_few_at_a_time(self.list_groups),
-            "DeleteGroup": self.delete_group,
+            "DeleteGroup": a_few_at_a_time(self.delete_group),
         }
         return Service(
             pb.DESCRIPTOR.services_by_name["Topics"], handlers, translate, maxima=REPEATED_MAX["Topics"]

@@ -2,8 +2,9 @@
 
 Connections are aiokafka's (`aiokafka.conn`: framing, versions, TLS, SASL). Each belongs to one
 broker and one *purpose*, because a broker answers the requests of a connection in order: requests
-that it may hold (a fetch without data, the join of a group) have a connection of their own. A
-purpose is any name.
+that it may hold (a fetch without data, the join of a group) have a connection of their own. So have
+those that nothing may stand in front of: metadata, whose answers say whether the broker is there,
+and commits. A purpose is any name.
 
 Road not taken: `AIOKafkaClient`. It has one lock for all attempts to connect, so that a broker that
 hangs blocks the others, its metadata requests create topics, and it has no topic ids.
@@ -17,7 +18,9 @@ instead of waiting for another attempt to fail.
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import structlog
@@ -35,12 +38,18 @@ from pixy.kafka_protocol import VersionMismatch
 from pixy.kafka_protocol.messages import METADATA
 from pixy.records import TopicPartition
 
-__all__ = ["CONTROL", "Dial", "KafkaClient", "short_attempts"]
+__all__ = ["COMMITS", "CONTROL", "Dial", "KafkaClient", "short_attempts"]
 
 _log = structlog.get_logger(__name__)
 
 CONTROL = "control"
-"""The purpose of short requests that brokers answer at once."""
+"""The purpose of short requests that brokers answer at once, most of them for a client. A broker
+has `_AT_ONCE` of them at a time, and the others wait here.
+"""
+COMMITS = "commits"
+"""The purpose of commits."""
+_METADATA = "metadata"
+_AT_ONCE = 16
 
 _NO_TOPIC_ID = bytes(16)
 _SEED = -1
@@ -115,6 +124,8 @@ class KafkaClient:
         self.reached = asyncio.Event()
         # By node id and purpose; by address for seeds.
         self._links: dict[tuple[int | str, str], _Link] = {}
+        # By node id: requests of the purpose `CONTROL`.
+        self._turns: defaultdict[int, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_AT_ONCE))
         self._refreshing = asyncio.Lock()
         # Shared by all callers that ask during a refresh.
         self._next_refresh: _Refresh | None = None
@@ -179,7 +190,10 @@ class KafkaClient:
         limit_s = min(timeout_s or self._options.request_timeout_s, self._options.request_timeout_s)
         connection = None
         try:
-            async with asyncio.timeout(limit_s) as limit:
+            async with (
+                asyncio.timeout(limit_s) as limit,
+                self._turns[node_id] if purpose == CONTROL else nullcontext(),
+            ):
                 connection = await self._connection(node_id, purpose, client_id, limit)
                 return await _ask(connection, request)
         except TimeoutError:
@@ -381,12 +395,12 @@ class KafkaClient:
         """Brokers with a connection first, then the others, then the seeds."""
         known = list(self.metadata.brokers.values())
         random.shuffle(known)
-        found = [(each.host, each.port, self._link(each.node_id, CONTROL)) for each in known]
+        found = [(each.host, each.port, self._link(each.node_id, _METADATA)) for each in known]
         found.sort(key=lambda each: each[2].connection is None)
         seeds = [(host, port) for host, port, _ in collect_hosts(list(self._options.seed_peers))]
         addresses = {(host, port) for host, port, _ in found}
         return found + [
-            (host, port, self._link(f"{host}:{port}", CONTROL))
+            (host, port, self._link(f"{host}:{port}", _METADATA))
             for host, port in seeds
             if (host, port) not in addresses
         ]

@@ -72,6 +72,7 @@ class Coordinators:
         code_of: CodeOf = top_code,
         patience_s: float = PATIENCE_S,
         later: frozenset[int] = frozenset(),
+        purpose: str = CONTROL,
     ) -> Any:
         """Send a request to the coordinator of a group and retry. Only for requests that may be
         executed twice.
@@ -80,13 +81,14 @@ class Coordinators:
             what: the request in words, for errors.
             code_of: extracts the error code of the coordinator from the response.
             later: further error codes to retry.
+            purpose: selects the connection.
 
         Raises:
             Unavailable: no coordinator answered for `patience_s` seconds.
         """
 
         async def ask() -> Any:
-            answer = await self.ask_once(group, request, what, code_of)
+            answer = await self.ask_once(group, request, what, code_of, purpose=purpose)
             if (code := code_of(answer)) in later:
                 raise _Later(str(error_for_code(code, what)))
             return answer

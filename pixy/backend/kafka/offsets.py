@@ -35,7 +35,7 @@ from typing import Any
 
 import structlog
 
-from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.client import COMMITS, KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
 from pixy.backend.kafka.errors import UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT, error_for_code
 from pixy.backend.kafka.group_list import GroupList
@@ -200,7 +200,9 @@ class GroupOffsets:
         for (topic, number), (offset, metadata) in offsets.items():
             by_topic.setdefault(topic, []).append((number, offset, _NO_EPOCH, metadata))
         request = OFFSET_COMMIT(group, *generation, None, list(by_topic.items()))
-        answer = await self._coordinators.ask(group, request, f"commit offsets of {group}", _any_code)
+        answer = await self._coordinators.ask(
+            group, request, f"commit offsets of {group}", _any_code, purpose=COMMITS
+        )
         return {
             TopicPartition(topic, number): code
             for topic, partitions in answer.topics

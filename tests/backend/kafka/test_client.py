@@ -3,15 +3,17 @@
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from aiokafka.conn import create_conn
 
 from pixy.backend.kafka import KafkaBackend
-from pixy.backend.kafka.client import CONTROL, KafkaClient
+from pixy.backend.kafka.client import COMMITS, CONTROL, KafkaClient
 from pixy.backend.kafka.errors import BrokerFault
 from pixy.errors import ShuttingDown, Unavailable
 from pixy.kafka_protocol import Api
+from pixy.kafka_protocol.group_messages import LIST_GROUPS
 from pixy.kafka_protocol.messages import METADATA
 from tests.fakes.waiting import until
 from tests.kafka.backends import kafka_options, open_kafka
@@ -112,6 +114,42 @@ async def test_each_purpose_has_one_connection_however_many_requests_are_concurr
         await asyncio.gather(*(client.send(1, BROKERS, "one") for _ in range(10)))
         await asyncio.gather(*(client.send(1, BROKERS, "two") for _ in range(10)))
         assert made == before + 2
+    finally:
+        await client.stop()
+
+
+async def test_short_requests_wait_here_and_hold_up_neither_metadata_nor_commits(
+    kafka: KafkaCluster,
+) -> None:
+    """A broker answers the requests of a connection one after the other."""
+    held = 0
+
+    async def dial(host: str, port: int, **options: Any) -> Any:
+        connection = await create_conn(host, port, **options)
+        send = connection.send
+
+        def answer_some(request: Any) -> Any:
+            nonlocal held
+            if request.api is not LIST_GROUPS:
+                return send(request)
+            held += 1
+            return asyncio.get_running_loop().create_future()
+
+        connection.send = answer_some
+        return connection
+
+    client = KafkaClient(kafka_options(kafka), dial)
+    await client.start()
+    try:
+        asking = [asyncio.create_task(client.send(1, LIST_GROUPS([], []), timeout_s=2)) for _ in range(40)]
+        await until(lambda: held == 16)
+        await client.refresh()
+        assert (await client.send(1, BROKERS, COMMITS)).brokers
+        assert held == 16
+        assert not any(task.done() for task in asking)
+        faults = await asyncio.gather(*asking, return_exceptions=True)
+        assert [getattr(fault, "sent", None) for fault in faults] == [True] * 16 + [False] * 24
+        assert client.fault == ""
     finally:
         await client.stop()
 
