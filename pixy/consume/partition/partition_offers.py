@@ -1,9 +1,9 @@
 """The offers of one partition to one consumer group.
 
 Owns, for one (consumer group, topic, partition): fetched records that are not offered yet,
-outstanding offers, records to be offered again, and the offset tracker. Pure: time comes in as
-`now`, nothing is called back; the shell reads `ready`, `notable` and the results of the methods.
-New records are offered in offset order, each at most once until it comes back.
+outstanding offers and records to be offered again (`redelivery`), and the offset tracker. Pure:
+time comes in as `now`, nothing is called back; the shell reads `ready`, `notable` and the results
+of the methods. New records are offered in offset order, each at most once until it comes back.
 
 A record is in exactly one of these places; from `sending` and `out` an ack moves it to the tracker:
 
@@ -12,12 +12,6 @@ A record is in exactly one of these places; from `sending` and `out` an ack move
                       v  |        v
                       again <-----      undelivered records first, then expired ones in offset order
 
-- A large record whose delivery fails again and again is refused by the clients, or larger than the
-  server's output may be. It waits for the ack timeout too, and the other records go on.
-- The ack timeout begins at the delivery. Until then an offer is in `sending`, without a deadline: a
-  slow reader costs its records no retry. All delivered offers live equally long, so `out`, a dict
-  in order of delivery, is also in order of deadline: no heap, no timer per offer. The shell sets
-  one timer to `next_deadline()`.
 - `sending`, `out` and `again` together are pending. New records are held back at `pending_max`, or
   if they would exceed `pending_bytes_max` while others are pending; records in `again` may always
   be offered. So memory is bounded even if an offer is never acked while others pass it.
@@ -63,12 +57,10 @@ Acks (design 4.7):
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from heapq import heappop, heappush
 
 from pixy.backend import Batch, FetchResult
 from pixy.consume.core import (
     CROWDED_RANGES,
-    METADATA_BYTES_MAX,
     NOTHING_VOIDED,
     Offer,
     OfferLimits,
@@ -76,13 +68,12 @@ from pixy.consume.core import (
     OffsetTracker,
     VoidedOffsets,
 )
-from pixy.errors import AckBeyondEnd, CorruptData, ResourceExhausted, Undecodable, UnpackedTooLarge
+from pixy.consume.partition.redelivery import Redelivery
+from pixy.errors import AckBeyondEnd, CorruptData, Undecodable, UnpackedTooLarge
 from pixy.records import OffsetRange, Record, read_header, read_records
 
 __all__ = ["LITTLE_BYTES", "PartitionOffers"]
 
-_UNDELIVERED = 0
-_EXPIRED = 1
 _UNKNOWN = -1
 _SKIPPED_AT_ONCE = 500
 """Records below the position, or acked, with their headers, that are decoded on the event loop at
@@ -107,16 +98,8 @@ LITTLE_BYTES = 64 << 10
 """First fetch of a generation: a consumer group begins in thousands of partitions for one request.
 So is one that was told to `fetch_little`.
 """
-_WHOLE_BYTES = 32 << 10
-"""Records that are with the transport as a whole before a client can refuse them: the windows of
-HTTP/2 have 64 KiB at first.
-"""
 _NOTHING_QUEUED: deque[tuple[Iterator[Record], Batch, int, int]] = deque(maxlen=0)
 """Queue of all partitions that were fed nothing yet; never changed."""
-_FAILURES_MAX = 3
-"""Deliveries of a larger record that may fail before that is a retry: clients go away at any time,
-and the next one may take it.
-"""
 
 
 _HEADER_BYTES = 64
@@ -132,7 +115,7 @@ def _header_bytes(record: Record) -> int:
     )
 
 
-class PartitionOffers:
+class PartitionOffers(Redelivery):
     """Offers of one partition to one consumer group.
 
     Args:
@@ -145,8 +128,6 @@ class PartitionOffers:
     """
 
     __slots__ = (
-        "_again",
-        "_again_order",
         "_batch",
         "_batch_end",
         "_before",
@@ -155,37 +136,24 @@ class PartitionOffers:
         "_head",
         "_head_bytes",
         "_head_offset",
-        "_limits",
-        "_out",
-        "_owner",
-        "_pending_bytes",
         "_position",
         "_queue",
         "_records",
-        "_sending",
         "_undecodable",
         "_unoffered",
         "_untaken",
         "acked",
         "acked_deadline",
         "behind_commit",
-        "changed",
         "closed",
-        "dropped",
         "end",
-        "expired",
         "fault",
         "fetch_offset",
         "fetched_bytes",
         "generation",
         "holding",
-        "notable",
-        "offered",
         "packed",
         "passed",
-        "ready",
-        "redelivered",
-        "tracker",
         "voided",
     )
 
@@ -199,11 +167,10 @@ class PartitionOffers:
         handed_out: int = 0,
         voided: VoidedOffsets = NOTHING_VOIDED,
     ) -> None:
-        self._owner = owner
-        self._limits = limits
+        super().__init__(owner, limits)
         # Invariant: increases with every reset and with close.
         self.generation = 0
-        self.offered = self.redelivered = self.acked = self.expired = self.dropped = 0
+        self.acked = 0
         # Expiry that the last acked record would have had; None unless it was out.
         self.acked_deadline: float | None = None
         # Offsets whose acks do not count until they are offered. Invariant: changes only between
@@ -256,40 +223,15 @@ class PartitionOffers:
         self._head: Record | None = None
         self._head_offset = _UNKNOWN
         self._head_bytes = 0
-        # Offers that are not delivered yet, by offset.
-        self._sending: dict[int, Offer] = {}
-        # Delivered offers, by offset, in order of delivery. Invariant: deadlines ascend.
-        self._out: dict[int, Offer] = {}
-        # Records to offer again, by offset, and a heap of their order. Invariant: every key of the
-        # dict is in the heap; the heap is empty if the dict is.
-        self._again: dict[int, Offer] = {}
-        self._again_order: list[tuple[int, int]] = []
-        # Bytes of sending, out and again.
-        self._pending_bytes = 0
-        # `take` returns an offer.
-        self.ready = False
+        self._begin_pending()
         # The damage of the fetched data at `fetch_offset`.
         self.fault: CorruptData | None = None
         # The offset at which decoding failed last, and its retries.
         self._undecodable = (_UNKNOWN, 0)
         # What was passed after the last retry, for the shell to report.
         self.passed: list[tuple[OffsetRange, Undecodable]] = []
-        # The tracker moved without an ack: a gap was skipped, or a record was dropped.
-        self.changed = False
         # Nothing is wanted or offered any more.
         self.closed = False
-        # The shell should read `wants_more`, `changed`, `fault` and `holding`.
-        self.notable = True
-
-    @property
-    def outstanding(self) -> int:
-        """Number of outstanding offers."""
-        return len(self._sending) + len(self._out)
-
-    @property
-    def pending(self) -> int:
-        """Number of records held in memory until their ack: outstanding, expired or undelivered."""
-        return self.outstanding + len(self._again)
 
     @property
     def wants_more(self) -> bool:
@@ -317,12 +259,6 @@ class PartitionOffers:
             was_out = max((offset for offset, offer in inside.items() if offer.was_out), default=-1)
             position = max(was_out + 1, max(self._out, default=-1) + 1, self.tracker.top)
         return max(position, self._before)
-
-    def next_deadline(self) -> float | None:
-        """The expiry of the oldest delivered offer, None if there is none."""
-        for offer in self._out.values():
-            return offer.deadline
-        return None
 
     # --- records in -------------------------------------------------------------------------------
 
@@ -580,95 +516,6 @@ class PartitionOffers:
         )
         return offer
 
-    def _take_again(self) -> Offer:
-        while True:
-            offset = heappop(self._again_order)[1]
-            back = self._again.pop(offset, None)
-            if back is not None:
-                break
-        if not self._again:
-            self._again_order.clear()
-        offer = Offer(self._owner, back.record, back.size, back.retries, back.failures)
-        offer.was_out = back.was_out
-        if back.was_out:
-            self.redelivered += 1
-        self._sending[offset] = offer
-        self.offered += 1
-        self._refresh()
-        return offer
-
-    def delivered(self, offer: Offer, now: float) -> None:
-        """The answer is with the transport: start the ack timeout.
-
-        No effect if the offer is void or acked.
-        """
-        offset = offer.record.offset
-        if self._sending.get(offset) is offer:
-            del self._sending[offset]
-            offer.deadline = now + self._limits.ack_timeout
-            self._out[offset] = offer
-
-    def maybe_give_up(self, offer: Offer, now: float) -> bool:
-        """Count a failed delivery; True if it was the last one for now, because clients seem to
-        refuse the record for its size. Then the offer waits for the ack timeout, which makes it a
-        retry, as if it had been delivered.
-        """
-        offset = offer.record.offset
-        offer.failures += 1
-        if (
-            offer.size <= _WHOLE_BYTES
-            or offer.failures < _FAILURES_MAX
-            or self._sending.get(offset) is not offer
-        ):
-            return False
-        self.delivered(offer, now)
-        return True
-
-    def put_back(self, offer: Offer) -> bool:
-        """The offer was not delivered: its record is offered next.
-
-        False if the offer is void or acked.
-        """
-        offset = offer.record.offset
-        if self._sending.get(offset) is not offer:
-            return False
-        del self._sending[offset]
-        self._again[offset] = offer
-        heappush(self._again_order, (_UNDELIVERED, offset))
-        self.ready = True
-        return True
-
-    def expire(self, now: float) -> list[int]:
-        """Expire the offers whose deadline has come; returns the offsets that were dropped after
-        the last retry.
-        """
-        late = []
-        for offer in self._out.values():
-            if offer.deadline > now:
-                break
-            late.append(offer)
-        dropped = []
-        retries_max = self._limits.retries_max
-        for offer in late:
-            offset = offer.record.offset
-            if 0 <= retries_max <= offer.retries and self.fits(offset):
-                self._forget(offset)
-                self.tracker.ack(offset)
-                dropped.append(offset)
-                continue
-            del self._out[offset]
-            offer.retries += 1
-            offer.failures = 0
-            offer.was_out = True
-            self._again[offset] = offer
-            heappush(self._again_order, (_EXPIRED, offset))
-        self.expired += len(late)
-        if dropped:
-            self.dropped += len(dropped)
-            self.changed = self.notable = True
-        self._refresh()
-        return dropped
-
     # --- acks -------------------------------------------------------------------------------------
 
     def ack(self, offset: int, only_if_offered: bool = False) -> bool:
@@ -736,27 +583,6 @@ class PartitionOffers:
             self._advance()
         self._refresh()
         return True
-
-    def fits(self, offset: int) -> bool:
-        """True if a commit can have the ack of this offset."""
-        return len(self.tracker.begins) < CROWDED_RANGES or not self.tracker.refuses(offset)
-
-    def _check_fits(self, offset: int) -> None:
-        """Raises ResourceExhausted if a commit cannot have the ack of this offset."""
-        if not self.fits(offset):
-            owner, tracker = self._owner, self.tracker
-            raise ResourceExhausted(
-                f"ack not accepted: offset {offset} of {owner.topic}/{owner.partition}: acks of {len(tracker.begins)} ranges "
-                f"above offset {tracker.base}, the first that is not acked, fill the {METADATA_BYTES_MAX} bytes of a commit; "
-                "ack the messages below first, or try again"
-            ).at_limit("sparse acks of a partition")
-
-    def _forget(self, offset: int) -> None:
-        """Drop a pending record."""
-        offer = self._sending.pop(offset, None) or self._out.pop(offset, None) or self._again.pop(offset)
-        self._pending_bytes -= offer.size
-        if not self._again:
-            self._again_order.clear()
 
     # --- generations ------------------------------------------------------------------------------
 
