@@ -5,6 +5,7 @@
     configuration.md  from the option table, `pixy.config.options`
     api.md            from the comments of the proto files, and `pixy.api.grpc.maxima`
     metrics.md        from the table of metrics, `pixy.metrics.families`
+    openapi.json      from `pixy.api.http.v1.openapi`
     images/*.svg      from `docs.diagrams`
 
 A page is written as a whole, and never edited by hand. `tests/test_documentation.py` fails when a
@@ -13,6 +14,7 @@ page and its source disagree.
 
 import argparse
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 
 from docs.diagrams import IMAGES
 from pixy.api.grpc import LARGE_FIELDS, REPEATED_MAX
+from pixy.api.http import openapi_document
 from pixy.cli import main as pixy_command
 from pixy.config.options import Config, Option, ProxyConfig, Section, ValueType, members, values_of
 from pixy.config.values import format_value
@@ -515,6 +518,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "configuration.md": configuration_page,
     "api.md": api_page,
     "metrics.md": metrics_page,
+    "openapi.json": lambda: json.dumps(openapi_document(), indent=2) + "\n",
     **{f"images/{name}.svg": image for name, image in IMAGES.items()},
 }
 """Text of each generated file, by its path below `docs`."""

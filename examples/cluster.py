@@ -24,8 +24,8 @@ HOST = "127.0.0.1"
 PIXY = [sys.executable, "-m", "pixy"]
 STEP = 100
 """Distance between the ports of two nodes."""
-PEER_PORT = 3
-"""Distance from a node's gRPC port to its peer port."""
+HTTP_PORT, PEER_PORT = 1, 3
+"""Distances from a node's gRPC port to its other ports."""
 _PR_SET_PDEATHSIG = 1
 _END_WITH_PARENT = f"""
 import ctypes, os, signal, sys
@@ -62,6 +62,8 @@ class Cluster:
                     "serve",
                     "--grpc-addr",
                     f"{HOST}:{each}",
+                    "--tcp-addr",
+                    f"{HOST}:{each + HTTP_PORT}",
                     "--peer-addr",
                     f"{HOST}:{each + PEER_PORT}",
                 ),

@@ -31,7 +31,16 @@ class DemoFailed(Exception):
 def daemon(folder: Path) -> Iterator[str]:
     """A daemon that runs during the `with` block; yields its address."""
     say("pixy serve --grpc-addr 127.0.0.1:0 --data-dir FOLDER &")
-    flags = ["--grpc-addr", "127.0.0.1:0", "--data-dir", str(folder / "data"), "--log-level", "warning"]
+    flags = [
+        "--grpc-addr",
+        "127.0.0.1:0",
+        "--tcp-addr",
+        "",
+        "--data-dir",
+        str(folder / "data"),
+        "--log-level",
+        "warning",
+    ]
     # In a session of its own, so that Ctrl-C does not reach it before this script stops it.
     process = subprocess.Popen(
         [*PIXY, "serve", *flags], stdout=subprocess.PIPE, text=True, start_new_session=True

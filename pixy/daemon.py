@@ -38,6 +38,7 @@ from pixy import __version__
 from pixy.aio.scheduling import run_soon
 from pixy.aio.tasks import Tasks
 from pixy.api.grpc import GrpcServer, server_options
+from pixy.api.http import HttpServer
 from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import Clock, SystemClock
 from pixy.cluster import ClusterOptions, Node, NodeOptions, unsynced_logs_max
@@ -189,8 +190,9 @@ class Daemon:
             config = _within_file_limit(self._config)
             limits = server_options(config.grpc, config.client_share_percent)
             self._server = Server(limits, self._clock, self._faults.note)
-            self._grpc = GrpcServer(config, by_cluster, self._server)
-            addresses = await self._grpc.start()
+            http = HttpServer(config, by_cluster, self._server)
+            self._grpc = GrpcServer(config, by_cluster, self._server, beside=http.factory)
+            addresses = {**await self._grpc.start(), **await http.start()}
             addresses |= await self._start_management(self._server, self._grpc)
         except BaseException as error:
             if self._management is not None:

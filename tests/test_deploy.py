@@ -49,8 +49,9 @@ def test_each_container_is_one_of_the_three_nodes(secret: str) -> None:
 def test_the_image_says_that_it_serves_everybody() -> None:
     """Whoever runs it without that has to require client certificates."""
     config = load_config(None, of_image(), {})
-    served, shown = config.warnings
+    served, over_http, shown = config.warnings
     assert served.startswith("insecure is true: whoever reaches grpc_addr 0.0.0.0:19091")
+    assert over_http.startswith("insecure is true: whoever reaches tcp_addr 0.0.0.0:19092")
     assert shown.startswith("insecure is true: whoever reaches management_addr 0.0.0.0:19093")
     with pytest.raises(ConfigError, match=r"tls\.client_ca_path"):
         load_config(None, {**of_image(), "PIXY_INSECURE": "false"}, {})

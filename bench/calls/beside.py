@@ -76,7 +76,12 @@ def _side(stack: ExitStack, checkout: Path) -> _Side:
     fill = [python, "-m", local, "fill", str(folder / "data"), str(_FILLED)]
     subprocess.run(fill, check=True, stdout=subprocess.DEVNULL, cwd=checkout, timeout=300)
     file = folder / "pixy.yaml"
-    settings = {"grpc_addr": "127.0.0.1:0", "data_dir": str(folder / "data"), "shutdown_timeout": "1s"}
+    settings = {
+        "grpc_addr": "127.0.0.1:0",
+        "tcp_addr": "",
+        "data_dir": str(folder / "data"),
+        "shutdown_timeout": "1s",
+    }
     file.write_text(yaml.safe_dump(settings))
     command = [python, "-m", "pixy", "serve", "--config", str(file), "--log-level", "warning"]
     pid, line, ready_s = stack.enter_context(

@@ -85,6 +85,7 @@ def daemon(folder: Path, config: dict[str, Any] | None = None, core: int | None 
     settings = {
         "grpc_addr": "127.0.0.1:0",
         "management_addr": "",
+        "tcp_addr": "",
         "data_dir": str(folder / "data"),
         "shutdown_timeout": "1s",
     }

@@ -65,7 +65,10 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
 @click.option("--data-dir", metavar="DIR", help="Directory of the embedded clusters.")
 @click.option("--grpc-addr", "--grpcAddr", "grpc_addr", metavar="HOST:PORT", help="Address of the gRPC API.")
 @click.option(
-    "--unix-addr", "--unixAddr", "unix_addr", metavar="PATH", help="Additional unix socket of the gRPC API."
+    "--tcp-addr", "--tcpAddr", "tcp_addr", metavar="HOST:PORT", help="Address of the HTTP API; empty: none."
+)
+@click.option(
+    "--unix-addr", "--unixAddr", "unix_addr", metavar="PATH", help="Additional unix socket of both APIs."
 )
 @click.option("--management-addr", metavar="HOST:PORT", help="Address of metrics and health over HTTP.")
 @click.option("--peer-addr", metavar="HOST:PORT", help="Address for the other nodes of the cluster.")
@@ -105,7 +108,6 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
     type=click.Path(path_type=Path),
     help="File with the process id while the daemon runs.",
 )
-@click.option("--tcp-addr", "--tcpAddr", "tcp_addr", hidden=True)
 @click.option("--logging", hidden=True)
 @_kafka_pixy_option("kafkaPeers")
 @_kafka_pixy_option("zookeeperPeers")
@@ -117,9 +119,10 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
 def serve(config_path: Path | None, pid_file: Path | None, **given: Any) -> None:
     """Run a daemon until SIGTERM or Ctrl-C.
 
-    When it is ready, it prints one line: pixy ready grpc=ADDRESS. Logs go to standard error. Flags
-    override environment variables (PIXY_...), which override the configuration file; `pixy config
-    print` shows the effective configuration. kafka-pixy's flags are accepted, with one dash or two.
+    When it is ready, it prints one line: pixy ready grpc=ADDRESS http=ADDRESS. Logs go to standard
+    error. Flags override environment variables (PIXY_...), which override the configuration file;
+    `pixy config print` shows the effective configuration. kafka-pixy's flags are accepted, with one
+    dash or two.
 
     Exits with 1 if the daemon cannot start, and with 2 if its configuration is invalid.
     """

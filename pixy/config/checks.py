@@ -5,6 +5,7 @@ Pure: takes a configuration whose values each fit the table, and the places wher
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 from pixy.config.addresses import is_loopback, is_socket_path, split_address
 from pixy.config.build import nearest
@@ -43,10 +44,14 @@ def find_problems(config: Config, places: Mapping[str, Place], *, is_new: bool =
 
 def find_warnings(config: Config) -> Iterator[str]:
     """Warnings about settings that work and are dangerous."""
-    if _is_for_anybody(config):
+    for name, address in _for_anybody(config):
         clear = "" if config.tls.certificate_path else ", and the network reads along: there is no TLS"
         yield (
-            f"insecure is true: whoever reaches grpc_addr {config.grpc_addr} may read, write and delete every topic{clear}"
+            f"insecure is true: whoever reaches {name} {address} may read, write and delete every topic{clear}"
+        )
+    if config.unix_addr and config.unix_access == "all":
+        yield (
+            f"unix_access is all: every user of this machine may read, write and delete every topic at {config.unix_addr}"
         )
     if _shows_anybody(config):
         clear = "" if config.management.tls else ", and the network reads along: it has no TLS"
@@ -71,14 +76,16 @@ def find_warnings(config: Config) -> Iterator[str]:
             )
 
 
-def _is_for_anybody(config: Config) -> bool:
-    """True if the gRPC API serves other machines, whoever they are.
-
-    Raises:
-        ValueError: grpc_addr is no address.
+def _for_anybody(config: Config) -> Iterator[tuple[str, str]]:
+    """Options and addresses that serve other machines, whoever they are. Malformed ones are left
+    out.
     """
-    is_public = bool(config.grpc_addr) and not is_loopback(config.grpc_addr)
-    return is_public and not _asks_for_certificates(config)
+    if _asks_for_certificates(config):
+        return
+    for name, address in ("grpc_addr", config.grpc_addr), ("tcp_addr", config.tcp_addr):
+        with suppress(ValueError):
+            if address and not is_loopback(address):
+                yield name, address
 
 
 def _shows_anybody(config: Config) -> bool:
@@ -112,25 +119,22 @@ class _Checks:
 
     def addresses(self) -> None:
         config = self._config
-        if not config.grpc_addr and not config.unix_addr:
-            self._report("grpc_addr must not be empty unless unix_addr is set", "grpc_addr")
-        if config.grpc_addr and not is_socket_path(config.grpc_addr):
-            self._expect("grpc_addr", config.grpc_addr, split_address)
-        if config.management_addr and not is_socket_path(config.management_addr):
-            self._expect("management_addr", config.management_addr, split_address)
+        if not (config.grpc_addr or config.unix_addr or config.tcp_addr):
+            self._report("grpc_addr, tcp_addr and unix_addr must not all be empty", "grpc_addr", "tcp_addr")
+        for name in ("grpc_addr", "tcp_addr", "management_addr"):
+            address = getattr(config, name)
+            if address and not is_socket_path(address):
+                self._expect(name, address, split_address)
 
     def public_address(self) -> None:
         config = self._config
-        try:
-            is_refused = _is_for_anybody(config) and not config.insecure
-        except ValueError:
-            return
-        if is_refused:
+        for name, address in () if config.insecure else _for_anybody(config):
+            port = 19091 if name == "grpc_addr" else 19092
             self._report(
-                f"grpc_addr {config.grpc_addr} can be reached from other machines, where anybody could read, write and "
-                "delete every topic. Set an address of this machine alone, such as 127.0.0.1:19091; or require client "
+                f"{name} {address} can be reached from other machines, where anybody could read, write and "
+                f"delete every topic. Set an address of this machine alone, such as 127.0.0.1:{port}; or require client "
                 "certificates with tls.certificate_path, tls.key_path and tls.client_ca_path; or set insecure: true",
-                "grpc_addr",
+                name,
             )
 
     def public_management(self) -> None:

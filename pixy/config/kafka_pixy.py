@@ -105,8 +105,6 @@ def _adapt_logging(logging: Items) -> tuple[Items, list[str]]:
 def warnings(config: Config, places: Mapping[str, Place]) -> list[str]:
     """Warnings about options set without effect, one per kind of option and cluster."""
     found = []
-    if "tcp_addr" in places:
-        found.append(f"{places['tcp_addr']}: tcp_addr has no effect: this release has no HTTP API, only gRPC")
     ignored = [f"proxies.{name}.zoo_keeper" for name in config.proxies]
     ignored = [path for path in ignored if path in places]
     if ignored:

@@ -254,10 +254,11 @@ def bind_tcp(address: str) -> tuple[socket.socket, str]:
     return bound, f"[{host}]:{real}" if ":" in host else f"{host}:{real}"
 
 
-def bind_unix(path: str) -> tuple[socket.socket, str]:
+def bind_unix(path: str, mode: int) -> tuple[socket.socket, str]:
     """Bind a unix socket to a path, replacing a socket that is there; returns it with its address.
 
-    Only the user of this process can connect, whatever the umask.
+    Args:
+        mode: of its file, whatever the umask: who can write it can connect.
 
     Raises:
         StartError: the path cannot be used.
@@ -269,7 +270,7 @@ def bind_unix(path: str) -> tuple[socket.socket, str]:
                 raise StartError(f"cannot listen on {path}: it exists and is not a socket")
             os.unlink(path)
         bound.bind(str(Path(path).absolute()))
-        os.chmod(path, 0o600)  # nobody can connect before it listens
+        os.chmod(path, mode)  # nobody can connect before it listens
         bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()

@@ -132,13 +132,16 @@ class Server:
             self._reloader = self.environment.tasks.spawn(reloading, "reload certificates")
         return real
 
-    async def listen_unix(self, path: str, factory: ProtocolFactory) -> str:
+    async def listen_unix(self, path: str, factory: ProtocolFactory, mode: int = 0o600) -> str:
         """Accept connections on a unix socket; returns its address.
+
+        Args:
+            mode: of its file; by default only the user of this process can connect.
 
         Raises:
             StartError: the path cannot be used.
         """
-        sock, address = bind_unix(path)
+        sock, address = bind_unix(path, mode)
         self._listen(Listener(sock, address, self, factory))
         return address
 

@@ -14,11 +14,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_valid_file_is_reported_as_valid_with_its_warnings(file: Path, run_alone: Run) -> None:
-    file.write_text("tcp_addr: 127.0.0.1:19092\n")
+    file.write_text("unix_addr: /run/pixy.sock\nunix_access: all\n")
     result = run_alone("config", "check", "c.yaml")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == (
-        "c.yaml is valid\nwarning: c.yaml:1: tcp_addr has no effect: this release has no HTTP API, only gRPC\n"
+        "c.yaml is valid\nwarning: unix_access is all: every user of this machine may read, write and delete every "
+        "topic at /run/pixy.sock\n"
     )
 
 

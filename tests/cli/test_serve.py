@@ -99,11 +99,9 @@ def test_kafka_pixys_flags_are_understood_with_one_dash_and_two(
     assert result.exit_code == 0, result.stderr
     (config,) = daemon.configs
     assert (config.data_dir, config.grpc_addr, config.unix_addr) == ("from-file", "127.0.0.1:1", "u.sock")
+    assert config.tcp_addr == "127.0.0.1:2"
     assert [(entry.name, entry.severity) for entry in config.logging] == [("json", "warning")]
-    assert config.warnings == (
-        "--tcp-addr: tcp_addr has no effect: this release has no HTTP API, only gRPC",
-        "--zookeeperPeers: zoo_keeper is ignored: pixy needs no ZooKeeper",
-    )
+    assert config.warnings == ("--zookeeperPeers: zoo_keeper is ignored: pixy needs no ZooKeeper",)
 
 
 @pytest.mark.parametrize("args", [["-kafkaPeers", "localhost:9092"], ["-tls"], ["--insecureTLS"]])

@@ -25,7 +25,7 @@ def build(text: str) -> tuple[Config, list[str]]:
         ),
         (
             "xyz: 1\n",
-            "config.yaml:1: xyz is not an option; allowed: grpc_addr, insecure, unix_addr, tcp_addr, peer_addr, ",
+            "config.yaml:1: xyz is not an option; allowed: grpc_addr, insecure, unix_addr, unix_access, tcp_addr, ",
         ),
         (
             "producer: {flush_bytes: 1}\n",

@@ -25,7 +25,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "grpc_addr: pixy.sock\n",
             'config.yaml:1: grpc_addr is "pixy.sock"; expected host:port, such as 127.0.0.1:19091',
         ),
-        ('grpc_addr: ""\n', "config.yaml:1: grpc_addr must not be empty unless unix_addr is set"),
+        (
+            'grpc_addr: ""\ntcp_addr: ""\n',
+            "config.yaml:1: grpc_addr, tcp_addr and unix_addr must not all be empty",
+        ),
+        (
+            "tcp_addr: pixy.sock\n",
+            'config.yaml:1: tcp_addr is "pixy.sock"; expected host:port, such as 127.0.0.1:19091',
+        ),
         (
             "tls:\n  certificate_path: a.pem\n",
             "config.yaml:2: tls.certificate_path and tls.key_path must be set together",

@@ -97,7 +97,7 @@ def test_a_file_with_brokers_configures_a_kafka_cluster_and_never_an_empty_log(f
     config = load(file, EVERY_OPTION.format(kind=""))
     assert config.proxies["main"].kind == "kafka"
     assert config.proxies["main"].kafka.seed_peers == ("localhost:9092",)
-    assert config.warnings[3:] == (
+    assert config.warnings[2:] == (
         "proxies.main is kind: kafka, where producer.flush_frequency, kafka.version, net.write_timeout, "
         "net.sasl.handshake have no effect",
     )
@@ -119,7 +119,6 @@ def test_every_option_of_kafka_pixy_is_known_and_those_without_effect_are_named(
     assert proxy.consumer.channel_buffer_size == 64
     assert config.warnings == (
         "config.yaml:66: logging to syslog is not available and is ignored",
-        "config.yaml:2: tcp_addr has no effect: this release has no HTTP API, only gRPC",
         "config.yaml:18: zoo_keeper is ignored: pixy needs no ZooKeeper",
         "proxies.main is kind: embedded, where producer.required_acks, "
         "consumer.fetch_max_wait, consumer.retry_backoff, consumer.rebalance_delay, kafka.seed_peers, "

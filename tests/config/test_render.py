@@ -54,7 +54,7 @@ def test_durations_are_written_with_units_and_sizes_plain() -> None:
     assert "      flush_frequency: 0s\n" in text
     assert "      file_bytes: 33554432\n" in text
     assert "      #rebalance_delay: 250ms\n" in text
-    assert "\n#tcp_addr: " in text
+    assert "\ntcp_addr: 127.0.0.1:19092\n" in text
 
 
 def test_the_effective_configuration_loads_to_itself(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class Terminal:
         while True:
             code, output = self._run(self.written(command.line))
             assert code == 0, f"{command.line} ended with {code}:\n{output}"
-            if not command.output or _masked(output) == _masked(command.output):
+            if not command.output or _masked(output).rstrip() == _masked(command.output).rstrip():
                 return
             assert is_of_commits, f"{command.line} printed\n{output!r}"
             assert time.monotonic() < until, f"{command.line} printed\n{output!r}"

@@ -24,7 +24,15 @@ PAGES = [
     "README.md",
     *(
         f"docs/{name}.md"
-        for name in ("quickstart", "cluster", "spark", "operations", "backends", "migrating-from-kafka-pixy")
+        for name in (
+            "quickstart",
+            "http",
+            "cluster",
+            "spark",
+            "operations",
+            "backends",
+            "migrating-from-kafka-pixy",
+        )
     ),
 ]
 SERVES = ("pixy serve", "make run")
@@ -81,6 +89,11 @@ ROWS: dict[str, list[Row]] = {
         Row("grpcurl", {"": NO_TOOL}),
         Row("$ pixy topics create"),
     ],
+    "docs/http.md": [
+        Row('$ curl "localhost'),
+        Row("$ curl localhost:19092/v1"),
+        Row("curl -N", {"": "it runs until it is ended; tests/api/http/v1 has streams"}),
+    ],
     "docs/cluster.md": [
         Row("peer_addr:"),
         Row("pixy serve --peer-addr"),
@@ -127,7 +140,7 @@ class Pages:
 
     def __init__(self, folder: Path, make_daemon: MakeDaemon) -> None:
         self._folder = folder
-        self._daemon = make_daemon({})
+        self._daemon = make_daemon({"tcp_addr": "127.0.0.1:0"})
         shutil.copy(make_certificate(folder).path, folder / "ca.pem")
 
     def run(self, block: Block, row: Row) -> None:
@@ -156,7 +169,7 @@ class Pages:
     def _serve(self, block: Block, row: Row) -> None:
         """Daemons on free ports of loopback; of those of three machines the first runs already."""
         replaced = {**row.replaced, "10.0.0.": "127.0.0.", "19094": str(free_port())}
-        with self._terminal(replaced, {"PIXY_GRPC_ADDR": "127.0.0.1:0"}) as user:
+        with self._terminal(replaced, {"PIXY_GRPC_ADDR": "127.0.0.1:0", "PIXY_TCP_ADDR": ""}) as user:
             if "10.0.0." in block.text:
                 first = "pixy serve --peer-addr 10.0.0.1:19094 --join 10.0.0.1:19094"
                 user.serve(first, {"PIXY_DATA_DIR": str(self._folder / "first")})
@@ -172,7 +185,7 @@ class Pages:
         if "systemctl" not in row.not_run:
             if not self._daemon.running:
                 self._daemon.start()
-            replaced[ADDRESS] = self._daemon.address
+            replaced |= {ADDRESS: self._daemon.address, "localhost:19092": self._daemon.addresses["http"]}
         with self._terminal(replaced) as user:
             if block.language == "python":
                 program = user.written(block.text)

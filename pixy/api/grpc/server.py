@@ -16,9 +16,12 @@ from pixy.api.grpc.topics import TopicsService
 from pixy.config import Config, is_socket_path
 from pixy.proxy import Proxy
 from pixy.rpc import HEALTH, GrpcFactory, Health, Method, Reflection
-from pixy.serving import Server
+from pixy.serving import ChoosableFactory, ProtocolChoice, ProtocolFactory, Server
 
 __all__ = ["GrpcServer"]
+
+_MODES = {"user": 0o600, "group": 0o660, "all": 0o777}
+"""Modes of the file of `unix_addr`, by `unix_access`."""
 
 
 class GrpcServer:
@@ -28,11 +31,20 @@ class GrpcServer:
         config: addresses, limits and certificates.
         proxies: by name of the cluster; "" is the default cluster.
         server: of all connections of the daemon.
+        beside: another protocol for `unix_addr`, which has the connections that do not begin as
+            HTTP/2 does.
     """
 
-    def __init__(self, config: Config, proxies: Mapping[str, Proxy], server: Server) -> None:
+    def __init__(
+        self,
+        config: Config,
+        proxies: Mapping[str, Proxy],
+        server: Server,
+        beside: ChoosableFactory | None = None,
+    ) -> None:
         self._config = config
         self._server = server
+        self._beside = beside
         services = [
             KafkaPixyService(proxies).service(),
             TopicsService(proxies).service(),
@@ -58,7 +70,11 @@ class GrpcServer:
         if self._config.grpc_addr:
             addresses["grpc"] = await self._listen(self._config.grpc_addr)
         if self._config.unix_addr:
-            addresses["grpc-unix"] = await self._server.listen_unix(self._config.unix_addr, self._factory)
+            factory: ProtocolFactory = self._factory
+            if self._beside is not None:
+                factory = ProtocolChoice([self._beside, self._factory])
+            mode = _MODES[self._config.unix_access]
+            addresses["grpc-unix"] = await self._server.listen_unix(self._config.unix_addr, factory, mode)
         return addresses
 
     @property

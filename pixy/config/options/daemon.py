@@ -10,7 +10,6 @@ from pixy.config.options.table import (
     EMBEDDED_ONLY,
     KAFKA_ONLY,
     MIB,
-    NO_KIND,
     boolean,
     choice,
     integer,
@@ -253,22 +252,31 @@ class Config:
     grpc_addr: str = text(
         "127.0.0.1:19091",
         "Address and port of the gRPC API, or the path of a unix socket. Port 0 picks a free "
-        "port; empty: unix_addr only. 127.0.0.1 is reachable from this machine only; an address "
+        "port; empty: none. 127.0.0.1 is reachable from this machine only; an address "
         "that other machines reach needs tls with client_ca_path, or insecure.",
     )
     insecure: bool = boolean(
         False,
-        "Serve gRPC on an address that other machines reach without client certificates: whoever "
-        "reaches it may read, write and delete everything. So for management_addr, where everything "
-        "can be read but messages.",
+        "Serve gRPC or HTTP on an address that other machines reach without client certificates: "
+        "whoever reaches it may read, write and delete everything. So for management_addr, where "
+        "everything can be read but messages.",
     )
     unix_addr: str = text(
         "",
-        "Path of an additional unix socket for the gRPC API, for the user of the daemon alone, with "
-        "mode 0600. Empty: none.",
+        "Path of an additional unix socket for both APIs: a connection that begins as HTTP/2 does is "
+        "gRPC, any other one HTTP. Empty: none.",
+    )
+    unix_access: str = choice(
+        "user",
+        ("user", "group", "all"),
+        "Users of the machine that may connect to unix_addr: user for that of the daemon alone (mode "
+        "0600), group for its group as well (0660), all for anybody, as kafka-pixy had it (0777).",
     )
     tcp_addr: str = text(
-        "", "Address and port of kafka-pixy's HTTP API, which this release does not have.", effect=NO_KIND
+        "127.0.0.1:19092",
+        "Address and port of the HTTP API, or the path of a unix socket; the same rules as for "
+        "grpc_addr. Port 0 picks a free port; empty: none. If another process has the default address, "
+        "the daemon warns and goes on without it.",
     )
     peer_addr: str = text(
         "127.0.0.1:19094",
@@ -308,7 +316,7 @@ class Config:
         minimum=1,
         maximum=100,
     )
-    tls: TlsConfig = section(TlsConfig, TlsConfig, "TLS of the gRPC API, on TCP.")
+    tls: TlsConfig = section(TlsConfig, TlsConfig, "TLS of the gRPC and HTTP APIs, on TCP.")
     advertised: AdvertisedConfig = section(
         AdvertisedConfig,
         AdvertisedConfig,
@@ -327,7 +335,11 @@ class Config:
         "Logs on standard error: format and minimum severity.",
         form="list",
     )
-    grpc: GrpcConfig = section(GrpcConfig, GrpcConfig, "Limits of the gRPC API.")
+    grpc: GrpcConfig = section(
+        GrpcConfig,
+        GrpcConfig,
+        "Limits of the gRPC API. Those of connections, calls, buffers and times are for HTTP as well.",
+    )
     management: ManagementConfig = section(
         ManagementConfig, ManagementConfig, "The management listener and its metrics."
     )

@@ -1,0 +1,212 @@
+"""The HTTP API of real daemons, for curl: the examples of kafka-pixy's README, every kind of
+cluster, three nodes, sockets and certificates.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.conftest import require
+from tests.fakes.certificates import make_certificate
+from tests.fakes.waiting import until_blocking
+from tests.integration.clusters import Cluster
+from tests.integration.conftest import MakeDaemon
+from tests.integration.daemon import Daemon, proxy_config
+from tests.kafka.cluster import KafkaCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+HTTP = {"tcp_addr": "127.0.0.1:0"}
+QUICK = {"long_polling_timeout": "1s"}
+
+
+def curl(*args: str) -> str:
+    """The answer to a request."""
+    program = require("curl", "install curl")
+    done = subprocess.run(
+        [program, "-sS", "--max-time", "60", *args], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def check_readme(address: str, topic: str, group: str) -> None:
+    """The examples of kafka-pixy's README, with a group that has read nothing yet."""
+    produced = curl(
+        *("-X", "POST", f"{address}/topics/{topic}/messages?key=bar&sync"),
+        *("-H", "Content-Type: text/plain", "-d", "Good news everyone!"),
+    )
+    partition, offset = (json.loads(produced)[name] for name in ("partition", "offset"))
+    assert produced == f'{{\n  "partition": {partition},\n  "offset": {offset}\n}}'
+    accepted = curl(
+        "-X", "POST", f"{address}/topics/{topic}/messages?key=bar", "-d", "msg=Good news everyone!"
+    )
+    assert accepted == "{}"
+    assert message_of(f"{address}/topics/{topic}/messages?group={group}") == (
+        '{\n  "key": "YmFy",\n  "value": "R29vZCBuZXdzIGV2ZXJ5b25lIQ==",\n'
+        f'  "partition": {partition},\n  "offset": {offset},\n  "headers": []\n}}'
+    )
+    second = json.loads(message_of(f"{address}/topics/{topic}/messages?group={group}&noAck"))
+    assert (second["value"], second["offset"]) == ("R29vZCBuZXdzIGV2ZXJ5b25lIQ==", offset + 1)
+    assert (
+        curl(
+            "-X",
+            "POST",
+            f"{address}/topics/{topic}/acks",
+            "-d",
+            f"group={group}",
+            "-d",
+            f"partition={partition}",
+            "-d",
+            f"offset={offset + 1}",
+        )
+        == "{}"
+    )
+    assert json.loads(curl(f"{address}/topics/{topic}/messages?group={group}")) == {
+        "error": "long polling timeout"
+    }
+    consumers = curl("-G", f"{address}/topics/{topic}/consumers")
+    assert json.loads(consumers)[group]
+    assert f'  "{group}": {{\n' in consumers
+    lags = [of["lag"] for of in json.loads(curl(f"{address}/topics/{topic}/offsets?group={group}"))]
+    assert sum(lags) == 0
+    assert (
+        curl(
+            f"{address}/topics/{topic}/offsets?group={group}",
+            "--json",
+            f'[{{"partition": {partition}, "offset": -2}}]',
+        )
+        == "{}"
+    )
+    assert topic in json.loads(curl(f"{address}/topics"))
+    assert "config" in json.loads(curl(f"{address}/topics/{topic}"))
+    assert curl(f"{address}/_ping") == "pong"
+
+
+def test_the_examples_of_kafka_pixys_readme(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon({**HTTP, **proxy_config(consumer=QUICK)})
+    daemon.start()
+    check_readme(daemon.addresses["http"], "foo", "bar")
+    daemon.stop()
+
+
+def test_the_examples_of_kafka_pixys_readme_on_kafka(
+    make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Callable[[str], str]
+) -> None:
+    proxy = {"kafka": {"seed_peers": kafka.addresses}, "consumer": QUICK}
+    daemon = make_daemon({**HTTP, "proxies": {"default": proxy}})
+    daemon.start()
+    check_readme(daemon.addresses["http"], kafka_name("foo"), kafka_name("bar"))
+    daemon.stop()
+
+
+def test_offers_and_acks_at_any_node(tmp_path: Path) -> None:
+    config = {**HTTP, **proxy_config(consumer={"ack_timeout": "60s", **QUICK})}
+    with Cluster(tmp_path, config=config) as cluster:
+        cluster.start()
+        addresses = [node.addresses["http"] for node in cluster.nodes]
+        check_readme(addresses[1], "foo", "bar")
+        sent = {
+            (answer["partition"], answer["offset"])
+            for number in range(30)
+            for answer in [
+                json.loads(
+                    curl(
+                        "-X",
+                        "POST",
+                        f"{addresses[number % 3]}/topics/t/messages?sync&key={number}",
+                        "-H",
+                        "Content-Type: text/plain",
+                        "-d",
+                        str(number),
+                    )
+                )
+            ]
+        }
+        seen = set()
+        for number in range(30):
+            message = json.loads(message_of(f"{addresses[number % 3]}/topics/t/messages?group=g&noAck"))
+            place = message["partition"], message["offset"]
+            assert place not in seen
+            seen.add(place)
+            query = f"group=g&partition={place[0]}&offset={place[1]}"
+            assert curl("-X", "POST", f"{addresses[(number + 1) % 3]}/topics/t/acks?{query}") == "{}"
+        assert seen == sent
+
+        def is_acked() -> bool:
+            offsets = json.loads(curl(f"{addresses[2]}/topics/t/offsets?group=g"))
+            return all(of["lag"] == 0 or of["offset"] == of["end"] for of in offsets if of["count"])
+
+        until_blocking(is_acked)
+
+
+def message_of(target: str) -> str:
+    """A message, whatever long polls end before: a new group has its partitions when it has met."""
+    answers: list[str] = []
+
+    def is_there() -> bool:
+        answers.append(curl("-G", target))
+        return '"offset"' in answers[-1]
+
+    until_blocking(is_there)
+    return answers[-1]
+
+
+@pytest.mark.parametrize(("access", "mode"), [("user", 0o600), ("group", 0o660), ("all", 0o777)])
+def test_a_unix_socket_serves_both_apis(make_daemon: MakeDaemon, access: str, mode: int) -> None:
+    daemon = make_daemon({"unix_addr": "pixy.sock", "unix_access": access})
+    daemon.start()
+    path = daemon.folder / "pixy.sock"
+    assert path.stat().st_mode & 0o777 == mode
+    answer = curl("--unix-socket", str(path), "http://_/topics/t/messages?sync", "--json", '"x"')
+    assert json.loads(answer)["offset"] == 0
+    stub = KafkaPixyStub(daemon.channel(f"unix:{path}"))
+    assert list(stub.ListTopics(pb.ListTopicRq()).topics) == ["t"]
+    daemon.stop()
+    assert not path.exists()
+
+
+def test_certificates_are_those_of_grpc(make_daemon: MakeDaemon, tmp_path: Path) -> None:
+    make_certificate(tmp_path, "one")
+    tls = {"certificate_path": str(tmp_path / "one.pem"), "key_path": str(tmp_path / "one.key")}
+    daemon = make_daemon({**HTTP, "tls": tls})
+    daemon.start()
+    port = daemon.addresses["http"].rsplit(":", 1)[1]
+    trusted = ("--cacert", str(tmp_path / "one.pem"))
+    assert curl(*trusted, f"https://localhost:{port}/_ping") == "pong"
+    assert curl(*trusted, "--http1.1", f"https://localhost:{port}/_ping") == "pong"
+    daemon.stop()
+
+
+def test_a_default_address_that_is_taken_is_no_reason_not_to_start(make_daemon: MakeDaemon) -> None:
+    daemons: list[Daemon] = []
+    for _ in range(2):  # another one may run on this machine, so the first may lack it, too
+        daemon = make_daemon()
+        del daemon.config["tcp_addr"]
+        daemon.start()
+        daemons.append(daemon)
+    assert "http" not in daemons[1].addresses
+    assert "there is no HTTP API" in daemons[1].log()
+    taken = make_daemon({"tcp_addr": daemons[0].address})
+    taken.start_nowait()
+    assert taken.wait() == 1
+    assert "cannot listen on" in taken.log()
+
+
+def test_a_stop_answers_what_waits(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon({**HTTP, **proxy_config(consumer={"long_polling_timeout": "60s"})})
+    daemon.start()
+    address = daemon.addresses["http"]
+    curl(f"{address}/topics/t/messages?sync", "--json", "1")
+    curl(f"{address}/topics/t/messages?group=g")
+    program = require("curl", "install curl")
+    command = [program, "-sS", "-w", "%{http_code}", f"{address}/topics/t/messages?group=g"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting:
+        until_blocking(lambda: json.loads(curl(f"{address}/topics/t/consumers")))
+        daemon.stop()
+        assert waiting.communicate()[0] == '{\n  "error": "service is shutting down"\n}503'
