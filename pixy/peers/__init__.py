@@ -8,7 +8,7 @@ accept each other.
 from pixy.peers.activity import PauseDetector
 from pixy.peers.address import Address
 from pixy.peers.channel import PeerChannel
-from pixy.peers.failures import decode_answer
+from pixy.peers.failures import decode_answer, decode_failure, encode_failure
 from pixy.peers.frames import FrameDamage
 from pixy.peers.handshake_side import NotYet
 from pixy.peers.hello import Claim, Hello, join_hash
@@ -38,6 +38,8 @@ __all__ = [
     "SharedSecrets",
     "TcpNetwork",
     "decode_answer",
+    "decode_failure",
+    "encode_failure",
     "join_hash",
     "why_unprotected",
 ]

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x63onsumer_calls.proto\x12\x13pixy.consumer_calls\"\x91\x02\n\x0c\x43onsumerCall\x12-\n\x03\x61\x63k\x18\x01 \x01(\x0b\x32\x1e.pixy.consumer_calls.PassedAckH\x00\x12+\n\x05reset\x18\x02 \x01(\x0b\x32\x1a.pixy.consumer_calls.ResetH\x00\x12\x34\n\x06offers\x18\x03 \x01(\x0b\x32\".pixy.consumer_calls.OffersRequestH\x00\x12/\n\x07settled\x18\x04 \x01(\x0b\x32\x1c.pixy.consumer_calls.SettledH\x00\x12\x36\n\x0bset_offsets\x18\x05 \x01(\x0b\x32\x1f.pixy.consumer_calls.SetOffsetsH\x00\x42\x06\n\x04\x63\x61ll\"e\n\tPassedAck\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x17\n\x0fonly_if_offered\x18\x05 \x01(\x08\"9\n\x05Reset\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x03(\x05\"\xab\x01\n\nSetOffsets\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12=\n\npartitions\x18\x03 \x03(\x0b\x32).pixy.consumer_calls.SetOffsets.Partition\x1a@\n\tPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x10\n\x08metadata\x18\x03 \x01(\t\"\xf4\x01\n\x0fOwnedPartitions\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x12\n\neverything\x18\x02 \x01(\x08\x12:\n\x06groups\x18\x03 \x03(\x0b\x32*.pixy.consumer_calls.OwnedPartitions.Group\x1a*\n\x05Topic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x1aR\n\x05Group\x12\r\n\x05group\x18\x01 \x01(\t\x12:\n\x06topics\x18\x02 \x03(\x0b\x32*.pixy.consumer_calls.OwnedPartitions.Topic\"3\n\x0eRecordPosition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\xb0\x01\n\rOffersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0e\n\x06wanted\x18\x03 \x01(\r\x12\x0f\n\x07wait_ms\x18\x04 \x01(\r\x12\x31\n\x04held\x18\x05 \x03(\x0b\x32#.pixy.consumer_calls.RecordPosition\x12-\n\x07settled\x18\x06 \x01(\x0b\x32\x1c.pixy.consumer_calls.Settled\"R\n\x0bLentRecords\x12\x30\n\x07records\x18\x01 \x03(\x0b\x32\x1f.pixy.consumer_calls.LentRecord\x12\x11\n\twaited_ms\x18\x02 \x01(\r\"\xaf\x01\n\nLentRecord\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12\x30\n\x07headers\x18\x06 \x03(\x0b\x32\x1f.pixy.consumer_calls.LentHeaderB\x06\n\x04_keyB\x08\n\x06_value\"<\n\nLentHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x07\x63ontent\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_content\"\xcd\x01\n\x07Settled\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x36\n\tdelivered\x18\x03 \x03(\x0b\x32#.pixy.consumer_calls.RecordPosition\x12\x32\n\x05\x61\x63ked\x18\x04 \x03(\x0b\x32#.pixy.consumer_calls.RecordPosition\x12\x38\n\x0bundelivered\x18\x05 \x03(\x0b\x32#.pixy.consumer_calls.RecordPositionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x63onsumer_calls.proto\x12\x13pixy.consumer_calls\"\x91\x02\n\x0c\x43onsumerCall\x12-\n\x03\x61\x63k\x18\x01 \x01(\x0b\x32\x1e.pixy.consumer_calls.PassedAckH\x00\x12+\n\x05reset\x18\x02 \x01(\x0b\x32\x1a.pixy.consumer_calls.ResetH\x00\x12\x34\n\x06offers\x18\x03 \x01(\x0b\x32\".pixy.consumer_calls.OffersRequestH\x00\x12/\n\x07settled\x18\x04 \x01(\x0b\x32\x1c.pixy.consumer_calls.SettledH\x00\x12\x36\n\x0bset_offsets\x18\x05 \x01(\x0b\x32\x1f.pixy.consumer_calls.SetOffsetsH\x00\x42\x06\n\x04\x63\x61ll\"{\n\tPassedAck\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x17\n\x0fonly_if_offered\x18\x05 \x01(\x08\x12\x14\n\x0cmore_offsets\x18\x06 \x03(\x03\"\x97\x01\n\x0b\x41\x63kOutcomes\x12\x0c\n\x04\x61\x63ks\x18\x01 \x01(\r\x12\x39\n\x07refused\x18\x02 \x03(\x0b\x32(.pixy.consumer_calls.AckOutcomes.Refusal\x12\x11\n\tundecided\x18\x03 \x03(\r\x1a,\n\x07Refusal\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x0f\n\x07\x66\x61ilure\x18\x02 \x01(\x0c\"9\n\x05Reset\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x03(\x05\"\xab\x01\n\nSetOffsets\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12=\n\npartitions\x18\x03 \x03(\x0b\x32).pixy.consumer_calls.SetOffsets.Partition\x1a@\n\tPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x10\n\x08metadata\x18\x03 \x01(\t\"\xf4\x01\n\x0fOwnedPartitions\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x12\n\neverything\x18\x02 \x01(\x08\x12:\n\x06groups\x18\x03 \x03(\x0b\x32*.pixy.consumer_calls.OwnedPartitions.Group\x1a*\n\x05Topic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x1aR\n\x05Group\x12\r\n\x05group\x18\x01 \x01(\t\x12:\n\x06topics\x18\x02 \x03(\x0b\x32*.pixy.consumer_calls.OwnedPartitions.Topic\"3\n\x0eRecordPosition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\xb0\x01\n\rOffersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0e\n\x06wanted\x18\x03 \x01(\r\x12\x0f\n\x07wait_ms\x18\x04 \x01(\r\x12\x31\n\x04held\x18\x05 \x03(\x0b\x32#.pixy.consumer_calls.RecordPosition\x12-\n\x07settled\x18\x06 \x01(\x0b\x32\x1c.pixy.consumer_calls.Settled\"R\n\x0bLentRecords\x12\x30\n\x07records\x18\x01 \x03(\x0b\x32\x1f.pixy.consumer_calls.LentRecord\x12\x11\n\twaited_ms\x18\x02 \x01(\r\"\xaf\x01\n\nLentRecord\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12\x30\n\x07headers\x18\x06 \x03(\x0b\x32\x1f.pixy.consumer_calls.LentHeaderB\x06\n\x04_keyB\x08\n\x06_value\"<\n\nLentHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x07\x63ontent\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_content\"\xcd\x01\n\x07Settled\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x36\n\tdelivered\x18\x03 \x03(\x0b\x32#.pixy.consumer_calls.RecordPosition\x12\x32\n\x05\x61\x63ked\x18\x04 \x03(\x0b\x32#.pixy.consumer_calls.RecordPosition\x12\x38\n\x0bundelivered\x18\x05 \x03(\x0b\x32#.pixy.consumer_calls.RecordPositionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,29 +34,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONSUMERCALL']._serialized_start=46
   _globals['_CONSUMERCALL']._serialized_end=319
   _globals['_PASSEDACK']._serialized_start=321
-  _globals['_PASSEDACK']._serialized_end=422
-  _globals['_RESET']._serialized_start=424
-  _globals['_RESET']._serialized_end=481
-  _globals['_SETOFFSETS']._serialized_start=484
-  _globals['_SETOFFSETS']._serialized_end=655
-  _globals['_SETOFFSETS_PARTITION']._serialized_start=591
-  _globals['_SETOFFSETS_PARTITION']._serialized_end=655
-  _globals['_OWNEDPARTITIONS']._serialized_start=658
-  _globals['_OWNEDPARTITIONS']._serialized_end=902
-  _globals['_OWNEDPARTITIONS_TOPIC']._serialized_start=776
-  _globals['_OWNEDPARTITIONS_TOPIC']._serialized_end=818
-  _globals['_OWNEDPARTITIONS_GROUP']._serialized_start=820
-  _globals['_OWNEDPARTITIONS_GROUP']._serialized_end=902
-  _globals['_RECORDPOSITION']._serialized_start=904
-  _globals['_RECORDPOSITION']._serialized_end=955
-  _globals['_OFFERSREQUEST']._serialized_start=958
-  _globals['_OFFERSREQUEST']._serialized_end=1134
-  _globals['_LENTRECORDS']._serialized_start=1136
-  _globals['_LENTRECORDS']._serialized_end=1218
-  _globals['_LENTRECORD']._serialized_start=1221
-  _globals['_LENTRECORD']._serialized_end=1396
-  _globals['_LENTHEADER']._serialized_start=1398
-  _globals['_LENTHEADER']._serialized_end=1458
-  _globals['_SETTLED']._serialized_start=1461
-  _globals['_SETTLED']._serialized_end=1666
+  _globals['_PASSEDACK']._serialized_end=444
+  _globals['_ACKOUTCOMES']._serialized_start=447
+  _globals['_ACKOUTCOMES']._serialized_end=598
+  _globals['_ACKOUTCOMES_REFUSAL']._serialized_start=554
+  _globals['_ACKOUTCOMES_REFUSAL']._serialized_end=598
+  _globals['_RESET']._serialized_start=600
+  _globals['_RESET']._serialized_end=657
+  _globals['_SETOFFSETS']._serialized_start=660
+  _globals['_SETOFFSETS']._serialized_end=831
+  _globals['_SETOFFSETS_PARTITION']._serialized_start=767
+  _globals['_SETOFFSETS_PARTITION']._serialized_end=831
+  _globals['_OWNEDPARTITIONS']._serialized_start=834
+  _globals['_OWNEDPARTITIONS']._serialized_end=1078
+  _globals['_OWNEDPARTITIONS_TOPIC']._serialized_start=952
+  _globals['_OWNEDPARTITIONS_TOPIC']._serialized_end=994
+  _globals['_OWNEDPARTITIONS_GROUP']._serialized_start=996
+  _globals['_OWNEDPARTITIONS_GROUP']._serialized_end=1078
+  _globals['_RECORDPOSITION']._serialized_start=1080
+  _globals['_RECORDPOSITION']._serialized_end=1131
+  _globals['_OFFERSREQUEST']._serialized_start=1134
+  _globals['_OFFERSREQUEST']._serialized_end=1310
+  _globals['_LENTRECORDS']._serialized_start=1312
+  _globals['_LENTRECORDS']._serialized_end=1394
+  _globals['_LENTRECORD']._serialized_start=1397
+  _globals['_LENTRECORD']._serialized_end=1572
+  _globals['_LENTHEADER']._serialized_start=1574
+  _globals['_LENTHEADER']._serialized_end=1634
+  _globals['_SETTLED']._serialized_start=1637
+  _globals['_SETTLED']._serialized_end=1842
 # @@protoc_insertion_point(module_scope)

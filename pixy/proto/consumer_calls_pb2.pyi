@@ -29,7 +29,7 @@ class ConsumerCall(_message.Message):
     SET_OFFSETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ack(self) -> Global___PassedAck:
-        """Answered by an empty message, or by the error of the ack."""
+        """Answered by an empty message, or by the error of the ack; with more offsets by AckOutcomes."""
 
     @_builtins.property
     def reset(self) -> Global___Reset:
@@ -77,12 +77,19 @@ class PassedAck(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     ONLY_IF_OFFERED_FIELD_NUMBER: _builtins.int
+    MORE_OFFSETS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
     only_if_offered: _builtins.bool
     """It counts only if the record is outstanding."""
+    @_builtins.property
+    def more_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Further acks of the partition. A release that does not know them acks the first offset alone,
+        and answers with an empty message.
+        """
+
     def __init__(
         self,
         *,
@@ -91,14 +98,70 @@ class PassedAck(_message.Message):
         partition: _builtins.int = ...,
         offset: _builtins.int = ...,
         only_if_offered: _builtins.bool = ...,
+        more_offsets: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "offset", b"offset", "only_if_offered", b"only_if_offered", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "more_offsets", b"more_offsets", "offset", b"offset", "only_if_offered", b"only_if_offered", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PassedAck: _TypeAlias = PassedAck  # noqa: Y015
+
+@_typing.final
+class AckOutcomes(_message.Message):
+    """The outcomes of several acks, by their positions in the call: those that are not named count, or
+    have no effect.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Refusal(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        POSITION_FIELD_NUMBER: _builtins.int
+        FAILURE_FIELD_NUMBER: _builtins.int
+        position: _builtins.int
+        failure: _builtins.bytes
+        """pixy.peers.Failure"""
+        def __init__(
+            self,
+            *,
+            position: _builtins.int = ...,
+            failure: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "position", b"position"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ACKS_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    UNDECIDED_FIELD_NUMBER: _builtins.int
+    acks: _builtins.int
+    """Number of acks in the call."""
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___AckOutcomes.Refusal]: ...
+    @_builtins.property
+    def undecided(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """To be passed again."""
+
+    def __init__(
+        self,
+        *,
+        acks: _builtins.int = ...,
+        refused: _abc.Iterable[Global___AckOutcomes.Refusal] | None = ...,
+        undecided: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "refused", b"refused", "undecided", b"undecided"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AckOutcomes: _TypeAlias = AckOutcomes  # noqa: Y015
 
 @_typing.final
 class Reset(_message.Message):

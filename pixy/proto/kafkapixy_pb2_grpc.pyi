@@ -91,7 +91,8 @@ class KafkaPixyStub:
       INVALID_ARGUMENT (3)    the description names the fault: an empty group, the topic's name, an
                               impossible ack, or a topic that does not exist and is not created;
       RESOURCE_EXHAUSTED (8)  more requests of the group and topic wait than
-                              `consumer.channel_buffer_size`, or more groups or topics are consumed
+                              `consumer.channel_buffer_size`, or more acks than
+                              `consumer.max_waiting_acks`, or more groups or topics are consumed
                               than `consumer.max_groups`, `consumer.max_subscriptions` and
                               `limits.max_groups` allow, or `limits` allow no further topic; or the
                               acknowledgement does not fit: no message is handed out;
@@ -113,9 +114,9 @@ class KafkaPixyStub:
       DEADLINE_EXCEEDED (4)   with several nodes: the owner of the partition has not answered
                               within `consumer.rebalance_timeout`; the message may be acknowledged;
       NOT_FOUND (5)           no such topic;
-      RESOURCE_EXHAUSTED (8)  more acks wait for the owner of their partition than
-                              `consumer.channel_buffer_size`; or the acknowledgement does not fit,
-                              see ConsumeNAck;
+      RESOURCE_EXHAUSTED (8)  more acks wait for their partitions than
+                              `consumer.max_waiting_acks`; or the acknowledgement does not fit, see
+                              ConsumeNAck;
       INTERNAL (13)           in front of Kafka: another member of the consumer group owns the
                               partition, and is named: acknowledge there; or a fault of the daemon,
                               described in its log;
@@ -235,7 +236,8 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
       INVALID_ARGUMENT (3)    the description names the fault: an empty group, the topic's name, an
                               impossible ack, or a topic that does not exist and is not created;
       RESOURCE_EXHAUSTED (8)  more requests of the group and topic wait than
-                              `consumer.channel_buffer_size`, or more groups or topics are consumed
+                              `consumer.channel_buffer_size`, or more acks than
+                              `consumer.max_waiting_acks`, or more groups or topics are consumed
                               than `consumer.max_groups`, `consumer.max_subscriptions` and
                               `limits.max_groups` allow, or `limits` allow no further topic; or the
                               acknowledgement does not fit: no message is handed out;
@@ -257,9 +259,9 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
       DEADLINE_EXCEEDED (4)   with several nodes: the owner of the partition has not answered
                               within `consumer.rebalance_timeout`; the message may be acknowledged;
       NOT_FOUND (5)           no such topic;
-      RESOURCE_EXHAUSTED (8)  more acks wait for the owner of their partition than
-                              `consumer.channel_buffer_size`; or the acknowledgement does not fit,
-                              see ConsumeNAck;
+      RESOURCE_EXHAUSTED (8)  more acks wait for their partitions than
+                              `consumer.max_waiting_acks`; or the acknowledgement does not fit, see
+                              ConsumeNAck;
       INTERNAL (13)           in front of Kafka: another member of the consumer group owns the
                               partition, and is named: acknowledge there; or a fault of the daemon,
                               described in its log;
@@ -388,7 +390,8 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
           INVALID_ARGUMENT (3)    the description names the fault: an empty group, the topic's name, an
                                   impossible ack, or a topic that does not exist and is not created;
           RESOURCE_EXHAUSTED (8)  more requests of the group and topic wait than
-                                  `consumer.channel_buffer_size`, or more groups or topics are consumed
+                                  `consumer.channel_buffer_size`, or more acks than
+                                  `consumer.max_waiting_acks`, or more groups or topics are consumed
                                   than `consumer.max_groups`, `consumer.max_subscriptions` and
                                   `limits.max_groups` allow, or `limits` allow no further topic; or the
                                   acknowledgement does not fit: no message is handed out;
@@ -416,9 +419,9 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
           DEADLINE_EXCEEDED (4)   with several nodes: the owner of the partition has not answered
                                   within `consumer.rebalance_timeout`; the message may be acknowledged;
           NOT_FOUND (5)           no such topic;
-          RESOURCE_EXHAUSTED (8)  more acks wait for the owner of their partition than
-                                  `consumer.channel_buffer_size`; or the acknowledgement does not fit,
-                                  see ConsumeNAck;
+          RESOURCE_EXHAUSTED (8)  more acks wait for their partitions than
+                                  `consumer.max_waiting_acks`; or the acknowledgement does not fit, see
+                                  ConsumeNAck;
           INTERNAL (13)           in front of Kafka: another member of the consumer group owns the
                                   partition, and is named: acknowledge there; or a fault of the daemon,
                                   described in its log;

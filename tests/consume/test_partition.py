@@ -18,6 +18,7 @@ from pixy.consume.core.passing_turns import PassingTurns
 from pixy.consume.core.sparse_acks import AckRange
 from pixy.consume.core.timers import Timers
 from pixy.consume.core.voided import VoidedOffsets
+from pixy.consume.core.waiting_ack_limit import WaitingAckLimit
 from pixy.consume.memory.memory_turns import Demand
 from pixy.consume.memory.pins import bounded_pins
 from pixy.consume.memory.unpacking import Unpacking
@@ -68,6 +69,7 @@ class Host:
             PartitionLimit(100),
             JoinTurns(timers, 100),
             PassingTurns(timers),
+            WaitingAckLimit(1000),
             EndQuestions(self.backend, tasks),
         )
         self.live: LivePartition | None = None

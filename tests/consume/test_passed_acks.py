@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -22,11 +24,11 @@ from pixy.errors import (
     TooManyRequests,
     Unavailable,
 )
-from pixy.proto.consumer_calls_pb2 import ConsumerCall, PassedAck
+from pixy.proto.consumer_calls_pb2 import AckOutcomes, ConsumerCall, PassedAck
 from tests.consume.conftest import MakeNodes
-from tests.consume.fakes import Nodes
+from tests.consume.fakes import Nodes, World
 from tests.fakes.clock import FakeClock
-from tests.fakes.waiting import settle
+from tests.fakes.waiting import settle, until
 
 
 class At(NamedTuple):
@@ -261,7 +263,7 @@ async def test_an_ack_waits_while_its_partition_starts_at_the_owner(make_nodes: 
     assert outcome == [None]
 
 
-async def test_few_acks_of_a_partition_that_does_not_start_are_with_its_owner_at_a_time(
+async def test_acks_of_a_partition_that_does_not_start_are_with_its_owner_in_one_call(
     make_nodes: MakeNodes,
 ) -> None:
     nodes = make_nodes(2, 2, rebalance_timeout=3.0)
@@ -276,9 +278,6 @@ async def test_few_acks_of_a_partition_that_does_not_start_are_with_its_owner_at
     assert len(nodes.links.calls) <= 4
     await nodes.pass_time(2.0)
     assert {type(error) for [error] in stuck} == {DeadlineExceeded}
-    assert {str(error) for [error] in stuck[50:]} == {
-        "the ack of stuck t/0 was not passed to its owner in time: earlier acks wait for their answers"
-    }
     late = [await nodes[2].ack(0, 0, group="stuck") for _ in range(20)]
     gate.set()
     await settle()
@@ -286,29 +285,138 @@ async def test_few_acks_of_a_partition_that_does_not_start_are_with_its_owner_at
     assert late == [[None]] * 20
 
 
+class Outcomes:
+    """Acks of a group that are sent at once, and their outcomes."""
+
+    def __init__(self, world: World, partition: int, offsets: Sequence[int], group: str = "g") -> None:
+        self._outcomes: dict[int, PixyError | None] = {}
+        self._count = len(offsets)
+        for at, offset in enumerate(offsets):
+            world.consumers.ack(group, "t", partition, offset, partial(self._outcomes.__setitem__, at))
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self._outcomes) == self._count
+
+    async def whole(self) -> list[PixyError | None]:
+        """All outcomes, in the order of the acks."""
+        await until(lambda: self.is_whole)
+        return [self._outcomes[at] for at in range(self._count)]
+
+
+@pytest.mark.parametrize("is_subscribed", [False, True])
+async def test_acks_of_a_partition_travel_together_and_each_has_its_own_outcome(
+    make_nodes: MakeNodes, is_subscribed: bool
+) -> None:
+    nodes = make_nodes(2, 2)
+    await nodes.join(*([1, 2] if is_subscribed else [2]))
+    await nodes.pass_time(1)
+    nodes.log(1).append(*[b"x"] * 7200)
+    acked = [AckRange(offset, offset + 1) for offset in range(3001, 7095, 2)]
+    await nodes[2].consumers.set_offsets("g", "t", {1: OffsetCommit(0, encode(0, acked))})
+    await settle()
+    for _ in range(300):
+        await nodes[2].consume()
+    nodes.links.calls.clear()
+    offsets = [2, 7200, *range(3, 290), 0, *[1] * 800, 8000]
+    outcomes = await Outcomes(nodes[1], 1, offsets).whole()
+    assert len(nodes.links.calls) <= 6
+    kinds = [type(outcome) for outcome in outcomes]
+    assert [str(outcomes[at]).split(":")[2] for at in (1, -1)] == [" 7200", " 8000"]
+    assert kinds[:2] == [ResourceExhausted, AckBeyondEnd]
+    assert set(kinds[2:289]) == {ResourceExhausted}
+    assert set(kinds[289:-1]) == {type(None)}
+    assert kinds[-1] is AckBeyondEnd
+    await nodes.pass_time(0.5)
+    assert nodes[2].consumers.counters().acked == 2
+
+
+async def test_a_node_of_an_earlier_release_gets_the_acks_one_by_one(
+    make_nodes: MakeNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = await two(make_nodes)
+    nodes.log(1).append(*[b"x"] * 99)
+    for _ in range(100):
+        await nodes[2].consume()
+    taken: list[int] = []
+    more: list[int] = []
+    handle = nodes.links._handlers[2]
+
+    async def answer(node_id: int, request: bytes) -> bytes:
+        call = ConsumerCall.FromString(request)
+        more.append(len(call.ack.more_offsets))
+        call.ack.ClearField("more_offsets")  # unknown there
+        taken.append(call.ack.offset)
+        return await handle(node_id, call.SerializeToString())
+
+    nodes.links.serve(2, answer)
+    outcomes = await Outcomes(nodes[1], 1, [*range(100), 100]).whole()
+    assert [type(outcome) for outcome in outcomes] == [type(None)] * 100 + [AckBeyondEnd]
+    assert taken == [*range(101)]
+    assert more == [100] + [0] * 100
+    assert nodes[2].consumers.counters().acked == 100
+
+
+async def test_an_owner_decides_what_it_can_before_it_asks_for_the_end(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes)
+    await nodes[2].consume()
+    nodes[2].backend.gates["offset_ranges"] = asyncio.Event()
+    beyond = Outcomes(nodes[1], 1, [7])
+    await settle()
+    early = Outcomes(nodes[1], 1, [0, 8])
+    await nodes.pass_time(3)
+    assert nodes[2].consumers.counters().acked == 1
+    assert list(early._outcomes.items()) == [(0, None)]
+    nodes[2].backend.gates.pop("offset_ranges").set()
+    await nodes.pass_time(2)
+    assert beyond.is_whole
+    assert early.is_whole
+
+
+async def test_an_answer_that_no_node_gives_decides_nothing(make_nodes: MakeNodes) -> None:
+    nodes = await two(make_nodes, rebalance_timeout=3.0)
+    answers = [
+        AckOutcomes(acks=3).SerializeToString(),
+        AckOutcomes(acks=2, undecided=[0, 1]).SerializeToString(),
+        b"\xff",
+    ]
+
+    async def answer(*_: object) -> bytes:
+        return answers[len(nodes.links.calls) % 3]
+
+    nodes.links.serve(2, answer)
+    outcomes = Outcomes(nodes[1], 1, [0, 1])
+    await nodes.pass_time(2.5)
+    assert not outcomes.is_whole
+    await nodes.pass_time(1.0)
+    assert [type(outcome) for outcome in await outcomes.whole()] == [Unavailable] * 2
+
+
 # --- turns ----------------------------------------------------------------------------------------
 
 
 class Passed:
-    """Acks that wait for a turn or for their answers.
+    """Partitions whose acks wait for a turn or for their answers.
 
     Attributes:
         waiting: answers that owners owe, by group.
+        clock: the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share_percent: int = 100) -> None:
         self.waiting: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
-        self._turns = PassingTurns(Timers(FakeClock(), FakeClock().call_later))
+        self.clock = FakeClock()
+        self.turns = PassingTurns(Timers(self.clock, self.clock.call_later), share_percent)
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def begin(self, *groups: str) -> None:
+    async def begin(self, *groups: str, address: str = "10.0.0.1") -> None:
         for group in groups:
-            self._tasks.append(asyncio.create_task(self._pass(group)))
+            self._tasks.append(asyncio.create_task(self._pass(group, address)))
         await settle()
 
-    async def _pass(self, group: str) -> None:
+    async def _pass(self, group: str, address: str) -> None:
         with suppress(PixyError):
-            async with self._turns.turn(group, T0, 100.0):
+            async with self.turns.turn(group, T0, address, self.clock.monotonic() + 100):
                 answer = asyncio.get_running_loop().create_future()
                 self.waiting[group].append(answer)
                 await answer
@@ -322,19 +430,16 @@ class Passed:
                     answer.set_exception(error)
         await settle()
 
+    async def fail(self, *groups: str) -> None:
+        """Have them fail, and their turns end."""
+        await self.answer(*groups, error=DeadlineExceeded("no answer"))
+        self.clock.advance(1.0)
+        await settle()
+
     async def answer_all(self) -> None:
         while self.waiting:
             await self.answer(*self.waiting)
         assert all(task.done() for task in self._tasks)
-
-
-async def test_a_partition_has_several_acks_with_its_owner_once_it_was_answered() -> None:
-    passed = Passed()
-    await passed.begin(*["g"] * 20)
-    assert len(passed.waiting["g"]) == 1
-    await passed.answer("g")
-    assert len(passed.waiting["g"]) == 8
-    await passed.answer_all()
 
 
 async def test_partitions_that_fail_hold_up_neither_new_ones_nor_those_that_are_answered() -> None:
@@ -342,23 +447,53 @@ async def test_partitions_that_fail_hold_up_neither_new_ones_nor_those_that_are_
     await passed.begin("good")
     await passed.answer("good")
     stuck = [f"stuck-{number}" for number in range(1000)]
-    await passed.begin(*stuck, *stuck)
-    for _ in range(9):
-        await passed.answer(*passed.waiting, error=DeadlineExceeded("no answer"))
+    await passed.begin(*stuck)
+    for _ in range(8):
+        await passed.fail(*passed.waiting)
+    assert passed.waiting == {}
+    await passed.begin(*stuck)
     assert len(passed.waiting) == 64, "all of them have failed once"
-    await passed.begin(*["good"] * 9, "new")
-    assert (len(passed.waiting["good"]), len(passed.waiting["new"])) == (8, 1)
+    await passed.begin("good", "new")
+    assert (len(passed.waiting["good"]), len(passed.waiting["new"])) == (1, 1)
     await passed.answer_all()
 
 
-async def test_a_partition_that_has_failed_has_all_of_its_turns_again_once_it_is_answered() -> None:
+async def test_partitions_that_fail_at_once_make_few_attempts_a_second() -> None:
+    passed = Passed()
+    stuck = [f"stuck-{number}" for number in range(1000)]
+    await passed.begin(*stuck)
+    begun = len(passed.waiting)
+    await passed.answer(*passed.waiting, error=Unavailable("its node is down"))
+    assert passed.waiting == {}, "others wait for the time of turns that have failed"
+    passed.clock.advance(0.3)
+    await settle()
+    assert len(passed.waiting) == begun
+    await passed.answer_all()
+
+
+async def test_a_partition_that_fails_alone_keeps_no_turn() -> None:
     passed = Passed()
     await passed.begin("g")
     await passed.answer("g", error=Unavailable("its node is down"))
-    await passed.begin(*["g"] * 20)
+    assert passed.clock.timers == 0
+    await passed.begin("g")
     assert len(passed.waiting["g"]) == 1
-    await passed.answer("g")
-    assert len(passed.waiting["g"]) == 8
+    await passed.answer_all()
+
+
+@pytest.mark.parametrize("are_answered", [False, True])
+async def test_addresses_take_turns_and_have_a_share_of_them(are_answered: bool) -> None:
+    passed = Passed(share_percent=50)
+    groups, turns = [f"g{number}" for number in range(1000)], 64
+    if are_answered:
+        for group in groups:
+            await passed.begin(group)
+            await passed.answer(group)
+        turns = 160
+    await passed.begin(*groups)
+    assert len(passed.waiting) == turns
+    await passed.begin(*(f"other-{number}" for number in range(100)), address="10.0.0.2")
+    assert len(passed.waiting) == turns + 64
     await passed.answer_all()
 
 
@@ -367,14 +502,16 @@ async def test_a_partition_that_has_failed_has_all_of_its_turns_again_once_it_is
 async def test_an_ack_that_is_cancelled_as_its_turn_comes_passes_the_turn_on(
     cancelled_first: bool, known: bool
 ) -> None:
-    passed = Passed()
+    passed = Passed(share_percent=1)
+    turns = 3 if known else 1
+    groups = [f"g{number}" for number in range(turns + 2)]
     if known:
-        await passed.begin("g")
-        await passed.answer("g")
-    turns = 8 if known else 1
-    await passed.begin(*["g"] * (turns + 2))
-    assert len(passed.waiting["g"]) == turns
-    answer = passed.waiting["g"].pop(0)
+        for group in groups:
+            await passed.begin(group)
+            await passed.answer(group)
+    await passed.begin(*groups)
+    assert len(passed.waiting) == turns
+    [answer] = passed.waiting.pop(groups[0])
     cancelled = [task for task in passed._tasks if not task.done()][turns]
     # In the next iteration the answered ack releases its turn, which admits the cancelled one.
     answer.set_result(None)
@@ -385,30 +522,59 @@ async def test_an_ack_that_is_cancelled_as_its_turn_comes_passes_the_turn_on(
     await settle()
     assert cancelled.cancelled()
     await passed.answer_all()
-    assert [quota.acquired for quota in passed._turns._quotas.values()] == [0, 0, 0]
+    assert [quota.acquired for quota in passed.turns._quotas.values()] == [0, 0, 0]
 
 
 async def test_the_outcomes_of_a_bounded_number_of_partitions_are_known() -> None:
-    turns = Passed()._turns
+    turns = Passed().turns
     for number in range(10_002):
-        async with turns.turn(f"g{number}", T0, 100.0):
+        async with turns.turn(f"g{number}", T0, "", 1e9):
             pass
-        async with turns.turn("g0", T0, 100.0):
+        async with turns.turn("g0", T0, "", 1e9):
             pass
     assert list(turns._outcomes)[:2] == ["g3 t/0", "g4 t/0"]
     assert len(turns._outcomes) == 10_000
 
 
-async def test_acks_of_one_address_that_look_for_owners_leave_others_their_share(
-    make_nodes: MakeNodes,
+# --- the limit ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_subscribed", [False, True])
+async def test_waiting_acks_of_one_address_leave_others_their_share(
+    make_nodes: MakeNodes, is_subscribed: bool
 ) -> None:
-    nodes = make_nodes(2, 1, channel_buffer_size=4, client_share_percent=50)
+    nodes = make_nodes(2, 2, max_waiting_acks=4, client_share_percent=50)
     nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
+    for group in ("g", "h"):
+        await nodes[1].consume(group=group)
+        if is_subscribed:
+            await nodes[2].consume(group=group)
+    clients = [(number, At(f"10.0.0.{number}:1")) for number in (1, 1, 1, 2, 2, 3)]
+    outcomes = [
+        await nodes[2].ack(0, offset, group="gh"[offset % 2], client=client)
+        for offset, (_, client) in enumerate(clients)
+    ]
+    assert [[type(error) for error in outcome] for outcome in outcomes] == [
+        [], [], [TooManyRequests], [], [], [TooManyRequests]
+    ]  # fmt: skip
+    [[share], [limit]] = outcomes[2], outcomes[5]
+    assert share is not None
+    assert limit is not None
+    assert (share.limit, limit.limit) == (
+        "client_share_percent of consumer.max_waiting_acks",
+        "consumer.max_waiting_acks",
+    )
+    assert nodes[2].consumers.counts()["waiting_acks"] == 4
+
+
+async def test_acks_that_are_answered_make_room(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(2, 1, max_waiting_acks=2)
+    nodes.log().append(b"a", b"b")
     await nodes[1].consume()
-    outcomes = [await nodes[2].ack(0, 0, client=At("10.0.0.1:1")) for _ in range(3)]
-    assert [[type(error) for error in outcome] for outcome in outcomes] == [[], [], [TooManyRequests]]
-    assert "share" in str(outcomes[2][0])
-    assert await nodes[2].ack(0, 0, client=At("10.0.0.2:1")) == []
+    for _ in range(3):
+        outcomes = [await nodes[2].ack(0, offset) for offset in (0, 1, 5)]
+        assert [type(error) for [error] in outcomes] == [type(None), type(None), AckBeyondEnd]
+    assert nodes[2].consumers.counts()["waiting_acks"] == 0
 
 
 async def test_an_ack_waits_for_the_move_of_its_partition_and_counts_at_the_new_owner(
@@ -530,26 +696,18 @@ async def test_an_ack_that_is_invalid_after_its_request_has_gone_on_ends_nothing
     assert (answers.values, answers.errors) == ([b"a"], [])
 
 
-async def test_acks_that_wait_at_the_owner_are_bounded(make_nodes: MakeNodes) -> None:
-    nodes = make_nodes(3, 1, channel_buffer_size=2)
-    nodes.log().append(b"a")
-    nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
-    await nodes[1].consume()
-    outcomes = [await nodes[number].ack(0, 0) for number in (2, 3)]
-    outcomes.append(await nodes[1].ack(0, 0))
-    assert [type(error) for error in outcomes[2]] == [TooManyRequests]
-    assert outcomes[:2] == [[], []]
-
-
-async def test_acks_that_are_passed_while_too_many_wait_are_refused_by_the_owner(
+async def test_acks_that_other_nodes_pass_wait_at_the_owner_whatever_waits_there(
     make_nodes: MakeNodes,
 ) -> None:
-    nodes = make_nodes(3, 1, channel_buffer_size=1)
+    nodes = make_nodes(3, 1, max_waiting_acks=1)
     nodes.log().append(b"a")
-    nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
+    gate = nodes[1].backend.gates["offset_ranges"] = asyncio.Event()
     await nodes[1].consume()
-    assert await nodes[2].ack(0, 0) == []
-    assert [type(error) for error in await nodes[3].ack(0, 0)] == [TooManyRequests]
+    outcomes = [await nodes[number].ack(0, 0) for number in (1, 2, 3)]
+    assert outcomes == [[], [], []]
+    gate.set()
+    await settle()
+    assert outcomes == [[None]] * 3
 
 
 async def test_a_silent_owner_is_given_up_for_the_next_after_a_second(make_nodes: MakeNodes) -> None:

@@ -17,6 +17,8 @@ from pixy.proto.node_calls_pb2 import LeadersRequest, OffsetsRequest, PutPiecesR
 __all__ = ["ELEMENTS_MAX", "REQUESTS", "why_too_large"]
 
 _PARTITIONS = 20_000
+_ACKS = 1000
+"""Acks of one partition that a node passes on in a call: it has half as many."""
 _POSITIONS = 50_000
 """Records that clients of a node wait for, or were given, at a time."""
 
@@ -31,6 +33,7 @@ REQUESTS: Mapping[int, Descriptor] = {
 ELEMENTS_MAX: Mapping[str, int] = {
     "RangesRequest.raft_groups": _PARTITIONS,
     "LeadersRequest.raft_groups": _PARTITIONS,
+    "PassedAck.more_offsets": _ACKS,
     "Reset.partitions": _PARTITIONS,
     "SetOffsets.partitions": _PARTITIONS,
     "OffersRequest.held": _POSITIONS,

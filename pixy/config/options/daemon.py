@@ -310,7 +310,7 @@ class Config:
         "Largest part, in percent, that the clients of one address may take of "
         "grpc.max_connections, grpc.max_calls and the buffer of large requests, and of "
         "consumer.max_groups, consumer.max_subscriptions, consumer.max_partitions, "
-        "staging.max_bytes and sinks of each cluster, so that they cannot shut out all others. All "
+        "consumer.max_waiting_acks, staging.max_bytes and sinks of each cluster, so that they cannot shut out all others. All "
         "unix sockets are one address, and so is an IPv6 network of 64 bits. 100: no such limit, for "
         "a server whose clients all come through one proxy.",
         minimum=1,

@@ -180,6 +180,12 @@ class ConsumerConfig:
         "A lone topic may have more. Partitions that a topic gets later wait until there is room.",
         minimum=1,
     )
+    max_waiting_acks: int = integer(
+        16_384,
+        "Acknowledgements that wait at a time for a rebalance, or for the owner or the end of their "
+        "partition, of all consumer groups together. More are answered RESOURCE_EXHAUSTED.",
+        minimum=1,
+    )
     max_retries: int = integer(
         -1,
         "How many times a message is offered again before it is dropped with a log line; -1: no limit.",

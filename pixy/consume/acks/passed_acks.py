@@ -4,27 +4,35 @@ the owner answers.
 An ack is passed once: the process that is asked either has the partition or refuses. Whoever passes
 looks for the owner again, because ownership moves.
 
-Few are under way at a time, and fewer of one partition: an owner that cannot answer, as its
-partition does not start, holds up the acks of that partition and of others that fail, and neither
-those of partitions that are answered nor other calls between nodes.
+Acks of a partition that wait travel together, in one call at a time. A node of an earlier release
+takes the first of a call alone, and says nothing of the others, which then follow one by one.
+
+Few calls are under way at a time (`PassingTurns`): an owner that cannot answer, as its partition
+does not start, holds up the acks of that partition and of others that fail, and neither those of
+partitions that are answered nor other calls between nodes.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from itertools import islice
 
 from pixy.aio.retries import Backoff
 from pixy.backend import Backend, TopicPartition
-from pixy.errors import AckElsewhere, DeadlineExceeded, InvalidAck
-from pixy.proto.consumer_calls_pb2 import ConsumerCall, PassedAck
+from pixy.consume.acks.ack_lane import AckLane, AckOutcome, NotAnswered
+from pixy.consume.core import UNDECIDED
+from pixy.consume.partition import ConsumeEnvironment
+from pixy.errors import AckElsewhere, DeadlineExceeded, InvalidAck, PixyError, Unavailable
+from pixy.peers import decode_answer, decode_failure, encode_failure
+from pixy.proto.consumer_calls_pb2 import AckOutcomes, ConsumerCall, PassedAck
 
-if TYPE_CHECKING:
-    from pixy.consume.partition import ConsumeEnvironment
-
-__all__ = ["check_ack", "owner_backoff", "pass_ack"]
+__all__ = ["check_ack", "encode_outcomes", "owner_backoff", "pass_acks"]
 
 _PAUSE_MIN_S = 0.02
 _PAUSE_MAX_S = 0.25
 _ATTEMPT_S = 1.0
 """Patience with one owner: a silent one is replaced meanwhile."""
+_ACKS_PER_CALL = 500
+_OUTCOME_BYTES_MAX = 4200
+"""Of an ack, with its error."""
 
 
 def check_ack(backend: Backend, topic: str, ack: tuple[int, int]) -> None:
@@ -49,27 +57,84 @@ def owner_backoff() -> Backoff:
     return Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
 
 
-async def pass_ack(environment: "ConsumeEnvironment", ack: PassedAck, deadline: float) -> bool:
-    """Have the owner of a partition ack a record; False if there is no owner.
+async def pass_acks(environment: ConsumeEnvironment, lane: AckLane) -> bool:
+    """Have the owner of a partition ack records, as many as fit into a call; their answers are its.
+
+    Returns:
+        False if there is no owner.
 
     Raises:
         AckElsewhere: the owner cannot be asked.
         Unavailable, DeadlineExceeded: the owner is not known, not any more, or does not answer.
-        PixyError: the answer of the owner.
     """
-    partition = TopicPartition(ack.topic, ack.partition)
-    async with environment.passing.turn(ack.group, partition, deadline):
-        owner = await environment.backend.partition_owner(ack.group, partition)
-        if owner is None:
-            return False
-        where = f"{ack.topic}/{ack.partition}"
-        if owner.node_id is None:
-            raise AckElsewhere(
-                f"ack not accepted: {where} of {ack.group} is consumed by {owner.client_id}; ack it there"
-            )
-        timeout_s = min(deadline - environment.timers.monotonic(), _ATTEMPT_S)
-        if timeout_s <= 0:
-            raise DeadlineExceeded(f"the ack of {where} was not passed to its owner in time")
-        request = ConsumerCall(ack=ack).SerializeToString()
-        await environment.backend.ask_node(owner.node_id, request, timeout_s)
-        return True
+    partition = TopicPartition(lane.topic, lane.partition)
+    owner = await environment.backend.partition_owner(lane.group, partition)
+    if owner is None:
+        return False
+    where = f"{lane.topic}/{lane.partition}"
+    if owner.node_id is None:
+        raise AckElsewhere(
+            f"ack not accepted: {where} of {lane.group} is consumed by {owner.client_id}; ack it there"
+        )
+    timeout_s = min(lane.deadline - environment.timers.monotonic(), _ATTEMPT_S)
+    if timeout_s <= 0:
+        raise DeadlineExceeded(f"the ack of {where} was not passed to its owner in time")
+    offsets = [ack.offset for ack in islice(lane.acks, 1 if lane.one_by_one else _ACKS_PER_CALL)]
+    request = PassedAck(
+        group=lane.group,
+        topic=lane.topic,
+        partition=lane.partition,
+        offset=offsets[0],
+        more_offsets=offsets[1:],
+        only_if_offered=lane.only_if_offered,
+    )
+    call = ConsumerCall(ack=request).SerializeToString()
+    try:
+        answer = await environment.backend.ask_node(owner.node_id, call, timeout_s)
+    except UNDECIDED:
+        raise
+    except PixyError as error:
+        await lane.answer(error, 1)
+    else:
+        if answer:
+            await _take_outcomes(lane, len(offsets), answer)
+        else:
+            if len(offsets) > 1:
+                lane.one_by_one = True
+            await lane.answer(None, 1)
+    return True
+
+
+async def _take_outcomes(lane: AckLane, acks: int, answer: bytes) -> None:
+    """Answer the acks of a call."""
+    outcomes = decode_answer(AckOutcomes, answer, acks * _OUTCOME_BYTES_MAX)
+    undecided = set(outcomes.undecided)
+    refused = {each.position: each.failure for each in outcomes.refused}
+    if outcomes.acks != acks or len(undecided) >= acks:
+        raise Unavailable(
+            f"a node answers {acks} acks of {lane.topic}/{lane.partition} with outcomes of {outcomes.acks}, of which "
+            f"{len(undecided)} are undecided"
+        )
+    positions = iter(range(acks))
+
+    def outcome(_: object) -> AckOutcome:
+        position = next(positions)
+        if position in undecided:
+            return NotAnswered.WAITS
+        failure = refused.get(position)
+        return None if failure is None else decode_failure(failure)
+
+    await lane.decide(outcome, acks)
+
+
+def encode_outcomes(acks: int, outcomes: Mapping[int, PixyError | None]) -> bytes:
+    """The answer to a call with several acks, of the outcomes of some."""
+    return AckOutcomes(
+        acks=acks,
+        refused=[
+            AckOutcomes.Refusal(position=position, failure=encode_failure(error))
+            for position, error in outcomes.items()
+            if error is not None
+        ],
+        undecided=[position for position in range(acks) if position not in outcomes],
+    ).SerializeToString()

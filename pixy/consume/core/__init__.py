@@ -17,6 +17,7 @@ from pixy.consume.core.start_position import Remark, first_of_each, first_positi
 from pixy.consume.core.subscription_state import SubscriptionEvent, SubscriptionState
 from pixy.consume.core.timers import Alarm, TimerHandle, Timers
 from pixy.consume.core.voided import NOTHING_VOIDED, VoidedByPartition, VoidedOffsets
+from pixy.consume.core.waiting_ack_limit import WaitingAckLimit
 
 __all__ = [
     "CROWDED_RANGES",
@@ -44,6 +45,7 @@ __all__ = [
     "Timers",
     "VoidedByPartition",
     "VoidedOffsets",
+    "WaitingAckLimit",
     "address_of",
     "decode",
     "describe",

@@ -5,6 +5,7 @@ They are answered by what is here: a call is never passed on.
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from pixy.consume.acks import encode_outcomes
 from pixy.consume.group.group import ConsumerGroup
 from pixy.consume.group.subscription import Subscription
 from pixy.errors import FailedPrecondition, OwnedElsewhere
@@ -55,7 +56,7 @@ class ConsumerCalls:
     async def _answer(self, node_id: int, call: ConsumerCall) -> bytes:
         match call.WhichOneof("call"):
             case "ack":
-                await self._ack(call.ack)
+                return await self._ack(call.ack)
             case "reset":
                 await self._reset(call.reset)
             case "settled":
@@ -66,8 +67,15 @@ class ConsumerCalls:
                 raise FailedPrecondition("a call of consumer groups that this release does not know")
         return b""
 
-    async def _ack(self, ack: PassedAck) -> None:
-        await self._found(ack).acks.ack_passed(ack.partition, ack.offset, ack.only_if_offered)
+    async def _ack(self, ack: PassedAck) -> bytes:
+        acks, offsets = self._found(ack).acks, [ack.offset, *ack.more_offsets]
+        outcomes = await acks.ack_passed(ack.partition, offsets, ack.only_if_offered)
+        if len(offsets) > 1:
+            return encode_outcomes(len(offsets), outcomes)
+        error = outcomes[0]
+        if error is not None:
+            raise error
+        return b""
 
     async def _set_offsets(self, call: SetOffsets) -> None:
         if self._group(call.group) is None:

@@ -21,10 +21,9 @@ from pixy.aio.steps import in_steps
 from pixy.aio.tasks import Tasks
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.config import ConsumerConfig
-from pixy.consume.acks import AckDone, check_ack, owner_backoff, pass_ack
+from pixy.consume.acks import AckDone, UnsubscribedAcks, WaitingAcks
 from pixy.consume.core import (
     METADATA_BYTES_MAX,
-    UNDECIDED,
     Client,
     ClientShares,
     ConsumeRequest,
@@ -33,6 +32,7 @@ from pixy.consume.core import (
     PartitionLimit,
     PassingTurns,
     Timers,
+    WaitingAckLimit,
     address_of,
 )
 from pixy.consume.group.consumer_calls import ConsumerCalls
@@ -51,7 +51,6 @@ from pixy.consume.partition import (
     bounded_fetches,
 )
 from pixy.errors import (
-    InvalidAck,
     InvalidOffset,
     MetadataTooLarge,
     PixyError,
@@ -62,7 +61,6 @@ from pixy.errors import (
 )
 from pixy.faults import OnFault
 from pixy.metrics import Histogram
-from pixy.proto.consumer_calls_pb2 import PassedAck
 
 __all__ = ["NEWEST", "OLDEST", "Consumers"]
 
@@ -125,7 +123,8 @@ class Consumers:
             bounded_pins(options.max_fetched_bytes, timers),
             PartitionLimit(options.max_partitions, client_share_percent),
             JoinTurns(timers, client_share_percent),
-            PassingTurns(timers),
+            PassingTurns(timers, client_share_percent),
+            WaitingAckLimit(options.max_waiting_acks, client_share_percent),
             EndQuestions(backend, tasks),
         )
         self._groups: dict[str, ConsumerGroup] = {}
@@ -142,9 +141,7 @@ class Consumers:
         # Bound once: each group would have its own.
         self._callbacks = self._on_over, self._on_empty
         self._quiet_callback = self._on_quiet
-        # Acks of topics without a subscription here, while the owner is looked up.
-        self._looking_up = 0
-        self._looking_up_shares = ClientShares[object](options.channel_buffer_size, client_share_percent)
+        self._unsubscribed = UnsubscribedAcks(self._environment, self._acks_of, self._subscribe_for_ack)
         calls = ConsumerCalls(
             self._check_serving_nodes,
             self._groups.get,
@@ -204,7 +201,7 @@ class Consumers:
             "consumer_groups": len(self._groups),
             "subscriptions": len(subscriptions),
             "waiting_consumers": sum(each.dispatcher.waiting for each in subscriptions),
-            "waiting_acks": self._looking_up + sum(len(each.acks) for each in subscriptions),
+            "waiting_acks": self._environment.ack_limit.waiting,
             "offers": self.outstanding,
             "unpacked_bytes": self._environment.unpacking.held_bytes,
             "fetched_bytes": self._environment.fetched.held_bytes,
@@ -245,7 +242,7 @@ class Consumers:
             except TooManyRequests as error:
                 done(None, error)
                 return None
-        return subscription.consume(request, done, deadline)
+        return subscription.consume(request, done, deadline, client)
 
     def ack(
         self,
@@ -280,92 +277,19 @@ class Consumers:
             if only_if_offered:
                 done(None)
             else:
-                self._ack_unsubscribed(group, topic, (partition, offset), done, address_of(client))
+                self._unsubscribed.ack(group, topic, (partition, offset), done, client)
             return
-        subscription.ack(partition, offset, done, only_if_offered)
+        subscription.ack(partition, offset, done, only_if_offered, client)
 
-    def _ack_unsubscribed(
-        self, group: str, topic: str, ack: tuple[int, int], done: AckDone, address: str
-    ) -> None:
-        """Ack a record of a topic without a subscription here: the owner of the partition acks it.
+    def _acks_of(self, group: str, topic: str) -> WaitingAcks | None:
+        """Those of a subscription, if there is one."""
+        subscription = self._subscriptions.get((group, topic))
+        return None if subscription is None else subscription.acks
 
-        Without an owner this process subscribes. Joining first would take partitions away from the
-        process that offered the record. During a rebalance the ack waits, for a long polling
-        timeout at most.
-        """
-        try:
-            check_ack(self._environment.backend, topic, ack)
-        except InvalidAck as error:
-            done(error)
-            return
-        limit = self._environment.options.channel_buffer_size
-        if self._looking_up >= limit:
-            done(
-                TooManyRequests(
-                    f"Too many requests. {limit} acks of topics not consumed here are waiting already"
-                ).at_limit("consumer.channel_buffer_size")
-            )
-            return
-        shares = self._looking_up_shares
-        if shares.is_used_up(address):
-            done(
-                TooManyRequests(
-                    f"Too many requests. {shares.share} acks of topics not consumed here wait already for clients of "
-                    "this address, which is their share (`client_share_percent`) of "
-                    "`consumer.channel_buffer_size`"
-                ).at_limit("client_share_percent of consumer.channel_buffer_size")
-            )
-            return
-        self._looking_up += 1
-        passed = PassedAck(group=group, topic=topic, partition=ack[0], offset=ack[1])
-        work = self._look_up(passed, done, address)
-        task = self._environment.tasks.spawn(work, f"ack {topic} for {group}", done)
-        shares.take(task, address)
-        task.add_done_callback(shares.release)
-
-    async def _look_up(self, ack: PassedAck, done: AckDone, address: str) -> None:
-        try:
-            if await self._ack_by_owner(ack):
-                done(None)
-                return
-        except PixyError as error:
-            done(error)
-            return
-        finally:
-            self._looking_up -= 1
+    def _subscribe_for_ack(self, group: str, topic: str, address: str) -> WaitingAcks:
         if self._state is not _State.SERVING:
-            done(ShuttingDown())
-            return
-        try:
-            subscription = self._subscriptions.get((ack.group, ack.topic)) or self._subscribe(
-                ack.group, ack.topic, address
-            )
-        except TooManyRequests as error:
-            done(error)
-        else:
-            subscription.ack(ack.partition, ack.offset, done, False)
-
-    async def _ack_by_owner(self, ack: PassedAck) -> bool:
-        """Have the owner of a partition without a subscription here ack a record; False if there is
-        none, or a subscription by now.
-
-        Raises:
-            OwnerUndecided: the group was being rebalanced all the time.
-            Unavailable, DeadlineExceeded: the owner had not answered by then.
-            PixyError: the answer of the owner.
-        """
-        timers = self._environment.timers
-        until = timers.monotonic() + self._environment.owner_patience_s
-        backoff = owner_backoff()
-        while (ack.group, ack.topic) not in self._subscriptions:
-            try:
-                return await pass_ack(self._environment, ack, until)
-            except UNDECIDED:
-                pause = backoff.grow()
-                if timers.monotonic() + pause > until:
-                    raise
-            await timers.sleep(pause)
-        return False
+            raise ShuttingDown
+        return self._subscribe(group, topic, address).acks
 
     async def set_offsets(
         self, group: str, topic: str, offsets: Mapping[int, OffsetCommit], *, passed: bool = False

@@ -26,7 +26,14 @@ from typing import Protocol
 import structlog
 
 from pixy.consume.acks import AckDone, WaitingAcks, check_ack
-from pixy.consume.core import Alarm, ConsumeRequest, OffsetTracker, SubscriptionEvent, SubscriptionState
+from pixy.consume.core import (
+    Alarm,
+    Client,
+    ConsumeRequest,
+    OffsetTracker,
+    SubscriptionEvent,
+    SubscriptionState,
+)
 from pixy.consume.lending import Borrower, Lender, RecordPosition
 from pixy.consume.memory import Demand
 from pixy.consume.partition import (
@@ -200,7 +207,11 @@ class Subscription:
     # --- requests ---------------------------------------------------------------------------------
 
     def consume(
-        self, request: ConsumeRequest, done: ConsumeDone, deadline: float | None
+        self,
+        request: ConsumeRequest,
+        done: ConsumeDone,
+        deadline: float | None,
+        client: Client | None = None,
     ) -> PendingRequest | None:
         """See `Consumers.consume`."""
         now = self._last_request = self._monotonic()
@@ -212,13 +223,13 @@ class Subscription:
             if live is None:
                 self._check_partition(ack)
                 if not request.ack_if_offered or self._may_be_offered(ack[0]):
-                    return self.acks.consume(request, ack, done, deadline, now)
+                    return self.acks.consume(request, ack, done, deadline, client)
                 self._ack_beside(ack)
             else:
                 try:
                     live.ack(ack[1], request.ack_if_offered)
                 except AckBeyondEnd:
-                    return self.acks.consume(request, ack, done, deadline, now)
+                    return self.acks.consume(request, ack, done, deadline, client)
         waiter = self.dispatcher.consume(done, request.auto_ack, deadline, now, request.must_exist)
         if waiter is not None:
             self._wait(waiter, now)
@@ -290,7 +301,9 @@ class Subscription:
         if self.dispatcher.stalled(now):
             self._renewal.at(now + _RENEWAL_LOOK_S)
 
-    def ack(self, partition: int, offset: int, done: AckDone, only_if_offered: bool) -> None:
+    def ack(
+        self, partition: int, offset: int, done: AckDone, only_if_offered: bool, client: Client | None = None
+    ) -> None:
         """See `Consumers.ack`."""
         error: PixyError | None = None
         try:
@@ -300,10 +313,10 @@ class Subscription:
             else:
                 self._check_partition((partition, offset))
                 if not only_if_offered or self._may_be_offered(partition):
-                    self.acks.ack((partition, offset), only_if_offered, done)
+                    self.acks.ack((partition, offset), only_if_offered, done, client)
                     return
         except AckBeyondEnd:
-            self.acks.ack((partition, offset), only_if_offered, done)
+            self.acks.ack((partition, offset), only_if_offered, done, client)
             return
         except PixyError as refused:
             error = refused

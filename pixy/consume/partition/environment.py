@@ -15,6 +15,7 @@ from pixy.consume.core import (
     PassingTurns,
     Timers,
     VoidedByPartition,
+    WaitingAckLimit,
 )
 from pixy.consume.memory import BoundedMemory, Pins, Unpacking
 from pixy.consume.partition.end_questions import EndQuestions
@@ -92,8 +93,12 @@ class ConsumeEnvironment:
     partition_limit: PartitionLimit
     join_turns: JoinTurns
     passing: PassingTurns
+    ack_limit: WaitingAckLimit
     ends: EndQuestions
     feeding: LoopShare = field(default_factory=LoopShare)
+    # Work on acks that have waited, and their looks, of all partitions.
+    acking: LoopShare = field(default_factory=LoopShare)
+    waking: LaterSteps = field(default_factory=LaterSteps)
     # Ends of subscriptions and partitions, of which there may be thousands at once.
     ending: LaterSteps = field(default_factory=LaterSteps)
     voided: VoidedByPartition = field(default_factory=VoidedByPartition)

@@ -37,6 +37,7 @@ CONFIG = Config(
                 long_polling_timeout=0.5,
                 channel_buffer_size=2,
                 max_subscriptions=40,
+                max_waiting_acks=100,
                 max_unpacked_bytes=2 << 20,
             ),
         )

@@ -4,6 +4,7 @@ often.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proto.pixy_log_pb2_grpc import LogStub
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+from tests.fakes.waiting import until
 
 if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
@@ -161,3 +163,45 @@ async def test_one_address_cannot_take_all_subscriptions_by_consuming_or_acking(
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await KafkaPixyStub(other).ConsumeNAck(pb.ConsNAckRq(topic="t0", group="g7", no_ack=True))
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_one_address_cannot_take_all_waiting_acks(
+    served: ServedNode,
+    channel: grpc.aio.Channel,
+    stub: KafkaPixyAsyncStub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await produce(channel, stub, 0)
+    joins = asyncio.Event()
+    join = served.backend.join_consumer_group
+
+    async def late(*args: Any) -> Any:
+        await joins.wait()
+        return await join(*args)
+
+    monkeypatch.setattr(served.backend, "join_consumer_group", late)
+    acks = [log_pb.MessagePosition(partition=0, offset=0)] * 40
+
+    def batch(at: grpc.aio.Channel, group: int) -> Any:
+        request = log_pb.ConsumeBatchRequest(topic="t0", group=f"g{group}", max_messages=1, acks=acks)
+        return LogStub(at).ConsumeBatch(request)
+
+    with capture_logs() as logs:
+        first = batch(channel, 0)
+        await until(lambda: served.proxy.counts()["waiting_acks"] == 40)
+        second = batch(channel, 1)
+        await until(lambda: served.proxy.counts()["waiting_acks"] == 50)
+        async with grpc.aio.insecure_channel(served.addresses["grpc-unix"]) as other:
+            third = batch(other, 2)
+            await until(lambda: served.proxy.counts()["waiting_acks"] == 90)
+            joins.set()
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await second
+            for call in (first, third):
+                assert len((await call).messages) == 1
+        assert served.proxy.counts()["waiting_acks"] == 0
+    limit = "client_share_percent of consumer.max_waiting_acks"
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "50 acks of clients of this address wait" in (refused.value.details() or "")
+    [line] = [each for each in logs if each["event"] == "a limit is reached"]
+    assert (line["limit"], line["times"]) == (limit, 1)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from pixy.aio.retries import Backoff
 from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
 from pixy.cluster.log.peer_starts import PeerStart, StartClaim
 from pixy.cluster.log.replica import PartitionReplica
@@ -14,6 +15,7 @@ from pixy.cluster.peering.propose_answers import ProposeAnswers
 from pixy.cluster.publications.replicated_staging import ReplicatedStaging
 from pixy.cluster.state.groups import GroupsState
 from pixy.cluster.state.nodes import NodeTable
+from pixy.consume.acks.ack_lane import AckLane
 from pixy.consume.acks.waiting_acks import WaitingAcks
 from pixy.consume.group.group import ConsumerGroup
 from pixy.consume.group.subscription import Subscription
@@ -51,7 +53,7 @@ __all__ = [
 _decide = bootstrap_decision.decide
 _register = NodeTable.register
 _propose = ProposeAnswers._propose
-_settle = WaitingAcks._settle
+_look_elsewhere = WaitingAcks._look_elsewhere
 _publish = ReplicatedStaging.publish
 
 
@@ -119,12 +121,12 @@ async def not_confirmed(*_: Any) -> None:
     """Nobody is asked whether this node is behind."""
 
 
-async def answers_as_a_former_owner(
-    self: WaitingAcks, ack: tuple[int, int], only_if_offered: bool, deadline: float, **options: bool
-) -> None:
+async def answers_as_a_former_owner(self: WaitingAcks, lane: AckLane, backoff: Backoff) -> float:
     """A node that does not own the partition of an ack answers it."""
-    if not self._target.is_elsewhere(ack[0]):
-        await _settle(self, ack, only_if_offered, deadline, **options)
+    if not self._target.is_elsewhere(lane.partition):
+        return await _look_elsewhere(self, lane, backoff)
+    await lane.answer(None)
+    return 0.0
 
 
 async def gives_on_at_once(self: ConsumerGroup, *_: Any) -> None:
