@@ -116,6 +116,21 @@ async def test_acks_before_the_reset_are_not_committed_over_it(make_nodes: MakeN
     assert logs == []
 
 
+async def test_a_record_that_is_delivered_after_the_reset_commits_no_earlier_position(
+    make_nodes: MakeNodes,
+) -> None:
+    """Its answer was with the transport, or with another node, when the offsets were set."""
+    nodes = await two(make_nodes)
+    answers = await nodes[1].consume(slow=True)
+    await asyncio.wait_for(setting(nodes, 2, p0=7), 5)
+    answers.offers[0].delivered()
+    nodes[1].backend.commit_calls.clear()
+    await nodes.pass_time(3)
+    assert [calls for calls in nodes[1].backend.commit_calls if T0 in calls and calls[T0].offset < 7] == []
+    assert nodes[1].committed() == OffsetCommit(7)
+    assert (await nodes[1].consume()).offsets == [7]
+
+
 async def test_a_commit_that_the_reset_refuses_is_made_for_the_others_alone(make_nodes: MakeNodes) -> None:
     nodes = make_nodes(2, 2)
     await nodes.join(1)

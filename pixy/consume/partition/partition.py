@@ -193,7 +193,13 @@ class LivePartition:
         self._committed_offset, self._committed_metadata = commit.offset, commit.metadata.encode()
 
     def mark_handed_out(self) -> None:
-        """Commit what was handed out, if the backend has a place for it."""
+        """Commit what was handed out, if the backend has a place for it.
+
+        Offers of a closed partition are void: its position is to be committed no more, as a client
+        may have set another one.
+        """
+        if self.closed:
+            return
         if self._environment.backend.keeps_handed_out:
             self._host.mark_handed_out(self)
         self.marked = True

@@ -102,8 +102,8 @@ class Cluster:
         return machine
 
     def switch_on(self, machine: Machine) -> None:
-        """Start the machine, and a process on it, unless one runs."""
-        if machine.life is None and not machine.retired:
+        """Start the machine, and a process on it, unless one runs or it is down for good."""
+        if machine.life is None and not machine.retired and not machine.broken:
             self.network.turn_on(machine.host)
             machine.start()
 

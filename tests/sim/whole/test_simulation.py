@@ -35,6 +35,8 @@ MORE_FOUND = {
     340516: "stages wait for a replica with a slow disk, although they are durable on a majority",
     400072: "a copy of a directory is taken for one without entries, as all of them are applied",
     400663: "a removal without a known outcome is refused from then on",
+    401360: "a record that is delivered after offsets were set has the position before committed",
+    401881: "a machine that is down for good is switched on by an earlier fault",
     500488: "a node that joins later admits an older copy of a directory, and relays feed it",
     600143: "a commit waits for a slow one before it",
     600175: "a commit waits for a slow one before it",
