@@ -220,6 +220,23 @@ def test_an_ack_that_is_here_before_the_news_of_the_delivery_counts_with_it() ->
     assert (scene.acked, offers.outstanding) == (3, 0)
 
 
+def test_acks_of_lent_records_count_before_their_partition_goes() -> None:
+    scene = Scene()
+    scene.partition.add(*[b"x"] * 4)
+    offers = scene.partition.offers
+    scene.lending.ask(4, [], 0.0)
+    scene.take()
+    assert [offers.ack(offset) for offset in (0, 1)] == [False] * 2
+    scene.lending.settle_acked(lambda partition: partition == 9)
+    assert (scene.acked, offers.outstanding) == (0, 4)
+    scene.lending.settle_acked(lambda partition: partition == 0)
+    assert (scene.acked, offers.outstanding) == (2, 2)
+    scene.lending.delivered(at(0))
+    scene.lending.undelivered(at(1))
+    assert (scene.acked, offers.outstanding) == (2, 2)
+    scene.lending.check_invariants()
+
+
 def test_an_ack_of_a_record_that_comes_back_undelivered_skips_nothing() -> None:
     scene = Scene()
     scene.partition.add(b"x")

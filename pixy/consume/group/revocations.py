@@ -4,7 +4,8 @@ A revocation goes in steps, for its partitions only; all others continue:
 
     hold      nothing of them is offered; acks are accepted
     drain     until nothing of them is outstanding, or the time is over
-    seal      acks for them wait, because nobody knows yet who commits them
+    seal      acks for them wait, because nobody knows yet who commits them; those of lent records
+              that were answered count, though the other node has not told of the delivery yet
     commit    the acked positions
 
 It is over when its run has ended and the next assignment has come: partitions that are still

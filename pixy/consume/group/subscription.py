@@ -449,7 +449,8 @@ class Subscription:
         return sum(self._live[number].offers.outstanding for number in held)
 
     def seal(self, covers: Covers) -> None:
-        """Let acks of some held partitions wait."""
+        """Let acks of some held partitions wait, and count those that were answered."""
+        self.lender.settle_acked(lambda number: number in self._held and covers(self.topic, number))
         for number in self._held:
             if covers(self.topic, number):
                 self._open.pop(number, None)

@@ -166,6 +166,11 @@ class Lender:
         """Lend again, from the next questions on."""
         self._paused_until = 0.0
 
+    def settle_acked(self, covers: Callable[[int], bool]) -> None:
+        """As `Lending.settle_acked`, for all nodes."""
+        for borrower in self._borrowers.values():
+            borrower.lending.settle_acked(covers)
+
     def give_up(self, node_id: int) -> None:
         """Nothing more is heard of a node, or nothing is expected."""
         borrower = self._borrowers.pop(node_id, None)

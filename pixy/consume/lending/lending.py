@@ -181,6 +181,14 @@ class Lending:
         for offer in sent:
             self._lose(offer)
 
+    def settle_acked(self, covers: Callable[[int], bool]) -> None:
+        """Settle records of some partitions that are acked, and of whose delivery the node has not
+        told yet: their acks are answered, and the partitions are about to go.
+        """
+        for position in [each for each, offer in self._sent.items() if offer.auto_ack]:
+            if covers(position.partition):
+                self._lose(self._sent.pop(position))
+
     def check_invariants(self) -> None:
         """Check the invariants of the fields."""
         assert not self._granted.keys() & self._sent.keys()

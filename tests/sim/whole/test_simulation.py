@@ -36,6 +36,7 @@ MORE_FOUND = {
     400072: "a copy of a directory is taken for one without entries, as all of them are applied",
     400663: "a removal without a known outcome is refused from then on",
     401360: "a record that is delivered after offsets were set has the position before committed",
+    401404: "the ack of a lent record is lost with its partition, before its delivery is told",
     401881: "a machine that is down for good is switched on by an earlier fault",
     500488: "a node that joins later admits an older copy of a directory, and relays feed it",
     600143: "a commit waits for a slow one before it",
