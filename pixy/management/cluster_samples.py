@@ -6,7 +6,7 @@ time is left out and counted; the others are there.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 _FRESH_S = 2.0
 _PATIENCE_S = 5.0
 """Longest wait for the answers to a part: Prometheus waits ten seconds for all."""
-_TOPICS_AT_ONCE = 50
+_PARTITIONS_AT_ONCE = 200
 _FIRST = 1e18
 """Weight of a name that has series for its counters: it has all others, too."""
 
@@ -76,8 +76,12 @@ class ClusterSamples:
         loop = asyncio.get_running_loop()
         async with self._turn:
             if loop.time() - self._gathered_at >= _FRESH_S:
-                self._gathered = await self._gather()
+                before, self._gathered = self._gathered, await self._gather()
                 self._gathered_at = loop.time()
+                while before:
+                    # One by one: each has thousands of objects.
+                    before.popitem()
+                    await asyncio.sleep(0)
         for name, samples in self._gathered.items():
             registry.add(name, lambda samples=samples: samples)  # type: ignore[misc]
         self._add_counts(registry)
@@ -185,7 +189,7 @@ class ClusterSamples:
     async def _look_at_log(self, found: Samples) -> None:
         """Ends of partitions, and positions of consumer groups in them, with consumers or not."""
         topics = {each.name: each for each in await self._backend.list_topics()}
-        ranges = await self._ranges(topics)
+        ranges = await self._ranges(topics.values())
         lags, positions = await self._positions(ranges)
         found["pixy_group_lag_records"] = await self._by_pair(lags)
         own = self._produced.series
@@ -200,11 +204,10 @@ class ClusterSamples:
         await self._add_partitions(found, [topics[name] for name in chosen], ranges)
         await self._add_positions(found, positions, ranges, set(chosen))
 
-    async def _ranges(self, topics: Iterable[str]) -> dict[str, Mapping[int, OffsetRange]]:
+    async def _ranges(self, topics: Iterable[TopicDescription]) -> dict[str, Mapping[int, OffsetRange]]:
         """Begin and end of partitions, by topic; topics that do not answer are left out."""
         found: dict[str, Mapping[int, OffsetRange]] = {}
-        names = iter(topics)
-        while some := list(islice(names, _TOPICS_AT_ONCE)):
+        for some in _together(topics):
             asked = (self._backend.log_ranges(name) for name in some)
             for name, ranges in zip(some, await asyncio.gather(*asked, return_exceptions=True), strict=True):
                 if isinstance(ranges, PixyError):
@@ -300,6 +303,19 @@ class ClusterSamples:
         sentences = await asyncio.to_thread(problems, status)
         found["pixy_problems"] = [Sample((self._cluster,), len(sentences))]
         await status_samples(self._cluster, status, found)
+
+
+def _together(topics: Iterable[TopicDescription]) -> Iterator[list[str]]:
+    """Names of topics that are asked about at the same time, by the number of their partitions."""
+    some: list[str] = []
+    partitions = 0
+    for topic in topics:
+        some.append(topic.name)
+        partitions += len(topic.partitions)
+        if partitions >= _PARTITIONS_AT_ONCE:
+            yield some
+            some, partitions = [], 0
+    yield some
 
 
 def _lag(served: OffsetRange, offset: int) -> int:

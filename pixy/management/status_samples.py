@@ -30,6 +30,10 @@ async def status_samples(cluster: str, status: ClusterStatus, found: dict[str, l
     found["pixy_raft_groups"] = [Sample((cluster,), len(status.groups))]
     found["pixy_raft_groups_without_leader"] = [Sample((cluster,), leaderless)]
     found["pixy_under_replicated_topics"] = [Sample((cluster,), len(status.under_replicated))]
+    found["pixy_cut_links"] = [Sample((cluster,), len(status.cut_links))]
+    found["pixy_node_info"] = [
+        Sample((cluster, str(node.node_id), node.version, node.rack), 1) for node in nodes
+    ]
     for node in nodes:
         labels = (cluster, str(node.node_id))
         numbers = {

@@ -170,6 +170,12 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
         (
             _gauge("pixy_ready", "1 if the cluster is ready at this node", "cluster"),
             _gauge("pixy_problems", "Sentences of `pixy cluster status` about what is not well", "cluster"),
+            _gauge("pixy_node_info", "1, with what a node tells of itself", *_OF_NODE, "version", "rack"),
+            _gauge(
+                "pixy_cut_links",
+                "Pairs of nodes without a connection, which reach each other through others",
+                "cluster",
+            ),
             _gauge("pixy_node_up", "1 if a node can be reached", *_OF_NODE),
             _gauge("pixy_node_silent_seconds", "Time since a node was heard of", *_OF_NODE),
             _gauge(

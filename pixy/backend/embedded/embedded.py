@@ -56,7 +56,7 @@ from pixy.cluster import (
     reasons_to_keep,
     staying_without,
 )
-from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable
+from pixy.errors import FailedPrecondition, PixyError, ShuttingDown, Unavailable, UnknownTopic
 from pixy.faults import report_to_loop
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
 
@@ -310,14 +310,6 @@ class EmbeddedBackend:
     async def offset_ranges(
         self, topic: str, partitions: Collection[int] | None = None
     ) -> Mapping[int, OffsetRange]:
-        return await self._ranges(topic, partitions, confirmed=True)
-
-    async def log_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
-        return await self._ranges(topic, None, confirmed=False)
-
-    async def _ranges(
-        self, topic: str, partitions: Collection[int] | None, *, confirmed: bool
-    ) -> Mapping[int, OffsetRange]:
         self._check_served()
         count = len((await self._finder.topic(topic)).raft_groups)
         here: list[PartitionReplica] = []
@@ -334,11 +326,30 @@ class EmbeddedBackend:
                 elsewhere.append(place)
             if not (at + 1) % _PARTITIONS_PER_ITERATION:
                 await asyncio.sleep(0)
-        own = self._local.offset_ranges(here, confirmed=confirmed)
         if not elsewhere:
-            return await own
-        found = await asyncio.gather(own, self._remote.offset_ranges(elsewhere, confirmed=confirmed))
+            return await self._local.offset_ranges(here)
+        found = await asyncio.gather(self._local.offset_ranges(here), self._remote.offset_ranges(elsewhere))
         return dict(sorted((found[0] | found[1]).items()))
+
+    async def log_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        self._check_served()
+        known = self._node.metadata.topics.get(topic)
+        if known is None:
+            raise UnknownTopic(f"unknown topic {topic}")
+        ranges: dict[int, OffsetRange] = {}
+        elsewhere: list[RemotePartition] = []
+        async for number, replicas in in_steps(enumerate(known.replicas)):
+            partition = TopicPartition(topic, number)
+            if self._node.node_id in replicas and self._node.partitions.find_made(partition) is None:
+                # Nothing was ever written to it, and looking for it would make it.
+                ranges[number] = OffsetRange(0, 0)
+                continue
+            place = self._finder.find_nowait(partition)
+            if isinstance(place, PartitionReplica):
+                ranges[number] = OffsetRange(place.log.begin_offset, place.log.end_offset)
+            elif place is not None:
+                elsewhere.append(place)
+        return ranges | await self._remote.offset_ranges(elsewhere, confirmed=False)
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         self._check_served()

@@ -8,6 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from pixy.aio.steps import in_steps
 from pixy.aio.tasks import Tasks
 from pixy.cluster import Node, PeerMethod, Topic
 from pixy.errors import PixyError
@@ -65,10 +66,12 @@ class RemoteLeaders:
         sync; nodes that do not answer are passed over.
         """
         asked: dict[int, list[int]] = defaultdict(list)
-        for topic in topics:
-            for raft_group, replicas in zip(topic.raft_groups, topic.replicas, strict=True):
-                for node_id in self._who_tells(replicas):
-                    asked[node_id].append(raft_group)
+        partitions = (
+            each for topic in topics for each in zip(topic.raft_groups, topic.replicas, strict=True)
+        )
+        async for raft_group, replicas in in_steps(partitions):
+            for node_id in self._who_tells(replicas):
+                asked[node_id].append(raft_group)
         found: dict[int, set[int]] = defaultdict(set)
         await asyncio.gather(
             *(

@@ -166,6 +166,13 @@ class Partitions:
             return None
         return of_topic.replicas[partition.partition] or self._make(of_topic, partition.partition)
 
+    def find_made(self, partition: TopicPartition) -> PartitionReplica | None:
+        """As `get`, None also if it has no records yet."""
+        of_topic = self._by_topic.get(partition.topic)
+        if of_topic is None or not 0 <= partition.partition < len(of_topic.replicas):
+            return None
+        return of_topic.replicas[partition.partition]
+
     def damaged(self, topic: str) -> Iterable[int]:
         """Numbers of a topic's partitions that are not ready."""
         of_topic = self._by_topic.get(topic)

@@ -123,7 +123,8 @@ class StatusReports:
             told = list(filter(None, (status_of(answer, known) for answer in answers)))
             return without_gone(with_unreported(merged(own, told), partitions))
 
-        return await _judge(own, work, sum(map(len, answers)))
+        partitions = sum(len(topic.raft_groups) for topic in topics)
+        return await _judge(own, work, sum(map(len, answers)), partitions)
 
     async def answer(self, _: int, __: bytes) -> bytes:
         """Answer another node that asks."""
@@ -193,9 +194,11 @@ class StatusReports:
         return tuple(sorted(groups, key=lambda group: group.raft_group))
 
 
-async def _judge(own: ClusterStatus, work: Callable[[], T], size: int = 0) -> T:
-    """Do work on a status, and on so many bytes of others; on another thread if that is much."""
-    is_much = len(own.groups) > _GROUPS_AT_ONCE or size > _BYTES_AT_ONCE
+async def _judge(own: ClusterStatus, work: Callable[[], T], size: int = 0, partitions: int = 0) -> T:
+    """Do work on a status, and on so many bytes of others, or on partitions; on another thread if
+    that is much.
+    """
+    is_much = max(len(own.groups), partitions) > _GROUPS_AT_ONCE or size > _BYTES_AT_ONCE
     return await asyncio.to_thread(work) if is_much else work()
 
 
