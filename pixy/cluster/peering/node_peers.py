@@ -701,8 +701,9 @@ class NodePeers:
 
     def _on_call(self, caller: Hello, method: int, payload: bytes) -> Awaitable[bytes]:
         """See `PeerHooks`. Thousands of questions of consumer groups wait, without a coroutine."""
-        handler = self._duties.methods.get(method)
-        if method != PeerMethod.CONSUME or handler is None or not self._node_id:
+        # A node that starts has no methods yet.
+        handler = self._duties.methods.get(method) if self._node_id else None
+        if method != PeerMethod.CONSUME or handler is None:
             return self._answer_call(caller, method, payload)
         self._check_call(caller, method, payload)
         return handler(caller.node_id, payload)

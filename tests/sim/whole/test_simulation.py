@@ -24,6 +24,7 @@ SEEDS = range(4, 131)
 MORE_SEEDS = range(131, 381)
 """Run one by one while a rare state is missing: a change of the nodes moves it to other seeds."""
 FOUND = {
+    401917: "a node that starts ends when another one asks it to let it join",
     600124: "the last acks of a topic are lost while those of another one are being committed",
     770190: "a node that had begun alone founds a second cluster when its disk is lost",
     900278: "a removed node that lacks the last entries says that its disk is slow",
