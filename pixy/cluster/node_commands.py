@@ -353,7 +353,7 @@ class NodeCommands:
 
     def check_removing(self) -> None:
         """Raise `FailedPrecondition` while a node would not know a removal for a client."""
-        if self._state_groups.feature_level < REMOVING_LEVEL:
+        if not self._state_groups.is_lone and self._state_groups.feature_level < REMOVING_LEVEL:
             raise FailedPrecondition(
                 "a node of the cluster has an older release: offsets and records can be removed once all have this one"
             )

@@ -13,13 +13,13 @@ from pixy.cluster.log import NodeLog, RecoveredNode, StateMachine, StateReplica
 from pixy.cluster.replicas.left_voters import why_stuck
 from pixy.cluster.replicas.state_group_recovery import recover_state_group
 from pixy.cluster.state import (
-    FEATURE_LEVEL,
     FIRST_GROUPS_GROUP,
     FIRST_NODE,
     METADATA_GROUP,
     SINKS_GROUP,
     GroupsState,
     MetadataState,
+    NodeInfo,
     SinksState,
     groups_index,
 )
@@ -98,14 +98,21 @@ class StateGroups:
     @property
     def feature_level(self) -> int:
         """Newest commands that every node knows which applies them: each registered one, and each
-        that leaves, which is a member of metadata until it is of nothing else. For a lone node
-        those of this release.
+        that leaves.
+        """
+        return min([self.metadata.feature_level, *(node.feature_level for node in self._leaving())])
+
+    @property
+    def is_lone(self) -> bool:
+        """True if one node alone applies commands."""
+        return len(self.metadata.registered) == 1 and not self._leaving()
+
+    def _leaving(self) -> list[NodeInfo]:
+        """Removed nodes that are members of metadata, which they are until they are of nothing
+        else.
         """
         nodes, members = self.metadata.nodes, self.metadata_replica.group.storage.conf_state.members
-        leaving = [node for each in members if (node := nodes.get(each)) and node.removed and not node.lost]
-        if not leaving and len(self.metadata.registered) == 1:
-            return FEATURE_LEVEL
-        return min([self.metadata.feature_level, *(node.feature_level for node in leaving)])
+        return [node for each in members if (node := nodes.get(each)) and node.removed and not node.lost]
 
     def find(self, name: str) -> StateReplica | None:
         """A state group by its name, None if there is none."""

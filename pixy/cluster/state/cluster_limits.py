@@ -137,7 +137,7 @@ class ClusterLimits:
 
     @property
     def _are_known(self) -> bool:
-        return self.feature_level() >= LIMITS_LEVEL
+        return len(self.metadata.registered) == 1 or self.feature_level() >= LIMITS_LEVEL
 
 
 def _lower(command: Message, limit: str, allowed: int) -> bool:

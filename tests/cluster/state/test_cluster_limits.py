@@ -27,6 +27,7 @@ from pixy.proto.state_pb2 import (
     JoinGroup,
     MemberId,
     MetadataCommand,
+    RegisterNode,
 )
 from pixy.records import OffsetCommit
 from tests.cluster.node_clusters import NodeCluster, run_cluster
@@ -275,6 +276,9 @@ def test_the_default_for_partitions_depends_on_the_number_of_nodes(tmp_path: Pat
 def test_limits_are_part_of_commands_once_every_node_knows_them(level: int, limit: int) -> None:
     state = MetadataState()
     state.apply(MetadataCommand(init_cluster=InitCluster(groups_count=8)).SerializeToString())
+    node = RegisterNode(secret=b"2", feature_level=level)
+    state.apply(MetadataCommand(register_node=node).SerializeToString())
+    assert len(state.registered) == 2
     limits = ClusterLimits(SMALL, state, lambda: level)
     creation, altering = (
         MetadataCommand(create_topic=CreateTopic()),
