@@ -30,6 +30,7 @@ from pixy.errors import PixyError
 from pixy.faults import OnFault
 from pixy.multiraft import Driver
 from pixy.proto.node_calls_pb2 import IsMemberRequest, IsMemberResponse
+from pixy.raft import NONE
 from pixy.raft.quorum import is_majority
 
 __all__ = ["Departures"]
@@ -78,7 +79,7 @@ class Departures:
         """True if no raft group but metadata needs these nodes, as far as is known; else the others
         are asked.
         """
-        if self._is_needed_here(leaving):
+        if self.are_members(leaving, METADATA_GROUP):
             return False
         needed = [each for each in leaving if each not in self._let_go]
         if needed and self._has_all_groups() and not self._tasks and self._loop.time() >= self._next_round:
@@ -94,12 +95,12 @@ class Departures:
         node = self._metadata.nodes.get(node_id)
         if node is None or not node.removed or not self._has_all_groups():
             return True  # as far as is known here
-        return self._is_needed_here({node_id})
+        return self.are_members({node_id}, METADATA_GROUP)
 
-    def _is_needed_here(self, leaving: set[int]) -> bool:
-        """True if one of these nodes is a member of a raft group here, but for metadata."""
+    def are_members(self, nodes: set[int], besides: int = NONE) -> bool:
+        """True if one of these nodes is a member of a raft group here, other than `besides`."""
         return any(
-            group.raft_group != METADATA_GROUP and not leaving.isdisjoint(group.storage.conf_state.members)
+            group.raft_group != besides and not nodes.isdisjoint(group.storage.conf_state.members)
             for group in self._driver.groups.values()
         )
 

@@ -441,13 +441,7 @@ class NodePeers:
         if self._ticks % _LOOK_EVERY_TICKS:
             return
         for node_id, node in self._groups.metadata.nodes.items():
-            if (
-                node.removed
-                and node_id not in self._gone
-                and not any(
-                    node_id in each.storage.conf_state.members for each in self._driver.groups.values()
-                )
-            ):
+            if node.removed and node_id not in self._gone and not self._departures.are_members({node_id}):
                 self._gone.add(node_id)
                 self._nodes_of = None
                 self.nodes_changed()

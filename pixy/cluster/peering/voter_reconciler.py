@@ -100,20 +100,19 @@ class VoterReconciler:
             # Replicas do not come yet: a copy of the partition would have to be there first.
             present = group.storage.conf_state.members.intersection(group.application.replicas)
             return partition_members(present, registered)
-        if group.raft_group == METADATA_GROUP and self._is_needed_last(group):
+        if group.raft_group == METADATA_GROUP and self._is_needed_last():
             return None
         metadata, present = self._groups.metadata, group.storage.conf_state.members
         starting = [each for each in metadata.waiting if each in present or self._is_reachable(each)]
         return state_group_members(group.raft_group, metadata.started, starting)
 
-    def _is_needed_last(self, metadata: RaftGroup) -> bool:
+    def _is_needed_last(self) -> bool:
         """True while a node that leaves may be a member of another group, here or elsewhere: it
         leaves metadata last. A start needs metadata, and the other groups may have no majority
         without the node. A node that leaves itself is told nothing of groups that it has left, and
         hands over.
         """
-        nodes, members = self._groups.metadata.nodes, metadata.storage.conf_state.members
-        leaving = {each for each in members if (node := nodes.get(each)) and node.removed and not node.lost}
+        leaving = {node.node_id for node in self._groups.leaving()}
         if not leaving or self._driver.node_id in leaving:
             return False
         return not self._departures.all_let_go(leaving)

@@ -100,14 +100,14 @@ class StateGroups:
         """Newest commands that every node knows which applies them: each registered one, and each
         that leaves.
         """
-        return min([self.metadata.feature_level, *(node.feature_level for node in self._leaving())])
+        return min([self.metadata.feature_level, *(node.feature_level for node in self.leaving())])
 
     @property
     def is_lone(self) -> bool:
         """True if one node alone applies commands."""
-        return len(self.metadata.registered) == 1 and not self._leaving()
+        return len(self.metadata.registered) == 1 and not self.leaving()
 
-    def _leaving(self) -> list[NodeInfo]:
+    def leaving(self) -> list[NodeInfo]:
         """Removed nodes that are members of metadata, which they are until they are of nothing
         else.
         """
