@@ -43,7 +43,6 @@ from pixy.raft.messages import (
 from pixy.raft.node import RaftNode
 from pixy.raft.proposals import NotAppended
 from pixy.raft.sizes import NO_LIMIT
-from pixy.raft.status import RaftStatus
 from pixy.raft.storage import InitialState, Storage
 from pixy.raft.trace import NULL_TRACE, Trace
 from pixy.raft.wire import decode_conf_change
@@ -78,7 +77,6 @@ __all__ = [
     "RaftEntryType",
     "RaftError",
     "RaftNode",
-    "RaftStatus",
     "RandomSource",
     "ReadOnlyOption",
     "ReadState",

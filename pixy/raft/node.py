@@ -37,7 +37,6 @@ from pixy.raft.replication import broadcast_append, pass_commit_on, resume_sendi
 from pixy.raft.responses import own_entries_stored
 from pixy.raft.rest import all_agree, may_ask, stop_asking, wake
 from pixy.raft.roles import propose
-from pixy.raft.status import RaftStatus, status_of
 from pixy.raft.storage import Storage
 from pixy.raft.trace import NULL_TRACE, Trace
 from pixy.raft.wire import encode_conf_change
@@ -118,10 +117,6 @@ class RaftNode:
         self._announced_snapshot: Message | None = None
         self._previous_soft_state = self.raft.soft_state()
         self._previous_hard_state = self.raft.hard_state()
-
-    def status(self) -> RaftStatus:
-        """Status of the node."""
-        return status_of(self.raft)
 
     # --- inputs -----------------------------------------------------------------------------------
 

@@ -164,8 +164,8 @@ def test_a_restart_continues_from_the_stored_state() -> None:
     one.propose(b"more")
     work(one, stored)
     again = node(stored)
-    status = again.status()
-    assert (status.hard_state, status.soft_state) == (HardState(1, 1, 4), SoftState(0, StateType.FOLLOWER))
+    assert again.raft.hard_state() == HardState(1, 1, 4)
+    assert again.raft.soft_state() == SoftState(0, StateType.FOLLOWER)
     assert [entry.data for entry in take(again).committed_entries] == [b"", b"data"]
 
 

@@ -2,9 +2,6 @@
 parsed.
 """
 
-import json
-from random import Random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +18,7 @@ from pixy.raft import (
     HardState,
     Message,
     MessageType,
-    RaftConfig,
     RaftEntryType,
-    RaftNode,
     ReadState,
     Snapshot,
 )
@@ -35,7 +30,6 @@ from pixy.raft.text import (
     quote,
 )
 from pixy.raft.wire import encode_conf_change
-from tests.raft.driver import work_off
 from tests.raft.etcd import StorageMessage
 from tests.raft.etcd.ready import APPEND_THREAD, APPLY_THREAD
 from tests.raft.etcd.text import (
@@ -47,7 +41,6 @@ from tests.raft.etcd.text import (
     describe_read_states,
     parse_conf_changes,
 )
-from tests.raft.memory_storage import MemoryStorage
 
 SINGLES = st.lists(
     st.builds(ConfChangeSingle, st.sampled_from(ConfChangeType), st.integers(0, 2**64 - 1))
@@ -176,22 +169,3 @@ def test_read_states_show_index_and_bytes() -> None:
 def test_a_majority_shows_ranks_and_hexadecimal_ids() -> None:
     assert describe_majority({1, 26}, {26: 7}.get) == "      idx\n?       0    (id=1)\nx>      7    (id=1a)\n"
     assert describe_majority(set(), {1: 1}.get) == "<empty majority quorum>"
-
-
-def test_a_status_is_json() -> None:
-    storage = MemoryStorage()
-    storage.apply_snapshot(Snapshot(3, 1, ConfState((26,))))
-    node = RaftNode(26, storage, RaftConfig(), Random(1))
-    node.campaign()
-    work_off(node, storage)
-    assert json.loads(str(node.status())) == {
-        "id": "1a",
-        "term": 1,
-        "vote": "1a",
-        "commit": 4,
-        "lead": "1a",
-        "raftState": "StateLeader",
-        "applied": 4,
-        "progress": {"1a": {"match": 4, "next": 5, "state": "StateReplicate"}},
-        "leadtransferee": "0",
-    }

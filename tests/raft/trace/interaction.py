@@ -29,6 +29,7 @@ from pixy.raft import (
     RaftError,
     ReadOnlyOption,
     Snapshot,
+    StateType,
     decode_conf_change,
 )
 from pixy.raft.text import message_type_name, state_name
@@ -286,15 +287,17 @@ class InteractionTrace:
 
     def _raft_state(self, _: Case) -> None:
         for node in self._nodes:
-            status = node.raft_node.status()
-            voter = node.id in (*status.config.voters, *status.config.voters_outgoing)
+            raft = node.raft_node.raft
+            voter = node.id in raft.tracker.voters
             self._output.write(
-                f"{node.id}: {state_name(status.soft_state.state)} ({'Voter' if voter else 'Non-Voter'}) "
-                f"Term:{status.hard_state.term} Lead:{status.soft_state.lead}\n"
+                f"{node.id}: {state_name(raft.state)} ({'Voter' if voter else 'Non-Voter'}) "
+                f"Term:{raft.term} Lead:{raft.lead}\n"
             )
 
     def _status(self, case: Case) -> None:
-        self._output.write(describe_progress_map(self._node(case).raft_node.status().progress))
+        raft = self._node(case).raft_node.raft
+        progress = raft.tracker.progress if raft.state is StateType.LEADER else {}
+        self._output.write(describe_progress_map(progress))
 
     # --- commands that advance time --------------------------------------------------------------
 
@@ -303,7 +306,7 @@ class InteractionTrace:
         if len(nodes) != 2:
             raise BadScript("send-snapshot takes two nodes")
         sender, to = nodes
-        term = sender.raft_node.status().hard_state.term
+        term = sender.raft_node.raft.term
         message = Message(MessageType.SNAP, to.id, sender.id, term, snapshot=sender.storage.snapshot())
         self._messages.append(message)
         self._output.write(describe_message(message))
