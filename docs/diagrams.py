@@ -215,7 +215,7 @@ def message() -> str:
         ("api/grpc/kafkapixy", "parses ProdRq"),
         ("proxy/proxy", "checks name and sizes"),
         ("proxy/accumulator", "gathers one record batch"),
-        ("cluster/driver", "appends it to its raft group"),
+        ("multiraft/driver", "appends it to its raft group"),
         ("storage/journal", "one write and sync for all groups"),
         ("storage/log_writer", "segments, behind the answer"),
     ]
@@ -223,7 +223,7 @@ def message() -> str:
         ("rpc", "writes the answer, reports delivery"),
         ("api/grpc/kafkapixy", "builds ConsRs"),
         ("consume/dispatcher", "next record to the longest waiter"),
-        ("consume/partition_offers", "tracks deadline and ack"),
+        ("consume/partition", "tracks deadline and ack"),
         ("consume/fetcher", "asks for batches"),
         ("backend/embedded", "wakes the fetch after an append"),
         ("storage/partition_log", "newest batches in memory"),

@@ -13,6 +13,7 @@ from pixy.multiraft.driver_options import (
     RAFT_CONFIG,
     DriverHooks,
     DriverOptions,
+    DriverPeers,
     Sideloads,
 )
 from pixy.multiraft.entry_limits import MESSAGE_BYTES_MAX, entry_bytes_max, frame_bytes_max
@@ -59,6 +60,7 @@ __all__ = [
     "Driver",
     "DriverHooks",
     "DriverOptions",
+    "DriverPeers",
     "Forwarded",
     "FoundState",
     "LeadershipLost",

@@ -125,7 +125,7 @@ class Driver:
 
     def __init__(self, journal: Journal, hooks: DriverHooks, options: DriverOptions) -> None:
         self._journal = journal
-        self._hooks = hooks
+        self._hooks, self._peers = hooks, hooks.peers
         self.node_id = options.node_id
         self._incarnation = options.incarnation
         self._config = options.config
@@ -138,12 +138,12 @@ class Driver:
             options.incarnation,
             self._has_room,
             self._append,
-            hooks.forward,
+            hooks.peers.forward,
             self.sequences,
         )
         self._cache = EntryCache(options.cache_bytes)
         self.reads = LinearizableReads(self)
-        self._outbox = Outbox(hooks.send)
+        self._outbox = Outbox(hooks.peers.send)
         # Groups whose proposals wait for room, and those for which there is some again, oldest
         # first.
         self._stalled: dict[RaftGroup, None] = {}
@@ -151,7 +151,7 @@ class Driver:
         self._is_resuming = False
         # Record batches of other nodes that wait for room. Invariant: none is empty.
         self._held: dict[RaftGroup, dict[ProposalId, Forwarded]] = {}
-        self.rest = GroupRest(self, options.node_id, hooks.rest, options.config.election_tick)
+        self.rest = GroupRest(self, options.node_id, hooks.peers.rest, options.config.election_tick)
         self._clock = GroupClock(self, self.rest, journal, options)
         self.snapshots = Snapshots(self, journal, hooks.restore)
         self.watched = ProposalWaiters()
@@ -297,7 +297,7 @@ class Driver:
         raft_group, kind, payload, proposal, _ = forwarded
         if not self.has_place(group, proposal):
             return False
-        reason = self._hooks.why_not_proposable(raft_group, kind, payload, proposal.node_id)
+        reason = self._peers.why_not_proposable(raft_group, kind, payload, proposal.node_id)
         if reason:
             raise VoidEntry(reason)
         return self.propose_checked(group, forwarded)
@@ -335,7 +335,7 @@ class Driver:
             before = _proposal_id((proposal[0], proposal[1], after))
             if after and judge(rows, tail_ids, before) is _NEW:
                 return False
-            sideloads = self._hooks.sideloads
+            sideloads = self._peers.sideloads
             if sideloads is not None and not sideloads.may_propose(group, kind, payload):
                 return False
             if tail_ids:
@@ -517,7 +517,7 @@ class Driver:
             self.reads.confirmed(group, work.read_states)
             group.has_work = True
         if work.awaited_snapshot is not None:
-            self._hooks.fetch(group, work.awaited_snapshot)
+            self._peers.fetch(group, work.awaited_snapshot)
 
     def _store(self, group: RaftGroup, node: RaftNode, append: StorageAppend) -> None:
         """Give a write to the journal, in one unit."""
@@ -676,8 +676,8 @@ class Driver:
         self.reads.request_again(group)
         if state.state is not StateType.LEADER and self.watched:
             self.watched.end(group.raft_group, LeadershipLost())
-        if self._hooks.leader_changed is not None:
-            self._hooks.leader_changed(group)
+        if self._peers.leader_changed is not None:
+            self._peers.leader_changed(group)
         if group.proposals is not None and not group.leads and state.lead != NONE:
             group.proposals.propose_again()
 
@@ -724,8 +724,8 @@ class Driver:
         wanted, storage.wanted = storage.wanted, None
         if node is None or wanted is None:
             return
-        if entries is not None and self._hooks.sideloads is not None:
-            entries = self._hooks.sideloads.servable(group, entries) or None
+        if entries is not None and self._peers.sideloads is not None:
+            entries = self._peers.sideloads.servable(group, entries) or None
         if entries is None:
             group.compact(min(wanted[1] - 1, group.applied_index))
         storage.load(entries)
@@ -795,5 +795,5 @@ class Driver:
     def _takes_append(self, group: RaftGroup, message: Message) -> bool:
         if group.raft_group < FIRST_PARTITION_GROUP:
             return True
-        sideloads = self._hooks.sideloads
+        sideloads = self._peers.sideloads
         return self._hooks.keeps_up() and (sideloads is None or sideloads.admits(group, message))

@@ -12,7 +12,7 @@ from pixy.multiraft.raft_storage import WantedEntries
 from pixy.raft import Entry, Message, RaftConfig, RandomSource, Snapshot
 from pixy.storage import EntryType, UnitRecord
 
-__all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions", "Sideloads"]
+__all__ = ["CACHE_BYTES", "RAFT_CONFIG", "DriverHooks", "DriverOptions", "DriverPeers", "Sideloads"]
 
 RAFT_CONFIG = RaftConfig(
     election_tick=10,
@@ -54,6 +54,37 @@ class Sideloads(Protocol):
         """The first of these applied entries, up to one whose data is not here any more."""
 
 
+def _no_peer(*_: object) -> None:
+    """A group with this node alone sends nothing, and is sent nothing."""
+    raise AssertionError("a node without peers has messages for one")
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPeers:
+    """The other nodes, as a driver needs them; by default there are none.
+
+    Attributes:
+        why_not_proposable: reason why the proposal of another node is refused, by raft group, kind
+            and payload; empty if it may be appended. Raises LongCheckError if that takes long.
+        send: see `Send`.
+        fetch: fetches the data of a snapshot, followed by `Snapshots.arrived` or
+            `Snapshots.failed`.
+        forward: sends a proposal to the leader of a group, for `Driver.propose_for` there.
+            It may be lost. None if the node has no way to.
+        leader_changed: called when a group has another leader, or none; None: nobody asks.
+        rest: what groups at rest need; None: no group rests.
+        sideloads: of partitions; None on a node without peers, which proposes everything itself.
+    """
+
+    why_not_proposable: Callable[[int, int, bytes | bytearray, int], str]
+    send: Send = _no_peer
+    fetch: Callable[[RaftGroup, Message], None] = _no_peer
+    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
+    leader_changed: Callable[[RaftGroup], None] | None = None
+    rest: RestHooks | None = None
+    sideloads: Sideloads | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class DriverHooks:
     """Functions of its node that a driver calls.
@@ -64,19 +95,10 @@ class DriverHooks:
         keeps_up: False while too much is applied that is in no segment, so that a follower takes no
             further record batches. Entries that are not committed do not count: an append of the
             leader may be what commits or replaces them.
-        send: see `Send`.
         load: loads entries from the journal; the callback is `Driver.loaded`.
-        fetch: fetches the data of a snapshot, followed by `Snapshots.arrived` or
-            `Snapshots.failed`.
         reset_records: records that belong in one unit with the log reset of a snapshot.
         restore: replaces the application by that of a snapshot whose data is in its place.
-        why_not_proposable: reason why the proposal of another node is refused, by raft group, kind
-            and payload; empty if it may be appended. Raises LongCheckError if that takes long.
-        forward: sends a proposal to the leader of a group, for `Driver.propose_for` there.
-            It may be lost. None if the node has no way to.
-        leader_changed: called when a group has another leader, or none; None: nobody asks.
-        rest: what groups at rest need; None: no group rests.
-        sideloads: of partitions; None on a node without peers, which proposes everything itself.
+        peers: the other nodes.
         fault: called with an error after which disk and answers may differ.
     """
 
@@ -84,15 +106,9 @@ class DriverHooks:
     keeps_up: Callable[[], bool]
     fault: Callable[[BaseException], None]
     load: Callable[[RaftGroup, WantedEntries, Callable[[RaftGroup, list[Entry] | None], None]], None]
-    send: Send
-    fetch: Callable[[RaftGroup, Message], None]
     reset_records: Callable[[RaftGroup, Snapshot], list[UnitRecord]]
     restore: Callable[[RaftGroup, Snapshot], None]
-    why_not_proposable: Callable[[int, int, bytes | bytearray, int], str]
-    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
-    leader_changed: Callable[[RaftGroup], None] | None = None
-    rest: RestHooks | None = None
-    sideloads: Sideloads | None = None
+    peers: DriverPeers
 
 
 @dataclass(frozen=True, slots=True)

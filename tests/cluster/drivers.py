@@ -22,7 +22,7 @@ from pixy.config import LimitsConfig
 from pixy.entry_ids import LogPosition, ProposalId
 from pixy.multiraft.dedup_table import DedupTable
 from pixy.multiraft.driver import Driver
-from pixy.multiraft.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions
+from pixy.multiraft.driver_options import RAFT_CONFIG, DriverHooks, DriverOptions, DriverPeers
 from pixy.multiraft.group_recovery import entry_of, recovered_group
 from pixy.multiraft.group_rest import RestHooks
 from pixy.multiraft.proposals import NEVER, Forwarded
@@ -248,14 +248,16 @@ class DriverNode:
             keeps_up=lambda: self.room >= 0,
             fault=self.faults.append,
             load=lambda group, wanted, _: self.wanted.append((group, wanted)),
-            send=send,
-            fetch=fetch,
             reset_records=lambda *_: [],
             restore=lambda _, snapshot: self.restored.append(snapshot),
-            rest=RestHooks(lambda peer: peer not in self.down, claim) if self.setup.rests else None,
-            forward=lambda _, *proposal: self.forwarded.append(proposal[:3]),
-            why_not_proposable=lambda raft_group, kind, payload, sender: (
-                "" if kind is COMMAND else why_not_proposable(raft_group, kind, payload, sender)
+            peers=DriverPeers(
+                send=send,
+                fetch=fetch,
+                rest=RestHooks(lambda peer: peer not in self.down, claim) if self.setup.rests else None,
+                forward=lambda _, *proposal: self.forwarded.append(proposal[:3]),
+                why_not_proposable=lambda raft_group, kind, payload, sender: (
+                    "" if kind is COMMAND else why_not_proposable(raft_group, kind, payload, sender)
+                ),
             ),
         )
 

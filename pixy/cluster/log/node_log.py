@@ -11,7 +11,7 @@ offsets and retention must pass. A follower takes what a leader has proposed, up
 of applied batches that are in no segment.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -30,7 +30,6 @@ from pixy.cluster.log.recovery import RecoveredNode
 from pixy.cluster.log.relocation import Relocation
 from pixy.cluster.log.replica import PartitionReplica, RestoredState, StateReplica
 from pixy.cluster.state import why_not_proposable
-from pixy.entry_ids import ProposalId
 from pixy.errors import PixyError, Unavailable
 from pixy.metrics import Histogram
 from pixy.multiraft import (
@@ -41,11 +40,10 @@ from pixy.multiraft import (
     Driver,
     DriverHooks,
     DriverOptions,
+    DriverPeers,
     RaftGroup,
-    RestHooks,
-    Sideloads,
 )
-from pixy.raft import Message, RaftConfig, RandomSource, Snapshot
+from pixy.raft import RaftConfig, RandomSource, Snapshot
 from pixy.storage import (
     CheckpointId,
     DamagedLog,
@@ -65,30 +63,17 @@ __all__ = ["LogCounters", "LogHooks", "LogPeers", "NodeLog"]
 _NO_LIMIT = 1 << 62
 
 
-def _no_peer(*_: object) -> None:
-    """A group with this node alone sends nothing, and is sent nothing."""
-    raise AssertionError("a node without peers has messages for one")
-
-
 @dataclass(frozen=True, slots=True)
-class LogPeers:
+class LogPeers(DriverPeers):
     """The other nodes of a cluster.
 
     Attributes:
-        send, fetch, forward, leader_changed, rest, sideloads, why_not_proposable: see
-            `DriverHooks`.
         random: source of randomness for election timeouts.
         config: options of the Raft core.
         cache_bytes: limit of the applied entries in memory, for nodes that are close behind.
         commit_delay_s: see `DriverOptions`.
     """
 
-    send: Callable[[int, Sequence[tuple[int, Message]]], None] = _no_peer
-    fetch: Callable[[RaftGroup, Message], None] = _no_peer
-    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId, int], None] | None = None
-    leader_changed: Callable[[RaftGroup], None] | None = None
-    rest: RestHooks | None = None
-    sideloads: Sideloads | None = None
     why_not_proposable: Callable[[int, int, bytes | bytearray, int], str] = why_not_proposable
     random: RandomSource = field(default_factory=Random)
     config: RaftConfig = RAFT_CONFIG
@@ -210,15 +195,9 @@ class NodeLog:
                 keeps_up=self._keeps_up,
                 fault=self._hooks.on_fault,
                 load=loading.load,
-                send=peers.send,
-                fetch=peers.fetch,
                 reset_records=self.reset_records,
                 restore=self._restore,
-                forward=peers.forward,
-                leader_changed=peers.leader_changed,
-                rest=peers.rest,
-                sideloads=peers.sideloads,
-                why_not_proposable=peers.why_not_proposable,
+                peers=peers,
             ),
             DriverOptions(
                 node_id,
