@@ -99,6 +99,11 @@ def _print_report(report: "LossReport", entry: str) -> None:
         print_line(
             "Entries behind COMMITTED may be unanswered, or were replaced by others at the other nodes: they are kept."
         )
+    for name, partitions in sorted(report.cut_offsets.items()):
+        print_line(
+            f"Consumer group {name} had gone further than the records that are here: it goes on at the end of "
+            f"{', '.join(partitions)}."
+        )
     if report.lost_partitions:
         print_line(f"ALL MESSAGES ARE LOST of: {', '.join(report.lost_partitions)}. Delete these topics.")
     print_line("")
@@ -138,4 +143,5 @@ def _json_of(report: "LossReport") -> dict[str, Any]:
             for group in report.groups
         ],
         "lost_partitions": list(report.lost_partitions),
+        "cut_offsets": {name: list(partitions) for name, partitions in report.cut_offsets.items()},
     }

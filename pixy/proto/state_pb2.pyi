@@ -1947,6 +1947,7 @@ class GroupsCommand(_message.Message):
     SET_TARGETS_FIELD_NUMBER: _builtins.int
     RELEASE_PARTITIONS_FIELD_NUMBER: _builtins.int
     DELETE_OFFSETS_FIELD_NUMBER: _builtins.int
+    CUT_OFFSETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def commit_offsets(self) -> Global___CommitOffsets: ...
     @_builtins.property
@@ -1967,6 +1968,8 @@ class GroupsCommand(_message.Message):
     def release_partitions(self) -> Global___ReleasePartitions: ...
     @_builtins.property
     def delete_offsets(self) -> Global___DeleteOffsets: ...
+    @_builtins.property
+    def cut_offsets(self) -> Global___CutOffsets: ...
     def __init__(
         self,
         *,
@@ -1980,16 +1983,66 @@ class GroupsCommand(_message.Message):
         set_targets: Global___SetTargets | None = ...,
         release_partitions: Global___ReleasePartitions | None = ...,
         delete_offsets: Global___DeleteOffsets | None = ...,
+        cut_offsets: Global___CutOffsets | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "delete_offsets", b"delete_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "cut_offsets", b"cut_offsets", "delete_offsets", b"delete_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "delete_offsets", b"delete_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "cut_offsets", b"cut_offsets", "delete_offsets", b"delete_offsets", "expel_process", b"expel_process", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "join_group", b"join_group", "leave_group", b"leave_group", "release_partitions", b"release_partitions", "set_targets", b"set_targets", "touch_groups", b"touch_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups", "join_group", "leave_group", "expel_process", "set_targets", "release_partitions", "delete_offsets"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups", "join_group", "leave_group", "expel_process", "set_targets", "release_partitions", "delete_offsets", "cut_offsets"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
 Global___GroupsCommand: _TypeAlias = GroupsCommand  # noqa: Y015
+
+@_typing.final
+class CutOffsets(_message.Message):
+    """Ends of partitions: what consumer groups have behind them becomes the end, without acks. A node that
+    goes on alone has it in its log, where records are lost and offsets are not.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionEnd]: ...
+    def __init__(
+        self,
+        *,
+        ends: _abc.Iterable[Global___PartitionEnd] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CutOffsets: _TypeAlias = CutOffsets  # noqa: Y015
+
+@_typing.final
+class PartitionEnd(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    end_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionEnd: _TypeAlias = PartitionEnd  # noqa: Y015
 
 @_typing.final
 class CommitOffsets(_message.Message):

@@ -50,6 +50,7 @@ ELEMENTS_MAX: Mapping[str, int] = {
     "ExpireStages.stages": _PARTITIONS,
     "CommitOffsets.offsets": _PARTITIONS,
     "ForgetTopics.topic_ids": _PARTITIONS,
+    "CutOffsets.ends": 10 * _PARTITIONS,
     "TouchGroups.groups": _GROUPS,
     "ExpireGroups.groups": _GROUPS,
     "ExpelProcess.groups": _GROUPS,

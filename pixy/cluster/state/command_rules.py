@@ -72,6 +72,7 @@ from pixy.proto.state_pb2 import (
     CommitOffsets,
     CommittedOffset,
     CreateTopic,
+    CutOffsets,
     DeleteOffsets,
     DeleteTopic,
     DiscardStages,
@@ -192,7 +193,7 @@ def _anything(_: Any, __: Sender) -> None:
     """No rule."""
 
 
-def _never(_: InitCluster | SkipNumbers, __: Sender) -> None:
+def _never(_: InitCluster | SkipNumbers | CutOffsets, __: Sender) -> None:
     raise FailedPrecondition(
         "an entry that only the first node of a cluster, or the last one, writes for itself"
     )
@@ -392,6 +393,7 @@ RULES: Mapping[type[Message], Mapping[str, Rule]] = {
         "set_targets": _OF_LEADER,
         "release_partitions": Rule(_leave_group),
         "delete_offsets": Rule(_delete_offsets),
+        "cut_offsets": Rule(_never),
     },
     PartitionCommand: {
         "set_log_begin_offset": Rule(_set_log_begin_offset, _is_retention),

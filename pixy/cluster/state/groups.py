@@ -58,6 +58,7 @@ from pixy.errors import (
 from pixy.proto.state_pb2 import (
     CommitOffsets,
     CommittedOffset,
+    CutOffsets,
     DeleteOffsets,
     ExpelProcess,
     ExpireGroups,
@@ -184,6 +185,8 @@ class GroupsState:
                 self._expire(command.expire_groups)
             case "delete_offsets":
                 return self._delete(command.delete_offsets)
+            case "cut_offsets":
+                self._cut(command.cut_offsets)
             case _:
                 return self._apply_to_members(command, term)
         return None
@@ -547,6 +550,27 @@ class GroupsState:
             if group is not None and group.active_ms < command.before_ms and not group.membership.members:
                 self._remove_offsets(name, group.offsets)
 
+    def beyond(self, topic_id: bytes, partition: int, end_offset: int) -> list[str]:
+        """Consumer groups with offsets, or records that were handed out, behind the end of a
+        partition.
+        """
+        names = sorted(self._by_topic.names(topic_id))
+        return [name for name in names if _is_beyond(self._stored(name, topic_id).get(partition), end_offset)]
+
+    def _cut(self, command: CutOffsets) -> None:
+        for each in command.ends:
+            for name in self.beyond(each.topic_id, each.partition, each.end_offset):
+                group = self._groups[name]
+                stored = dict(group.offsets[each.topic_id])
+                before = stored[each.partition]
+                stored[each.partition] = before._replace(
+                    offset=min(before.offset, each.end_offset),
+                    metadata=b"",
+                    handed_out=None if before.handed_out is None else min(before.handed_out, each.end_offset),
+                )
+                self.offset_bytes -= len(before.metadata)
+                self._put(name, group._replace(offsets={**group.offsets, each.topic_id: stored}))
+
     def _delete(self, command: DeleteOffsets) -> PixyError | None:
         name, topic = command.group, command.topic
         where = f" in {topic}" if topic else ""
@@ -641,6 +665,10 @@ def _refusal_to_set(
                 "none of this one is set"
             )
     return None
+
+
+def _is_beyond(stored: _Stored | None, end_offset: int) -> bool:
+    return stored is not None and max(stored.offset, stored.handed_out or 0) > end_offset
 
 
 def _set_ms(stored: _Stored | None) -> int:

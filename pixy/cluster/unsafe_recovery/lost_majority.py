@@ -11,8 +11,9 @@ may lack entries that were committed, and has some that were not. So nothing her
                     the incarnation, raised
                     per raft group: entries of the next term that change its configuration to this
                         node as the only voter, in `metadata` also entries that forget each other
-                        node, in `sinks` one that leaves out numbers; a vote for itself in that
-                        term, that configuration, and every entry committed
+                        node, in `sinks` one that leaves out numbers, in those of consumer groups
+                        one that cuts offsets; a vote for itself in that term, that configuration,
+                        and every entry committed
 
 The configuration is changed by entries as well as in the hard state, because a node that joins
 later may get the log from its begin, and learns of the configuration from that.
@@ -28,6 +29,9 @@ May entries be missing? Committed entries are on a majority of the voters. They 
 others have no majority by themselves, so with two voters; not with three, if this node was behind.
 Nothing on this node's disk says that it was not.
 
+Consumer groups may have offsets behind the records that are here. New records would get the offsets
+of lost ones, and be skipped: so what is behind the end of a partition becomes its end.
+
 Partitions and pieces here may have numbers of publications and stages that `sinks` does not know,
 because it lacks the entries that gave them out. Given out once more, they would be taken for what
 is there already. So more numbers are left out than a cluster can have given out meanwhile.
@@ -39,13 +43,21 @@ The road not taken: a new cluster id in files. Every file names its cluster, and
 rewritten.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pixy.cluster.replicas import check_reset
-from pixy.cluster.state import FIRST_GROUPS_GROUP, FIRST_NODE, METADATA_GROUP, SINKS_GROUP, NodeInfo
+from pixy.cluster.state import (
+    FIRST_GROUPS_GROUP,
+    FIRST_NODE,
+    METADATA_GROUP,
+    SINKS_GROUP,
+    GroupsState,
+    NodeInfo,
+)
 from pixy.cluster.unsafe_recovery.sole_voter import changes_to_sole_voter, configuration_after
 from pixy.cluster.unsafe_recovery.stopped_node import StoppedNode, position_of
 from pixy.entry_ids import TERM_KEPT_MAX, TERM_MAX, LogPosition
@@ -62,10 +74,13 @@ from pixy.multiraft import (
     why_no_configuration,
 )
 from pixy.proto.state_pb2 import (
+    CutOffsets,
     ForgetNode,
+    GroupsCommand,
     GroupStateRecord,
     HardState,
     MetadataCommand,
+    PartitionEnd,
     SinksCommand,
     SkipNumbers,
 )
@@ -122,12 +137,15 @@ class LossReport:
         lost_nodes: the others, which are forgotten.
         groups: the raft groups with a replica here.
         lost_partitions: partitions without a replica here, whose records are lost.
+        cut_offsets: partitions at whose end consumer groups go on, as they had gone further, by
+            consumer group.
     """
 
     node_id: int
     lost_nodes: tuple[NodeInfo, ...]
     groups: tuple[SurvivingGroup, ...]
     lost_partitions: tuple[str, ...]
+    cut_offsets: Mapping[str, Sequence[str]]
 
 
 class _Continuation(NamedTuple):
@@ -167,6 +185,9 @@ class LostMajority:
         self._node_id = node.node_id
         self._metadata = node.metadata()
         self._found = list(self._read_groups())
+        # By raft group of the consumer groups: the ends to cut offsets at.
+        self._cuts: dict[int, CutOffsets] = {}
+        self._cut_offsets = self._find_cuts()
         self.report = self._make_report()
 
     async def go_on_alone(self, make_worker: MakeWorker, new_cluster_id: bytes) -> None:
@@ -205,8 +226,34 @@ class LostMajority:
             if self._node_id not in replicas
         ]
         return LossReport(
-            self._node_id, tuple(others), tuple([found.group for found in self._found]), tuple(lost)
+            self._node_id,
+            tuple(others),
+            tuple([found.group for found in self._found]),
+            tuple(lost),
+            self._cut_offsets,
         )
+
+    def _find_cuts(self) -> dict[str, list[str]]:
+        """Offsets of consumer groups behind the ends of partitions here."""
+        states: dict[int, GroupsState] = {}
+        for number in range(self._metadata.groups_count):
+            states[FIRST_GROUPS_GROUP + number] = state = GroupsState()
+            self._node.restore(FIRST_GROUPS_GROUP + number, f"groups-{number}", state)
+        found: dict[str, list[str]] = defaultdict(list)
+        for topic in self._metadata.topics.values():
+            for number, raft_group in enumerate(topic.raft_groups):
+                if self._node_id not in topic.replicas[number]:
+                    continue
+                end = PartitionEnd(
+                    topic_id=topic.topic_id, partition=number, end_offset=self._node.end_offset(raft_group)
+                )
+                for of_groups, state in states.items():
+                    names = state.beyond(topic.topic_id, number, end.end_offset)
+                    if names:
+                        self._cuts.setdefault(of_groups, CutOffsets()).ends.append(end)
+                    for name in names:
+                        found[name].append(f"{topic.name}-{number}")
+        return found
 
     def _read_groups(self) -> Sequence[_Continuation]:
         found = [self._state_group(METADATA_GROUP, "metadata")]
@@ -293,6 +340,8 @@ class LostMajority:
         records: list[UnitRecord] = [(RecordKind.INCARNATION, 0, 0, incarnation, 0, 0, None, b"")]
         skip = SinksCommand(skip_numbers=SkipNumbers(count=_NUMBERS_SKIPPED))
         commands = {METADATA_GROUP: self._forget_commands(), SINKS_GROUP: [skip.SerializeToString()]}
+        for raft_group, cut in self._cuts.items():
+            commands[raft_group] = [GroupsCommand(cut_offsets=cut).SerializeToString()]
         for found in self._found:
             records += self._records_of(found, commands.get(found.group.raft_group, []))
         return records

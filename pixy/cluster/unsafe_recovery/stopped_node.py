@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pixy.cluster.log import RecoveredNode, recover_node, restore_state
-from pixy.cluster.state import METADATA_GROUP, MetadataState
+from pixy.cluster.log import RecoveredNode, StateMachine, recover_node, restore_state
+from pixy.cluster.state import METADATA_GROUP, MetadataState, published_records
 from pixy.cluster.unsafe_recovery.offline_unit import write_unit
 from pixy.entry_ids import LogPosition
 from pixy.errors import DataDirectoryError
 from pixy.multiraft import continues
 from pixy.proto.state_pb2 import NodeIdentity
+from pixy.records import offsets_of
 from pixy.storage import (
     Checkpoint,
     CheckpointStore,
@@ -19,6 +20,7 @@ from pixy.storage import (
     EntryType,
     MakeWorker,
     UnitRecord,
+    batches_of,
     write_identity,
 )
 
@@ -51,15 +53,35 @@ class StoppedNode:
     def metadata(self) -> MetadataState:
         """Metadata with every entry that is here, committed or not. Blocks."""
         machine = MetadataState()
-        checkpoint = self.checkpoint("metadata")
+        self.restore(METADATA_GROUP, "metadata", machine)
+        return machine
+
+    def restore(self, raft_group: int, name: str, machine: StateMachine) -> None:
+        """Have a state machine become that of a state group, as `metadata`. Blocks."""
+        checkpoint = self.checkpoint(name)
         applied = position_of(checkpoint)
         if checkpoint is not None:
-            restore_state("metadata", machine, checkpoint.records)
-        journal = self.recovered.group(METADATA_GROUP)
+            restore_state(name, machine, checkpoint.records)
+        journal = self.recovered.group(raft_group)
         for entry in journal.entries_after(applied.index) if continues(journal, applied) else ():
             if entry.entry_type is EntryType.COMMAND:
                 machine.apply(bytes(entry.payload))
-        return machine
+
+    def end_offset(self, raft_group: int) -> int:
+        """End of a partition's log with every entry that is here, committed or not."""
+        journal = self.recovered.group(raft_group)
+        index = end = publication = 0
+        if journal.applied is not None:
+            index, end = journal.applied.index, journal.applied.end_offset
+            publication = journal.applied.publication
+        for entry in journal.entries_after(index):
+            for batch in batches_of(entry):
+                first, behind = offsets_of(batch)
+                end += behind - first
+            if entry.entry_type is EntryType.COMMAND:
+                publication, records = published_records(bytes(entry.payload), publication)
+                end += records
+        return end
 
     @contextmanager
     def in_another_cluster(self, cluster_id: bytes) -> Iterator[None]:

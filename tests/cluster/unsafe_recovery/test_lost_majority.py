@@ -10,6 +10,7 @@ import pytest
 from pixy.backend.embedded import EmbeddedBackend
 from pixy.cluster.log.recovery import recover_node
 from pixy.cluster.log.replica import StateReplica
+from pixy.cluster.state.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.state.metadata import METADATA_GROUP
 from pixy.cluster.unsafe_recovery.lost_majority import LostMajority, SurvivingGroup
 from pixy.cluster.unsafe_recovery.sole_voter import configuration_after
@@ -18,7 +19,10 @@ from pixy.entry_ids import LogPosition
 from pixy.errors import DataDirectoryError, FailedPrecondition
 from pixy.multiraft.group_recovery import entry_of
 from pixy.proto.state_pb2 import (
+    CommitOffsets,
+    CommittedOffset,
     CreateTopic,
+    GroupsCommand,
     MetadataCommand,
     NodeIdentity,
     PartitionCommand,
@@ -116,6 +120,33 @@ async def test_numbers_that_lost_entries_may_have_given_out_are_left_out(tmp_pat
         assert cluster.values() == [b"a", b"b"]
         assert replica.publication > 2**32
         assert cluster.node.state_groups.sinks.table.next_stage > 2**32
+
+
+async def test_consumer_groups_skip_no_record_that_gets_the_offset_of_a_lost_one(tmp_path: Path) -> None:
+    survivor = await formed_with_records(tmp_path, b"a", b"b")
+    offsets = {"ahead": (7, "", 7), "acks": (1, "BC", 5), "behind": (1, "BC", 2)}
+    for name, (offset, metadata, handed_out) in offsets.items():
+        committed = CommittedOffset(
+            topic="topic", topic_id=b"t" * 16, offset=offset, metadata=metadata, handed_out=handed_out
+        )
+        command = CommitOffsets(group=name, offsets=[committed], timestamp_ms=1)
+        survivor.log.driver.propose(
+            survivor.groups[FIRST_GROUPS_GROUP],
+            EntryType.COMMAND,
+            GroupsCommand(commit_offsets=command).SerializeToString(),
+            lambda _: None,
+        )
+    await survivor.settle()
+    survivor.end()
+    assert read(tmp_path).report.cut_offsets == {"ahead": ["topic-0"], "acks": ["topic-0"]}
+    await go_on_alone(tmp_path)
+    async with started(tmp_path) as cluster:
+        state = cluster.node.state_groups.offsets_of("ahead")
+        found = {
+            name: (*state.committed(name, b"t" * 16)[0], state.handed_out(name, b"t" * 16)[0])
+            for name in offsets
+        }
+        assert found == {"ahead": (2, "", 2), "acks": (1, "", 2), "behind": (1, "BC", 2)}
 
 
 async def test_entries_that_were_not_committed_are_kept(tmp_path: Path) -> None:
