@@ -24,7 +24,7 @@ HOST = "127.0.0.1"
 PIXY = [sys.executable, "-m", "pixy"]
 STEP = 100
 """Distance between the ports of two nodes."""
-HTTP_PORT, PEER_PORT = 1, 3
+HTTP_PORT, MANAGEMENT_PORT, PEER_PORT = 1, 2, 3
 """Distances from a node's gRPC port to its other ports."""
 _PR_SET_PDEATHSIG = 1
 _END_WITH_PARENT = f"""
@@ -64,6 +64,8 @@ class Cluster:
                     f"{HOST}:{each}",
                     "--tcp-addr",
                     f"{HOST}:{each + HTTP_PORT}",
+                    "--management-addr",
+                    f"{HOST}:{each + MANAGEMENT_PORT}",
                     "--peer-addr",
                     f"{HOST}:{each + PEER_PORT}",
                 ),

@@ -36,6 +36,8 @@ def daemon(folder: Path) -> Iterator[str]:
         "127.0.0.1:0",
         "--tcp-addr",
         "",
+        "--management-addr",
+        "",
         "--data-dir",
         str(folder / "data"),
         "--log-level",

@@ -119,10 +119,10 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
 def serve(config_path: Path | None, pid_file: Path | None, **given: Any) -> None:
     """Run a daemon until SIGTERM or Ctrl-C.
 
-    When it is ready, it prints one line: pixy ready grpc=ADDRESS http=ADDRESS. Logs go to standard
-    error. Flags override environment variables (PIXY_...), which override the configuration file;
-    `pixy config print` shows the effective configuration. kafka-pixy's flags are accepted, with one
-    dash or two.
+    When it is ready, it prints one line: pixy ready grpc=ADDRESS http=ADDRESS management=ADDRESS.
+    Logs go to standard error. Flags override environment variables (PIXY_...), which override the
+    configuration file; `pixy config print` shows the effective configuration. kafka-pixy's flags
+    are accepted, with one dash or two.
 
     Exits with 1 if the daemon cannot start, and with 2 if its configuration is invalid.
     """
