@@ -28,7 +28,7 @@ PATCHES_MAX = {
     "backend/kafka/test_staged_writes.py": 1,
     "backend/test_embedded.py": 1,
     "cli/test_consume.py": 2,
-    "cluster/consumer_groups/test_group_keeper.py": 3,
+    "cluster/consumer_groups/test_group_coordinator.py": 3,
     "cluster/log/test_journal_retention.py": 2,
     "fakes/steps.py": 1,
     "cluster/test_large_topics.py": 2,

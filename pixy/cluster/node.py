@@ -25,7 +25,7 @@ import structlog
 from pixy.aio.futures import reject, resolve
 from pixy.clock import Clock
 from pixy.cluster.bootstrap import Bootstrap
-from pixy.cluster.consumer_groups import GroupKeeper
+from pixy.cluster.consumer_groups import GroupCoordinator
 from pixy.cluster.log import (
     LogCounters,
     LogPeers,
@@ -141,7 +141,7 @@ class Node:
     _proposals: CommandProposals
     _reactions: StateListener
     _retention: Retention
-    _group_keeper: GroupKeeper
+    _group_coordinator: GroupCoordinator
     reads: ReadBatcher
     leaders: LeaderWatch
     partitions: Partitions
@@ -219,8 +219,8 @@ class Node:
         await self._restore(recovered)
         self._log.retention.start()
         self._starting = False
-        self._reactions.begin(self.staging, self._group_keeper)
-        self._group_keeper.tick()
+        self._reactions.begin(self.staging, self._group_coordinator)
+        self._group_coordinator.tick()
         await self._write_first_entry()
         if self.peers is not None:
             await self._register(self.peers)
@@ -242,7 +242,7 @@ class Node:
             return
         self._stopped = True
         self._proposals.stop()
-        self._group_keeper.stop()
+        self._group_coordinator.stop()
         if self.peers is not None and self._broken is None:
             await self.peers.hand_over()
         await self.staging.stop()
@@ -328,7 +328,7 @@ class Node:
             self.remote = ProposalForwarder(
                 self.node_id, self.incarnation, self.calls, report_to_loop, self._log.driver.sequences
             )
-        self._group_keeper = GroupKeeper(
+        self._group_coordinator = GroupCoordinator(
             self.state_groups,
             Process(self.node_id, self.incarnation),
             self._proposals.propose_if_room,
@@ -540,7 +540,7 @@ class Node:
         self._check_started()
         request = GiveUpRequest.FromString(payload)
         process = Process(caller, request.incarnation)
-        self._group_keeper.given_up(request.raft_group, process, request.newest_member)
+        self._group_coordinator.given_up(request.raft_group, process, request.newest_member)
         return b""
 
     def _find_group(self, raft_group: int) -> RaftGroup | None:
@@ -554,7 +554,7 @@ class Node:
             self.left = self.peers.why_left if is_out else ""
             self.leaders.look(self.state_groups.metadata_replica.group, self.unreachable)
             self.peers.leave_gone()
-            self._group_keeper.tick()
+            self._group_coordinator.tick()
             self.staging.look()
 
     def _look_for_left_voters(self) -> None:

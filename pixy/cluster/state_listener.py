@@ -26,7 +26,7 @@ from typing import Any
 import structlog
 
 from pixy.aio.steps import LaterSteps
-from pixy.cluster.consumer_groups import GroupKeeper
+from pixy.cluster.consumer_groups import GroupCoordinator
 from pixy.cluster.log import NodeLog, NodeObserver, StateReplica
 from pixy.cluster.peering import NodePeers, ProposalForwarder
 from pixy.cluster.publications import StagingRouter
@@ -56,7 +56,7 @@ class StateListener:
     """
 
     _staging: StagingRouter
-    _group_keeper: GroupKeeper
+    _group_coordinator: GroupCoordinator
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class StateListener:
         self._nodes_are_current = False
         self._begun = False
 
-    def begin(self, staging: StagingRouter, group_keeper: GroupKeeper) -> None:
+    def begin(self, staging: StagingRouter, group_coordinator: GroupCoordinator) -> None:
         """React from here on, and to what the state groups have: they are restored."""
-        self._staging, self._group_keeper = staging, group_keeper
+        self._staging, self._group_coordinator = staging, group_coordinator
         self._begun = True
         self._look_at_topics()
 
@@ -112,7 +112,7 @@ class StateListener:
         elif isinstance(result, Forgotten):
             self._sweeping.run(result.state.sweep())
         elif isinstance(result, GroupsChanged):
-            self._group_keeper.changed(result.groups)
+            self._group_coordinator.changed(result.groups)
             self._loop.call_soon(self._observer().groups_changed, result.groups)
         self._log.checkpoints.applied(replica)
         return result
@@ -177,7 +177,7 @@ class StateListener:
 
     def _topic_changed(self, topic: Topic) -> None:
         self._partitions.put_topic(topic)
-        self._group_keeper.topic_changed(topic.name)
+        self._group_coordinator.topic_changed(topic.name)
         self._loop.call_soon(self._observer().topic_changed, topic.name)
 
     def _topic_deleted(self, topic: Topic) -> None:
@@ -185,7 +185,7 @@ class StateListener:
         self._staging.topic_deleted(topic.topic_id)
         if self._remote is not None:
             self._remote.removed(topic.raft_groups, UnknownPartition(f"topic {topic.name} was deleted"))
-        self._group_keeper.topic_changed(topic.name)
+        self._group_coordinator.topic_changed(topic.name)
         self._loop.call_soon(self._observer().topic_deleted, topic.name)
         self._state_groups.topic_deleted(topic.topic_id)
         self.forget_offsets()

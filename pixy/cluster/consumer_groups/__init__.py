@@ -4,12 +4,12 @@ It says which member owns which partition, and puts out members that are silent.
 is none of its business: that is `pixy.consume`.
 """
 
-from pixy.cluster.consumer_groups.group_coordinator import why_ended
-from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
+from pixy.cluster.consumer_groups.group_coordinator import GroupCoordinator
+from pixy.cluster.consumer_groups.group_decisions import why_ended
 from pixy.cluster.consumer_groups.group_sessions import LEASE_S
 
 __all__ = [
     "LEASE_S",
-    "GroupKeeper",
+    "GroupCoordinator",
     "why_ended",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pixy.aio.retries import Backoff
-from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
+from pixy.cluster.consumer_groups.group_coordinator import GroupCoordinator
 from pixy.cluster.log.peer_starts import PeerStart, StartClaim
 from pixy.cluster.log.replica import PartitionReplica
 from pixy.cluster.peering import bootstrap_decision
@@ -146,7 +146,7 @@ def keeps_what_is_lost(self: Subscription, partition: int, **_: bool) -> LivePar
     return next(live for live in self.partitions if live.partition == partition)
 
 
-def coordinates_everywhere(self: GroupKeeper) -> None:
+def coordinates_everywhere(self: GroupCoordinator) -> None:
     """Every node puts out of consumer groups whom it does not hear."""
     now = self._loop.time()
     self._sessions.tick(now - self._ticked_at, self._heard_at())

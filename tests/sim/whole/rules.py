@@ -10,7 +10,7 @@ from pixy.backend.embedded.group_membership import GroupMembership
 from pixy.backend.embedded.local_partitions import LocalPartitions
 from pixy.backend.protocol import Lease
 from pixy.cluster import Node
-from pixy.cluster.consumer_groups.group_keeper import GroupKeeper
+from pixy.cluster.consumer_groups.group_coordinator import GroupCoordinator
 from pixy.cluster.peering import bootstrap_decision
 from pixy.cluster.peering.cluster_nodes import ClusterNodes
 from pixy.cluster.peering.failover import Failover
@@ -222,7 +222,7 @@ RULES: dict[str, Rule[Swarm]] = {
         seed=103,
     ),
     "who leads a state group is its coordinator": Rule(
-        [patch.object(GroupKeeper, "tick", broken.coordinates_everywhere)],
+        [patch.object(GroupCoordinator, "tick", broken.coordinates_everywhere)],
         aimed(FaultKind.ONE_LINK, habits=_PRODUCERS, consuming=_CONSUMERS),
         seed=25,
     ),
