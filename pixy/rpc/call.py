@@ -75,6 +75,8 @@ class Call:
     """Compress messages of the answer, if the client accepts that."""
     request_compressed = False
     """The last message of the request was compressed."""
+    _request_memory: int | None = None
+    """Bytes that the parsed request of a plain function counts for, in its `parsed_semaphores`."""
     _partial: MessageReader | None = None
     """The incomplete request of a unary call that does not come in one piece."""
     _additions: tuple[list[Field], list[Field]] | None = None
@@ -437,7 +439,7 @@ class UnaryCall(Call):
         try:
             if len(body) >= method.checked_bytes_min:
                 memory = method.check(body)
-                if memory > SMALL_REQUEST_BYTES and method.coroutine is not None:
+                if memory > SMALL_REQUEST_BYTES and method.is_weighed:
                     self._work = self._connection.spawn(self._answer_in_turn(body, memory), method.name)
                     return
             request = method.parse(body)
@@ -450,16 +452,31 @@ class UnaryCall(Call):
         except Exception as bug:
             self.fail(bug)
             return
+        if method.unary is not None:
+            self._begin(request)
+        else:
+            self._work = self._connection.spawn(self._answer_with(request), method.name)
+
+    def _begin(self, request: Message) -> None:
+        """Run a plain function."""
+        assert self.method.unary is not None
         try:
-            if method.unary is not None:
-                work = method.unary(request, self)
-            else:
-                work = self._connection.spawn(self._answer_with(request), method.name)
+            work = self.method.unary(request, self)
         except Exception as error:
             self.fail(error)
         else:
             # Work that goes on after the answer is not cancelled.
             self._work = work if self.running else None
+
+    def request_memory(self) -> Callable[[], None]:
+        """Keep the memory of the request counted beyond the handler, which is a plain function;
+        returns the function to call once nothing of the request is kept.
+        """
+        memory = self._uncounted()
+        if not memory:
+            return _nothing
+        semaphore = self._connection.environment.parsed_semaphores[self.method.name]
+        return partial(semaphore.release, client_address(self.peer), memory)
 
     async def _answer_in_turn(self, body: bytes | bytearray, memory: int) -> None:
         """Parse a request once there is memory for it, and answer it.
@@ -482,13 +499,25 @@ class UnaryCall(Call):
             request = method.parse(body)
             # The parser may keep views of it.
             del body
-            await self._answer_with(request)
+            if method.unary is None:
+                await self._answer_with(request)
+                return
+            # Its work is another one from here on.
+            self._work, self._request_memory = None, memory
+            self._begin(request)
+            memory = self._uncounted()
         except DecodeError:
             self.fail(NOT_A_MESSAGE)
         except Exception as bug:
             self.fail(bug)
         finally:
-            semaphore.release(client, memory)
+            if memory:
+                semaphore.release(client, memory)
+
+    def _uncounted(self) -> int:
+        """The memory of a request that its handler has not asked for."""
+        memory, self._request_memory = self._request_memory, None
+        return memory or 0
 
     async def _answer_with(self, request: Message) -> None:
         """Run a coroutine.
@@ -503,6 +532,10 @@ class UnaryCall(Call):
             self.fail(error)
         else:
             self.answer(answer)
+
+
+def _nothing() -> None:
+    """The request was small."""
 
 
 def answer_all(calls: Sequence[UnaryCall], bodies: Iterable[bytes]) -> None:

@@ -53,8 +53,9 @@ class CallEnvironment:
         strangers: log of clients that speak something else.
         deadlines: of all calls.
         upload_quota: of large messages.
-        parsed_semaphores: memory of parsed requests that are not small, by name of each method that
-            has a coroutine. Each has its own, so that calls that take long hold up none of others.
+        parsed_semaphores: memory of parsed requests that are not small, by name of each method
+            whose requests are weighed. Each has its own, so that calls that take long hold up none
+            of others.
         counters, limits, tasks, note: of `shared`.
     """
 
@@ -83,7 +84,7 @@ class CallEnvironment:
         self.parsed_semaphores = {
             method.name: AddressSemaphore(parsed_bytes, parsed_share)
             for method in methods.values()
-            if method.coroutine is not None
+            if method.is_weighed
         }
 
     def status_of(self, error: Exception, method: Method) -> GrpcError:

@@ -92,6 +92,8 @@ class Service:
         parsers: by method name; a parser replaces the message class of the request.
         maxima: of the repeated fields of all requests; None for no limits.
         large: fields of requests that may be large, if there are limits.
+        weighed: methods with a plain function, whose larger requests wait for memory as those of
+            coroutines do, and which call `UnaryCall.request_memory`.
     """
 
     descriptor: ServiceDescriptor
@@ -100,6 +102,7 @@ class Service:
     parsers: Mapping[str, Parse] = field(default_factory=dict)
     maxima: Maxima | None = None
     large: LargeFields = field(default_factory=dict)
+    weighed: Collection[str] = ()
 
 
 class MethodCounts:
@@ -127,6 +130,7 @@ class Method:
         parse: the request as the handler takes it, from its bytes.
         check: of the fields of a request; needless if it has less than `checked_bytes_min`, and
             then its memory is small.
+        is_weighed: requests that are not small wait until there is memory for them parsed.
         client_streams, server_streams: any number of requests or responses, rather than one.
         counts: of its calls.
     """
@@ -138,6 +142,7 @@ class Method:
     client_streams: bool
     server_streams: bool
     translate: Translate
+    is_weighed: bool = False
     unary: UnaryFunction | None = None
     coroutine: UnaryCoroutine | None = None
     stream: StreamHandler | None = None
@@ -165,13 +170,15 @@ def _method(descriptor: MethodDescriptor, handler: Any, service: Service) -> Met
     assert not streams or iscoroutinefunction(handler), (
         f"{descriptor.full_name} streams and needs a coroutine"
     )
+    is_weighed = kind == "coroutine" or descriptor.name in service.weighed
     return Method(
         f"{service.descriptor.full_name}/{descriptor.name}",
         service.parsers.get(descriptor.name) or GetMessageClass(descriptor.input_type).FromString,
-        *_check(descriptor, service, is_weighed=kind == "coroutine"),
+        *_check(descriptor, service, is_weighed=is_weighed),
         descriptor.client_streaming,
         descriptor.server_streaming,
         service.translate,
+        is_weighed,
         **{kind: handler},
     )
 

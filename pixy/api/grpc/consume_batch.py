@@ -48,6 +48,7 @@ class _BatchCall:
     """The messages of one call, after its acks."""
 
     __slots__ = (
+        "_acks_memory",
         "_call",
         "_cancelled",
         "_consumed",
@@ -66,6 +67,8 @@ class _BatchCall:
             request.group, request.topic, request.auto_ack, must_exist=request.must_exist
         )
         self._call = call
+        # Its acks are taken in steps, also when the client has gone.
+        self._acks_memory = call.request_memory()
         # The request for the first message, while it waits.
         self._pending: PendingRequest | None = None
         self._cancelled = False
@@ -84,6 +87,7 @@ class _BatchCall:
 
     def acked(self, error: PixyError | None) -> None:
         """All acks are answered: hand out messages, unless one was refused."""
+        self._acks_memory()
         if self._cancelled:
             return
         if error is not None:

@@ -76,7 +76,15 @@ class LogService:
             "Stage": parse_with(pb.StageRequest, "partitions", "batches"),
         }
         descriptor = pb.DESCRIPTOR.services_by_name["Log"]
-        return Service(descriptor, handlers, translate, parsers, REPEATED_MAX["Log"], LARGE_FIELDS["Log"])
+        return Service(
+            descriptor,
+            handlers,
+            translate,
+            parsers,
+            REPEATED_MAX["Log"],
+            LARGE_FIELDS["Log"],
+            {"ConsumeBatch"},
+        )
 
     async def describe_topics(self, request: pb.DescribeTopicsRequest, call: UnaryCall) -> JoinedMessage:
         """# pixy_log.proto: DescribeTopics"""

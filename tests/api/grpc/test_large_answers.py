@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from pixy.api.grpc.batch_acks import BatchAcks
 from pixy.api.grpc.large_answers import AT_ONCE
 from pixy.api.grpc.maxima import REPEATED_MAX
 from pixy.config import GrpcConfig
@@ -144,3 +145,45 @@ async def test_what_waits_with_many_elements_is_held_in_bytes(
                 await call
             assert ended.value.code() is grpc.StatusCode.INTERNAL
     assert begun == len(calls)
+
+
+async def test_consume_batches_with_many_acks_wait_in_bytes_until_those_of_others_are_done(
+    served: ServedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of those whose client has gone: their acks are carried out."""
+    begun: list[BatchAcks] = []
+    begin = BatchAcks.begin
+
+    def stop(acks: BatchAcks) -> None:
+        begun.append(acks)
+
+    monkeypatch.setattr(BatchAcks, "begin", stop)
+    await served.proxy.create_topic("t", 1, {})
+    request = log_pb.ConsumeBatchRequest(
+        topic="t", group="g", max_messages=1, acks=[log_pb.MessagePosition()] * 2000
+    )
+    body = request.SerializeToString()
+    most = GrpcConfig().buffer_bytes // 16 // 2 // (len(body) + 256 * 2000)
+
+    def held() -> int:
+        return sum(each.request_bytes for each in served.server.server.connection_counters)
+
+    async with grpc.aio.insecure_channel(served.addresses["grpc"]) as channel:
+        method: Any = channel.unary_unary("/pixy.log.v1.Log/ConsumeBatch")
+        calls = [method(body, timeout=20) for _ in range(most + 5)]
+        await until(lambda: len(begun) == most and held() >= 5 * len(body))
+        for call in calls:
+            call.cancel()
+        await until(lambda: not held())
+        late = method(body, timeout=20)
+        await until(held)
+        assert len(begun) == most
+        for acks in begun[:1]:
+            begin(acks)
+        await until(lambda: len(begun) == most + 1)
+        begin(begun[-1])
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await late
+        assert ended.value.code() is grpc.StatusCode.INVALID_ARGUMENT, "nothing was written yet"
+        for acks in begun[1:-1]:
+            begin(acks)
