@@ -420,7 +420,8 @@ class _Answer:
                 self._aborting.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in self._aborting):
             self._pack()
-            self._batches.append(batch)
+            # Not a view: a batch that is kept would keep the response, of which it is a part.
+            self._batches.append(memoryview(bytes(batch)))
         self._next_offset = max(self._next_offset, header.next_offset)
 
     def take_messages(self, entry: memoryview) -> None:

@@ -105,6 +105,14 @@ def test_only_records_of_aborted_transactions_are_skipped_up_to_their_end() -> N
     assert read(records, 0, 1 << 20, (7, 1)) == ([0, 2, 5], 8)
 
 
+def test_a_batch_keeps_nothing_of_its_response() -> None:
+    """It may be out for minutes, and counts as itself."""
+    records = written(0, bytes(100_000), producer_id=7) + marker(1, ABORT, 7) + written(2, b"2") + b"cut"
+    (batch,) = read_batches(records, 0, 1 << 20, [(7, 0, {})]).batches
+    assert isinstance(batch, memoryview)
+    assert memoryview(batch.obj).nbytes == len(batch)
+
+
 def test_one_producer_may_abort_twice() -> None:
     records = b"".join(
         [
