@@ -79,16 +79,20 @@ def objects() -> Counter[str]:
     )
 
 
-@pytest.mark.parametrize("use", [topic_that_is_deleted, group_that_ends, offsets_of_a_topic_that_is_deleted])
-def test_nothing_is_left(tmp_path: Path, use: Use) -> None:
+USES: tuple[Use, ...] = (topic_that_is_deleted, group_that_ends, offsets_of_a_topic_that_is_deleted)
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
     async def scenario(cluster: NodeCluster) -> None:
         await cluster[1].backend.create_topic("stays", 20)  # more than a few: owners are remembered
         for number in range(_FIRST):
-            await use(cluster, number)
+            for use in USES:
+                await use(cluster, number)
         await asyncio.sleep(60)
         before = objects()
         for number in range(_FIRST, _FIRST + _MORE):
-            await use(cluster, number)
+            for use in USES:
+                await use(cluster, number)
         await asyncio.sleep(60)
         grown = {kind for kind, count in (objects() - before).items() if count >= _MORE}
         assert not grown - _BOUNDED
