@@ -193,7 +193,7 @@ class Daemon:
             http = HttpServer(config, by_cluster, self._server)
             self._grpc = GrpcServer(config, by_cluster, self._server, beside=http.factory)
             addresses = {**await self._grpc.start(), **await http.start()}
-            addresses |= await self._start_management(self._server, self._grpc)
+            addresses |= await self._start_management(self._server, self._grpc, http)
         except BaseException as error:
             if self._management is not None:
                 await self._management.stop()
@@ -208,7 +208,7 @@ class Daemon:
             raise
         return addresses
 
-    async def _start_management(self, server: Server, grpc: GrpcServer) -> dict[str, str]:
+    async def _start_management(self, server: Server, grpc: GrpcServer, http: HttpServer) -> dict[str, str]:
         """Start the management listener; returns its address by its name.
 
         A second daemon of the machine does without one, unless it has an address of its own.
@@ -222,7 +222,7 @@ class Daemon:
             )
             for name, backend in self._backends.items()
         ]
-        observed = Observed(self, clusters, server, grpc.methods, lambda: self._faults.count)
+        observed = Observed(self, clusters, server, grpc.methods, http.routes, lambda: self._faults.count)
         self._management = ManagementServer(self._config, self._clock, self._faults.note, observed)
         try:
             return {"management": await self._management.start()}

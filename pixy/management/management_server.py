@@ -9,11 +9,11 @@ from pixy.management.cluster_samples import ClusterParts, ClusterSamples
 from pixy.management.loop_lag import LoopLag
 from pixy.management.process import add_process
 from pixy.management.routes import HealthChecks, ManagementRoutes
-from pixy.management.server_samples import add_memory, add_methods, add_server
+from pixy.management.server_samples import add_memory, add_methods, add_routes, add_server
 from pixy.metrics import Registry
 from pixy.rpc import Method
 from pixy.serving import Server, ServerOptions
-from pixy.web import Router, WebFactory, WebOptions
+from pixy.web import Route, Router, WebFactory, WebOptions
 
 __all__ = ["ManagementServer", "Observed"]
 
@@ -31,6 +31,7 @@ class Observed(NamedTuple):
         clusters: of it.
         server: for clients.
         methods: of gRPC.
+        routes: of HTTP.
         bugs: number of unexpected exceptions.
     """
 
@@ -38,6 +39,7 @@ class Observed(NamedTuple):
     clusters: Sequence[ClusterParts]
     server: Server
     methods: Collection[Method]
+    routes: Collection[Route]
     bugs: Callable[[], int]
 
 
@@ -98,6 +100,7 @@ class ManagementServer:
         registry = Registry()
         observed = self._observed
         add_methods(registry, observed.methods)
+        add_routes(registry, observed.routes)
         add_memory(registry, observed.server, [parts.proxy for parts in observed.clusters])
         registry.histogram("pixy_loop_lag_seconds", self._lag.seconds)
         registry.number("pixy_bugs_total", observed.bugs)

@@ -6,8 +6,9 @@ from pixy.metrics import Registry, Sample
 from pixy.proxy import Proxy
 from pixy.rpc import Method, Status
 from pixy.serving import Server
+from pixy.web import Route
 
-__all__ = ["add_memory", "add_methods", "add_server"]
+__all__ = ["add_memory", "add_methods", "add_routes", "add_server"]
 
 
 async def add_server(registry: Registry, server: Server) -> None:
@@ -51,6 +52,23 @@ def add_methods(registry: Registry, methods: Collection[Method]) -> None:
     registry.add(
         "pixy_rpc_duration_seconds",
         lambda: (Sample((method.name,), method.counts.durations) for method in called),
+    )
+
+
+def add_routes(registry: Registry, routes: Collection[Route]) -> None:
+    """Add the numbers of routes of HTTP that were called."""
+    called = [route for route in routes if route.counts.ended]
+    registry.add(
+        "pixy_http_requests_total",
+        lambda: (
+            Sample((route.pattern, route.method, str(status)), count)
+            for route in called
+            for status, count in sorted(route.counts.ended.items())
+        ),
+    )
+    registry.add(
+        "pixy_http_duration_seconds",
+        lambda: (Sample((route.pattern, route.method), route.counts.durations) for route in called),
     )
 
 

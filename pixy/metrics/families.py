@@ -64,7 +64,8 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
     (
         "Requests",
         "All listeners for clients together. A call of gRPC ends with a status; a call whose client "
-        "has gone has the status CANCELLED.",
+        "has gone has the status CANCELLED. Of calls that are answered together one is timed, and "
+        "of a busy route of HTTP one request in sixteen.",
         (
             _counter(
                 "pixy_rpc_requests_total",
@@ -77,7 +78,20 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
                 "Time from the arrival of a call to its answer, of calls with status OK of unary methods",
                 "method",
             ),
-            _gauge("pixy_rpc_open_calls", "Calls that have begun and were not answered"),
+            _counter(
+                "pixy_http_requests_total",
+                "Requests of HTTP by route and status; 499: the client has gone before the answer",
+                "route",
+                "method",
+                "code",
+            ),
+            _histogram(
+                "pixy_http_duration_seconds",
+                "Time from a request of HTTP to its answer, of statuses below 400; up to the first piece of an answer in pieces",
+                "route",
+                "method",
+            ),
+            _gauge("pixy_rpc_open_calls", "Calls and requests that have begun and were not answered"),
             _gauge("pixy_connections", "Connections of clients that are open"),
             _counter("pixy_connections_accepted_total", "Connections of clients that were served"),
             _counter(

@@ -28,6 +28,7 @@ from pixy.web.exchange import Exchange
 from pixy.web.factory import WebFactory
 from pixy.web.form import BadQuery, Form, parse_form
 from pixy.web.options import WebOptions
+from pixy.web.route_counts import RouteCounts
 from pixy.web.router import Route, Router
 from pixy.web.style import PLAIN, HttpError, Style, status_of
 
@@ -42,6 +43,7 @@ __all__ = [
     "Form",
     "HttpError",
     "Route",
+    "RouteCounts",
     "Router",
     "Style",
     "WebFactory",

@@ -19,6 +19,7 @@ from pixy.serving import End, Link, Receipt, RequestCounts, Steps
 from pixy.web.answers import Answer, AnswerHead
 from pixy.web.environment import WebEnvironment
 from pixy.web.exchange import Exchange
+from pixy.web.route_counts import GONE
 from pixy.web.router import Match, Revocable
 from pixy.web.style import PLAIN
 
@@ -51,6 +52,7 @@ class WebConnection:
         "_exchanges",
         "_held_bytes",
         "_link",
+        "_monotonic",
         "_open_calls",
         "_paused",
         "_receipts",
@@ -68,6 +70,7 @@ class WebConnection:
             environment.options.http1, environment.heads, environment.body_bytes_max, accepted_at
         )
         self._link = link
+        self._monotonic = environment.shared.monotonic
         self._receipts = link.receipts
         self._workload = link.workload
         # Unanswered ones by number, in the order of arrival.
@@ -143,6 +146,7 @@ class WebConnection:
     def respond(self, exchange: Exchange, answer: Answer, receipt: Receipt | None) -> None:
         """See `ExchangeHost`."""
         self._forget(exchange)
+        exchange.route.counts.count(answer.head.status, exchange.began, self._monotonic)
         self._respond(exchange.number, exchange.head, answer, receipt)
 
     async def begin(self, exchange: Exchange, head: AnswerHead) -> None:
@@ -151,6 +155,7 @@ class WebConnection:
         if core.line != number:
             turn = self._turns[number] = asyncio.get_running_loop().create_future()
             await turn
+        exchange.route.counts.count(head.status, exchange.began, self._monotonic)
         is_1_0 = exchange.head.is_1_0
         if is_1_0:
             core.close_after(number)
@@ -203,7 +208,7 @@ class WebConnection:
         open_calls.open += 1
         client.open += 1
         self._calls += 1
-        exchange = self._exchanges[number] = Exchange(self, number, head, match, body)
+        exchange = self._exchanges[number] = Exchange(self, number, head, match, body, self._workload.now)
         if len(body) >= _HELD_BYTES_MIN:
             self._held_bytes += len(body)
             exchange.held_bytes = len(body)
@@ -295,6 +300,8 @@ class WebConnection:
                     # The last one: a dictionary is slow to find its first after many removals.
                     exchange = next(reversed(self._exchanges.values()))
                     self._forget(exchange)
+                    if not exchange.begun:
+                        exchange.route.counts.count(GONE, exchange.began, self._monotonic)
                     exchange.gone()
                 elif not self._receipts.drop_one():
                     break

@@ -60,6 +60,7 @@ class Exchange:
         body: of the request; its handler may let go of it.
         number: of the request on its connection.
         running: it is neither answered nor abandoned.
+        began: time of the request, in seconds on the server's clock.
         begun: an answer in pieces was begun.
         held_bytes: of the body, as the connection counts them.
     """
@@ -68,6 +69,7 @@ class Exchange:
         "_connection",
         "_match",
         "_query",
+        "began",
         "begun",
         "body",
         "head",
@@ -78,13 +80,20 @@ class Exchange:
     )
 
     def __init__(
-        self, connection: ExchangeHost, number: int, head: RequestHead, match: Match, body: bytes
+        self,
+        connection: ExchangeHost,
+        number: int,
+        head: RequestHead,
+        match: Match,
+        body: bytes,
+        began: float,
     ) -> None:
         self._connection = connection
         self._match = match
         self.number = number
         self.head = head
         self.body = body
+        self.began = began
         self.running = True
         self.begun = False
         self.held_bytes = 0

@@ -7,7 +7,7 @@ answered 405, with an empty body.
 
 import posixpath
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import quote
@@ -16,6 +16,7 @@ from pixy.http1 import RequestHead
 from pixy.web.answers import Answer, AnswerHead
 from pixy.web.form import BadQuery, unescape
 from pixy.web.gate import why_refused
+from pixy.web.route_counts import RouteCounts
 from pixy.web.style import PLAIN, Style
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Route:
         handler: see `pixy.web`.
         body_bytes_max: largest body; a larger one is answered 413.
         style: of errors.
+        counts: of its answers.
     """
 
     method: str
@@ -54,6 +56,7 @@ class Route:
     handler: RouteHandler
     body_bytes_max: int = 64 * _KIB
     style: Style = PLAIN
+    counts: RouteCounts = field(default_factory=RouteCounts, compare=False)
 
     @property
     def is_coroutine(self) -> bool:

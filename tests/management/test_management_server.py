@@ -27,7 +27,12 @@ Found = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 @asynccontextmanager
 async def running(folder: Path, **flags: Any) -> AsyncIterator[tuple[Daemon, dict[str, str]]]:
     """A daemon that is ready, with the addresses that it listens on."""
-    given = {"grpc_addr": "127.0.0.1:0", "management_addr": "127.0.0.1:0", "shutdown_timeout": "1s"}
+    given = {
+        "grpc_addr": "127.0.0.1:0",
+        "tcp_addr": "",
+        "management_addr": "127.0.0.1:0",
+        "shutdown_timeout": "1s",
+    }
     daemon = Daemon(load_config(None, {}, {**given, "data_dir": str(folder), **flags}))
     addresses = await daemon.start()
     try:
@@ -94,7 +99,27 @@ async def test_everything_that_happens_is_counted(tmp_path: Path) -> None:
         )
         names = {name.removesuffix(end) for name, _ in found for end in ("", "_bucket", "_sum", "_count")}
         # There was nothing to say about these.
-        assert FAMILIES.keys() - names == {"pixy_node_silent_seconds"}
+        silent = {"pixy_node_silent_seconds", "pixy_http_requests_total", "pixy_http_duration_seconds"}
+        assert FAMILIES.keys() - names == silent
+
+
+async def test_requests_of_http_are_counted_by_route_and_status(tmp_path: Path) -> None:
+    async with running(tmp_path, tcp_addr="127.0.0.1:0") as (_, addresses):
+        async with open_client(addresses["http"]) as http, open_client(addresses["management"]) as client:
+            for number in range(3):
+                fields = ("Content-Type: text/plain",)
+                path = f"/topics/orders-{number}/messages?sync"
+                assert (await http.call("POST", path, b"x", *fields)).status == 200
+            assert (await http.call("GET", "/topics/orders/messages")).status == 400
+            assert (await http.call("GET", "/nowhere")).status == 404
+            found = await scrape(client)
+        route = "/topics/{topic}/messages"
+        assert value(found, "pixy_http_requests_total", route=route, method="POST", code="200") == 3
+        assert value(found, "pixy_http_requests_total", route=route, method="GET", code="400") == 1
+        assert value(found, "pixy_http_duration_seconds_count", route=route, method="POST") == 3
+        assert value(found, "pixy_http_duration_seconds_count", route=route, method="GET") == 0
+        assert value(found, "pixy_requests_rejected_total") == 1
+        assert sum(number for (name, _), number in found.items() if name == "pixy_http_requests_total") == 4
 
 
 async def test_lag_is_there_without_a_consumer_by_partition_and_summed(tmp_path: Path) -> None:
@@ -154,6 +179,7 @@ async def test_readiness_has_reasons(tmp_path: Path) -> None:
             {},
             {
                 "grpc_addr": "127.0.0.1:0",
+                "tcp_addr": "",
                 "management_addr": "127.0.0.1:0",
                 "data_dir": str(tmp_path),
                 "shutdown_timeout": "1s",

@@ -48,6 +48,7 @@ class HttpServer:
 
     Attributes:
         factory: of connections.
+        routes: of all APIs, with the counts of their answers.
     """
 
     def __init__(self, config: Config, proxies: Mapping[str, Proxy], server: Server) -> None:
@@ -56,6 +57,7 @@ class HttpServer:
         largest = max(each.producer.max_message_bytes for each in config.proxies.values())
         v1 = V1Routes(proxies, config.grpc.max_message_bytes, server.environment.clock, Random(os.urandom(8)))
         router = Router([*KafkaPixyRoutes(proxies, largest).routes(), *v1.routes()])
+        self.routes = router.routes
         self.factory = WebFactory(server.environment, router, web_options(config.grpc))
 
     async def start(self) -> dict[str, str]:
