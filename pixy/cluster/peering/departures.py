@@ -12,9 +12,9 @@ so it asks the nodes that have one:
 and each node that answers has no group with that node as a member, and knows that it leaves. What
 has been found once stays: a node that is removed gets no replica any more.
 
-A partition that has lost all its replicas needs nobody. A node of an earlier release cannot be
-asked, and counts as one that has answered. A node that is lost answers nothing: it is waited for
-where it may be needed, until it is forgotten.
+A partition that has lost all its replicas needs nobody. A node that has never started has none. A
+node of an earlier release cannot be asked, and counts as one that has answered. A node that is lost
+answers nothing: it is waited for where it may be needed, until it is forgotten.
 """
 
 import asyncio
@@ -112,7 +112,8 @@ class Departures:
 
     async def _is_let_go(self, leaving: int) -> bool:
         own, nodes = self._driver.node_id, self._metadata.nodes
-        others = [each for each in self._metadata.registered if each != own]
+        # One that has never started has no replica, and may wait for this node to leave metadata.
+        others = [each for each in self._metadata.started if each != own]
         asked = [each for each in others if nodes[each].feature_level >= DEPARTURES_LEVEL]
         answers: dict[int, bool | None] = dict.fromkeys(others, False)
         told = await asyncio.gather(*(self._ask(each, leaving) for each in asked))

@@ -24,7 +24,7 @@ class Cluster:
         self.faults: list[BaseException] = []
         self.has_all_groups = True
         self.metadata = SimpleNamespace(
-            registered=[ASKED, *answers],
+            started=[ASKED, *answers],
             nodes={
                 node_id: SimpleNamespace(
                     feature_level=level, removed=node_id in (LOST, LEAVING), lost=node_id == LOST
@@ -114,3 +114,10 @@ async def test_a_node_answers_by_its_groups_once_it_knows_of_the_removal(
     cluster.has_all_groups = opened
     answer = cluster.departures.answer(IsMemberRequest(node_id=LEAVING).SerializeToString())
     assert IsMemberResponse.FromString(answer).is_member is expected
+
+
+async def test_a_node_that_has_never_started_is_not_asked() -> None:
+    """It may be waiting itself, for the leaving one to leave metadata."""
+    cluster = Cluster((2,), {2: False, 3: True})
+    cluster.metadata.started = [ASKED, 2]
+    assert await cluster.is_let_go()
