@@ -1,6 +1,8 @@
 """The management listener of a whole daemon."""
 
+import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from pixy.errors import StartError
 from pixy.metrics import FAMILIES
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
+from tests.fakes.certificates import make_certificate
 from tests.fakes.grpc_client import open_client as open_grpc
 from tests.fakes.web import WebClient, open_client
 
@@ -200,6 +203,45 @@ async def test_readiness_has_reasons(tmp_path: Path) -> None:
             answer = await client.call("GET", path)
             assert (answer.status, "the disk is gone" in answer.text) == (503, True)
     await daemon._drain_and_stop()
+
+
+async def test_a_drain_is_a_reason_not_to_be_ready_and_the_listener_ends_last(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, shutdown_timeout="300ms") as (daemon, addresses),
+        open_grpc(addresses["grpc"]) as grpc,
+        open_client(addresses["management"]) as client,
+    ):
+        produced = pb.ProdRq(topic="orders", message=b"x")
+        await grpc.call("/KafkaPixy/Produce", produced.SerializeToString())
+        consumed = pb.ConsNAckRq(topic="orders", group="billing", no_ack=True)
+        assert (await grpc.call("/KafkaPixy/ConsumeNAck", consumed.SerializeToString())).status == 0
+        draining = asyncio.create_task(daemon._drain_and_stop())
+        await asyncio.sleep(0)
+        # It waits for the ack of a message that is out.
+        answer = await client.call("GET", "/readyz")
+        assert (answer.status, json.loads(answer.body)["checks"]["drain"]) == (
+            503,
+            "the daemon is being stopped",
+        )
+        for path in ("/livez", "/startupz"):
+            assert (await client.call("GET", path)).status == 200
+        assert not draining.done()
+        await draining
+
+
+async def test_it_is_served_with_tls_if_that_is_wanted(tmp_path: Path) -> None:
+    make_certificate(tmp_path, "one")
+    flags = {
+        "tls.certificate_path": str(tmp_path / "one.pem"),
+        "tls.key_path": str(tmp_path / "one.key"),
+        "management.tls": True,
+    }
+    context = ssl.create_default_context(cafile=str(tmp_path / "one.pem"))
+    async with (
+        running(tmp_path / "data", **flags) as (_, addresses),
+        open_client(addresses["management"], context) as client,
+    ):
+        assert (await client.call("GET", "/livez")).status == 200
 
 
 async def test_hosts_are_checked(tmp_path: Path) -> None:
