@@ -15,6 +15,10 @@ __all__ = ["Body", "ChunkedBody", "SizedBody"]
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 _SIZE_LINE_MAX = 10
 _TRAILERS_MAX = 16_384
+_FRAMING_BYTES_MAX = 64 << 10
+"""Beyond it, sizes and line ends of chunks are no more than their bytes: a chunk costs as much as a
+kilobyte of a large one.
+"""
 _CHUNKS_AT_ONCE = 512
 """Steps of `ChunkedBody.take`: a chunk may have a single byte."""
 
@@ -73,7 +77,7 @@ class ChunkedBody:
         bytes_max: largest content.
     """
 
-    __slots__ = ("_bytes_max", "_left", "_trailers", "complete", "content")
+    __slots__ = ("_bytes_max", "_framing_bytes", "_left", "_trailers", "complete", "content")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -81,6 +85,8 @@ class ChunkedBody:
         self.complete = False
         # Bytes of the present chunk with its CRLF that are to come; 0 between chunks.
         self._left = 0
+        # Bytes of sizes and line ends so far.
+        self._framing_bytes = 0
         # The last chunk has come.
         self._trailers = False
 
@@ -114,6 +120,9 @@ class ChunkedBody:
         size = int(digits, 16)
         if len(self.content) + size > self._bytes_max:
             raise HeadError(413, f"the body has more than {self._bytes_max} bytes")
+        self._framing_bytes += stop + 4 - at
+        if self._framing_bytes > len(self.content) + _FRAMING_BYTES_MAX:
+            raise HeadError(413, "the chunks of the body are too small: most of its bytes are their sizes")
         if size:
             self._left = size + 2
             return stop + 2

@@ -77,6 +77,7 @@ class Http1Connection:
 
     Attributes:
         line: number of the first request that is unanswered.
+        held: the caller takes no further request for now; input is kept.
     """
 
     __slots__ = (
@@ -101,6 +102,7 @@ class Http1Connection:
         "_since",
         "_stop_at",
         "_unwritten",
+        "held",
         "line",
     )
 
@@ -128,6 +130,7 @@ class Http1Connection:
         # unanswered or have an answer in `_early`.
         self._next = 0
         self.line = 0
+        self.held = False
         # Whole answers of requests behind `line`.
         self._early: dict[int, bytes] = {}
         self._early_bytes = 0
@@ -156,7 +159,7 @@ class Http1Connection:
         """The next request, None if none is complete, or the slice is over, or answers have to
         leave first.
         """
-        if not self._more or self.full or self._at >= self._stop_at:
+        if not self._more or self.held or self.full or self._at >= self._stop_at:
             return None
         try:
             event = self._next_request(now)
@@ -174,7 +177,7 @@ class Http1Connection:
     @property
     def pending(self) -> bool:
         """True if input is left that can be looked at."""
-        return self._more and not self.full
+        return self._more and not self.held and not self.full
 
     @property
     def full(self) -> bool:

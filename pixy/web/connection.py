@@ -26,6 +26,8 @@ from pixy.web.style import PLAIN
 __all__ = ["WebConnection"]
 
 _DROPPED_PER_SLICE = 64
+_AHEAD_BYTES = 16 << 10
+"""Input behind requests that are not answered, beyond which nothing is read."""
 _HELD_BYTES_MIN = 4096
 """Smaller bodies are not counted."""
 _KEEP_ALIVE = b"Connection: keep-alive\r\n"
@@ -54,8 +56,8 @@ class WebConnection:
         "_link",
         "_monotonic",
         "_open_calls",
-        "_paused",
         "_receipts",
+        "_stopped",
         "_turns",
         "_workload",
         "core",
@@ -78,7 +80,8 @@ class WebConnection:
         # Answers in pieces that wait for their turn, by number.
         self._turns: dict[int, asyncio.Future[None]] = {}
         self._held_bytes = 0
-        self._paused = self._dropping = False
+        # Requests wait in the core, for answers to earlier ones.
+        self._stopped = self._dropping = False
         self._calls = 0
 
     # --- for the link -----------------------------------------------------------------------------
@@ -109,9 +112,11 @@ class WebConnection:
                 self._on_refusal(event)
             if workload.step_over:
                 break
-        if core.full and not self._paused:
-            self._paused = True
-            self._link.pause_input()
+        if core.full or core.held:
+            self._stopped = True
+            # Until then the client's end is noticed.
+            if core.request_bytes >= _AHEAD_BYTES:
+                self._link.pause_input()
 
     def tick(self, now: float) -> None:
         """See `ConnectionProtocol`."""
@@ -146,6 +151,15 @@ class WebConnection:
     def respond(self, exchange: Exchange, answer: Answer, receipt: Receipt | None) -> None:
         """See `ExchangeHost`."""
         self._forget(exchange)
+        queued = self.core.queued_bytes
+        if queued and queued + len(answer.body) > self.environment.options.output_bytes:
+            # It cannot be left out: later answers would be taken for it.
+            if receipt is not None:
+                self._receipts.undelivered(receipt)
+            self.environment.shared.limits.hit("grpc.output_buffer_bytes", self.peer)
+            exchange.route.counts.count(GONE, exchange.began, self._monotonic)
+            self._link.evict()
+            return
         exchange.route.counts.count(answer.head.status, exchange.began, self._monotonic)
         self._respond(exchange.number, exchange.head, answer, receipt)
 
@@ -212,6 +226,9 @@ class WebConnection:
         if len(body) >= _HELD_BYTES_MIN:
             self._held_bytes += len(body)
             exchange.held_bytes = len(body)
+        # One at a time, or many pipelined requests would each hold a large answer that the client
+        # does not read.
+        self.core.held = match.is_coroutine
         try:
             handler: Callable[[Exchange], Any] = self._spawn if match.is_coroutine else match.route.handler
             work: Revocable | None = handler(exchange)
@@ -250,6 +267,8 @@ class WebConnection:
 
     def _forget(self, exchange: Exchange) -> None:
         del self._exchanges[exchange.number]
+        if exchange.is_coroutine:
+            self.core.held = False
         self._open_calls.open -= 1
         self._client.open -= 1
         if self._held_bytes:
@@ -283,8 +302,8 @@ class WebConnection:
             self._receipts.sent(later)
         if self._turns and (turn := self._turns.pop(self.core.line, None)) is not None:
             resolve(turn, None)
-        if self._paused and not self.core.full:
-            self._paused = False
+        if self._stopped and not self.core.full and not self.core.held:
+            self._stopped = False
             link.resume_input()
 
     def _connection_field(self, number: int, head: RequestHead | None) -> bytes:

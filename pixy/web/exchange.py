@@ -110,6 +110,11 @@ class Exchange:
         return self._match.route
 
     @property
+    def is_coroutine(self) -> bool:
+        """True if its handler is a coroutine."""
+        return self._match.is_coroutine
+
+    @property
     def parameters(self) -> Mapping[str, str]:
         """Segments of the path by their names in the route's pattern."""
         return self._match.parameters

@@ -77,6 +77,16 @@ def test_limits_of_a_request(sent: bytes, status: int) -> None:
     assert core.buffered_bytes <= 20
 
 
+def test_chunks_may_be_small_but_not_all_of_them() -> None:
+    small = b"1\r\nx\r\n"
+    seen = feed(connection(body_bytes_max=1 << 20), [CHUNKED + small * 10_000 + b"0\r\n\r\n"])
+    assert seen.requests[0][3] == b"x" * 10_000
+    large = b"%x\r\n%b\r\n" % (500_000, bytes(500_000))
+    seen = feed(connection(body_bytes_max=1 << 20), [CHUNKED + large + small * 50_000 + b"0\r\n\r\n"])
+    assert len(seen.requests) == 1
+    assert feed(connection(body_bytes_max=1 << 20), [CHUNKED + small * 50_000]).refused == 413
+
+
 def test_the_head_of_a_refused_body_is_known() -> None:
     core = connection()
     core.receive(POST + b"Content-Length: 1001\r\n\r\n", 1000)

@@ -24,8 +24,9 @@ from pixy.http2 import ErrorCode
 from pixy.proto import kafkapixy_pb2 as pb
 from tests.integration.daemon import Daemon
 from tests.judges import watched
-from tests.judges.attacks import ATTACKS, BIG_TOPIC
+from tests.judges.attacks import ATTACKS, BIG_TOPIC, Attack
 from tests.judges.daemons import check_log, judged_daemon
+from tests.judges.http_attacks import HTTP_ATTACKS
 from tests.judges.witness import Observation, Witness
 
 pytestmark = pytest.mark.process
@@ -38,7 +39,10 @@ LONG_SHARE = 0.3
 iteration it would be nearly all of it.
 """
 RSS_BYTES_MAX, LEFT_BYTES_MAX = 32 * 1024 * 1024, 48 * 1024 * 1024
-QUICK = {"rapid reset (CVE-2023-44487)", "HPACK bomb", "streams beyond the limit", "gzip bombs"}
+QUICK = {
+    *("rapid reset (CVE-2023-44487)", "HPACK bomb", "streams beyond the limit", "gzip bombs"),
+    *("pipelined pings", "requests of other servers"),
+}
 """Attacks on different parts of the core, for every run of the tests."""
 BIG_MESSAGES, BIG_MESSAGE_BYTES = 30, 900_000
 
@@ -60,16 +64,19 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
     with ExitStack() as daemons:
 
         def target_of(name: str) -> Target:
-            planned = ATTACKS[name]
-            key = name if planned.alone else str(planned.config)
+            planned = ATTACKS.get(name) or HTTP_ATTACKS[name]
+            key = str(planned.config) if isinstance(planned, Attack) else "HTTP"
+            if planned.alone:
+                key = name
             if key not in targets:
                 # A stopping daemon waits for acks of messages that attackers received.
-                config = {"grpc": dict(planned.config), "shutdown_timeout": "1s"}
+                grpc = {"grpc": dict(planned.config)} if isinstance(planned, Attack) else {}
+                config = {**grpc, "tcp_addr": "127.0.0.1:0", "shutdown_timeout": "1s"}
                 folder = tmp_path_factory.mktemp("daemon")
                 turns = folder / "turns"
                 watched_daemon = judged_daemon(folder, config, program=("-P", watched.__file__, str(turns)))
                 daemon = daemons.enter_context(watched_daemon)
-                if planned.big_answers:
+                if not isinstance(planned, Attack) or planned.big_answers:
                     fill(daemon)
                 targets[key] = Target(daemon, turns, daemon.rss_bytes())
             return targets[key]
@@ -79,10 +86,12 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 def attack(name: str, daemon: Daemon, witness: Witness) -> tuple[Observation, dict[str, Any]]:
     """Attack while a witness observes; returns the observation and the attacker's report."""
-    host, port = daemon.address.rsplit(":", 1)
-    seconds = PATIENT_SECONDS if ATTACKS[name].config else SECONDS
+    is_http = name in HTTP_ATTACKS
+    host, port = (daemon.addresses["http"] if is_http else daemon.address).rsplit(":", 1)
+    seconds = PATIENT_SECONDS if not is_http and ATTACKS[name].config else SECONDS
+    module = "tests.judges.http_attacker" if is_http else "tests.judges.attacker"
     # It may do harm through the network only, not by taking the cores from the others.
-    command = ["nice", "-n", "10", sys.executable, "-m", "tests.judges.attacker"]
+    command = ["nice", "-n", "10", sys.executable, "-m", module]
     command += [name, host, port, str(seconds + LAST_ANSWERS_S)]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     try:
@@ -106,7 +115,11 @@ def fill(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in ATTACKS]
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.long)
+        for name in [*ATTACKS, *HTTP_ATTACKS]
+    ],
 )
 def test_an_attack_does_not_affect_other_clients(name: str, target_of: Callable[[str], Target]) -> None:
     daemon, turns, fresh_rss_bytes = target_of(name)
@@ -126,6 +139,9 @@ def test_an_attack_does_not_affect_other_clients(name: str, target_of: Callable[
 
 def check(report: dict[str, Any], name: str) -> None:
     """Assert that the attack took place and met the required response."""
+    if name in HTTP_ATTACKS:
+        check_http(report, name)
+        return
     planned = ATTACKS[name]
     assert report["opened"] >= planned.connections, report
     # Too many stream resets end the connection. A busy machine may keep the attacker from
@@ -141,3 +157,14 @@ def check(report: dict[str, Any], name: str) -> None:
         assert sum(report["goaways"].values()) >= report["ended"], report
     if planned.refused_by is not None:
         assert report["resets"].get(planned.refused_by.name), report
+
+
+def check_http(report: dict[str, Any], name: str) -> None:
+    """The same for an attack over HTTP."""
+    planned = HTTP_ATTACKS[name]
+    assert report["opened"] >= planned.connections, report
+    if planned.statuses:
+        assert report["statuses"], report
+        # A busy machine may keep the attacker from completing a request in time.
+        assert report["statuses"].keys() <= planned.statuses | {"408"}, report
+    assert report["ended"] or not planned.ends, report

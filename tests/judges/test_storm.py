@@ -25,6 +25,7 @@ from pixy.proto import kafkapixy_pb2 as pb
 from tests.fakes.waiting import until_blocking
 from tests.integration.daemon import Daemon
 from tests.judges.daemons import check_log, judged_daemon
+from tests.judges.http_storm import ROUTES
 from tests.judges.storm import METHODS
 from tests.kafka.cluster import KafkaCluster
 
@@ -163,6 +164,30 @@ def withstands(daemon: Daemon, seconds: float) -> None:
     assert warning is None, f"the interpreter warned: {daemon.log()[warning.start() :][:1000]}"
 
 
+def withstands_http(daemon: Daemon, seconds: float) -> None:
+    """Run both storms over HTTP, and compare as `withstands` does."""
+    check_serves(daemon)
+    http_storm(daemon, seconds / 4, seed=1)
+    kept = wait_settled(daemon)
+    report = http_storm(daemon, seconds, seed=2)
+    assert report["calls"].keys() == ROUTES.keys()
+    assert report["ends"].keys() >= {"200", "404", "given up"}, report["ends"]
+    wait_settled(daemon, kept)
+    check_serves(daemon)
+    check_log(daemon)
+    warning = PYTHONS_WARNINGS.search(daemon.log())
+    assert warning is None, f"the interpreter warned: {daemon.log()[warning.start() :][:1000]}"
+
+
+def http_storm(daemon: Daemon, seconds: float, seed: int) -> dict[str, Any]:
+    """Run a storm over HTTP; returns its report."""
+    address = daemon.addresses["http"]
+    command = [sys.executable, "-m", "tests.judges.http_storm", address, str(seconds), str(seed)]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
 def stormed_daemon(folder: Path, **cluster: Any) -> Any:
     """A daemon that shows all warnings of the interpreter."""
     return judged_daemon(folder, config(**cluster), program=("-W", "always", "-m", "pixy"))
@@ -171,6 +196,12 @@ def stormed_daemon(folder: Path, **cluster: Any) -> Any:
 def test_a_storm_of_all_calls_leaks_nothing(tmp_path: Path) -> None:
     with stormed_daemon(tmp_path / "daemon") as daemon:
         withstands(daemon, 4)
+
+
+def test_a_storm_over_http_leaks_nothing(tmp_path: Path) -> None:
+    options = {**config(), "tcp_addr": "127.0.0.1:0"}
+    with judged_daemon(tmp_path / "daemon", options, program=("-W", "always", "-m", "pixy")) as daemon:
+        withstands_http(daemon, 4)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from pixy.http1 import Http1Options
 from pixy.serving import ServerOptions
 from pixy.web import JSON, TEXT, WebOptions
 from tests.fakes.certificates import make_certificate
-from tests.fakes.waiting import until
+from tests.fakes.waiting import settle, until
 from tests.fakes.web import open_client, open_web
 from tests.http1.peer import SMUGGLING
 from tests.serving.support import NotedReceipt
@@ -78,7 +78,7 @@ async def test_reading_stops_at_64_unanswered_requests() -> None:
         client.send(hold * 100)
         await until(lambda: len(web.held) == 64)
         client.send(hold * 1000)
-        await until(lambda: "paused" if web.links[0]._paused else "")
+        await until(lambda: web.links[0]._paused)
         held = web.links[0].core.buffered_bytes
         assert len(web.held) == 64
         for number in range(1100):
@@ -90,10 +90,13 @@ async def test_reading_stops_at_64_unanswered_requests() -> None:
 
 
 @pytest.mark.parametrize("path", ["/hold", "/wait"])
-async def test_a_client_that_closes_is_gone(path: str) -> None:
+@pytest.mark.parametrize("behind", [0, 3])
+async def test_a_client_that_closes_is_gone(path: str, behind: int) -> None:
     async with open_web() as web, open_client(web.address) as client:
         client.request("GET", path)
         await until(lambda: web.server.open_calls == 1)
+        for _ in range(behind if path == "/wait" else 0):
+            client.request("GET", "/echo/a")
         client.writer.write_eof()
         cancelled = web.held[0][1].cancelled if web.held else web.cancelled
         await asyncio.wait_for(cancelled.wait(), 60)
@@ -285,6 +288,31 @@ async def test_a_grace_that_is_over_ends_all_exchanges() -> None:
         await web.server.stop(0)
         assert web.held[0][1].cancelled.is_set()
         assert await client.closed() == b""
+
+
+async def test_coroutines_of_a_connection_run_one_at_a_time() -> None:
+    async with open_web() as web, open_client(web.address) as client:
+        client.send(b"GET /stream/-1/3 HTTP/1.1\r\nHost: h\r\n\r\n" + GET * 3)
+        await client.reader.readuntil(b"xxx\r\n")
+        await settle()
+        assert web.server.counters.calls == 1
+        assert web.server.open_calls == 1
+    async with open_web() as web, open_client(web.address) as client:
+        client.send(b"GET /task/a HTTP/1.1\r\nHost: h\r\n\r\n" * 50 + GET)
+        assert [(await client.answer()).body for _ in range(51)] == [b"a"] * 51
+
+
+async def test_a_client_that_does_not_read_its_pipelined_answers_is_cut_off() -> None:
+    async with open_web(WebOptions(output_bytes=100_000)) as web, open_client(web.address) as client:
+        client.send(b"GET /hold HTTP/1.1\r\nHost: h\r\n\r\n" * 3)
+        await until(lambda: len(web.held) == 3)
+        receipts = [NotedReceipt() for _ in range(3)]
+        for number in (2, 1):
+            web.held[number][0].answer(TEXT, bytes(60_000), receipts[number])
+        await until(lambda: web.server.connections == 0)
+        assert [receipt.said for receipt in receipts] == [[], ["undelivered"], ["undelivered"]]
+        assert web.held[0][1].cancelled.is_set()
+        assert web.server.limits_reached == ["grpc.output_buffer_bytes"]
 
 
 @pytest.mark.slow

@@ -7,7 +7,9 @@ missing ones 0 or empty, null as missing. Errors have Go's texts.
 import json
 from typing import Any, NoReturn
 
+from pixy.api.http.json_bodies import check_json
 from pixy.backend import OffsetCommit
+from pixy.elements_per_call import ELEMENTS_PER_CALL
 from pixy.web import HttpError
 
 __all__ = ["read_offsets"]
@@ -33,6 +35,7 @@ def read_offsets(body: bytes) -> list[tuple[int, OffsetCommit]]:
     Raises:
         HttpError: it is not such a list.
     """
+    check_json(body)
     try:
         value = json.loads(
             body.decode("utf-8", "replace"),
@@ -63,6 +66,8 @@ def _list(value: Any) -> list[Any]:
         raise ValueError(
             f"json: cannot unmarshal {_name(value)} into Go value of type []httpsrv.partitionInfo"
         )
+    if len(value) > ELEMENTS_PER_CALL:
+        raise HttpError(400, f"the body has {len(value)} offsets, {ELEMENTS_PER_CALL} are allowed")
     return value
 
 

@@ -24,6 +24,7 @@ __all__ = ["HttpServer", "web_options"]
 log = structlog.get_logger(__name__)
 
 _IDLE_S = 120.0
+_FRAMING_BYTES = 64 << 10
 
 
 def web_options(config: GrpcConfig, hosts: frozenset[str] | None = None) -> WebOptions:
@@ -35,7 +36,12 @@ def web_options(config: GrpcConfig, hosts: frozenset[str] | None = None) -> WebO
     times = Http1Options(
         head_s=config.handshake_timeout, body_s=config.request_timeout, idle_s=config.idle_timeout or _IDLE_S
     )
-    return WebOptions(times, hosts)
+    return WebOptions(times, config.output_buffer_bytes, hosts)
+
+
+def _records_bytes(message_bytes: int) -> int:
+    """Largest body with records, for the largest message: it may be in base64."""
+    return message_bytes * 4 // 3 + _FRAMING_BYTES
 
 
 class HttpServer:
@@ -55,7 +61,7 @@ class HttpServer:
         self._config = config
         self._server = server
         largest = max(each.producer.max_message_bytes for each in config.proxies.values())
-        v1 = V1Routes(proxies, config.grpc.max_message_bytes, server.environment.clock, Random(os.urandom(8)))
+        v1 = V1Routes(proxies, _records_bytes(largest), server.environment.clock, Random(os.urandom(8)))
         router = Router([*KafkaPixyRoutes(proxies, largest).routes(), *v1.routes()])
         self.routes = router.routes
         self.factory = WebFactory(server.environment, router, web_options(config.grpc))

@@ -16,6 +16,8 @@ from pixy.records import read_records
 __all__ = ["peek"]
 
 _READ_BYTES = 1 << 20
+_SHOWN_BYTES = 1 << 20
+"""Bytes of keys and values after which no further record is shown."""
 
 
 async def peek(
@@ -43,47 +45,54 @@ async def peek(
     count = len(found[0].partitions)
     if partition is not None and partition >= count:
         raise UnknownPartition(f"topic {topic} has {count} partitions, none is {partition}")
-    shown: list[dict[str, Any]] = []
+    shown = _Shown(records_max, is_base64=is_base64)
     with proxy.log.fetches.holding(1, peer):
         for number in range(count) if partition is None else [partition]:
-            if len(shown) < records_max:
-                place = TopicPartition(topic, number)
-                shown += await _peek_in(proxy, place, offset, records_max - len(shown), is_base64)
-    return shown
+            await _peek_in(proxy, TopicPartition(topic, number), offset, shown)
+    return shown.records
 
 
-async def _peek_in(
-    proxy: Proxy, place: TopicPartition, offset: int, most: int, is_base64: bool
-) -> list[dict[str, Any]]:
+class _Shown:
+    """Records that are shown, bounded in number and in bytes.
+
+    Attributes:
+        records: as JSON.
+    """
+
+    def __init__(self, records_max: int, *, is_base64: bool) -> None:
+        self._records_max = records_max
+        self._is_base64 = is_base64
+        self._bytes = 0
+        self.records: list[dict[str, Any]] = []
+
+    @property
+    def is_full(self) -> bool:
+        """True if there are as many as may be."""
+        return len(self.records) >= self._records_max or self._bytes >= _SHOWN_BYTES
+
+    def add(self, batches: Sequence[Batch], partition: int, first: int, end: int) -> None:
+        """Add the records of batches from `first` on, before `end`. Runs on a thread."""
+        for batch in batches:
+            for record in read_records(batch, first_offset=first):
+                if self.is_full or record.offset >= end:
+                    return
+                if record.offset >= first:
+                    self._bytes += len(record.value or b"") + len(record.key or b"")
+                    self.records.append(record_json(record, partition, is_base64=self._is_base64))
+
+
+async def _peek_in(proxy: Proxy, place: TopicPartition, offset: int, shown: _Shown) -> None:
     queries = [OffsetQuery(place, OffsetPosition.EARLIEST), OffsetQuery(place, OffsetPosition.LATEST)]
     begin, end = await proxy.log.list_offsets(queries)
     if begin is None or end is None:
         raise UnknownPartition(f"topic {place.topic} has no partition {place.partition}")
     first = max(begin, offset if offset >= 0 else end + offset)
-    shown: list[dict[str, Any]] = []
-    if first >= end:
-        return shown
-    readers = await proxy.log.readers([Range(place, first, end)], max_bytes=_READ_BYTES, max_wait=0)
-    for reader in readers:
+    if first >= end or shown.is_full:
+        return
+    for reader in await proxy.log.readers([Range(place, first, end)], max_bytes=_READ_BYTES, max_wait=0):
         state = RangeState.MORE
-        while state is RangeState.MORE and len(shown) < most:
+        while state is RangeState.MORE and not shown.is_full:
             await reader.wait()
             fetched = await reader.read()
-            state, left = fetched.state, most - len(shown)
-            shown += await asyncio.to_thread(
-                _decode, fetched.batches, place.partition, first, end, left, is_base64
-            )
-    return shown
-
-
-def _decode(
-    batches: Sequence[Batch], partition: int, first: int, end: int, most: int, is_base64: bool
-) -> list[dict[str, Any]]:
-    shown: list[dict[str, Any]] = []
-    for batch in batches:
-        for record in read_records(batch, first_offset=first):
-            if len(shown) >= most or record.offset >= end:
-                return shown
-            if record.offset >= first:
-                shown.append(record_json(record, partition, is_base64=is_base64))
-    return shown
+            state = fetched.state
+            await asyncio.to_thread(shown.add, fetched.batches, place.partition, first, end)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pixy.api.http.json_bodies import check_json
 from pixy.consume import Offer
 from pixy.records import Header, Record
 from pixy.web import HttpError
@@ -39,6 +40,7 @@ def read_list(body: bytes) -> tuple[list[Any], bool]:
     Raises:
         HttpError: it is no JSON.
     """
+    check_json(body)
     value = _parse(body, "the body")
     return (value, True) if type(value) is list else ([value], False)
 
@@ -49,6 +51,7 @@ def read_lines(body: bytes) -> list[Any]:
     Raises:
         HttpError: a line is no JSON.
     """
+    check_json(body)
     lines = enumerate(body.split(b"\n"), 1)
     return [_parse(line, f"line {number}") for number, line in lines if line.strip()]
 

@@ -142,6 +142,9 @@ async def test_an_asynchronous_record_has_no_offset(served: ServedHttp) -> None:
         (b"[" + b",".join([b"{}"] * 1001) + b"]", [JSON], 400, "the body has 1001 records"),
         (b'{}\n{"value"\n', [LINES], 400, "line 2 is no JSON"),
         (b"[" * 100_000, [JSON], 400, "no JSON"),
+        (b"[" + b"{}," * 400_000 + b"{}]", [JSON], 413, "bytes beside its texts"),
+        (b"[" + b'"",' * 400_000 + b'""]', [JSON], 413, "texts, 50000 are allowed"),
+        (b"{}\n" * 400_000, [LINES], 413, "bytes beside its texts"),
         (b"x", ["Content-Type: text/xml"], 415, "the body is text/xml"),
         (b"x", ["X: y"], 415, "the body is of no type"),
     ],
@@ -269,8 +272,8 @@ async def line_of(reader: asyncio.StreamReader, expected: bytes) -> None:
 
 async def test_a_stream_hands_out_no_more_than_its_client_reads(served: ServedHttp) -> None:
     count = 1000
-    for _ in range(count // 100):
-        await post(served, [{"value": "x" * 30_000, "partition": 0} for _ in range(100)])
+    for _ in range(count // 40):
+        await post(served, [{"value": "x" * 30_000, "partition": 0} for _ in range(40)])
     async with open_client(served.address) as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.request("GET", f"{TARGET}?group=g&ack=auto", None, "Accept: application/x-ndjson")
