@@ -28,6 +28,7 @@ from pixy.raft.responses import own_entries_stored
 from pixy.storage import CheckpointId, Disk, Journal, UnitRecord, copy_directory, replaced_directory
 from pixy.storage.journal.gathered_units import GatheredUnits
 from pixy.storage.partition.segment import Segment
+from tests.sim.cluster.machine import Machine
 from tests.sim.disk import SimulatedDisk
 
 # --- the core -------------------------------------------------------------------------------------
@@ -201,6 +202,18 @@ def write_without_sync(self: Journal, gathered: GatheredUnits) -> Any:
     assert isinstance(self._disk, SimulatedDisk)
     self._disk.ignored = frozenset({"storage/journal/journal.py:Journal._write write_durably"})
     return _write(self, gathered)
+
+
+def ends_installing(self: Machine) -> None:
+    """A process ends at each install of a checkpoint, and starts again soon."""
+    self._restarts = True
+    self.disk.die_near, self.disk.die_phase = ("rename", ".checkpoint"), "after"
+
+
+def ends_with_power(self: Machine) -> None:
+    """A process that ends in a call on the disk loses nothing that was not synced."""
+    if self.life is not None:
+        self._release(power=False)
 
 
 def reset_before_tail(self: RaftStorage, start: LogPosition) -> None:

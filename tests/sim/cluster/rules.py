@@ -31,6 +31,7 @@ from pixy.storage import CheckpointStore, Journal, WriterPace
 from pixy.storage.partition.segment import Segment
 from tests.sim.cluster import broken
 from tests.sim.cluster.faults import FaultKind
+from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.swarm import CALM, Focus, Swarm
 from tests.sim.kit import broken as at_rest
 from tests.sim.kit.rules import Rule
@@ -198,13 +199,18 @@ RULES: dict[str, Rule[Swarm]] = {
         focus=aimed(FaultKind.LAGGARD, journal={"retain_bytes": 0, "file_bytes": 1500}, interleaves=True),
     ),
     "a start makes the data of a snapshot durable before it resets the log": _rule(
-        [patch.object(CheckpointStore, "make_durable", lambda _: None)],
-        seed=83,
+        [
+            patch.object(CheckpointStore, "make_durable", lambda _: None),
+            # Ends in between are rare.
+            patch.object(Machine, "installing", broken.ends_installing),
+            patch.object(Machine, "_disk_ended", broken.ends_with_power),
+        ],
+        seed=5,
         focus=aimed(FaultKind.LAGGARD, *_CRASHES, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
     "a log reset leaves no older entry": _rule(
         [patch.object(RaftStorage, "reset", broken.reset_before_tail)],
-        seed=83,
+        seed=6,
         focus=aimed(FaultKind.ISOLATE_LEADER, journal={"retain_bytes": 0, "file_bytes": 1500}),
     ),
     "a log reset outlives its journal file": _rule(
