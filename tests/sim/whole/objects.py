@@ -98,7 +98,7 @@ def _create(state: TopicState | None, input: Create, output: Any) -> Sequence[To
 def _alter(state: TopicState | None, input: Alter, output: Any) -> Sequence[TopicState | None]:
     if state is None:
         return [None] if output == "UnknownTopic" else []
-    if output == "FailedPrecondition":  # another one at the same time
+    if output == "StaleTopicVersion":  # another one at the same time
         return [state]
     partitions = input.partitions or state.partitions
     if partitions < state.partitions:

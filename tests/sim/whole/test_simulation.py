@@ -39,6 +39,7 @@ MORE_FOUND = {
     401360: "a record that is delivered after offsets were set has the position before committed",
     401404: "the ack of a lent record is lost with its partition, before its delivery is told",
     401881: "a machine that is down for good is switched on by an earlier fault",
+    402383: "of two alterations at the same time one is refused",
     500488: "a node that joins later admits an older copy of a directory, and relays feed it",
     600143: "a commit waits for a slow one before it",
     600175: "a commit waits for a slow one before it",
