@@ -141,17 +141,23 @@ async def test_short_requests_wait_here_and_hold_up_neither_metadata_nor_commits
     client = KafkaClient(kafka_options(kafka), dial)
     await client.start()
     try:
-        asking = [asyncio.create_task(client.send(1, LIST_GROUPS([], []), timeout_s=2)) for _ in range(40)]
+        request = LIST_GROUPS([], [])
+        asking = [asyncio.create_task(client.send(1, request)) for _ in range(16)]
         await until(lambda: held == 16)
+        waiting = [asyncio.create_task(client.send(1, request, timeout_s=1)) for _ in range(24)]
         await client.refresh()
         assert (await client.send(1, BROKERS, COMMITS)).brokers
+        faults = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [getattr(fault, "sent", None) for fault in faults] == [False] * 24
         assert held == 16
         assert not any(task.done() for task in asking)
-        faults = await asyncio.gather(*asking, return_exceptions=True)
-        assert [getattr(fault, "sent", None) for fault in faults] == [True] * 16 + [False] * 24
         assert client.fault == ""
     finally:
         await client.stop()
+    # Their connection is closed, and no answer comes.
+    for task in asking:
+        task.cancel()
+    await asyncio.wait(asking)
 
 
 async def test_a_broker_that_is_too_old_is_reported(kafka: KafkaCluster) -> None:
