@@ -28,7 +28,7 @@ async def post(served: ServedHttp, body: Any, target: str = TARGET, *fields: str
     return await served.client.call("POST", target, data, *(fields or [JSON]))
 
 
-async def get(served: ServedHttp, query: str = "group=g&wait_ms=5000", name: str = "records") -> Any:
+async def get(served: ServedHttp, query: str = "group=g&wait_ms=60000", name: str = "records") -> Any:
     answer = await served.client.call("GET", f"/v1/topics/t/{name}?{query}")
     assert (answer.status, answer.fields["content-type"]) == (200, "application/json")
     return json.loads(answer.body)["records"]
@@ -64,7 +64,7 @@ async def test_bytes_and_nulls_come_back(served: ServedHttp) -> None:
         served, [{"value_base64": "/w==", "key_base64": ""}, {"value": None}, {"value": "", "key": None}]
     )
     found = sorted(
-        await get(served, "group=g&wait_ms=5000&max_records=9"), key=lambda each: str(each.get("value"))
+        await get(served, "group=g&wait_ms=60000&max_records=9"), key=lambda each: str(each.get("value"))
     )
     keys = [(each.get("key"), each.get("value"), each.get("value_base64")) for each in found]
     assert sorted(keys, key=str) == sorted(
@@ -95,7 +95,7 @@ async def test_each_record_of_a_batch_is_answered(served: ServedHttp, kind: str)
         "detail": "value is no text: bytes go into value_base64",
     }
     assert results[5]["error"]["status"] == 413
-    assert len(await get(served, "group=g&wait_ms=5000")) == 4
+    assert len(await get(served, "group=g&wait_ms=60000")) == 4
 
 
 async def test_partition_and_timestamp_can_be_given(served: ServedHttp) -> None:
@@ -187,9 +187,9 @@ async def test_parameters_that_are_wrong_are_a_problem(served: ServedHttp, targe
 
 async def test_messages_are_bounded_in_number_and_bytes(served: ServedHttp) -> None:
     await post(served, [{"value": "x" * 1000, "partition": 0} for _ in range(20)])
-    assert len(await get(served, "group=g&wait_ms=5000&max_records=3")) == 3
-    assert 1 <= len(await get(served, "group=g&wait_ms=5000&max_bytes=2500")) <= 3
-    rest = await get(served, "group=g&wait_ms=5000")
+    assert len(await get(served, "group=g&wait_ms=60000&max_records=3")) == 3
+    assert 1 <= len(await get(served, "group=g&wait_ms=60000&max_bytes=2500")) <= 3
+    rest = await get(served, "group=g&wait_ms=60000")
     assert rest[-1]["offset"] == 19
     assert await get(served, "group=g&wait_ms=10") == []
     assert await lag(served) == 20
@@ -216,13 +216,13 @@ async def has_lag(served: ServedHttp, expected: int) -> bool:
 
 async def test_messages_are_acked_when_they_are_with_the_transport(served: ServedHttp) -> None:
     await post(served, [{"value": str(n)} for n in range(10)])
-    assert len(await get(served, "group=g&ack=auto&wait_ms=5000")) == 10
+    assert len(await get(served, "group=g&ack=auto&wait_ms=60000")) == 10
     await until(lambda: has_lag(served, 0))
 
 
 async def test_a_client_that_leaves_while_it_waits_takes_nothing(served: ServedHttp) -> None:
     await post(served, {"value": "x", "partition": 0})
-    await get(served, "group=g&ack=auto&wait_ms=5000")
+    await get(served, "group=g&ack=auto&wait_ms=60000")
     async with open_client(served.address) as client:
         client.request("GET", f"{TARGET}?group=g&wait_ms=60000")
         await until(lambda: served.server.open_calls == 1)
@@ -281,7 +281,7 @@ async def test_a_stream_hands_out_no_more_than_its_client_reads(served: ServedHt
         assert served.server.memory.total < 4 << 20
         left = await lag(served)
         assert left > count // 2
-    assert await get(served, "group=g&wait_ms=5000&max_records=1")
+    assert await get(served, "group=g&wait_ms=60000&max_records=1")
 
 
 async def test_a_stream_ends_with_the_daemons_drain(served: ServedHttp) -> None:
@@ -343,7 +343,7 @@ async def test_a_client_that_is_generated_from_the_description_works(served: Ser
         topic="t", body=[{"value": "a", "partition": 0}, {"value": "b", "partition": 0}]
     )
     assert [each["offset"] for each in produced["records"]] == [0, 1]
-    consumed = await client.consume(topic="t", group="g", wait_ms=5000, max_records=2)
+    consumed = await client.consume(topic="t", group="g", wait_ms=60000, max_records=2)
     places = [{"partition": each["partition"], "offset": each["offset"]} for each in consumed["records"]]
     assert (await client.ack(topic="t", group="g", body=places))["acked"] == 2
     peeked = await client.peekInCluster(cluster="first", topic="t", offset=-1)
