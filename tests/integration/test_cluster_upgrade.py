@@ -69,6 +69,10 @@ def cluster(tmp_path: Path, release_before: Path) -> Iterator[Cluster]:
 def be_of(node: ClusterNode, release: Path | None) -> None:
     """Have the next start of a node be of a release, None for the present one."""
     node._prefix = () if release is None else ("env", f"PYTHONPATH={release}")
+    # An option that the release before does not know.
+    node.config.pop("management_addr", None)
+    if release is None:
+        node.config["management_addr"] = ""
 
 
 def test_nodes_are_upgraded_one_by_one(cluster: Cluster, release_before: Path) -> None:
