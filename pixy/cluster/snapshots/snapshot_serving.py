@@ -66,9 +66,6 @@ class SnapshotServing:
         find: a state group by name, None if there is no such group.
         driver: of the raft groups.
         files: the thread that reads.
-
-    Attributes:
-        sweeps: called with the time once a second.
     """
 
     def __init__(
@@ -90,7 +87,6 @@ class SnapshotServing:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
-        self.sweeps: list[Callable[[float], None]] = []
 
     def start(self) -> None:
         """Begin to look after followers that are silent."""
@@ -140,11 +136,11 @@ class SnapshotServing:
             replica.lost_checkpoint(wanted.id)
         if not answer.error:
             has_all = answer.position + len(answer.content) == answer.size
-            self.heard(replica.group, request.replica_id, has_all=has_all)
+            self._heard(replica.group, request.replica_id, has_all=has_all)
         return answer
 
-    def heard(self, group: RaftGroup, peer: int, *, has_all: bool = False) -> None:
-        """A follower has got a slice, or a part of a copy: a sign of life."""
+    def _heard(self, group: RaftGroup, peer: int, *, has_all: bool) -> None:
+        """A follower has got a slice: a sign of life."""
         if group.node is not None:
             group.node.report_active(peer)
         if peer in self._driver.snapshots.waiting(group):
@@ -178,10 +174,7 @@ class SnapshotServing:
                 snapshots.report(group, peer, failed=True)
 
     def _tick(self) -> None:
-        now = self._loop.time()
-        self.sweep(now)
-        for sweep in self.sweeps:
-            sweep(now)
+        self.sweep(self._loop.time())
         self._timer = self._loop.call_later(_SWEEP_S, self._tick)
 
     def sweep(self, now: float) -> None:
