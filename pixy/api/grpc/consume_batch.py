@@ -4,11 +4,11 @@ It is answered by callback, as these are. All offers of an answer have one recei
 delivered together, or none is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pixy.api.grpc.batch_acks import BatchAcks
 from pixy.api.grpc.refusals import proxy_of
-from pixy.consume import AckDone, ConsumeDone, ConsumeRequest, Offer, PendingRequest
+from pixy.consume import AckDone, ConsumeDone, ConsumeRequest, Offer, OffersReceipt, PendingRequest
 from pixy.errors import InvalidArgument, LongPollTimeout, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import Proxy
@@ -137,30 +137,13 @@ class _BatchCall:
         self._answer()
 
     def _answer(self) -> None:
-        receipt = _OffersReceipt(self._offers)
+        receipt = OffersReceipt(self._offers)
         try:
             answer = pb.ConsumeBatchResponse(messages=map(_message, self._offers))
         except Exception as bug:
             self._call.fail(bug, receipt)
             return
         self._call.answer(answer, receipt)
-
-
-class _OffersReceipt:
-    """The receipt of an answer with several offers."""
-
-    __slots__ = ("_offers",)
-
-    def __init__(self, offers: Sequence[Offer]) -> None:
-        self._offers = offers
-
-    def delivered(self) -> None:
-        for offer in self._offers:
-            offer.delivered()
-
-    def undelivered(self) -> None:
-        for offer in self._offers:
-            offer.undelivered()
 
 
 def _message(offer: Offer) -> pb.ConsumedMessage:

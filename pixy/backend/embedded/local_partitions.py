@@ -11,7 +11,6 @@ from functools import partial
 from typing import TypeVar
 
 from pixy.aio.byte_semaphore import ByteSemaphore
-from pixy.aio.futures import resolve
 from pixy.aio.one_thread import OneThread
 from pixy.backend.embedded.partition_router import CONFIRM_S
 from pixy.backend.protocol import FetchResult
@@ -166,7 +165,7 @@ class LocalPartitions:
         if shared:
             self._check_led(replica)
         end_offset = replica.log.end_offset
-        await _wait_append(replica, max_wait)
+        await replica.wait(max_wait)
         if replica.log.end_offset == end_offset:
             self._check_running()
             if shared and not replica.deleted:
@@ -207,19 +206,3 @@ def _check_range(partition: TopicPartition, log: PartitionLog, offset: int) -> N
             log.begin_offset,
             log.end_offset,
         )
-
-
-async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> None:
-    """Wait for the next append, for `max_wait` seconds at most, or until the node stops."""
-    waiter = replica.waiter()
-    timer = None
-    if max_wait is not None:
-        timer = asyncio.get_running_loop().call_later(max_wait, resolve, waiter, None)
-    try:
-        await waiter
-    finally:
-        if timer is not None:
-            timer.cancel()
-        if replica.waiters is not None:
-            replica.waiters.pop(waiter, None)
-            replica.waiters = replica.waiters or None

@@ -198,6 +198,23 @@ class PartitionReplica:
         self.waiters[waiter] = None
         return waiter
 
+    async def wait(self, max_wait: float | None) -> None:
+        """Wait for the next append or change, for `max_wait` seconds at most, or until the node
+        stops.
+        """
+        waiter = self.waiter()
+        timer = None
+        if max_wait is not None:
+            timer = asyncio.get_running_loop().call_later(max_wait, resolve, waiter, None)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if self.waiters is not None:
+                self.waiters.pop(waiter, None)
+                self.waiters = self.waiters or None
+
     def wake(self) -> None:
         """Wake the waiting fetches, and whoever else waits."""
         waiters, self.waiters = self.waiters, None

@@ -208,7 +208,7 @@ class _Leadership:
             return
         until = loop.time() + pause_s
         while replica.publication < command.predecessor and (left := until - loop.time()) > 0:
-            await asyncio.wait([replica.waiter()], timeout=left)
+            await replica.wait(left)
 
     async def _propose(self, part: PublicationPart, payload: bytes) -> None:
         """Bring a partition a publication, unless its topic was deleted."""

@@ -7,7 +7,7 @@ from pixy.consume.core.client_shares import Client, ClientShares, address_of
 from pixy.consume.core.consume_request import ConsumeRequest
 from pixy.consume.core.handed_out import HandedOut
 from pixy.consume.core.join_turns import JoinTurns
-from pixy.consume.core.offer import Offer, OfferLimits, OfferOwner
+from pixy.consume.core.offer import Offer, OfferLimits, OfferOwner, OffersReceipt
 from pixy.consume.core.offset_tracker import CROWDED_RANGES, OffsetTracker
 from pixy.consume.core.partition_limit import PartitionLimit
 from pixy.consume.core.passing_turns import UNDECIDED, PassingTurns
@@ -34,6 +34,7 @@ __all__ = [
     "Offer",
     "OfferLimits",
     "OfferOwner",
+    "OffersReceipt",
     "OffsetTracker",
     "PartitionLimit",
     "PassingTurns",

@@ -1,11 +1,12 @@
 """An offer: one record handed to a client, with its limits and its owner."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from pixy.records import Record
 
-__all__ = ["Offer", "OfferLimits", "OfferOwner"]
+__all__ = ["Offer", "OfferLimits", "OfferOwner", "OffersReceipt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +85,22 @@ class Offer:
     def undelivered(self) -> None:
         """The answer could not be written: the record goes to the next request."""
         self._owner.undelivered(self)
+
+
+class OffersReceipt:
+    """The receipt of an answer with several offers: they are delivered together, or none is."""
+
+    __slots__ = ("_offers",)
+
+    def __init__(self, offers: Sequence[Offer]) -> None:
+        self._offers = offers
+
+    def delivered(self) -> None:
+        """The answer is with the transport."""
+        for offer in self._offers:
+            offer.delivered()
+
+    def undelivered(self) -> None:
+        """The answer could not be written."""
+        for offer in self._offers:
+            offer.undelivered()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pixy.aio.futures import resolve
 from pixy.api.http.v1.problems import problem_of
 from pixy.api.http.v1.records import encode, offer_json
-from pixy.consume import ConsumeRequest, Offer
+from pixy.consume import ConsumeRequest, Offer, OffersReceipt
 from pixy.errors import LongPollTimeout, PixyError, ShuttingDown
 from pixy.proxy import Proxy
 from pixy.web import AnswerHead, Exchange, HttpError
@@ -47,25 +47,6 @@ class RecordsQuery(NamedTuple):
     bytes_max: int
     wait_s: float | None
     is_base64: bool
-
-
-class _OffersOfAnswer:
-    """The receipt of an answer with several offers."""
-
-    __slots__ = ("_offers",)
-
-    def __init__(self, offers: Sequence[Offer]) -> None:
-        self._offers = offers
-
-    def delivered(self) -> None:
-        """See `Receipt`."""
-        for offer in self._offers:
-            offer.delivered()
-
-    def undelivered(self) -> None:
-        """See `Receipt`."""
-        for offer in self._offers:
-            offer.undelivered()
 
 
 class GroupReader:
@@ -146,10 +127,10 @@ async def answer_records(reader: GroupReader, exchange: Exchange, query: Records
             await asyncio.sleep(0)
         lines = [offer_json(offer, is_base64=query.is_base64) for offer in offers]
     except BaseException:
-        _OffersOfAnswer(offers).undelivered()
+        OffersReceipt(offers).undelivered()
         raise
     body = b'{"records":[%b]}\n' % (b"\n " + b",\n ".join(lines) + b"\n" if lines else b"")
-    exchange.answer(_RECORDS, body, _OffersOfAnswer(offers))
+    exchange.answer(_RECORDS, body, OffersReceipt(offers))
 
 
 async def stream_records(reader: GroupReader, exchange: Exchange, *, is_base64: bool) -> None:
