@@ -24,8 +24,17 @@ async def produce(served: ServedHttp, body: bytes, query: str = "key=1&sync", *f
     return await served.client.call("POST", f"/topics/t/messages?{query}", body, TEXT, *fields)
 
 
-async def consume(served: ServedHttp, query: str = "group=g") -> RawAnswer:
-    return await served.client.call("GET", f"/topics/t/messages?{query}")
+async def consume(served: ServedHttp, query: str = "group=g", prefix: str = "") -> RawAnswer:
+    """Consume; polls that end on a busy machine before the group has its partitions are repeated."""
+    for _ in range(100):
+        answer = await poll(served, query, prefix)
+        if answer.status != 408:
+            break
+    return answer
+
+
+async def poll(served: ServedHttp, query: str = "group=g", prefix: str = "") -> RawAnswer:
+    return await served.client.call("GET", f"{prefix}/topics/t/messages?{query}")
 
 
 def error(text: str) -> str:
@@ -199,12 +208,12 @@ async def test_a_failed_append_is_told(fake: ServedHttp) -> None:
 @PREFIXES
 async def test_a_message_is_consumed_and_acked(served: ServedHttp, prefix: str) -> None:
     await produce(served, "Мария".encode(), "sync&key=1")
-    answer = await served.client.call("GET", f"{prefix}/topics/t/messages?group=g")
+    answer = await consume(served, prefix=prefix)
     assert (answer.status, answer.fields["content-type"]) == (200, "application/json")
     assert answer.text == (
         '{\n  "key": "MQ==",\n  "value": "0JzQsNGA0LjRjw==",\n  "partition": 0,\n  "offset": 0,\n  "headers": []\n}'
     )
-    answer = await consume(served)
+    answer = await poll(served)
     assert (answer.status, answer.text) == (408, error("long polling timeout"))
 
 
@@ -269,7 +278,7 @@ async def test_a_message_that_is_not_acked_stays_outstanding(served: ServedHttp,
     await produce(served, b"one")
     answer = await consume(served, f"group=g&{query}")
     assert json.loads(answer.body)["offset"] == 0
-    assert (await consume(served)).status == 408
+    assert (await poll(served)).status == 408
     offsets = json.loads((await served.client.call("GET", "/topics/t/offsets?group=g")).body)
     assert offsets[0]["lag"] == 1
 
