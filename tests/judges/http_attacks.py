@@ -30,7 +30,8 @@ class HttpAttack:
         connections: number of concurrent connections.
         reads: True if the attacker reads the answers.
         pause_s: pause between two chunks.
-        alone: the daemon may take much memory for it, for messages that are offered and not acked.
+        alone: answers have large messages, so the daemon may take much memory: each connection
+            holds one answer, and messages that are offered are kept.
     """
 
     chunks: Callable[[], Iterator[bytes]]
@@ -75,8 +76,8 @@ HTTP_ATTACKS: dict[str, HttpAttack] = {
     ),
     "pipelined polls": HttpAttack(_many(_POLL), frozenset({"408", "429", "200"})),
     "answers that are not read": HttpAttack(_many(_LIST), reads=False),
-    "large answers that are not read": HttpAttack(_many(_PEEK), reads=False),
-    "streams that are not read": HttpAttack(_once(_STREAM), reads=False, connections=20, alone=True),
+    "large answers that are not read": HttpAttack(_many(_PEEK), reads=False, alone=True),
+    "streams that are not read": HttpAttack(_once(_STREAM), reads=False, alone=True),
     "heads without an end": HttpAttack(
         _then(b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 1000), frozenset({"431"}), ends=True
     ),

@@ -25,7 +25,9 @@ async def produce(served: ServedHttp, body: bytes, query: str = "key=1&sync", *f
 
 
 async def consume(served: ServedHttp, query: str = "group=g", prefix: str = "") -> RawAnswer:
-    """Consume; polls that end on a busy machine before the group has its partitions are repeated."""
+    """Consume. A poll that ends on a busy machine before the group has its partitions is
+    repeated.
+    """
     for _ in range(100):
         answer = await poll(served, query, prefix)
         if answer.status != 408:

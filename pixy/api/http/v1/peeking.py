@@ -1,13 +1,13 @@
 """`GET /v1/topics/{topic}/peek`: stored records without a consumer group.
 
-The batches of each partition are read as for Fetch, and decoded on a thread.
+The batches of each partition are read as for Fetch; their records are decoded and written as JSON
+on a thread.
 """
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
-from pixy.api.http.v1.records import record_json
+from pixy.api.http.v1.records import encode, record_json
 from pixy.backend import Batch, TopicPartition
 from pixy.errors import UnknownPartition, UnknownTopic
 from pixy.proxy import OffsetPosition, OffsetQuery, Proxy, Range, RangeState
@@ -17,7 +17,7 @@ __all__ = ["peek"]
 
 _READ_BYTES = 1 << 20
 _SHOWN_BYTES = 1 << 20
-"""Bytes of keys and values after which no further record is shown."""
+"""Bytes of JSON after which no further record is shown: a byte of a value may be six."""
 
 
 async def peek(
@@ -29,8 +29,8 @@ async def peek(
     peer: str,
     *,
     is_base64: bool,
-) -> list[dict[str, Any]]:
-    """Records from an offset on, of one partition or of each.
+) -> list[bytes]:
+    """Records from an offset on, of one partition or of each, as JSON.
 
     Args:
         offset: below 0, that many before the end.
@@ -63,7 +63,7 @@ class _Shown:
         self._records_max = records_max
         self._is_base64 = is_base64
         self._bytes = 0
-        self.records: list[dict[str, Any]] = []
+        self.records: list[bytes] = []
 
     @property
     def is_full(self) -> bool:
@@ -77,8 +77,9 @@ class _Shown:
                 if self.is_full or record.offset >= end:
                     return
                 if record.offset >= first:
-                    self._bytes += len(record.value or b"") + len(record.key or b"")
-                    self.records.append(record_json(record, partition, is_base64=self._is_base64))
+                    line = encode(record_json(record, partition, is_base64=self._is_base64))
+                    self._bytes += len(line)
+                    self.records.append(line)
 
 
 async def _peek_in(proxy: Proxy, place: TopicPartition, offset: int, shown: _Shown) -> None:

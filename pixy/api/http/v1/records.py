@@ -17,7 +17,16 @@ from pixy.consume import Offer
 from pixy.records import Header, Record
 from pixy.web import HttpError
 
-__all__ = ["GivenRecord", "encode", "offer_json", "read_lines", "read_list", "read_record", "record_json"]
+__all__ = [
+    "GivenRecord",
+    "encode",
+    "list_of",
+    "offer_json",
+    "read_lines",
+    "read_list",
+    "read_record",
+    "record_json",
+]
 
 _MEMBERS = {"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp_ms"}
 _PARTITION_MAX = (1 << 31) - 1
@@ -103,6 +112,15 @@ def offer_json(offer: Offer, *, is_base64: bool) -> bytes:
 def encode(value: Any) -> bytes:
     """JSON in one line."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def list_of(lines: Sequence[bytes]) -> bytes:
+    """The answer with so many records, each a line of JSON."""
+    pieces = [b'{"records":[']
+    for line in lines:
+        pieces += (b"\n " if len(pieces) == 1 else b",\n ", line)
+    pieces.append(b"\n]}\n" if lines else b"]}\n")
+    return b"".join(pieces)
 
 
 def _parse(text: bytes, what: str) -> Any:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from random import Random
 
-from pixy.aio.steps import in_steps
 from pixy.api.http.at_once import a_few_at_a_time
 from pixy.api.http.clusters import proxy_of
 from pixy.api.http.v1.consuming import (
@@ -18,7 +17,7 @@ from pixy.api.http.v1.openapi import openapi_document
 from pixy.api.http.v1.peeking import peek
 from pixy.api.http.v1.problems import PROBLEM
 from pixy.api.http.v1.producing import produce_all
-from pixy.api.http.v1.records import encode, read_lines, read_list
+from pixy.api.http.v1.records import encode, list_of, read_lines, read_list
 from pixy.clock import Clock
 from pixy.consume import ConsumeRequest
 from pixy.proxy import Proxy
@@ -121,7 +120,7 @@ class V1Routes:
         """Stored records, without a consumer group."""
         proxy = proxy_of(self._proxies, exchange)
         partition = _integer(exchange, "partition", -1, 0, (1 << 31) - 1)
-        shown = await peek(
+        lines = await peek(
             proxy,
             exchange.parameters["topic"],
             None if partition < 0 else partition,
@@ -130,8 +129,7 @@ class V1Routes:
             exchange.peer,
             is_base64=_is_base64(exchange),
         )
-        lines = [encode(each) async for each in in_steps(shown)]
-        body = b'{"records":[%b]}\n' % (b"\n " + b",\n ".join(lines) + b"\n" if lines else b"")
+        body = list_of(lines)
         return Answer(AnswerHead(200, "application/json"), body)
 
     def _partitioner(self, proxy: Proxy) -> Partitioner:
