@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.web import BadQuery, WebOptions, parse_form
+from pixy.web import BadQuery, HttpError, WebOptions, parse_form
 from pixy.web.form import unescape
 from tests.fakes.web import open_client, open_web
 
@@ -60,6 +60,7 @@ async def test_hosts_can_be_listed(host: str, status: int) -> None:
         (b"a+b=c+d&&%41=%42%00", {"a b": [b"c d"], "A": [b"B\0"]}),
         (b"a=b=c", {"a": [b"b=c"]}),
         (b"=x", {"": [b"x"]}),
+        (b"a==\r\n%3D%0a \t%5f_", {"a": [b"=\r\n=\n \t__"]}),
     ],
 )
 def test_a_query_is_read_as_go_does(encoded: bytes, form: dict[str, list[bytes]]) -> None:
@@ -80,6 +81,12 @@ def test_pairs_that_cannot_be_read_are_left_out(encoded: bytes, fault: str) -> N
     form = parse_form(encoded)
     assert form == {"b": [b"1"]}
     assert form.fault == fault
+
+
+def test_a_form_has_a_thousand_parameters_at_most() -> None:
+    assert len(parse_form(b"&".join([b"a=1"] * 1000))["a"]) == 1000
+    with pytest.raises(HttpError, match="there are 1001 parameters, at most 1000 are allowed"):
+        parse_form(b"&".join([b"a=1"] * 1001))
 
 
 def test_an_escape_that_is_cut_off_is_refused() -> None:

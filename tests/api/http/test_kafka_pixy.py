@@ -145,6 +145,16 @@ async def test_a_form_without_a_message_is_refused(served: ServedHttp, body: byt
     assert (answer.status, answer.text) == (400, error("empty message"))
 
 
+async def test_too_many_parameters_are_refused(served: ServedHttp) -> None:
+    many = b"a&" * 100_000
+    answer = await served.client.call("POST", "/topics/t/messages", many + b"msg=x", FORM)
+    assert answer.status == 400
+    assert json.loads(answer.body)["error"] == "there are 100001 parameters, at most 1000 are allowed"
+    target = "/topics/t/messages?group=g&" + (b"a&" * 1000).decode()
+    answer = await served.client.call("GET", target)
+    assert answer.status == 400
+
+
 async def test_fields_of_the_head_are_headers(served: ServedHttp) -> None:
     value = b64encode(b"bar\xff").decode()
     await produce(served, b"v", "sync", f"x-kafka-foo-BAR: {value}", "X-Kafka-Foo: ", f"X-KAFKA-FOO: {value}")

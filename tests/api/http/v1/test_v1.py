@@ -74,6 +74,16 @@ async def test_bytes_and_nulls_come_back(served: ServedHttp) -> None:
     assert {each.get("value_base64") for each in shown} == {"/w==", "", None}
 
 
+async def test_a_peek_ends_behind_the_first_mebibyte_of_its_answer(served: ServedHttp) -> None:
+    headers = [{"name": "", "value": "x"}] * 1000
+    for _ in range(60):
+        await post(served, {"value": "v", "partition": 0, "headers": headers})
+    answer = await served.client.call("GET", "/v1/topics/t/peek?partition=0&max_records=60")
+    shown = json.loads(answer.body)["records"]
+    assert 1 < len(shown) < 60
+    assert 1 << 20 <= len(answer.body) < (1 << 20) + 2 * len(answer.body) // len(shown)
+
+
 @pytest.mark.parametrize("kind", ["list", "lines"])
 async def test_each_record_of_a_batch_is_answered(served: ServedHttp, kind: str) -> None:
     records: list[Any] = [{"value": str(n), "key": "k"} for n in range(5)]
