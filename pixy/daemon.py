@@ -1,9 +1,10 @@
 """Lifecycle of the daemon: start -> serve -> drain -> stop. The only place that wires the parts
 together.
 
-    start   Each cluster recovers or connects, and the server listens. "ready" is logged once every
-            cluster is ready. While one is not, the log has the reason, the others are served,
-            health reports NOT_SERVING, and requests for it are answered UNAVAILABLE.
+    start   The management listener is there first. Each cluster recovers or connects, and the
+            server listens. "ready" is logged once every cluster is ready. While one is not, the log
+            has the reason, the others are served, health reports NOT_SERVING, and requests for it
+            are answered UNAVAILABLE.
     serve   Until SIGTERM or SIGINT, or until storage or a state machine is broken, which only a
             restart repairs; any other fault is contained (`faults`). Health reports NOT_SERVING
             whenever a cluster is not ready.
@@ -147,6 +148,7 @@ class Daemon:
         self._clock = SystemClock()
         self._faults = FaultLog(self._clock)
         self._tasks = Tasks(self._faults.note)
+        # Of the clusters that have recovered.
         self._proxies: dict[str, Proxy] = {}
         self._make_backend = {"embedded": self._embedded_backend, "kafka": self._kafka_backend}
         # The clusters, by name.
@@ -181,19 +183,7 @@ class Daemon:
             StartError, CorruptData: it cannot serve; nothing is left open.
         """
         try:
-            await self._start_peers()
-            for name, proxy_config in self._config.proxies.items():
-                proxy = self._proxy(name, proxy_config)
-                await proxy.start()
-                self._proxies[name] = proxy
-            by_cluster = {**self._proxies, "": self._proxies[self._config.effective_default_cluster]}
-            config = _within_file_limit(self._config)
-            limits = server_options(config.grpc, config.client_share_percent)
-            self._server = Server(limits, self._clock, self._faults.note)
-            http = HttpServer(config, by_cluster, self._server)
-            self._grpc = GrpcServer(config, by_cluster, self._server, beside=http.factory)
-            addresses = {**await self._grpc.start(), **await http.start()}
-            addresses |= await self._start_management(self._server, self._grpc, http)
+            return await self._start()
         except BaseException as error:
             if self._management is not None:
                 await self._management.stop()
@@ -206,10 +196,27 @@ class Daemon:
             if isinstance(error, OSError):
                 raise StartError(f"the start has failed: {error}") from error
             raise
-        return addresses
 
-    async def _start_management(self, server: Server, grpc: GrpcServer, http: HttpServer) -> dict[str, str]:
-        """Start the management listener; returns its address by its name.
+    async def _start(self) -> Mapping[str, str]:
+        await self._start_peers()
+        proxies = {name: self._proxy(name, each) for name, each in self._config.proxies.items()}
+        by_cluster = {**proxies, "": proxies[self._config.effective_default_cluster]}
+        config = _within_file_limit(self._config)
+        limits = server_options(config.grpc, config.client_share_percent)
+        self._server = Server(limits, self._clock, self._faults.note)
+        http = HttpServer(config, by_cluster, self._server)
+        self._grpc = GrpcServer(config, by_cluster, self._server, beside=http.factory)
+        management = await self._start_management(proxies, self._server, self._grpc, http)
+        for name, proxy in proxies.items():
+            await proxy.start()
+            self._proxies[name] = proxy
+        return {**await self._grpc.start(), **await http.start(), **management}
+
+    async def _start_management(
+        self, proxies: Mapping[str, Proxy], server: Server, grpc: GrpcServer, http: HttpServer
+    ) -> dict[str, str]:
+        """Start the management listener, before the clusters recover; returns its address by its
+        name.
 
         A second daemon of the machine does without one, unless it has an address of its own.
         """
@@ -218,7 +225,12 @@ class Daemon:
             return {}
         clusters = [
             ClusterParts(
-                name, self._proxies[name], backend, self._nodes.get(name), partial(self._is_ready, name)
+                name,
+                proxies[name],
+                backend,
+                self._nodes.get(name),
+                partial(self._proxies.__contains__, name),
+                partial(self._is_ready, name),
             )
             for name, backend in self._backends.items()
         ]
@@ -358,6 +370,8 @@ class Daemon:
     def _why_unready(self, cluster: str) -> str:
         if self._draining or self._is_ready(cluster):
             return ""
+        if cluster not in self._proxies:
+            return "recovering"
         return self._backends[cluster].fault or "it has not started yet"
 
     async def wait(self) -> None:

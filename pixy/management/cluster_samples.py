@@ -43,6 +43,7 @@ class ClusterParts(NamedTuple):
 
     Attributes:
         node: of an embedded cluster, else None.
+        has_recovered: tells whether it can be asked.
         is_ready: tells whether it is ready.
     """
 
@@ -50,6 +51,7 @@ class ClusterParts(NamedTuple):
     proxy: Proxy
     backend: Backend
     node: Node | None
+    has_recovered: Callable[[], bool]
     is_ready: Callable[[], bool]
 
 
@@ -62,7 +64,7 @@ class ClusterSamples:
     """
 
     def __init__(self, parts: ClusterParts, options: ManagementConfig) -> None:
-        self._cluster, self._proxy, self._backend, self._node, self._is_ready = parts
+        self._cluster, self._proxy, self._backend, self._node, self._has_recovered, self._is_ready = parts
         self._options = options
         self._produced = TopCounts[str](options.max_topics, 2)
         self._consumed = TopCounts[Pair](options.max_groups, 5)
@@ -72,7 +74,10 @@ class ClusterSamples:
         self._turn = asyncio.Lock()
 
     async def add(self, registry: Registry) -> None:
-        """Add all samples."""
+        """Add all samples; of a cluster that recovers, that it is not ready."""
+        registry.number("pixy_ready", lambda: int(self._is_ready()), self._cluster)
+        if not self._has_recovered():
+            return
         loop = asyncio.get_running_loop()
         async with self._turn:
             if loop.time() - self._gathered_at >= _FRESH_S:
@@ -90,7 +95,6 @@ class ClusterSamples:
         """Add the numbers that take no time to read."""
         cluster, proxy, counts = self._cluster, self._proxy, self._proxy.counts()
         for name, number in {
-            "pixy_ready": int(self._is_ready()),
             "pixy_buffered_records": counts["buffered_messages"],
             "pixy_buffered_bytes": counts["buffered_bytes"],
             "pixy_waiting_producers": counts["waiting_messages"],

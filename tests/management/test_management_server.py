@@ -3,14 +3,17 @@
 import asyncio
 import json
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from pixy.cluster.log import RecoveredNode, read_directory
 from pixy.config import load_config
 from pixy.daemon import Daemon
 from pixy.errors import StartError
@@ -19,6 +22,7 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from tests.fakes.certificates import make_certificate
 from tests.fakes.grpc_client import open_client as open_grpc
+from tests.fakes.waiting import until
 from tests.fakes.web import WebClient, open_client
 
 pytestmark = pytest.mark.slow
@@ -173,6 +177,54 @@ async def test_topics_and_groups_beyond_the_limits_are_counted_as_other(tmp_path
         assert sum(groups.values()) == 4
         assert len(groups) == 2
         assert "other" in groups
+
+
+async def accepts(path: str) -> bool:
+    """True if somebody listens at a unix socket."""
+    try:
+        _, writer = await asyncio.open_unix_connection(path)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+async def test_health_is_told_while_clusters_recover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    def recover_once_asked(*arguments: Any) -> RecoveredNode:
+        assert asked.wait(60)
+        return read_directory(*arguments)
+
+    monkeypatch.setattr("pixy.cluster.bootstrap.read_directory", recover_once_asked)
+    listener = str(tmp_path / "management.sock")
+    given = {"grpc_addr": "127.0.0.1:0", "tcp_addr": "", "management_addr": listener}
+    daemon = Daemon(load_config(None, {}, {**given, "data_dir": str(tmp_path), "shutdown_timeout": "1s"}))
+    start = asyncio.create_task(daemon.start())
+    try:
+        await until(partial(accepts, listener))
+        async with open_client(f"unix:{listener}") as client:
+            assert (await client.call("GET", "/livez")).status == 200
+            for path in ("/readyz", "/startupz"):
+                answer = await client.call("GET", path)
+                reason = json.loads(answer.body)["checks"]["cluster:default"]
+                assert (answer.status, reason) == (503, "recovering")
+            found = await scrape(client)
+            assert value(found, "pixy_ready", cluster="default") == 0
+            assert value(found, "pixy_build_info") == 1
+            for path in ("tasks", "stacks", "memory"):
+                assert (await client.call("GET", f"/debug/{path}")).status == 200
+            assert not start.done()
+            asked.set()
+            await start
+            await daemon.wait_ready()
+            assert (await client.call("GET", "/startupz")).status == 200
+            assert value(await scrape(client), "kafka_brokers") == 1
+    finally:
+        asked.set()
+        await start
+        await daemon._drain_and_stop()
 
 
 async def test_readiness_has_reasons(tmp_path: Path) -> None:
