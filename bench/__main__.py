@@ -1,7 +1,7 @@
 """`python -m bench`: measures, and prints one table, and the one of docs/performance.md. Both
 include NATS if `nats-server` is installed.
 
---only NAME   one of grpc, no-op, tls, deadlines, connections, no-network, ready,
+--only NAME   one of grpc, http, no-op, tls, deadlines, connections, no-network, ready,
               idle, growth; repeatable
 --full        longer rounds, and more of them; memory from 1 M to 10 M messages
 --json        print JSON

@@ -11,7 +11,6 @@ OTHER is a checkout with its `.venv` set up (`make run` or `make test` there). I
 
 import argparse
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,8 +23,8 @@ from pathlib import Path
 import yaml
 
 from bench.calls.local import FILLED_TOPIC
-from bench.kit.load import LEVELS, Level, write_body
-from bench.kit.processes import Server, load_core, pinned, server_core, started
+from bench.kit.load import LEVELS, Level, put_calls, write_body
+from bench.kit.processes import Server, pinned, server_core, started
 from pixy.proto import kafkapixy_pb2 as pb
 
 __all__ = ["main"]
@@ -55,18 +54,7 @@ class _Side:
         return 1e6 * (self.server.cpu_seconds() - before) / calls
 
     def _load(self, method: str, level: Level, calls: int, body: Path) -> None:
-        h2load = shutil.which("h2load")
-        if h2load is None:
-            raise RuntimeError("h2load is missing: apt-get install nghttp2-client")
-        url = f"http://{self.server.address}/KafkaPixy/{method}"
-        flags = [f"-c{level.connections}", f"-m{level.streams}", f"-n{calls}", "-t1"]
-        headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-        command = [h2load, *flags, "-d", str(body), *headers, url]
-        done = subprocess.run(
-            pinned(load_core(), command), check=True, capture_output=True, text=True, timeout=300
-        )
-        if f"{calls} succeeded" not in done.stdout:
-            raise RuntimeError(f"h2load did not get through:\n{done.stdout}")
+        put_calls(f"http://{self.server.address}/KafkaPixy/{method}", level, calls, body)
 
 
 def _side(stack: ExitStack, checkout: Path) -> _Side:

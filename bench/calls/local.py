@@ -24,6 +24,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
+import structlog
+
 from pixy.backend import EmbeddedBackend
 from pixy.clock import SystemClock
 from pixy.cluster import Node, NodeOptions
@@ -191,6 +193,7 @@ async def growth(first: str, second: str) -> dict[str, float]:
 
 def main(what: str, *arguments: str) -> None:
     """Run one measurement and print its result."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     prepare_interpreter()
     work = (
         speed(*arguments) if what == "speed" else fill(*arguments) if what == "fill" else growth(*arguments)

@@ -14,6 +14,8 @@ from pathlib import Path
 import grpc
 
 from bench.calls.local import FILLED_TOPIC
+from bench.calls.offsets import CALL_SECONDS_MAX, GROUP, await_commit, end_of, rewind
+from bench.calls.over_http import http_calls
 from bench.grpc import server as grpc_server
 from bench.kit import processes
 from bench.kit.figures import Figure
@@ -24,7 +26,6 @@ from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
 __all__ = ["FULL", "MEASURES", "Scale"]
 
-_CALL_SECONDS_MAX = 30.0
 _RATIOS_WANTED = {
     "sync produce": {32: 3.2, 128: 5.5, 512: 8.0},
     "consume + auto ack": {32: 2.7, 128: 7.3, 512: 8.9},
@@ -105,10 +106,10 @@ def _produce(
     put_load(daemon.address, "Produce", body, LEVELS[0], 0.2)  # creates the topic
 
     def load(level: Level) -> Load:
-        before = _end(daemon, _PRODUCE_TOPIC)
+        before = end_of(daemon, _PRODUCE_TOPIC)
         measured = put_load(daemon.address, "Produce", body, level, scale.load_seconds)
         # h2load sees no gRPC status: the messages that it counts as answered must be in the log.
-        written = _end(daemon, _PRODUCE_TOPIC) - before
+        written = end_of(daemon, _PRODUCE_TOPIC) - before
         if written < measured.done:
             raise RuntimeError(
                 f"{measured.done} produces were answered, but only {written} messages are there"
@@ -122,13 +123,13 @@ def _produce(
 def _consume(
     scale: Scale, folder: Path, nothing: processes.Server, daemon: processes.Server, other: Nats | None
 ) -> list[Figure]:
-    request = pb.ConsNAckRq(topic=FILLED_TOPIC, group="bench", auto_ack=True)
+    request = pb.ConsNAckRq(topic=FILLED_TOPIC, group=GROUP, auto_ack=True)
     body = write_body(folder / "consume", request.SerializeToString())
 
     def load(level: Level) -> Load:
-        _rewind(daemon)
+        rewind(daemon)
         measured = put_load(daemon.address, "ConsumeNAck", body, level, scale.load_seconds)
-        _await_commit(daemon, measured.done)
+        await_commit(daemon, measured.done)
         return measured
 
     beside = None if other is None else other.pull
@@ -195,42 +196,6 @@ def _figures(
     return [figure, latency]
 
 
-def _offsets(daemon: processes.Server, topic: str) -> list[pb.PartitionOffset]:
-    with grpc.insecure_channel(daemon.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        request = pb.GetOffsetsRq(topic=topic, group="bench")
-        return list(KafkaPixyStub(channel).GetOffsets(request, timeout=_CALL_SECONDS_MAX).offsets)
-
-
-def _end(daemon: processes.Server, topic: str) -> int:
-    return sum(entry.end for entry in _offsets(daemon, topic))
-
-
-def _rewind(daemon: processes.Server) -> None:
-    with grpc.insecure_channel(daemon.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        entries = [
-            pb.PartitionOffset(partition=e.partition, offset=-2) for e in _offsets(daemon, FILLED_TOPIC)
-        ]
-        request = pb.SetOffsetsRq(topic=FILLED_TOPIC, group="bench", offsets=entries)
-        KafkaPixyStub(channel).SetOffsets(request, timeout=_CALL_SECONDS_MAX)
-
-
-def _await_commit(daemon: processes.Server, consumed: int) -> None:
-    """h2load sees no gRPC status: the messages that it counts as answered must be committed soon,
-    and more must be left to consume.
-    """
-    until = time.monotonic() + _CALL_SECONDS_MAX
-    while True:
-        entries = _offsets(daemon, FILLED_TOPIC)
-        if sum(entry.offset for entry in entries) >= consumed:
-            break
-        if time.monotonic() > until:
-            raise RuntimeError(
-                f"{consumed} polls were answered, but not so many messages are acked: {entries}"
-            )
-    if not any(entry.lag for entry in entries):
-        raise RuntimeError("the topic ran dry: fill in more")
-
-
 # --- without the network --------------------------------------------------------------------------
 
 
@@ -291,7 +256,7 @@ def idle(scale: Scale) -> list[Figure]:
         with grpc.insecure_channel(daemon.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
             request = pb.ProdRq(topic="t", key_undefined=True, message=bytes(100))
             for _ in range(300):
-                KafkaPixyStub(channel).Produce(request, timeout=_CALL_SECONDS_MAX)
+                KafkaPixyStub(channel).Produce(request, timeout=CALL_SECONDS_MAX)
         time.sleep(scale.idle_seconds)  # writes are still synced in the background: not idle yet
         before = daemon.cpu_seconds()
         time.sleep(scale.idle_seconds)
@@ -331,8 +296,13 @@ def growth(scale: Scale) -> list[Figure]:
     ]
 
 
+def _http_calls(scale: Scale) -> list[Figure]:
+    return http_calls(scale.rounds, scale.filled, lambda folder, count: _local("fill", folder, str(count)))
+
+
 MEASURES: dict[str, Callable[[Scale], list[Figure]]] = {
     "grpc": grpc_calls,
+    "http": _http_calls,
     "no-op": lambda scale: grpc_server.noop_calls(scale.rounds, scale.load_seconds),
     "tls": lambda scale: grpc_server.tls(scale.rounds, scale.load_seconds),
     "deadlines": lambda scale: grpc_server.deadlines(scale.rounds, scale.load_seconds),

@@ -7,17 +7,19 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.kit.processes import load_core, pinned
 
-__all__ = ["LEVELS", "Level", "Load", "at_once", "client_name", "put_load", "write_body"]
+__all__ = ["LEVELS", "Level", "Load", "at_once", "client_name", "put_calls", "put_load", "write_body"]
 
 _SECONDS_EXTRA = 30.0
 _WARM_UP_SECONDS = 0.3
+_CALLS_SECONDS_MAX = 300.0
+_GRPC_HEADERS = {"content-type": "application/grpc", "te": "trailers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +83,60 @@ def put_load(
     if secure:
         raise RuntimeError("h2load is missing: apt-get install nghttp2-client")
     arguments = [address, method, str(body), str(level.connections), str(level.streams), str(seconds)]
-    return Load(**json.loads(_run([sys.executable, "-m", "bench.kit.client", *arguments], seconds)))
+    command = [sys.executable, "-m", "bench.kit.client", *arguments]
+    return Load(**json.loads(_run(command, seconds + _SECONDS_EXTRA)))
 
 
-def _run(command: list[str], seconds: float) -> str:
-    timeout = seconds + _SECONDS_EXTRA
+def put_calls(
+    url: str,
+    level: Level,
+    calls: int,
+    body: Path | None = None,
+    headers: Mapping[str, str] = _GRPC_HEADERS,
+    *,
+    http1: bool = False,
+) -> Load:
+    """Send as many requests, with the content of a file; all of them must succeed. Needs h2load."""
+    flags = [*_level_flags(level), f"-n{calls}", *(["--h1"] if http1 else [])]
+    load = parse_h2load(_h2load_output(url, flags, body, headers, _CALLS_SECONDS_MAX))
+    if load.done < calls:
+        raise RuntimeError(f"{load.done} of {calls} requests succeeded")
+    return load
+
+
+def _run(command: list[str], timeout: float) -> str:
     return subprocess.run(
         pinned(load_core(), command), check=True, capture_output=True, text=True, timeout=timeout
     ).stdout
 
 
+def _level_flags(level: Level) -> list[str]:
+    return [f"-c{level.connections}", f"-m{level.streams}", "-t1"]
+
+
 def _h2load(url: str, body: Path, level: Level, seconds: float) -> Load:
+    flags = [*_level_flags(level), f"-D{round(seconds * 1000)}ms"]
+    flags.append(f"--warm-up-time={round(_WARM_UP_SECONDS * 1000)}ms")
+    return parse_h2load(_h2load_output(url, flags, body, _GRPC_HEADERS, seconds + _SECONDS_EXTRA), seconds)
+
+
+def _h2load_output(
+    url: str, flags: list[str], body: Path | None, headers: Mapping[str, str], timeout: float
+) -> str:
     h2load = shutil.which("h2load")
-    assert h2load is not None
-    flags = [f"-c{level.connections}", f"-m{level.streams}", f"-D{round(seconds * 1000)}ms"]
-    flags += [f"--warm-up-time={round(_WARM_UP_SECONDS * 1000)}ms", "-t1", "-d", str(body)]
-    headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-    printed = _run([h2load, *flags, *headers, url], seconds)
-    return parse_h2load(printed, seconds)
+    if h2load is None:
+        raise RuntimeError("h2load is missing: apt-get install nghttp2-client")
+    content = [] if body is None else ["-d", str(body)]
+    fields = [part for name, value in headers.items() for part in ("-H", f"{name}: {value}")]
+    return _run([h2load, *flags, *content, *fields, url], timeout)
 
 
-def parse_h2load(printed: str, seconds: float) -> Load:
-    """Parse h2load's summary."""
+def parse_h2load(printed: str, seconds: float = 0.0) -> Load:
+    """Parse h2load's summary.
+
+    Args:
+        seconds: duration without the warm-up; 0: as h2load tells it.
+    """
     counts = re.search(r"^requests: .* (\d+) succeeded, (\d+) failed, (\d+) errored", printed, re.MULTILINE)
     times = re.search(r"^time for request: +\S+ +\S+ +(\S+)", printed, re.MULTILINE)
     if counts is None or times is None or not int(counts[1]):
@@ -110,6 +144,9 @@ def parse_h2load(printed: str, seconds: float) -> Load:
     if int(counts[2]) or int(counts[3]):
         raise RuntimeError(f"h2load has seen failures:\n{printed}")
     done = int(counts[1])
+    took = re.search(r"^finished in ([^,]+),", printed, re.MULTILINE)
+    if not seconds and took is not None:
+        seconds = _milliseconds(took[1]) / 1000
     return Load(done, done / seconds, _milliseconds(times[1]))
 
 

@@ -61,12 +61,13 @@ def free_ports(count: int) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class Server:
     """A running server. `ready_seconds` is the time from the start of the process to its ready
-    line.
+    line. `http_address` is empty without HTTP.
     """
 
     address: str
     pid: int
     ready_seconds: float
+    http_address: str = ""
 
     def rss_bytes(self) -> int:
         """Resident memory."""
@@ -116,7 +117,8 @@ def noop_core(
 @contextmanager
 def _server(command: list[str], core: int | None) -> Iterator[Server]:
     with started(command if core is None else pinned(core, command), "grpc=") as (pid, line, ready_seconds):
-        yield Server(line.split("grpc=")[1].split()[0], pid, ready_seconds)
+        named = dict(word.split("=") for word in line.split() if "=" in word)
+        yield Server(named["grpc"], pid, ready_seconds, named.get("http", ""))
 
 
 @contextmanager
