@@ -234,7 +234,9 @@ class Daemon:
             )
             for name, backend in self._backends.items()
         ]
-        observed = Observed(self, clusters, server, grpc.methods, http.routes, lambda: self._faults.count)
+        observed = Observed(
+            self, clusters, server, self._peers, grpc.methods, http.routes, lambda: self._faults.count
+        )
         self._management = ManagementServer(self._config, self._clock, self._faults.note, observed)
         try:
             return {"management": await self._management.start()}

@@ -70,6 +70,7 @@ COUNTERS: dict[str, dict[str, str]] = {
         f"pixy_raft_leader_changes_total{{{HERE}}}": "0+10x60 600x120",
         f"pixy_raft_groups{{{HERE}}}": "12x180",
     },
+    "PixyPeersReconnect": {f"pixy_peer_reconnects_total{{{NODE}}}": "0+2x60 120x120"},
     "PixyOutOfConnections": {f"pixy_connections_refused_total{{{PROCESS}}}": "0+10x60 600x120"},
     "PixyScrapesFail": {f"pixy_scrape_failures_total{{{HERE}}}": "0+1x60 60x120"},
 }

@@ -15,6 +15,7 @@ from pixy.cluster.node import Node
 from pixy.cluster.peering import PeerMethod, RemotePartition, ReplicaCalls
 from pixy.cluster.publications import Publisher, pieces_of, staged_error
 from pixy.cluster.replicas import check_journal_reaches, check_reset
+from pixy.cluster.snapshots import SnapshotCounts
 from pixy.cluster.state import (
     FIRST_GROUPS_GROUP,
     METADATA_GROUP,
@@ -97,6 +98,7 @@ __all__ = [
     "RemotePartition",
     "ReplicaCalls",
     "SinksState",
+    "SnapshotCounts",
     "StateReplica",
     "StoppedNode",
     "SurvivingGroup",

@@ -63,6 +63,7 @@ from pixy.cluster.replicas import (
     StateGroups,
     group_name,
 )
+from pixy.cluster.snapshots import SnapshotCounts
 from pixy.cluster.state import ClusterLimits, Process
 from pixy.cluster.state_listener import StateListener
 from pixy.cluster.status import (
@@ -721,6 +722,11 @@ class Node:
     def log_counters(self) -> LogCounters | None:
         """Numbers of the journal and of the raft groups, None until they are there."""
         return None if self._reports is None else self._log.counters
+
+    @property
+    def snapshot_counts(self) -> SnapshotCounts | None:
+        """See `NodePeers`, None for a node that never has peers."""
+        return None if self.peers is None else self.peers.snapshot_counts
 
     async def status(self) -> ClusterStatus:
         """Status of the cluster, with what the other nodes know of raft groups."""

@@ -3,7 +3,7 @@
     management_server     the listener
     routes                its routes
     cluster_samples       metrics of a cluster; `status_samples` those of its status
-    server_samples        metrics of connections and calls
+    server_samples        metrics of connections and calls; `peer_samples` of those between nodes
     process, loop_lag     metrics of the process
     tasks, cpu_profile,   diagnosis
     memory_types

@@ -17,6 +17,7 @@ from pixy.backend import Backend, OffsetRange, TopicDescription
 from pixy.cluster import ClusterStatus, Node, problems
 from pixy.config import ManagementConfig
 from pixy.errors import PixyError
+from pixy.management.peer_samples import add_snapshots
 from pixy.management.status_samples import status_samples
 from pixy.metrics import OTHER, Registry, Sample, TopCounts, largest
 from pixy.proxy import Proxy
@@ -114,6 +115,10 @@ class ClusterSamples:
                 "pixy_raft_leader_changes_total": log_counters.leader_changes,
             }.items():
                 registry.add(name, lambda number=number: (Sample((cluster,), number),))  # type: ignore[misc]
+
+        snapshots = None if self._node is None else self._node.snapshot_counts
+        if snapshots is not None:
+            add_snapshots(registry, cluster, snapshots)
 
     # --- gathering --------------------------------------------------------------------------------
 

@@ -7,10 +7,12 @@ from pixy.clock import Clock
 from pixy.config import Config, is_every_interface, is_socket_path, split_address
 from pixy.management.cluster_samples import ClusterParts, ClusterSamples
 from pixy.management.loop_lag import LoopLag
+from pixy.management.peer_samples import add_traffic
 from pixy.management.process import add_process
 from pixy.management.routes import HealthChecks, ManagementRoutes
 from pixy.management.server_samples import add_memory, add_methods, add_routes, add_server
 from pixy.metrics import Registry
+from pixy.peers import Peers
 from pixy.rpc import Method
 from pixy.serving import Server, ServerOptions
 from pixy.web import Route, Router, WebFactory, WebOptions
@@ -30,6 +32,7 @@ class Observed(NamedTuple):
         health: its health.
         clusters: of it.
         server: for clients.
+        peers: other nodes, None without any.
         methods: of gRPC.
         routes: of HTTP.
         bugs: number of unexpected exceptions.
@@ -38,6 +41,7 @@ class Observed(NamedTuple):
     health: HealthChecks
     clusters: Sequence[ClusterParts]
     server: Server
+    peers: Peers | None
     methods: Collection[Method]
     routes: Collection[Route]
     bugs: Callable[[], int]
@@ -104,6 +108,8 @@ class ManagementServer:
         add_memory(registry, observed.server, [parts.proxy for parts in observed.clusters])
         registry.histogram("pixy_loop_lag_seconds", self._lag.seconds)
         registry.number("pixy_bugs_total", observed.bugs)
+        if observed.peers is not None:
+            add_traffic(registry, observed.peers.traffic())
         await add_server(registry, observed.server)
         for cluster in self._clusters:
             await cluster.add(registry)

@@ -117,7 +117,8 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
     ),
     (
         "Producing",
-        "Records of Produce and Append, counted when they are durable, at the node that took the call.",
+        "Records of Produce and Append, counted when they are durable, and of stages, counted when they "
+        "are published, at the node that took the call.",
         (
             _counter("pixy_produced_records_total", "Records that were written", *_OF_TOPIC),
             _counter("pixy_produced_bytes_total", "Size of their batches, compressed", *_OF_TOPIC),
@@ -218,6 +219,27 @@ GROUPS: Sequence[tuple[str, str, Sequence[Family]]] = (
                 "Time from the proposal of an entry at its leader until it is applied there, of one entry of a raft group at a time",
                 "cluster",
             ),
+        ),
+    ),
+    (
+        "Between nodes",
+        "What this node exchanges with others: `sum` by `node` is what a node has sent and received. "
+        "Snapshots are those of state groups that a node fetches which lacks too much of the log.",
+        (
+            _counter("pixy_peer_sent_bytes_total", "Bytes of frames that were sent to a node", *_OF_NODE),
+            _counter("pixy_peer_received_bytes_total", "Bytes that a node has sent", *_OF_NODE),
+            _counter("pixy_peer_sent_frames_total", "Messages, calls and answers for a node", *_OF_NODE),
+            _counter("pixy_peer_received_frames_total", "Messages, calls and answers of a node", *_OF_NODE),
+            _counter(
+                "pixy_peer_reconnects_total",
+                "Connections to a node that were made in place of ones that had ended",
+                *_OF_NODE,
+            ),
+            _counter("pixy_snapshots_sent_total", "Snapshots that other nodes have fetched here", "cluster"),
+            _counter("pixy_snapshots_sent_bytes_total", "Bytes of snapshots sent to other nodes", "cluster"),
+            _counter("pixy_snapshots_fetched_total", "Snapshots that this node has fetched", "cluster"),
+            _counter("pixy_snapshots_fetched_bytes_total", "Bytes of snapshots that have come", "cluster"),
+            _counter("pixy_snapshots_failed_total", "Fetches of snapshots that were given up", "cluster"),
         ),
     ),
     (

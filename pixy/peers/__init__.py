@@ -19,6 +19,7 @@ from pixy.peers.protection import why_unprotected
 from pixy.peers.secrets import SharedSecrets
 from pixy.peers.tcp import TcpNetwork
 from pixy.peers.tls import PeerCertificates
+from pixy.peers.traffic import PeerTraffic
 
 __all__ = [
     "Address",
@@ -34,6 +35,7 @@ __all__ = [
     "PeerChannel",
     "PeerHooks",
     "PeerOptions",
+    "PeerTraffic",
     "Peers",
     "SharedSecrets",
     "TcpNetwork",

@@ -33,6 +33,7 @@ from pixy.peers.hello import Claim, Greeting, Hello, LinkPurpose
 from pixy.peers.link import PeerLink
 from pixy.peers.open_links import AcceptedLink, DialledLink
 from pixy.peers.options import PeerHooks
+from pixy.peers.traffic import PeerTraffic
 
 __all__ = ["PeerChannel"]
 
@@ -55,6 +56,7 @@ class PeerChannel:
         cluster: key under `proxies`.
         listen: as given.
         stopped: no connection is made or accepted any more.
+        traffic: with each node.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class PeerChannel:
         # Answers that are being cancelled.
         self._cancelled: dict[asyncio.Future[bytes], None] = {}
         self.stopped = False
+        self.traffic: dict[int, PeerTraffic] = {}
 
     # --- the nodes --------------------------------------------------------------------------------
 
@@ -88,17 +91,20 @@ class PeerChannel:
             return
         self._drop(node_id)
         self._addresses[node_id] = address
+        traffic = self.traffic.setdefault(node_id, PeerTraffic())
         main = self._main[node_id] = KeptLink(
             self._environment,
             self._destination(address, LinkPurpose.MAIN, node_id),
             self._is_up,
             lambda silent: self._is_down(node_id, silent),
+            traffic,
         )
         bulk = self._bulk[node_id] = KeptLink(
             self._environment,
             self._destination(address, LinkPurpose.BULK, node_id),
             lambda _: None,
             lambda _: None,
+            traffic,
         )
         self._keepers[node_id] = [
             self._tasks.spawn(each.keep(), f"connection to node {node_id}") for each in (main, bulk)
@@ -107,6 +113,7 @@ class PeerChannel:
     def disconnect(self, node_id: int) -> None:
         """End all connections to and from a node. Those from it come back if it is admitted."""
         self._drop(node_id)
+        self.traffic.pop(node_id, None)
         for each in list(self._accepted):
             if each.peer.node_id == node_id:
                 each.link.close(f"node {node_id} was disconnected")
@@ -290,6 +297,7 @@ class PeerChannel:
             for each in list(self._accepted):
                 if (each.peer.node_id, each.purpose) == (hello.node_id, purpose):
                     each.link.close("a newer connection replaces this one")
+            link.traffic = self.traffic.get(hello.node_id, link.traffic)
         accepted = AcceptedLink(self._environment, link, hello, purpose, self._hooks, self._gone)
         self._accepted[accepted] = None
         for kept in (self._main.get(hello.node_id), self._bulk.get(hello.node_id)):

@@ -29,6 +29,7 @@ from pixy.peers.open_links import DialledLink
 from pixy.peers.opening import DiallingLink, Judge, SpeaksFirst, new_nonce
 from pixy.peers.options import PeerOptions
 from pixy.peers.protection import why_unprotected
+from pixy.peers.traffic import PeerTraffic
 
 __all__ = ["Destination", "KeptLink", "RetryPauses", "dial"]
 
@@ -144,6 +145,7 @@ class KeptLink:
         destination: the node.
         up: called when the connection is open.
         down: called when it has ended; True: the peer was silent.
+        traffic: of the node.
 
     Attributes:
         current: the open connection.
@@ -156,9 +158,13 @@ class KeptLink:
         destination: Destination,
         up: Callable[[DialledLink], None],
         down: Callable[[bool], None],
+        traffic: PeerTraffic,
     ) -> None:
         self._environment = environment
         self._destination = destination
+        self._traffic = traffic
+        # A connection has stood before.
+        self._stood = False
         self._up = up
         self._down = down
         self._pauses = RetryPauses(environment.options, environment.random)
@@ -211,6 +217,9 @@ class KeptLink:
         """Return when a connection has ended."""
         if current.link.is_open:
             self.current, self.trouble = current, ""
+            current.link.traffic = self._traffic
+            self._traffic.reconnects += self._stood
+            self._stood = True
             self._log("connected to a peer", peer=str(current.peer), purpose=self._purpose)
             self._tell(self._up, current)
             end = await current.end

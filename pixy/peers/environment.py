@@ -8,6 +8,7 @@ from pixy.faults import OnFault
 from pixy.peers.network import Network
 from pixy.peers.options import PeerOptions
 from pixy.peers.refusals import RefusalLog
+from pixy.peers.traffic import PeerTraffic
 
 if TYPE_CHECKING:
     from pixy.peers.link import PeerLink
@@ -37,6 +38,7 @@ class PeerEnvironment:
         links: connections with a transport, oldest first.
         refusals: log of refused connections.
         frames: what nodes have told of their frames.
+        uncounted: traffic of handshakes, and of connections of no node.
     """
 
     network: Network
@@ -46,6 +48,7 @@ class PeerEnvironment:
     links: "dict[PeerLink, None]" = field(default_factory=dict)
     refusals: RefusalLog = field(default_factory=RefusalLog)
     frames: FrameLimit = field(default_factory=FrameLimit)
+    uncounted: PeerTraffic = field(default_factory=PeerTraffic)
 
     def take_frames(self, bytes_max: int) -> None:
         """Take and send frames with this payload, on all connections between nodes, from here on.

@@ -98,6 +98,7 @@ class PeerLink(asyncio.BufferedProtocol):
         bytes_max: largest payload of a frame, in either direction.
         is_open: frames can be sent.
         peer: address of the other side, for logs.
+        traffic: counts what is sent and received.
         name: what the peer is, once its handshake is over.
     """
 
@@ -128,6 +129,7 @@ class PeerLink(asyncio.BufferedProtocol):
         "name",
         "owner",
         "peer",
+        "traffic",
     )
 
     def __init__(self, owner: LinkOwner, environment: PeerEnvironment) -> None:
@@ -167,6 +169,7 @@ class PeerLink(asyncio.BufferedProtocol):
         self.is_open = False
         self.peer = ""
         self.name = ""
+        self.traffic = environment.uncounted
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -204,6 +207,9 @@ class PeerLink(asyncio.BufferedProtocol):
                 self._transport.writelines((head, *payload))
         if self.activity is not None:
             self.activity.sent = True
+        traffic = self.traffic
+        traffic.sent_frames += 1
+        traffic.sent_bytes += HEAD_BYTES + size
         return True
 
     def _has_room(self, size: int) -> bool:
@@ -353,6 +359,7 @@ class PeerLink(asyncio.BufferedProtocol):
         """See `asyncio.BufferedProtocol`."""
         if self.activity is not None:
             self.activity.heard += 1
+        self.traffic.received_bytes += nbytes
         try:
             frames = iter(self._reader.received(nbytes))
             if self._frames is None:
@@ -368,6 +375,7 @@ class PeerLink(asyncio.BufferedProtocol):
         for kind, method, milliseconds, number, payload in frames:
             if not self.is_open:
                 return
+            self.traffic.received_frames += 1
             if kind in _KEEP_ALIVE:
                 if self.activity is None:
                     raise FrameDamage(f"frame {kind} in a handshake")

@@ -3,6 +3,7 @@ that watches all connections.
 """
 
 import asyncio
+from collections.abc import Iterator
 from random import Random, SystemRandom
 
 import structlog
@@ -22,6 +23,7 @@ from pixy.peers.options import PeerHooks, PeerOptions
 from pixy.peers.protection import why_unprotected
 from pixy.peers.slots import HandshakeSlots
 from pixy.peers.stranger_rate import StrangerRate
+from pixy.peers.traffic import PeerTraffic
 
 __all__ = ["Peers"]
 
@@ -64,6 +66,12 @@ class Peers:
         assert cluster not in self._channels, f"cluster {cluster} has its peers"
         channel = self._channels[cluster] = PeerChannel(self._environment, cluster, hooks, self.listen)
         return channel
+
+    def traffic(self) -> Iterator[tuple[str, int, PeerTraffic]]:
+        """Traffic with each node of each cluster."""
+        for cluster, channel in self._channels.items():
+            for node_id, traffic in channel.traffic.items():
+                yield cluster, node_id, traffic
 
     async def start(self, *, listens: bool = True) -> Address | None:
         """Begin; other nodes may be dialled from here on.

@@ -227,7 +227,7 @@ class Proxy:
 
     async def produced(self) -> dict[str, tuple[int, int]]:
         """Records and bytes that were written, by topic. Deleted topics are left out."""
-        parts = (self._accumulators.produced, self.log.produced)
+        parts = (self._accumulators.produced, self.log.produced, self.staging.published)
         for part in parts:
             async for topic in in_steps(list(part.by_topic)):
                 if self._backend.topic(topic) is None:

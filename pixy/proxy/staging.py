@@ -19,6 +19,7 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.proxy.log import Log, PartitionBatches, TopicVersion
+from pixy.proxy.produced_counts import ProducedCounts
 from pixy.staging import NO_CLIENT, StageClient, StagedWrites
 
 __all__ = ["Staging"]
@@ -38,6 +39,7 @@ class Staging:
 
     Attributes:
         semaphore: bytes of the batches that are being staged.
+        published: what was published.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Staging:
         self._client_share_percent = client_share_percent
         self._client_share = share_of(config.staging.max_bytes, client_share_percent)
         self.semaphore = log.shared_bytes(config.producer.buffer_bytes)
+        self.published = ProducedCounts()
         self._draining = False
 
     def begin_drain(self) -> None:
@@ -132,7 +135,7 @@ class Staging:
         await self._check_stages(stage_ids)
         if self._draining:
             raise ShuttingDown
-        return await self._backend.publish(
+        outcome = await self._backend.publish(
             sink_id,
             epoch,
             query_id,
@@ -141,6 +144,9 @@ class Staging:
             replaces=replaces,
             client=self._client(peer),
         )
+        for topic, (records, size) in outcome.written.items():
+            self.published.add(topic, records, size)
+        return outcome
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         """Drop stages that were not published.

@@ -42,7 +42,7 @@ from pixy.staging.stage_files import (
     stage_directory,
     staged_part,
 )
-from pixy.staging.staged_writes import Published, StagedBatches, StagedWrites
+from pixy.staging.staged_writes import Published, StagedBatches, StagedWrites, sizes_by_topic
 from pixy.staging.stages import (
     EXTENTS_MAX,
     KAFKA_CLUSTER_ID,
@@ -96,6 +96,7 @@ __all__ = [
     "remove_mark",
     "remove_stages",
     "seal_crc",
+    "sizes_by_topic",
     "stage_directory",
     "staged_part",
     "unit_damage",

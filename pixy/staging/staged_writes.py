@@ -4,14 +4,16 @@ Its implementations are the backends. An embedded node publishes by an entry of 
 `sinks` and one of each partition, a Kafka cluster by a transaction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from pixy.proto.state_pb2 import PublicationPart, StagePart
 from pixy.records import TopicPartition
 from pixy.staging.stage import StageSeal
 from pixy.staging.stage_client import NO_CLIENT, StageClient
 
-__all__ = ["Published", "StagedBatches", "StagedWrites"]
+__all__ = ["Published", "StagedBatches", "StagedWrites", "sizes_by_topic"]
 
 
 class StagedBatches(NamedTuple):
@@ -22,16 +24,28 @@ class StagedBatches(NamedTuple):
     records: int
 
 
-class Published(NamedTuple):
+@dataclass(frozen=True, order=True, slots=True)
+class Published:
     """The outcome of a publish.
 
     Attributes:
         published: False if the epoch was published before.
         last_epoch: the last epoch that the sink has published.
+        written: the number and the bytes of the records that this call has published, by topic.
     """
 
     published: bool
     last_epoch: int
+    written: Mapping[str, tuple[int, int]] = field(default_factory=dict, compare=False)
+
+
+def sizes_by_topic(parts: Iterable[StagePart | PublicationPart]) -> dict[str, tuple[int, int]]:
+    """Records and bytes of parts of a publication, by topic."""
+    found: dict[str, tuple[int, int]] = {}
+    for part in parts:
+        records, size = found.get(part.topic, (0, 0))
+        found[part.topic] = records + part.records, size + part.bytes
+    return found
 
 
 class StagedWrites(Protocol):

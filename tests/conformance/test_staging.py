@@ -44,7 +44,9 @@ async def test_staged_records_are_visible_only_after_publication(backend: Backen
     await append(backend, ORDERS, b"before")
     await stage_values(backend, "sink", "stage", {ORDERS: [b"1", b"2"], OTHERS: [b"3"]})
     assert await read(backend) == [b"before"]
-    assert await backend.publish("sink", 7, "query", ["stage"]) == Published(True, 7)
+    published = await backend.publish("sink", 7, "query", ["stage"])
+    assert published == Published(True, 7)
+    assert {topic: records for topic, (records, _) in published.written.items()} == {"orders": 3}
     await append(backend, ORDERS, b"behind")
     assert await read(backend) == [b"before", b"1", b"2", b"behind"]
     assert await read(backend, OTHERS) == [b"3"]

@@ -95,13 +95,16 @@ class FakeStaging:
                 if topic is None or topic.topic_id != topic_id:
                     raise FailedPrecondition(f"topic {name} was deleted")
         self._sinks[sink_id] = (query_id, epoch)
+        written: dict[str, tuple[int, int]] = {}
         for stage in stages:
             assert stage is not None
             for _, batches in sorted(stage.pieces.items()):
                 for each in batches:
                     self._append(each)
+                    records, size = written.get(each.partition.topic, (0, 0))
+                    written[each.partition.topic] = records + each.records, size + len(each.batches)
         self.discard(sink_id, stage_ids)
-        return Published(True, epoch)
+        return Published(True, epoch, written)
 
     def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         for stage_id in stage_ids:

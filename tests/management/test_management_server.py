@@ -19,7 +19,10 @@ from pixy.daemon import Daemon
 from pixy.errors import StartError
 from pixy.metrics import FAMILIES
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_log_pb2 as log_pb2
 from pixy.proto import pixy_topics_pb2 as topics_pb
+from pixy.records import crc32c
+from tests.fakes.batches import batch_of
 from tests.fakes.certificates import make_certificate
 from tests.fakes.grpc_client import open_client as open_grpc
 from tests.fakes.waiting import until
@@ -107,7 +110,29 @@ async def test_everything_that_happens_is_counted(tmp_path: Path) -> None:
         names = {name.removesuffix(end) for name, _ in found for end in ("", "_bucket", "_sum", "_count")}
         # There was nothing to say about these.
         silent = {"pixy_node_silent_seconds", "pixy_http_requests_total", "pixy_http_duration_seconds"}
-        assert FAMILIES.keys() - names == silent
+        of_peers = {name for name in FAMILIES if name.startswith("pixy_peer_")}
+        assert FAMILIES.keys() - names == silent | of_peers
+
+
+async def test_records_of_stages_are_counted_when_they_are_published(tmp_path: Path) -> None:
+    batches = batch_of(b"one", b"two")
+    part = log_pb2.PartitionBatches(topic="orders", partition=0, batches=batches)
+    seal = log_pb2.Seal(pieces=1, crc=crc32c(crc32c(batches).to_bytes(4, "big")))
+    staged = log_pb2.StageRequest(sink_id="sink", stage_id="stage", partitions=[part], seal=seal)
+    published = log_pb2.PublishRequest(sink_id="sink", epoch=1, query_id="query", stage_ids=["stage"])
+    calls = {
+        "pixy.topics.v1.Topics/CreateTopic": topics_pb.CreateTopicRequest(topic="orders", partitions=1),
+        "pixy.log.v1.Log/Stage": staged,
+        "pixy.log.v1.Log/Publish": published,
+    }
+    async with running(tmp_path) as (_, addresses):
+        async with open_grpc(addresses["grpc"]) as grpc, open_client(addresses["management"]) as client:
+            for method, request in (*calls.items(), ("pixy.log.v1.Log/Publish", published)):
+                assert (await grpc.call(f"/{method}", request.SerializeToString())).status == 0
+            found = await scrape(client)
+        of_topic = {"cluster": "default", "topic": "orders"}
+        assert value(found, "pixy_produced_records_total", **of_topic) == 2
+        assert value(found, "pixy_produced_bytes_total", **of_topic) == len(batches)
 
 
 async def test_requests_of_http_are_counted_by_route_and_status(tmp_path: Path) -> None:

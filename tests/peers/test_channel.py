@@ -1,6 +1,7 @@
 """The peers of a cluster on a simulated network, where time and failures are chosen."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -23,6 +24,31 @@ def test_messages_and_calls_pass() -> None:
         assert await two.channel.call(1, 9, large, 60.0, bulk=True) == b"2 9 " + large
 
     simulate(scenario, 3)
+
+
+def test_frames_and_bytes_of_both_directions_and_connections_made_again_are_counted() -> None:
+    async def scenario(peers: SimulatedPeers) -> None:
+        one, two = peers.nodes
+        to_two, to_one = one.channel.traffic[2], two.channel.traffic[1]
+        before = replace(to_two), replace(to_one)
+        for _ in range(10):
+            assert one.channel.send(2, 5, [bytes(100)])
+        await until(lambda: len(two.messages) == 10)
+        assert to_two.sent_frames - before[0].sent_frames >= 10
+        assert to_one.received_frames - before[1].received_frames >= 10
+        assert to_two.sent_bytes - before[0].sent_bytes > 1000
+        assert to_one.received_bytes - before[1].received_bytes > 1000
+        assert await two.channel.call(1, 9, bytes(5000), 1.0, bulk=True)
+        assert to_two.received_bytes - before[0].received_bytes > 5000
+        assert to_two.reconnects == to_one.reconnects == 0
+        peers.network.split([host_of(1)], [host_of(2)])
+        await until(lambda: one.downs and two.downs)
+        peers.network.heal()
+        await until(lambda: to_two.reconnects == to_one.reconnects == 2)
+        one.channel.disconnect(2)
+        assert not one.channel.traffic
+
+    simulate(scenario)
 
 
 def test_a_silent_peer_is_down_after_the_limit_and_comes_back() -> None:

@@ -57,7 +57,7 @@ class StagingMethods:
         """# pixy_log.proto: Publish"""
         staging = proxy_of(self._proxies, request.cluster).staging
         stage_ids = list(request.stage_ids)
-        published, last_epoch = await staging.publish(
+        outcome = await staging.publish(
             request.sink_id,
             request.epoch,
             request.query_id,
@@ -66,7 +66,7 @@ class StagingMethods:
             replaces=request.replaces_query_id,
             peer=call.peer,
         )
-        return pb.PublishResponse(published=published, last_epoch=last_epoch)
+        return pb.PublishResponse(published=outcome.published, last_epoch=outcome.last_epoch)
 
     async def discard(self, request: pb.DiscardRequest, call: UnaryCall) -> pb.DiscardResponse:
         """# pixy_log.proto: Discard"""

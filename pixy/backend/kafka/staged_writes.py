@@ -73,6 +73,7 @@ from pixy.staging import (
     merged_parts,
     read_marks,
     remove_mark,
+    sizes_by_topic,
     write_mark,
 )
 from pixy.storage import Disk, File, MakeWorker, Worker, run_on
@@ -404,7 +405,7 @@ class KafkaStagedWrites:
         await self._settle(sink_id, Sink(command.query_id, command.epoch, 0), final=True)
         if self._expiry is not None:
             self._expiry.published(sink_id)
-        return Published(True, command.epoch)
+        return Published(True, command.epoch, sizes_by_topic(merged_parts(stages).values()))
 
     def _is_new(self, command: PublishStages, sink: Sink | None) -> NotNew | None:
         """None if the sink may publish this epoch.

@@ -45,7 +45,7 @@ from pixy.cluster.peering.ticker import Ticker
 from pixy.cluster.peering.told_refusals import decode_starts
 from pixy.cluster.peering.voter_reconciler import VoterReconciler
 from pixy.cluster.replicas import NodeTime, StateGroups
-from pixy.cluster.snapshots import FetchingOptions, SnapshotFetching, SnapshotServing
+from pixy.cluster.snapshots import FetchingOptions, SnapshotCounts, SnapshotFetching, SnapshotServing
 from pixy.cluster.state import (
     FEATURE_LEVEL,
     SECOND_PROTOCOL_LEVEL,
@@ -240,6 +240,16 @@ class NodePeers:
     def waiting_for(self) -> str:
         """Reason why a first start waits, empty if it does not."""
         return self._search.waiting_for
+
+    @property
+    def snapshot_counts(self) -> SnapshotCounts | None:
+        """Snapshots that this node has sent and fetched, None until it has a log."""
+        if self._log is None:
+            return None
+        serving, fetching = self._serving, self._fetching
+        return SnapshotCounts(
+            serving.sent, serving.sent_bytes, fetching.fetched, fetching.fetched_bytes, fetching.failed
+        )
 
     @property
     def why_not_started(self) -> str:

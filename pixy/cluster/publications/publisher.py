@@ -42,6 +42,7 @@ from pixy.staging import (
     StageName,
     Stages,
     merged_parts,
+    sizes_by_topic,
 )
 
 __all__ = ["Publisher", "staged_error"]
@@ -170,7 +171,7 @@ class Publisher:
             return await self._answer_again(sink_id, NotNew(command.epoch))
         assert isinstance(result, Publication)
         await self._roll_forward.wait_visible(result.number)
-        return Published(True, command.epoch)
+        return Published(True, command.epoch, sizes_by_topic(command.parts))
 
     async def discard(self, sink_id: str, stage_ids: Iterable[str]) -> None:
         """Drop stages that were not published. As `StagedWrites.discard`."""

@@ -40,6 +40,7 @@ from pixy.proto.state_pb2 import (
     OpenStage,
     PiecePart,
     PieceRecord,
+    PublicationPart,
     PublishStages,
     SealRecord,
     SinksCommand,
@@ -58,6 +59,7 @@ from pixy.staging import (
     StageClient,
     StageName,
     StageSeal,
+    sizes_by_topic,
 )
 from pixy.storage import EntryType
 
@@ -270,7 +272,8 @@ class ReplicatedStaging:
                 "unfinished publications"
             )
         stages = self._sealed(sink_id, command.stage_ids)
-        self._check_topics(stages)
+        parts = merged_parts(stages)
+        self._check_topics(parts)
         command.timestamp_ms = self._parts.now_ms()
         if self._parts.feature_level() >= IDENTITY_LEVEL:
             command.next_stage = self._state.table.next_stage
@@ -282,7 +285,7 @@ class ReplicatedStaging:
         else:
             assert isinstance(result, Publication)
             await self._wait_finished(result.number)
-        return Published(True, command.epoch)
+        return Published(True, command.epoch, sizes_by_topic(parts))
 
     def _sealed(self, sink_id: str, stage_ids: Sequence[str]) -> Sequence[ReplicatedStage]:
         for stage_id in stage_ids:
@@ -293,8 +296,8 @@ class ReplicatedStaging:
             raise stages
         return stages
 
-    def _check_topics(self, stages: Iterable[ReplicatedStage]) -> None:
-        for part in merged_parts(stages):
+    def _check_topics(self, parts: Iterable[PublicationPart]) -> None:
+        for part in parts:
             topic = self._parts.metadata.topics.get(part.topic)
             if topic is None or topic.topic_id != part.topic_id or self._is_deleting(part.topic_id):
                 raise FailedPrecondition(f"topic {part.topic} was deleted since records of it were staged")

@@ -69,6 +69,9 @@ class SnapshotFetching:
     Args:
         call: see `Call`.
         on_fault: called with an unexpected exception.
+
+    Attributes:
+        fetched, fetched_bytes, failed: see `SnapshotCounts`.
     """
 
     def __init__(self, call: Call, options: FetchingOptions, on_fault: OnFault) -> None:
@@ -83,6 +86,7 @@ class SnapshotFetching:
         self._log: NodeLog
         self._copies = MissingCopies()
         self._stopped = False
+        self.fetched = self.fetched_bytes = self.failed = 0
 
     def attach(self, node_log: NodeLog) -> None:
         """Set the log of this node, before its driver gets messages."""
@@ -131,10 +135,12 @@ class SnapshotFetching:
             if isinstance(result, RestoredState):
                 log.info("a checkpoint was fetched", state_group=replica.name, up_to_entry=snapshot.index)
                 self._failed.discard(group)
+                self.fetched += 1
                 self._log.install(replica, snapshot, result)
             else:
                 await self._give_up(replica, snapshot, file, result)
         except OSError as error:
+            self.failed += 1
             self._log.checkpoints.failed(replica, error)
             self._log.driver.snapshots.failed(group, snapshot, silently=True)
         except Exception:
@@ -152,6 +158,7 @@ class SnapshotFetching:
             await run_on(self._log.files, file.remove)
         if end is None:
             return
+        self.failed += 1
         again = replica.group in self._failed
         self._failed.add(replica.group)
         log.warning(
@@ -212,6 +219,7 @@ class SnapshotFetching:
                 return download.failed(
                     f"node {leader} answers with {size} bytes, {options.slice_bytes} were asked for"
                 )
+            self.fetched_bytes += size
             return download.take(answer)
         except (PixyError, OSError, ValueError) as error:
             return download.failed(f"node {leader}: {error}")

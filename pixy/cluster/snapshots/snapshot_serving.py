@@ -66,6 +66,9 @@ class SnapshotServing:
         find: a state group by name, None if there is no such group.
         driver: of the raft groups.
         files: the thread that reads.
+
+    Attributes:
+        sent, sent_bytes: see `SnapshotCounts`.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class SnapshotServing:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
+        self.sent = self.sent_bytes = 0
 
     def start(self) -> None:
         """Begin to look after followers that are silent."""
@@ -136,6 +140,8 @@ class SnapshotServing:
             replica.lost_checkpoint(wanted.id)
         if not answer.error:
             has_all = answer.position + len(answer.content) == answer.size
+            self.sent += has_all
+            self.sent_bytes += len(answer.content)
             self._heard(replica.group, request.replica_id, has_all=has_all)
         return answer
 

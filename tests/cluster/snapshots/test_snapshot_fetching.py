@@ -103,6 +103,9 @@ async def test_a_follower_behind_the_journal_gets_the_state_slice_by_slice(netwo
     size = (network[1].replica.store.directory / id.file_name).stat().st_size
     assert network.asked == [(1, position) for position in range(0, size, network.slice_bytes)]
     assert network.offers == [(3, id.end_offset)]
+    serving, fetching = network[1].serving, network[3].fetching
+    assert (serving.sent, serving.sent_bytes) == (fetching.fetched, fetching.fetched_bytes) == (1, size)
+    assert fetching.failed == 0
     assert network[3].checkpoints() == [id.file_name]
     assert network[3].replica.checkpoints == [id]
 

@@ -1,0 +1,39 @@
+"""Samples of what nodes exchange with each other."""
+
+from collections.abc import Iterable
+
+from pixy.cluster import SnapshotCounts
+from pixy.metrics import Registry, Sample
+from pixy.peers import PeerTraffic
+
+__all__ = ["add_snapshots", "add_traffic"]
+
+
+def add_traffic(registry: Registry, traffic: Iterable[tuple[str, int, PeerTraffic]]) -> None:
+    """Add the traffic with other nodes, by cluster and node."""
+    for cluster, node_id, each in traffic:
+        numbers = {
+            "pixy_peer_sent_bytes_total": each.sent_bytes,
+            "pixy_peer_received_bytes_total": each.received_bytes,
+            "pixy_peer_sent_frames_total": each.sent_frames,
+            "pixy_peer_received_frames_total": each.received_frames,
+            "pixy_peer_reconnects_total": each.reconnects,
+        }
+        _add(registry, (cluster, str(node_id)), numbers)
+
+
+def add_snapshots(registry: Registry, cluster: str, counts: SnapshotCounts) -> None:
+    """Add the snapshots of a cluster."""
+    numbers = {
+        "pixy_snapshots_sent_total": counts.sent,
+        "pixy_snapshots_sent_bytes_total": counts.sent_bytes,
+        "pixy_snapshots_fetched_total": counts.fetched,
+        "pixy_snapshots_fetched_bytes_total": counts.fetched_bytes,
+        "pixy_snapshots_failed_total": counts.failed,
+    }
+    _add(registry, (cluster,), numbers)
+
+
+def _add(registry: Registry, labels: tuple[str, ...], numbers: dict[str, int]) -> None:
+    for name, number in numbers.items():
+        registry.add(name, lambda number=number: (Sample(labels, number),))  # type: ignore[misc]
