@@ -16,6 +16,7 @@ _PEEK = b"GET /v1/topics/big/peek?max_records=1000 HTTP/1.1\r\nHost: h\r\n\r\n"
 _STREAM = (
     b"GET /v1/topics/big/records?group=attackers HTTP/1.1\r\nHost: h\r\nAccept: application/x-ndjson\r\n\r\n"
 )
+_MANAGEMENT = "management"
 _OFFSETS = b"POST /topics/attacked/offsets?group=g HTTP/1.1\r\nHost: h\r\n"
 
 
@@ -32,6 +33,7 @@ class HttpAttack:
         pause_s: pause between two chunks.
         alone: answers have large messages, so the daemon may take much memory: each connection
             holds one answer, and messages that are offered are kept.
+        listener: name of the one that is attacked.
     """
 
     chunks: Callable[[], Iterator[bytes]]
@@ -41,6 +43,7 @@ class HttpAttack:
     reads: bool = True
     pause_s: float = 0
     alone: bool = False
+    listener: str = "http"
 
 
 def _many(request: bytes) -> Callable[[], Iterator[bytes]]:
@@ -60,6 +63,10 @@ def _then(*pieces: bytes) -> Callable[[], Iterator[bytes]]:
 
 def _once(*pieces: bytes) -> Callable[[], Iterator[bytes]]:
     return lambda: iter(pieces)
+
+
+def _get(path: bytes) -> bytes:
+    return b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path
 
 
 def _different_heads() -> Iterator[bytes]:
@@ -107,5 +114,46 @@ HTTP_ATTACKS: dict[str, HttpAttack] = {
     ),
     "HTTP/2": HttpAttack(_then(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frozenset({"505"}), ends=True),
     "noise": HttpAttack(_then(bytes(range(256)) * 64), frozenset({"400"}), ends=True),
+    "scrapes that are not read": HttpAttack(
+        _many(_get(b"/metrics")), reads=False, connections=40, listener=_MANAGEMENT
+    ),
+    "dear requests of the management listener": HttpAttack(
+        _many(b"".join(map(_get, (b"/debug/memory", b"/debug/stacks", b"/debug/tasks", b"/metrics")))),
+        frozenset({"200", "429"}),
+        connections=16,
+        listener=_MANAGEMENT,
+    ),
+    "profiles": HttpAttack(
+        _once(_get(b"/debug/profile?seconds=1")),
+        frozenset({"200", "429"}),
+        connections=32,
+        listener=_MANAGEMENT,
+    ),
+    "pipelined probes": HttpAttack(_many(_get(b"/readyz")), frozenset({"200"}), listener=_MANAGEMENT),
+    "connections beyond those of the management listener": HttpAttack(
+        _once(b"GET /livez HTTP/1.1\r\n"), ends=True, connections=200, listener=_MANAGEMENT
+    ),
+    "heads of the management listener without an end": HttpAttack(
+        _then(b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 1000),
+        frozenset({"431"}),
+        ends=True,
+        listener=_MANAGEMENT,
+    ),
+    "bodies for the management listener": HttpAttack(
+        _then(
+            b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 65537\r\n\r\n", bytes(_CHUNK_BYTES)
+        ),
+        frozenset({"413"}),
+        ends=True,
+        listener=_MANAGEMENT,
+    ),
+    "requests of other servers for the management listener": HttpAttack(
+        _then(
+            b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        ),
+        frozenset({"400"}),
+        ends=True,
+        listener=_MANAGEMENT,
+    ),
 }
 """By name."""

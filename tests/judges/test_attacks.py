@@ -45,7 +45,7 @@ requests gigabytes. A zero byte is six in JSON.
 """
 QUICK = {
     *("rapid reset (CVE-2023-44487)", "HPACK bomb", "streams beyond the limit", "gzip bombs"),
-    *("pipelined pings", "requests of other servers"),
+    *("pipelined pings", "requests of other servers", "dear requests of the management listener"),
 }
 """Attacks on different parts of the core, for every run of the tests."""
 BIG_MESSAGES, BIG_MESSAGE_BYTES = 30, 900_000
@@ -75,7 +75,8 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
             if key not in targets:
                 # A stopping daemon waits for acks of messages that attackers received.
                 grpc = {"grpc": dict(planned.config)} if isinstance(planned, Attack) else {}
-                config = {**grpc, "tcp_addr": "127.0.0.1:0", "shutdown_timeout": "1s"}
+                listeners = dict.fromkeys(("tcp_addr", "management_addr"), "127.0.0.1:0")
+                config = {**grpc, **listeners, "shutdown_timeout": "1s"}
                 folder = tmp_path_factory.mktemp("daemon")
                 turns = folder / "turns"
                 watched_daemon = judged_daemon(folder, config, program=("-P", watched.__file__, str(turns)))
@@ -91,7 +92,8 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 def attack(name: str, daemon: Daemon, witness: Witness) -> tuple[Observation, dict[str, Any]]:
     """Attack while a witness observes; returns the observation and the attacker's report."""
     is_http = name in HTTP_ATTACKS
-    host, port = (daemon.addresses["http"] if is_http else daemon.address).rsplit(":", 1)
+    listener = HTTP_ATTACKS[name].listener if is_http else "grpc"
+    host, port = daemon.addresses[listener].rsplit(":", 1)
     seconds = PATIENT_SECONDS if not is_http and ATTACKS[name].config else SECONDS
     module = "tests.judges.http_attacker" if is_http else "tests.judges.attacker"
     # It may do harm through the network only, not by taking the cores from the others.
